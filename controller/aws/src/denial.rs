@@ -7,139 +7,165 @@ reasons! {
     /// Why the evidence of an AWS instance is denied: one reason a check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub AwsDenial: EvidenceReason {
-        /// The signed identity document is not base64 of one CMS message in the encoding that AWS
-        /// sends, or exceeds its bounds.
+        /// The signed identity document is not base64 of one CMS message in the encoding that AWS sends, or exceeds its
+        /// limits.
         #[error("the signed identity document cannot be decoded: {0}")]
+        #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentUndecodable(&'static str) => "the signed identity document cannot be decoded",
-        /// The CMS message is not signed data that carries the document itself.
+        /// The CMS message is not signed data that contains the document itself.
         #[error("the signed identity document has another structure: {0}")]
+        #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentStructure(&'static str) => "the signed identity document has another structure than AWS sends",
         /// The CMS message has no signer, or several.
         #[error("the identity document has {0} signers, and exactly one is accepted")]
+        #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentSigners(usize) => "the identity document has not exactly one signer",
-        /// The CMS message brings certificates or revocation lists. The signers are known, and taken
-        /// from nobody.
+        /// The CMS message contains certificates or revocation lists. The controller knows the signers and accepts no
+        /// others.
         #[error("the signed identity document brings certificates")]
+        #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentCertificates => "the signed identity document brings certificates",
         /// The document is not signed with RSA-2048 and SHA-256.
         #[error("the identity document is not signed with RSA-2048 and SHA-256: {0}")]
+        #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentAlgorithm(&'static str) => "the identity document is not signed with RSA-2048 and SHA-256",
-        /// The signed attributes are missing, repeated, or not about the document.
+        /// The signed attributes are missing, repeated, or do not describe the document.
         #[error("the signed attributes of the identity document: {0}")]
+        #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentAttributes(&'static str) => "the signed attributes are not those of the identity document",
-        /// The document is not the JSON object that AWS sends: a field missing, repeated, or of
-        /// another type, another version, or bytes after its end.
+        /// The document is not the JSON object that AWS sends: a field is missing, repeated or of another type, the
+        /// version differs, or bytes follow.
         #[error("the identity document is malformed: {0}")]
+        #[cure("If AWS documents a new version with the same fields, add it with `--aws-extra-document-version`.")]
         DocumentMalformed(String) => "the identity document is malformed",
-        /// No signer of identity documents is known for the region. The manager takes more from a
-        /// file.
+        /// The controller has no AWS document signing certificate for the region. A file can add some.
         #[error("no signer of identity documents is known for region {0}")]
+        #[cure("Add the certificate of the region with `--aws-extra-signers`.")]
         RegionUnknown(String) => "no signer of identity documents is known for the region",
         /// The document names another signer than its region's.
         #[error("the identity document is not signed by the signer of region {0}")]
+        #[cure("Add the certificate that AWS publishes for the region with `--aws-extra-signers`.")]
         DocumentSignerMismatch(String) => "the identity document is not signed by its region's signer",
         /// The signature does not verify with the key of the region's signer.
         #[error("the identity document's signature does not verify with the key of region {0}")]
+        #[cure("Handle it as an attack: the document was changed after AWS signed it.")]
         DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
-        /// The account is none of those that machines of this cluster may be in.
+        /// The machines of this cluster cannot be in this account.
         #[error("the instance is in account {0}")]
+        #[cure("Add the account to `spec.aws.accounts`, or correct the identity of the Cluster.")]
         AccountNotAllowed(String) => "the instance is in an account that is not allowed here",
-        /// The region is none of those that machines of this cluster may be in.
+        /// The machines of this cluster cannot be in this region.
         #[error("the instance is in region {0}")]
+        #[cure("Add the region to `spec.aws.regions`, or correct the region of the `AWSCluster`.")]
         RegionNotAllowed(String) => "the instance is in a region that is not allowed here",
-        /// The proof of possession was made for STS of another region than the document's, or for
-        /// another endpoint.
+        /// The STS call was signed for a different region than the document's, or for a different endpoint.
         #[error("the proof of possession is for STS in {claimed}, and the instance is in {region}")]
+        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
         CallerRegionMismatch {
             /// The region that the evidence names for STS.
             claimed: String,
             /// The region of the document.
             region: String,
         } => "the proof of possession is for another region",
-        /// The signature was seen before, with another key.
+        /// The same signature was used before, with another key.
         #[error("the evidence was seen with another key")]
+        #[cure("Handle it as an attack: evidence of this instance was copied.")]
         EvidenceReplayed => "the evidence was used with another key",
-        /// STS refuses the call: it was made for another request, with other credentials, or with
-        /// credentials that are not valid.
+        /// STS refuses the call. It was signed for another request, with other credentials, or with credentials that
+        /// are not valid.
         #[error("STS refuses the proof of possession: {0}")]
+        #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
         CallerRefused(String) => "STS refuses the proof of possession",
-        /// The caller of STS is not a role's session.
+        /// The caller of STS is not a role session.
         #[error("the caller is {0}, which is not the session of a role")]
+        #[cure("Find the client that sent the request. The plugin uses only role credentials of the instance.")]
         CallerNotARole(String) => "the proof of possession is not an instance's",
-        /// STS names the caller in two ways that do not agree: its ARN says another account or
-        /// session than its account or its user ID.
+        /// STS describes the caller in two ways that do not match: its ARN has another account or session than its
+        /// account or its user ID.
         #[error("the caller is {arn}, and has the user ID {user_id}")]
+        #[cure("Check that `--aws-sts-endpoint` names a genuine STS endpoint.")]
         CallerAmbiguous {
             /// As STS names it.
             arn: String,
             /// Its user ID.
             user_id: String,
         } => "the proof of possession names its caller in two ways",
-        /// The role is neither `aws:ec2-instance` nor one that the operator allows. Whoever may
-        /// assume any other role can call its session what he likes.
+        /// The role is neither `aws:ec2-instance` nor a role that the operator allows. A principal that can assume
+        /// another role can choose any session name.
         #[error("the caller's role is {0}, and only aws:ec2-instance is accepted")]
+        #[cure("Remove `aws.principal: instanceProfile` on the node, or allow the role with \
+                 `--aws-allow-instance-profile`.")]
         CallerRoleNotAllowed(String) => "the proof of possession is not of the instance identity role",
-        /// The caller is of another account than the document.
+        /// The caller belongs to a different account than the document.
         #[error("the caller is of account {caller}, and the instance of {account}")]
+        #[cure("Handle it as an attack: document and credentials come from different instances.")]
         CallerOfAnotherAccount {
             /// The account that STS names.
             caller: String,
             /// The account of the document.
             account: String,
         } => "the proof of possession is another account's",
-        /// The caller is of another partition than the region of the document.
+        /// The caller belongs to a different partition than the region of the document.
         #[error("the caller is of partition {caller}, and the instance of {partition}")]
+        #[cure("Handle it as an attack: document and credentials come from different instances.")]
         CallerOfAnotherPartition {
             /// The partition that STS names.
             caller: String,
             /// The partition of the document's region.
             partition: String,
         } => "the proof of possession is another partition's",
-        /// The caller is another instance than the document is about.
+        /// The caller is a different instance than the document.
         #[error("the caller is {caller}, and the document is of {instance}")]
+        #[cure("Handle it as an attack: document and credentials come from different instances.")]
         CallerIsAnotherInstance {
             /// The session's name.
             caller: String,
             /// The instance of the document.
             instance: String,
         } => "the proof of possession is another instance's",
-        /// EC2 has no such instance in the account and region, and it is not so young that EC2 might
-        /// not know it yet.
+        /// EC2 has no such instance in the account and region, and the instance is not so young that EC2 might not show
+        /// it yet.
         #[error("EC2 has no instance {0}")]
+        #[cure("Give the controller credentials for the account of the instances.")]
         InstanceNotFound(String) => "the instance does not exist",
         /// The instance is not running.
         #[error("instance {instance} is {state}")]
+        #[cure("Start the instance, or delete its Machine.")]
         InstanceNotRunning {
             /// The instance of the document.
             instance: String,
             /// Its state.
             state: String,
         } => "the instance is not running",
-        /// EC2 says otherwise about the account, the zone or the launch of the instance than its
-        /// document does.
+        /// EC2 reports another account, zone or launch time for the instance than its document or provider ID.
         #[error("EC2 and the identity document, or the provider ID, disagree about the {1} of {0}")]
+        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. Otherwise, handle it as an attack.")]
         InstanceContradictsDocument(String, &'static str) => "the instance is not as its identity document says",
-        /// The document was made before the instance was last launched.
+        /// The document was created before the last launch of the instance.
         #[error("the document of {0} is of an earlier launch")]
+        #[cure("Run `renew` on the node: the plugin then reads the current document.")]
         DocumentOfEarlierLaunch(String) => "the identity document is of an earlier launch of the instance",
-        /// The instance has no network interface 0, or no root volume that it should have.
+        /// The instance has no network interface 0, or does not have the root volume that it should have.
         #[error("instance {0} has no {1}")]
+        #[cure("Replace the instance. `rootVolumeCheck: false` skips the comparison of root volume and interface.")]
         InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
-        /// The root volume and the first network interface were attached at different times: one of
-        /// them was another instance's. Asked at the first claim only.
+        /// The root volume and the first network interface were attached at different times: one of them belonged to
+        /// another instance. Checked only at the first join.
         #[error("root volume and first network interface of {0} were attached {1} s apart")]
+        #[cure("Replace the instance, or set `rootVolumeCheck: false`.")]
         RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved here",
-        /// A tag says that the instance is another cluster's, or none says that it is this one's, or
-        /// a required tag is missing.
+        /// A tag assigns the instance to another cluster, no tag assigns it to this one, or a required tag is missing.
         #[error("instance {instance} does not have tag {tag} with the value that is required")]
+        #[cure("Add the ownership tag of the cluster, or the tags in `requiredTags`, to the instance.")]
         TagMismatch {
             /// The instance of the document.
             instance: String,
             /// The tag's key.
             tag: String,
         } => "the instance does not have the tags that are required here",
-        /// EC2 has no name for the instance that could be a node's.
+        /// EC2 has no name for the instance that is a valid node name.
         #[error("instance {0} has no private DNS name that could be its node's")]
+        #[cure("Set `spec.aws.nodeName: InstanceID`, and give the kubelet the same name.")]
         InstanceNameless(String) => "the instance has no name that could be its node's",
     }
 }

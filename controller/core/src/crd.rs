@@ -92,3 +92,6 @@ pub const RELEASED_MACHINES_ANNOTATION: &str = "attestation.cluster.x-k8s.io/rel
 /// The annotation of a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the workload cluster
 /// that it was served with first. Another one is a Cluster that was created again.
 pub const WORKLOAD_UID_ANNOTATION: &str = "attestation.cluster.x-k8s.io/workload-uid";
+
+#[cfg(test)]
+mod reference;

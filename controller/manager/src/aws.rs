@@ -37,29 +37,32 @@ const USE_FIPS: &str = "AWS_USE_FIPS_ENDPOINT";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "AWS")]
 pub(crate) struct AwsArguments {
-    /// Signers of instance identity documents beside those that are known: of new regions or
-    /// isolated ones
+    /// Additional AWS document signing certificates, for new or isolated regions
     #[arg(long, value_name = "FILE")]
     aws_extra_signers: Option<PathBuf>,
-    /// A version of instance identity documents beside 2017-09-30 and 2010-08-31: once AWS documents a new one
-    /// whose fields have the same meaning
+    /// Version of instance identity documents, in addition to 2017-09-30 and 2010-08-31. Use it when AWS documents
+    /// a new version whose fields have the same meaning
     #[arg(long = "aws-extra-document-version", value_name = "VERSION", value_parser = document_version)]
     aws_extra_document_versions: Vec<String>,
-    /// The host of STS of a region, in the place of its public endpoint: FIPS, or of a VPC. The region's
-    /// nodes need the same setting
+    /// STS host of a region, instead of its public endpoint: for FIPS or VPC endpoints. The nodes of the region
+    /// need the same setting
     #[arg(long = "aws-sts-endpoint", value_name = "REGION=HOST", value_parser = sts_endpoint)]
     aws_sts_endpoints: Vec<(String, EndpointHost)>,
-    /// The URL of EC2 of a region, in the place of its public endpoint
+    /// EC2 URL of a region, instead of its public endpoint
     #[arg(long = "aws-ec2-endpoint", value_name = "REGION=URL", value_parser = ec2_endpoint)]
     aws_ec2_endpoints: Vec<(String, String)>,
-    /// Authorities, as PEM, that are believed beside the system's about the STS endpoints named here
+    /// PEM file with CA certificates for the STS endpoints of --aws-sts-endpoint, in addition to the system's
     #[arg(long, value_name = "FILE")]
     aws_endpoint_ca: Option<PathBuf>,
     #[command(flatten)]
     tenancy: TenancyArguments,
-    /// Accept a role's session as an instance's: whoever may assume this role can be each of its
-    /// instances. ROLE or ACCOUNT:ROLE
-    #[arg(long = "aws-allow-instance-profile", value_name = "ROLE")]
+    /// Accept sessions of this role, given as ROLE or ACCOUNT:ROLE, as evidence. A principal that can assume the
+    /// role can join as each of its instances
+    #[arg(
+        long = "aws-allow-instance-profile",
+        value_name = "ROLE",
+        help_heading = "AWS"
+    )]
     aws_instance_profiles: Vec<ProfileRole>,
 }
 

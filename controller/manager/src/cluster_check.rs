@@ -22,20 +22,22 @@ pub(crate) struct ClusterCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Check the management cluster and its Clusters: definitions, rights, CA, kubeconfig, ways round attestation,
-    /// Nodes and records, requests that wait, versions, the controller's Lease. It ends with 20 if a check fails
+    /// Check the management cluster and its Clusters: definitions, rights, CA, kubeconfig, auto-approval paths,
+    /// Nodes and node identities, pending requests, versions, the controller's Lease. The exit code is 20 if a
+    /// check fails
     Check(Box<Check>),
 }
 
 #[derive(Debug, Args)]
 struct Check {
-    /// The Cluster, as NAME or NAMESPACE/NAME; all, if none is given
+    /// The Cluster, as NAME or NAMESPACE/NAME. Default: all Clusters
     #[arg(value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Check these settings of a controller without a management cluster, as of `run`, in place of a management cluster
+    /// Check these settings of a controller without a management cluster, as for `run`, instead of a management
+    /// cluster
     #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "kubeconfig", "context", "namespace"])]
     settings: Option<PathBuf>,
-    /// Kubeconfig of the workload cluster that these settings are for: check it, too
+    /// Kubeconfig of the workload cluster for these settings: check it too
     #[arg(long, value_name = "FILE", requires = "settings")]
     workload_kubeconfig: Option<PathBuf>,
     /// Count warnings as failures

@@ -9,7 +9,7 @@ use crate::query::{QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct ClustersCommand {
-    /// Only Clusters that nobody looks after: no resource authorizes attestors for them
+    /// Only Clusters without a KubeletAuthentication
     #[arg(long)]
     without: bool,
     #[command(flatten)]

@@ -35,19 +35,19 @@ pub(crate) struct ExplainCommand {
     /// The name of the certificate signing request
     #[arg(value_name = "NAME")]
     name: Option<String>,
-    /// A file with the request, as `kubectl get csr -o yaml` writes it; - is standard input
+    /// File with the request, in the format of `kubectl get csr -o yaml`; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The Cluster, as NAME or NAMESPACE/NAME: its machines, records and settings are read
+    /// The Cluster, as NAME or NAMESPACE/NAME. The command reads its machines, node identities and settings
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Kubeconfig of the workload cluster, in the place of the one in Cluster API's Secret
+    /// Kubeconfig of the workload cluster, instead of the Secret of Cluster API
     #[arg(long, value_name = "FILE")]
     workload_kubeconfig: Option<PathBuf>,
-    /// List of the cluster's machines, of a controller that runs without a management cluster
+    /// List of the cluster's machines, for a controller without a management cluster
     #[arg(long, value_name = "FILE", requires = "settings")]
     inventory: Option<PathBuf>,
-    /// The settings of that controller, as of `run`
+    /// Settings of that controller, as for `run`
     #[arg(
         long,
         value_name = "FILE",
@@ -55,7 +55,7 @@ pub(crate) struct ExplainCommand {
         conflicts_with = "cluster"
     )]
     settings: Option<PathBuf>,
-    /// Certificate of the CA of that controller, as PEM; without it, the first of the kubeconfig
+    /// CA certificate of that controller, as PEM. Default: the first CA certificate of the kubeconfig
     #[arg(
         long,
         value_name = "FILE",
@@ -63,10 +63,10 @@ pub(crate) struct ExplainCommand {
         conflicts_with = "cluster"
     )]
     ca_cert: Option<PathBuf>,
-    /// Signers of instance identity documents beside those that are known, as of `run`
+    /// Additional AWS document signing certificates, as for `run`
     #[arg(long, value_name = "FILE")]
     aws_extra_signers: Option<PathBuf>,
-    /// A version of instance identity documents beside those that are known, as of `run`
+    /// Additional version of instance identity documents, as for `run`
     #[arg(
         long = "aws-extra-document-version",
         value_name = "VERSION",

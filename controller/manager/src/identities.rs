@@ -24,35 +24,35 @@ pub(crate) struct IdentitiesCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// List the records
+    /// List node identities
     List {
-        /// Of this Cluster only
+        /// Only node identities of this Cluster
         #[arg(long, value_name = "NAME")]
         cluster: Option<String>,
     },
-    /// Show one record
+    /// Show one node identity
     Show(Whose),
-    /// Give a node's name up: the next rightful claim of it, or a new key of the same machine, opens a
-    /// new generation
+    /// Allow another key or machine to claim a node name: its next valid claim opens a new generation
     Reset(Reset),
-    /// Take a node's certificates back: no renewal, no serving certificate, every write refused. Its machine gets no
-    /// certificate until `reset --revoked`
+    /// Revoke the certificates of a node: no renewal, no serving certificate, every write refused. The machine gets
+    /// no certificate until `reset --revoked`
     Revoke(Whose),
-    /// After the restore of a backup of the management cluster: reset the records whose nodes have certificates of later
-    /// generations, as they showed with evidence. Repeat it until all nodes have renewed
+    /// After a restored backup of the management cluster: reset the node identities whose nodes presented
+    /// certificates of later generations with evidence. Repeat the command until all nodes have renewed
     Restored {
         /// The Cluster
         cluster: String,
-        /// Nodes that are reset too: those without evidence, whose machines you know
+        /// More nodes to reset: nodes without evidence whose machines you know
         #[arg(value_name = "NODE")]
         nodes: Vec<String>,
     },
-    /// Refuse all certificates of a Cluster from before a time, which can only grow: the list of revoked certificates is
-    /// lost, because both sides were restored. Nodes come back with a bootstrap token and their evidence
+    /// Refuse all certificates of a Cluster that were issued before a time. Use it if the list of revoked
+    /// certificates is lost, because both sides were restored. The time can only grow. Nodes rejoin with a
+    /// bootstrap token and their evidence
     Floor {
         /// The Cluster
         cluster: String,
-        /// The time, in RFC 3339; without it, now
+        /// The time, in RFC 3339. Default: now
         #[arg(long, value_name = "TIME")]
         before: Option<String>,
     },
@@ -62,10 +62,10 @@ enum Act {
 struct Reset {
     #[command(flatten)]
     whose: Whose,
-    /// Also if its certificates are revoked: the machine can join again
+    /// Reset also a node whose certificates are revoked: the machine can join again
     #[arg(long)]
     revoked: bool,
-    /// The machine that can join again, if its record is gone
+    /// Provider ID of the machine that can join again, if its node identity is gone
     #[arg(long, value_name = "ID", requires = "revoked")]
     provider_id: Option<String>,
 }

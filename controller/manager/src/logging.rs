@@ -18,9 +18,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for terminals.
     Text,
-    /// For machines: one JSON object a line; the fields of an event are below `fields`.
+    /// One JSON object for each line; the fields of an event are in `fields`.
     Json,
 }
 

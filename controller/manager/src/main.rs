@@ -44,10 +44,10 @@
 //!
 //! | code | meaning |
 //! | --- | --- |
-//! | 0 | stopped by a signal, or printed what was asked for |
+//! | 0 | success, or stopped by a signal |
 //! | 1 | internal error |
-//! | 2 | usage |
-//! | 3 | configuration: a file or an option cannot be used; standard error says which and why |
+//! | 2 | wrong usage |
+//! | 3 | configuration: a file or an option cannot be used; standard error names it and the cause |
 //! | 20 | a check of `cluster check` fails |
 //!
 //! # Modules
@@ -124,38 +124,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests: of all clusters of a management cluster, or of one cluster without one
+    /// Run the controller: for all Clusters of a management cluster, or for one cluster without Cluster API
     Run(Box<RunCommand>),
-    /// Print the definitions of the custom resources, as YAML
+    /// Print the custom resource definitions as YAML
     Crds,
-    /// Show who holds which node name, give one up, or take its certificates back
+    /// List, show, reset and revoke node identities
     Identities(Box<identities::IdentitiesCommand>),
     /// Recreate the bootstrap tokens of Machines
     Tokens(tokens::TokensCommand),
-    /// List the Clusters, with who may join each
+    /// List Clusters with their attestation status
     Clusters(Box<clusters::ClustersCommand>),
     /// Explain the AWS identity of a Cluster
     Tenancy(Box<tenancy::TenancyCommand>),
-    /// Explain a certificate signing request: the controller's own checks with what each saw, up to the one that
-    /// decides, and what was answered. It reads with your rights, writes nothing, and asks no cloud
+    /// Explain a certificate signing request: the controller's checks with their input, up to the check that
+    /// decides, and the answer. The command reads with your rights, writes nothing, and does not call a cloud
     Explain(Box<explain::ExplainCommand>),
     /// Check a management cluster and its Clusters, or the settings of a controller without one
     Cluster(Box<cluster_check::ClusterCommand>),
-    /// Print a file to start from
+    /// Print an example file
     Render(render::RenderCommand),
-    /// Print the completion script of a shell
+    /// Print the completion script for a shell
     Completion {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print a manual page, for `man`: of the program, or of a command
+    /// Print the manual page of the program or of a command, for `man`
     Man {
         /// The command, such as `cluster check`
         command: Vec<String>,
     },
     /// Print the version
     Version {
-        /// The form of the output
+        /// Output format
         #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
         output: Format,
     },
@@ -163,10 +163,10 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct RunCommand {
-    /// The format of the log
+    /// Log format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
-    /// Log every check, not only every decision
+    /// Log every check in addition to every decision
     #[arg(short, long, action = ArgAction::SetTrue)]
     verbose: bool,
     #[command(flatten)]

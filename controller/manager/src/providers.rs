@@ -31,12 +31,12 @@ use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, TpmArguments};
 pub(crate) const PROVIDERS: &[Registered] = &[
     Registered {
         provider: Provider::AWS,
-        help: "Their AWS instance identity",
+        help: "Instances with an AWS instance identity",
         verifier: aws_verifier,
     },
     Registered {
         provider: Provider::TPM,
-        help: "Their TPM",
+        help: "Machines with a TPM 2.0",
         verifier: tpm_verifier,
     },
 ];
@@ -45,7 +45,7 @@ pub(crate) const PROVIDERS: &[Registered] = &[
 pub(crate) struct Registered {
     /// Its name in `spec.authorizedAttestors`.
     pub(crate) provider: Provider,
-    /// The proof of its machines, for `--help`.
+    /// The evidence of its machines, for `--help`.
     pub(crate) help: &'static str,
     /// Makes the verifier of one cluster.
     pub(crate) verifier: VerifierOf,
@@ -57,7 +57,7 @@ pub(crate) type VerifierOf = fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Veri
 /// The options of the providers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProviderArguments {
-    /// Admit machines that prove nothing: whoever holds a machine's bootstrap token is that machine
+    /// Allow machines without evidence. Anyone with a machine's bootstrap token can join as that machine
     #[arg(long)]
     allow_insecure: bool,
     #[command(flatten)]
@@ -235,7 +235,7 @@ pub(crate) fn attestors() -> PossibleValuesParser {
     let values = PROVIDERS.iter();
     let values = values.map(|one| PossibleValue::new(one.provider.as_str()).help(one.help));
     let insecure = PossibleValue::new(Provider::INSECURE.as_str());
-    let insecure = insecure.help("No evidence; run needs --allow-insecure");
+    let insecure = insecure.help("Machines without evidence; run needs --allow-insecure");
     PossibleValuesParser::new(values.chain([insecure]))
 }
 

@@ -17,17 +17,17 @@ const GAP: usize = 3;
 /// The options of every command about a management cluster.
 #[derive(Debug, Args)]
 pub(crate) struct QueryOptions {
-    /// Kubeconfig of the management cluster; without it those of KUBECONFIG, or ~/.kube/config, or the
-    /// cluster that this runs in
+    /// Kubeconfig of the management cluster. Without it: KUBECONFIG, then ~/.kube/config, then the cluster of the
+    /// Pod
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig, in the place of the current one
+    /// Context of the kubeconfig, instead of the current one
     #[arg(long, value_name = "NAME", global = true)]
     context: Option<String>,
-    /// The namespace of the Cluster, in the place of the context's; for lists: of all, if none is given
+    /// Namespace of the Cluster, instead of the context's. Lists without it have all namespaces
     #[arg(short, long, value_name = "NAME", global = true)]
     pub(crate) namespace: Option<String>,
-    /// The form of the output
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, global = true, default_value_t = Format::Table)]
     pub(crate) output: Format,
 }
@@ -35,11 +35,11 @@ pub(crate) struct QueryOptions {
 /// A form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// Text for terminals.
     Table,
-    /// The objects.
+    /// API objects as JSON.
     Json,
-    /// The objects, as YAML.
+    /// API objects as YAML.
     Yaml,
 }
 

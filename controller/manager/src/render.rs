@@ -15,12 +15,12 @@ pub(crate) struct RenderCommand {
 #[derive(Debug, Subcommand)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help")]
 enum File {
-    /// A KubeletAuthentication for `run --settings`, with every default
+    /// Print a KubeletAuthentication for `run --settings`, with every default
     Settings {
         /// The name of the cluster
         #[arg(long, value_name = "NAME")]
         cluster_name: String,
-        /// The attestor
+        /// The attestation provider
         #[arg(long, value_name = "PROVIDER", value_parser = attestors())]
         attestor: String,
     },

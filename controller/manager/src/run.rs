@@ -25,10 +25,10 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Keys of CAs")]
+#[command(next_help_heading = "CA keys")]
 struct SignerArguments {
-    /// Unix socket of the program that holds the keys of CAs: of Clusters whose Secret has no tls.key, or of
-    /// --ca-cert, in the place of --ca-key
+    /// Unix socket of the external signer, which holds CA keys: for Clusters whose Secret has no tls.key, or for
+    /// --ca-cert instead of --ca-key
     #[arg(long, value_name = "unix://PATH", group = "signing_key")]
     signer_endpoint: Option<SignerEndpoint>,
 }

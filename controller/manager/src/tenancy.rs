@@ -23,8 +23,8 @@ pub(crate) struct TenancyCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Show the identity that EC2 is asked with about the instances of a Cluster: who names it, who permits it,
-    /// the roles, the account. It reads the objects with your rights, and calls nobody at AWS
+    /// Show the identity that the controller uses for EC2 calls for a Cluster: the object that names it, the object
+    /// that permits it, the roles, the account. The command reads with your rights, and does not call AWS
     Explain(Explain),
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct TokensCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Recreate the bootstrap tokens of Machines in the workload cluster, with the ID and the secret that their nodes
-    /// have. Use it if nodes without a valid certificate cannot come back because their tokens have ended
+    /// Recreate the bootstrap tokens of Machines in the workload cluster, with the ID and the secret that their
+    /// nodes have. Use it if nodes without a valid certificate cannot rejoin because their tokens have expired
     Recreate(Box<Recreate>),
 }
 
@@ -39,7 +39,7 @@ struct Recreate {
     /// All Machines of the Cluster
     #[arg(long, conflicts_with = "machines")]
     all: bool,
-    /// The lifetime of the tokens, from 1m to 24h. A token that lives longer keeps its end
+    /// Lifetime of the tokens, from 1m to 24h. A token that is valid for longer keeps its expiry
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = lifetime)]
     ttl: Duration,
     /// Recreate tokens also if attestation is not enforced in the Cluster, where each token is enough to join as any

@@ -35,8 +35,8 @@ const MAX_KEY_LEN: usize = 2 * 32 + 1;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "TPM")]
 pub(crate) struct TpmArguments {
-    /// Keys of the challenges for TPMs: files `current` and, while a key is replaced, `former`, each
-    /// 32 random bytes in hexadecimal. A mounted Secret, the same for all replicas
+    /// Directory with the keys for TPM challenges: the file `current` and, during a key rotation, `former`, each
+    /// with 32 random bytes in hexadecimal. Mount one Secret for all replicas
     #[arg(long, value_name = "DIRECTORY")]
     tpm_challenge_keys: Option<PathBuf>,
 }

@@ -10,7 +10,7 @@ use kubelet_authenticator_tests::program;
 use crate::markdown::{blocks, inline_code};
 use crate::{PLUGIN, PLUGINS, pages};
 
-const CONTROLLER: &str = "node-attestation-controller";
+pub const CONTROLLER: &str = "node-attestation-controller";
 
 /// The commands of a console block without their prompts, one a line; of a block of a script, all of it.
 fn commands(page: &str) -> Vec<String> {

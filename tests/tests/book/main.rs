@@ -5,6 +5,8 @@ mod commands;
 mod features;
 mod links;
 mod markdown;
+mod names;
+mod options;
 mod settings;
 
 use std::collections::BTreeMap;

@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::schema;
 
-/// Settings of the attestor aws.
+/// Settings of the attestation provider `aws`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwsSettings {
-    /// The accounts that machines may be in; none is any account of the Cluster's identity.
+    /// The AWS accounts that machines can be in. Empty: every account of the Cluster's identity.
     #[schemars(
         length(max = 64),
         inner(length(max = 12), regex(pattern = "^[0-9]{12}$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub accounts: Vec<String>,
-    /// The regions that machines may be in; none is any region.
+    /// The AWS regions that machines can be in. Empty: every region.
     #[schemars(
         length(max = 64),
         inner(length(max = 32), regex(pattern = "^[a-z]{2}(-[a-z]+)+-[0-9]{1,2}$")),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub regions: Vec<String>,
-    /// The name of an instance that is its Node's. `InstanceID` is safer: it is never reused.
+    /// The name of an instance that its Node has. `InstanceID` is safer, because AWS never reuses it.
     pub node_name: AwsNodeName,
     /// Whether the instance must run from the root volume that it was launched with.
     pub root_volume_check: bool,
-    /// Tags that an instance must have, with these values.
+    /// Tags that an instance must have, with their values.
     #[schemars(schema_with = "schema::tags")]
     pub required_tags: BTreeMap<String, String>,
-    /// The `AWSServiceAccountIdentity` in this namespace that EC2 is asked as, in place of the identity that the Cluster's
-    /// own objects name.
+    /// The `AWSServiceAccountIdentity` in this namespace that the controller uses for EC2 calls, instead of the
+    /// identity that the Cluster's objects name.
     #[schemars(length(min = 1, max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_identity: Option<String>,
@@ -52,7 +52,7 @@ impl Default for AwsSettings {
     }
 }
 
-/// The name of an instance that is its Node's.
+/// The name of an instance that its Node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum AwsNodeName {
     /// The private DNS name.

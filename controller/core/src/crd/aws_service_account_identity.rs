@@ -4,10 +4,10 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A role of AWS that EC2 is asked as, for the Clusters of this namespace that name it. Its name is that of a service
-/// account in this namespace, whose token assumes the role.
+/// An AWS role that the controller uses for EC2 calls, for the Clusters in this namespace that name it. A service
+/// account of the same name in this namespace assumes the role with its token.
 ///
-/// The fields are those of the proposal "CAPA: Multi-tenancy" of Cluster API Provider AWS, which nobody else has built.
+/// The fields follow the proposal "CAPA: Multi-tenancy" of Cluster API Provider AWS. No other project implements it.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "infrastructure.cluster.x-k8s.io",
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
     category = "cluster-api",
     namespaced,
     derive = "PartialEq",
-    doc = "A role of AWS that the service account of the same name and namespace assumes.",
+    doc = "An AWS role that the service account of the same name and namespace assumes.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     printcolumn(
         name = "Role",
         type_ = "string",
         json_path = ".spec.roleARN",
-        description = "The role"
+        description = "The ARN of the role"
     ),
     printcolumn(
         name = "Age",
@@ -35,18 +35,19 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AWSServiceAccountIdentitySpec {
-    /// The role. Its trust policy names the OIDC provider of the management cluster, and the service account.
+    /// The ARN of the role. Its trust policy names the OIDC provider of the management cluster, and the service
+    /// account.
     #[serde(rename = "roleARN")]
     #[schemars(
         length(max = 2048),
         regex(pattern = "^arn:[a-z-]+:iam::[0-9]{12}:role/[!-~]+$")
     )]
     pub role_arn: String,
-    /// The name of the session; without it, one made of this name.
+    /// The name of the session. Empty: a name that contains the name of this object.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 64), regex(pattern = r"^([\w+=,.@-]{2,64})?$"))]
     pub session_name: String,
-    /// The validity of the session in seconds.
+    /// The validity of the session, in seconds.
     #[serde(default = "an_hour")]
     #[schemars(range(min = 900, max = 43200))]
     pub duration_seconds: i64,
@@ -54,7 +55,7 @@ pub struct AWSServiceAccountIdentitySpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 2048))]
     pub inline_policy: String,
-    /// Managed session policies.
+    /// The ARNs of managed session policies.
     #[serde(rename = "policyARNs", default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 10),
@@ -65,7 +66,7 @@ pub struct AWSServiceAccountIdentitySpec {
     #[serde(default = "sts")]
     #[schemars(length(min = 1, max = 8), inner(length(min = 1, max = 253)))]
     pub audiences: Vec<String>,
-    /// The validity of the token in seconds.
+    /// The validity of the token, in seconds.
     #[serde(default = "a_day")]
     #[schemars(range(min = 600, max = 86400))]
     pub expiration_seconds: i64,

@@ -14,9 +14,8 @@ use super::schema::{self, immutable, rule};
 use super::tpm::TpmSettings;
 use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
 
-/// The evidence that is required of a Cluster's kubelets, and the certificates that they get.
-///
-/// It has the Cluster's name, so that there is one a Cluster.
+/// The evidence that the kubelets of a Cluster must send, and the certificates that they get. The object has the name
+/// of the Cluster, so each Cluster has only one.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "attestation.cluster.x-k8s.io",
@@ -28,8 +27,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
     namespaced,
     status = "KubeletAuthenticationStatus",
     derive = "PartialEq",
-    doc = "How the kubelets of one Cluster prove what machine they run on, and what they are \
-           granted.",
+    doc = "The evidence that the kubelets of one Cluster must send, and the certificates that they get.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
@@ -47,53 +45,53 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
         name = "Reason",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].reason",
-        description = "Why, or why not"
+        description = "The reason of the condition Ready"
     ),
     printcolumn(
         name = "Attestors",
         type_ = "string",
         json_path = ".spec.authorizedAttestors",
-        description = "Whose evidence is accepted"
+        description = "The attestation providers whose evidence is accepted"
     ),
     printcolumn(
         name = "Closed",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"AutoApprovePathsClosed\")].status",
-        description = "Whether no request without evidence is approved by anybody"
+        description = "True if no auto-approval path is open"
     ),
     printcolumn(
         name = "Nodes",
         type_ = "integer",
         json_path = ".status.identities.live",
-        description = "How many nodes hold their names"
+        description = "The number of nodes that hold their names"
     ),
     printcolumn(
         name = "Earliest Expiry",
         type_ = "string",
         json_path = ".status.earliestExpiry",
-        description = "The first end of a live node's certificate"
+        description = "The earliest expiry of a live node's certificate"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Message",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].message",
-        description = "The reason, for a person",
+        description = "The message of the condition Ready",
         priority = "1"
     )
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = combinations::rules()))]
 pub struct KubeletAuthenticationSpec {
-    /// The Cluster, in this namespace.
+    /// The name of the Cluster, in this namespace.
     #[schemars(
         length(min = 1, max = 63),
         regex(pattern = schema::SUBDOMAIN),
         extend("x-kubernetes-validations" = [immutable()])
     )]
     pub cluster_name: String,
-    /// The attestation providers whose evidence is accepted. `insecure`, which has none, only
-    /// alone, and only where the controller runs with --allow-insecure.
+    /// The attestation providers whose evidence is accepted. `insecure` has no evidence: it must be the only entry,
+    /// and the controller must run with --allow-insecure.
     #[schemars(
         length(min = 1, max = 8),
         inner(length(min = 1, max = 32), regex(pattern = schema::LABEL)),
@@ -112,7 +110,7 @@ pub struct KubeletAuthenticationSpec {
     /// Settings of certificates.
     #[serde(default)]
     pub certificate: CertificateSettings,
-    /// The accepted audiences of evidence, beside the digests of the Cluster's CA certificates.
+    /// The accepted audiences of evidence, in addition to the digests of the Cluster's CA certificates.
     #[serde(default)]
     #[schemars(
         length(max = 16),
@@ -120,37 +118,38 @@ pub struct KubeletAuthenticationSpec {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub audiences: Vec<String>,
-    /// Whether attestation is enforced. `Report`: it is not; a condition names kubeadm's bindings that
-    /// have unattested requests approved, and the Nodes without a record, and a policy warns. `Remove`:
-    /// once every Node has a record, the bindings are removed, and kept away, and the policy refuses.
+    /// Whether attestation is enforced. `Report`: it is not enforced. A condition lists the kubeadm bindings that
+    /// approve requests without evidence, and the Nodes without a node identity; an admission policy warns. `Remove`:
+    /// when every Node has a node identity, the controller removes the bindings and keeps them removed, and the
+    /// admission policy refuses.
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
-    /// The treatment of bootstrap tokens. `Manage`: a Machine's token is kept for the Machine's
-    /// life, and ended after it; a pool's is left alone. `Ignore`: all are left alone.
+    /// The treatment of bootstrap tokens. `Manage`: the controller keeps the token of a Machine valid as long as the
+    /// Machine exists, and then ends it; it does not change the token of a pool. `Ignore`: it does not change any
+    /// token.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
-    /// Whether Nodes that joined before are taken over. `Allow`: by their kubelet's certificate and
-    /// fresh evidence. `AllowWithoutEvidence`, with insecure: by that certificate alone.
+    /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
+    /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate.
     #[serde(default)]
     pub adoption: Adoption,
-    /// Whether Kubernetes' own signer may renew without evidence. `ControlPlane`: the certificate
-    /// that kubeadm gave to the first control-plane node, for a Machine of the control plane.
+    /// Whether the built-in signer of Kubernetes can renew certificates without evidence. `ControlPlane`: only the
+    /// certificate that kubeadm issued to the first control-plane node, for a control-plane Machine.
     #[serde(default)]
     pub built_in_renewal: BuiltInRenewal,
-    /// Whether serving certificates may have addresses that only the machine itself reports, and
-    /// not its infrastructure. `Allow` needs servingAddressRanges.
+    /// Whether serving certificates can have addresses that only the machine itself reports, and not its
+    /// infrastructure. `Allow` requires servingAddressRanges.
     #[serde(default)]
     pub guest_reported_addresses: GuestReportedAddresses,
-    /// The ranges, in CIDR notation, that the IP addresses of serving certificates are limited to,
-    /// whoever reports them; DNS names are not limited. A range never permits an address that is not
-    /// the machine's own. Empty: there is no such limit.
+    /// The ranges, in CIDR notation, for the IP addresses of serving certificates, regardless of their source. DNS
+    /// names are not limited. A range never permits an address that does not belong to the machine. Empty: no limit.
     #[serde(default)]
     #[schemars(schema_with = "schema::address_ranges")]
     pub serving_address_ranges: Vec<String>,
-    /// Settings of the attestor aws.
+    /// Settings of the attestation provider `aws`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aws: Option<AwsSettings>,
-    /// Settings of the attestor tpm.
+    /// Settings of the attestation provider `tpm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<TpmSettings>,
 }
@@ -186,10 +185,10 @@ impl KubeletAuthenticationSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSettings {
-    /// The longest validity of certificates, in seconds; a node can ask for less. With evidence, the
-    /// default is 604800 (7 days), and the maximum 2592000 (30 days). With insecure, which cannot renew,
-    /// the default is 31536000 (365 days), and the maximum 31622400 (366 days); 604800 means the default
-    /// there, because earlier versions wrote it into every object.
+    /// The longest validity of certificates, in seconds. A node can request less. With evidence, the default is
+    /// 604800 (7 days), and the maximum is 2592000 (30 days). With `insecure`, which cannot renew, the default is
+    /// 31536000 (365 days), and the maximum is 31622400 (366 days); there, 604800 means the default, because earlier
+    /// versions wrote it into every object.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i32>", range(min = 600, max = MAX_SECONDS))]
     pub expiration_seconds: Option<u32>,
@@ -272,22 +271,22 @@ choice! {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletAuthenticationStatus {
-    /// The `metadata.generation` that this is about.
+    /// The `metadata.generation` that the status describes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// The signer that kubelets ask for their client certificates.
+    /// The signer name that kubelets use for their client certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 571))]
     pub kubelet_client_certificate_signer: Option<String>,
-    /// The signer that kubelets ask for their serving certificates.
+    /// The signer name that kubelets use for their serving certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 571))]
     pub kubelet_serving_certificate_signer: Option<String>,
-    /// The first end of a live node's certificate: the alert to have.
+    /// The earliest expiry of a live node's certificate. Monitor this value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub earliest_expiry: Option<Time>,
-    /// The number of records.
+    /// The number of node identities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identities: Option<IdentityCounts>,
     /// Conditions of the Cluster's authentication.
@@ -296,14 +295,14 @@ pub struct KubeletAuthenticationStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// The number of a Cluster's records of node names.
+/// The number of a Cluster's node identities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdentityCounts {
-    /// Of nodes that hold their names.
+    /// The number of nodes that hold their names.
     #[schemars(with = "i32", range(min = 0))]
     pub live: u32,
-    /// Of nodes that are gone.
+    /// The number of retired node identities: their nodes are gone.
     #[schemars(with = "i32", range(min = 0))]
     pub tombstones: u32,
 }

@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::schema::{self, immutable, rule_at};
 use super::system_time;
 
-/// The record of the holder of a node name of one Cluster, made when a machine first claims the name.
+/// The holder of a node name of one Cluster. The controller creates it when a machine first claims the name.
 ///
-/// Named `<cluster>.<node name>`, cut and digested where that is too long or could be read in two
-/// ways, so that there is one a Cluster and node name.
+/// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is cut, and contains a digest. So there
+/// is one object for each Cluster and node name.
 // What is missing is written as null, in the spec: a merge patch of a record clears what a former
 // holder left. An API server drops a null before it looks at anything else.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -28,7 +28,8 @@ use super::system_time;
     namespaced,
     status = "NodeIdentityStatus",
     derive = "PartialEq",
-    doc = "Who holds the name of one node of one Cluster: made when a machine first claims it.",
+    doc = "The holder of the name of one node of one Cluster. The controller creates it when a machine first claims the \
+           name.",
     label("clusterctl.cluster.x-k8s.io", ""),
     label("clusterctl.cluster.x-k8s.io/move", ""),
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
@@ -59,31 +60,31 @@ use super::system_time;
         name = "Attestor",
         type_ = "string",
         json_path = ".spec.attestor",
-        description = "By whose evidence"
+        description = "The attestation provider that verified the machine"
     ),
     printcolumn(
         name = "Gen",
         type_ = "integer",
         json_path = ".spec.generation",
-        description = "Which holder of the name this is, from 1"
+        description = "The number of this generation of the name, from 1"
     ),
     printcolumn(
         name = "Revoked",
         type_ = "integer",
         json_path = ".spec.revoked.generation",
-        description = "The last generation whose certificates were taken back"
+        description = "The last generation whose certificates were revoked"
     ),
     printcolumn(
         name = "Tombstone",
         type_ = "string",
         json_path = ".spec.tombstone.reason",
-        description = "Why nobody holds the name any more"
+        description = "The reason why the name has no holder any more"
     ),
     printcolumn(
         name = "Expires",
         type_ = "string",
         json_path = ".status.notAfter",
-        description = "The end of the last certificate"
+        description = "The expiry of the last certificate"
     ),
     printcolumn(
         name = "Age",
@@ -94,7 +95,7 @@ use super::system_time;
         name = "Machine",
         type_ = "string",
         json_path = ".spec.machineName",
-        description = "The Machine at the time of the claim",
+        description = "The name of the Machine at the time of the claim",
         priority = "1"
     ),
     printcolumn(
@@ -131,7 +132,7 @@ use super::system_time;
     ),
 ]))]
 pub struct NodeIdentitySpec {
-    /// The Cluster, in this namespace.
+    /// The name of the Cluster, in this namespace.
     #[schemars(
         length(min = 1, max = 63),
         regex(pattern = schema::SUBDOMAIN),
@@ -145,39 +146,38 @@ pub struct NodeIdentitySpec {
         extend("x-kubernetes-validations" = [immutable()])
     )]
     pub node_name: String,
-    /// 16 random bytes in hexadecimal digits, made with the record; a move keeps them. Every
-    /// certificate carries them and the generation.
+    /// 16 random bytes in hexadecimal digits. A move of the Cluster keeps them. Every certificate contains them and
+    /// the generation.
     #[schemars(
         length(max = 32),
         regex(pattern = "^[0-9a-f]{32}$"),
         extend("x-kubernetes-validations" = [immutable()])
     )]
     pub uid: String,
-    /// The machine, as Cluster API names it.
+    /// The provider ID of the machine in Cluster API.
     #[serde(rename = "providerID")]
     #[schemars(
         length(min = 1, max = 512),
         regex(pattern = "^[A-Za-z0-9+.-]+://[!-~]+$")
     )]
     pub provider_id: String,
-    /// The attestation provider by which the machine proved that it is this one; `insecure` where
-    /// it proved nothing.
+    /// The attestation provider that verified the machine; `insecure` for a machine without evidence.
     #[schemars(length(min = 1, max = 32), regex(pattern = schema::LABEL))]
     pub attestor: String,
-    /// The instance, as its cloud names it.
+    /// The ID of the instance in its cloud.
     #[schemars(length(min = 1, max = 256), regex(pattern = schema::VISIBLE))]
     pub instance: Option<String>,
-    /// The Machine at the time of the claim; informational.
+    /// The name of the Machine at the time of the claim. Only informational.
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine_name: Option<String>,
-    /// SHA-256 of the public key (SPKI) of the TPM's endorsement key.
+    /// The SHA-256 of the public key (SPKI) of the TPM's endorsement key.
     #[serde(rename = "endorsementKeySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub endorsement_key_sha256: Option<String>,
-    /// The boot of that TPM at the time of the claim. An earlier one is a copy's, or of a TPM that was cleared.
+    /// The boot of the TPM at the time of the claim. An earlier boot means a copy of the TPM, or a TPM that was
+    /// cleared.
     pub tpm_boot: Option<TpmBoot>,
-    /// The number of this holder of the name, from 1. Certificates of former generations are
-    /// invalid.
+    /// The number of this generation of the name, from 1. Certificates of earlier generations are invalid.
     #[schemars(
         with = "i64",
         range(min = 1),
@@ -186,29 +186,29 @@ pub struct NodeIdentitySpec {
     pub generation: u64,
     /// The request that opened this generation.
     pub opened: Opened,
-    /// The latest end of the certificate that opened this generation.
+    /// The latest expiry of the certificate that opened this generation.
     #[schemars(schema_with = "schema::time")]
     pub not_after: Time,
-    /// The end of the last certificate of all former generations.
+    /// The expiry of the last certificate of all earlier generations.
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub former_until: Option<Time>,
-    /// The end of the last certificate that is known of, if it followed another; it can lag by a day.
+    /// The expiry of the last renewed certificate. It can lag by 1 day.
     #[serde(default)]
     #[schemars(schema_with = "schema::time")]
     pub renewed_until: Option<Time>,
     /// The boot of the machine's TPM when the last certificate was issued.
     #[serde(default)]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// The generation before, whose certificates stay valid until the node was seen with one of this generation: the
-    /// machine proved more of itself with a renewal.
+    /// The previous generation, whose certificates stay valid until the node uses a certificate of this generation.
+    /// The machine sent better evidence with a renewal.
     #[serde(default)]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub superseded_generation: Option<u64>,
-    /// Set when nobody holds the name any more: the record stays for as long as a certificate of it
-    /// may be valid.
+    /// Set when the name has no holder any more. The node identity stays as long as one of its certificates can be
+    /// valid.
     pub tombstone: Option<Tombstone>,
-    /// Set when a person, or a change of hands, took the certificates back.
+    /// Set when an operator, or a new holder of the name, revoked the certificates.
     pub revoked: Option<Revoked>,
 }
 
@@ -222,21 +222,21 @@ fn in_one_generation(field: &str, unchanged: &str) -> Value {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Opened {
-    /// SHA-256 of the public key (SPKI).
+    /// The SHA-256 of the public key (SPKI).
     #[serde(rename = "keySHA256")]
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub key_sha256: String,
     /// The name of the `CertificateSigningRequest`.
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::VISIBLE))]
     pub request_name: String,
-    /// Its UID.
+    /// The UID of the `CertificateSigningRequest`.
     #[serde(rename = "requestUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
     pub request_uid: String,
     /// The time of the claim.
     #[schemars(schema_with = "schema::time")]
     pub time: Time,
-    /// The UID of the Node that the name's holder before this one left, to be deleted.
+    /// The UID of the Node of the previous holder, which the controller deletes.
     #[serde(rename = "staleNodeUID")]
     #[schemars(length(min = 1, max = 64), regex(pattern = schema::VISIBLE))]
     pub stale_node_uid: Option<String>,
@@ -252,12 +252,12 @@ pub struct TpmBoot {
     #[serde(rename = "resetCount")]
     #[schemars(with = "i64", range(min = 0))]
     pub resets: u32,
-    /// The number of restarts and resumes since.
+    /// The number of restarts and resumes since the last reset.
     #[serde(rename = "restartCount")]
     #[schemars(with = "i64", range(min = 0))]
     pub restarts: u32,
     // It may go back where the TPM lost power, and then `resets` went up.
-    /// Its clock, in milliseconds.
+    /// The clock of the TPM, in milliseconds.
     #[serde(serialize_with = "within_schema")]
     #[schemars(with = "i64", range(min = 0))]
     pub clock: u64,
@@ -276,14 +276,14 @@ fn within_schema<S: Serializer>(clock: &u64, serializer: S) -> Result<S::Ok, S::
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastTpmBoot {
-    /// The generation.
+    /// The generation of the certificate.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
-    /// The time of the issue; always set in the spec.
+    /// The time when the certificate was issued. Always set in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub time: Option<Time>,
-    /// The boot.
+    /// The boot of the TPM.
     pub boot: TpmBoot,
 }
 
@@ -294,13 +294,13 @@ pub struct LastTpmBoot {
     rule_at(".until", "self.since <= self.until", "must not be before since"),
 ]))]
 pub struct Tombstone {
-    /// Since when.
+    /// The time since the name has no holder.
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub since: SystemTime,
-    /// The reason.
+    /// The reason: the Machine is gone, has another name, or its Cluster has no `KubeletAuthentication` any more.
     pub reason: TombstoneReason,
-    /// The end of the last certificate, after which the record may go.
+    /// The expiry of the last certificate. The node identity can be deleted after it.
     #[serde(with = "system_time")]
     #[schemars(schema_with = "schema::time")]
     pub until: SystemTime,
@@ -321,7 +321,7 @@ pub enum TombstoneReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revoked {
-    /// The last revoked generation; all before it are revoked too.
+    /// The last revoked generation. All earlier generations are revoked too.
     #[schemars(with = "i64", range(min = 1))]
     pub generation: u64,
     /// The time of the revocation.
@@ -330,7 +330,7 @@ pub struct Revoked {
     pub at: SystemTime,
 }
 
-/// The last certificate that was issued to the node, for people: a move loses it, and no decision needs it.
+/// The last certificate of the node, for operators. A move of the Cluster loses it, and no decision depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeIdentityStatus {
@@ -338,23 +338,23 @@ pub struct NodeIdentityStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40), regex(pattern = "^[0-9a-f]+$"))]
     pub serial: Option<String>,
-    /// Its end.
+    /// The expiry of the last certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub not_after: Option<Time>,
-    /// The time of its issue, if it followed another.
+    /// The time of the last renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub last_renewal: Option<Time>,
-    /// The boot of the machine's TPM at that time, as earlier versions wrote it. It is in the spec now.
+    /// The boot of the machine's TPM at that time. Earlier versions wrote it; now it is in the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_tpm_boot: Option<LastTpmBoot>,
-    /// The generation in a certificate that the node presented with evidence, and that the record does not have: it
-    /// comes from a backup. `identities restored` resets such a record.
+    /// A generation in a certificate that the node presented with evidence, and that the node identity does not have,
+    /// because it was restored from a backup. `identities restored` resets such a node identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>", range(min = 1))]
     pub presented_generation: Option<u64>,
-    /// Conditions of the record.
+    /// Conditions of the node identity.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -18,9 +18,9 @@ pub const MAX_REVOKED: usize = 10_000;
 /// The most keys that it lists. An operator revokes one node at a time; for a whole cluster there is the floor.
 pub const MAX_REVOKED_KEYS: usize = 300;
 
-/// The node certificates whose holders an admission policy refuses every write.
+/// The revoked node certificates: an admission policy refuses every write from their holders.
 ///
-/// Written by the node-attestation-controller, on the workload cluster; a change by hand is undone.
+/// The controller writes this object on the workload cluster, and reverts manual changes.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "attestation.cluster.x-k8s.io",
@@ -30,7 +30,7 @@ pub const MAX_REVOKED_KEYS: usize = 300;
     plural = "revokednodecredentials",
     shortname = "revokednodecred",
     derive = "PartialEq",
-    doc = "The node certificates whose holders an admission policy refuses every write.",
+    doc = "The revoked node certificates: an admission policy refuses every write from their holders.",
     printcolumn(
         name = "Age",
         type_ = "date",
@@ -39,17 +39,17 @@ pub const MAX_REVOKED_KEYS: usize = 300;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct RevokedNodeCredentialsSpec {
-    /// By the UID of a record, which of its generations are revoked. A certificate's UID is
-    /// `<record>.<generation>`.
+    /// The revoked generations, by the UID of their node identity. The UID in a certificate is `<UID of the node
+    /// identity>.<generation>`.
     #[serde(default)]
     #[schemars(schema_with = "schema::revoked")]
     pub revoked: BTreeMap<String, RevokedGenerations>,
-    /// The lowest generation of any record whose certificates are valid, in seconds since 1970: an operator, or a
-    /// Cluster that was created again with its CA, revoked all before it. It only grows.
+    /// The lowest valid generation of all node identities, in seconds since 1970. An operator, or a Cluster that was
+    /// created again with its CA, revoked all earlier generations. The value can only grow.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[schemars(with = "i64", range(min = 0))]
     pub lowest_valid_generation: u64,
-    /// By the SHA-256 of its public key (SPKI), which keys an operator revoked, and their machines.
+    /// The keys that an operator revoked, with their machines, by the SHA-256 of the public key (SPKI).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::revoked_keys")]
     pub revoked_keys: BTreeMap<String, RevokedKey>,
@@ -63,7 +63,7 @@ pub struct RevokedKey {
     pub node_name: String,
     /// The generation that the key opened.
     pub generation: u64,
-    /// The machine, until an operator releases it: it gets no certificate.
+    /// The provider ID of the machine. It gets no certificate until an operator releases it.
     #[serde(
         rename = "providerID",
         default,
@@ -73,7 +73,7 @@ pub struct RevokedKey {
     /// The time of the revocation.
     #[serde(with = "system_time")]
     pub revoked_at: SystemTime,
-    /// The end of the last certificate; then the entry goes.
+    /// The expiry of the last certificate. The controller then removes the entry.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }
@@ -91,10 +91,10 @@ fn is_zero(generation: &u64) -> bool {
 /// One value covers every generation that there ever was, so none can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RevokedGenerations {
-    /// The lowest generation whose certificates are valid.
+    /// The lowest valid generation.
     #[serde(rename = "lowestValidGeneration")]
     pub lowest_valid: u64,
-    /// The end of the last certificate of the generations before it; then the entry goes.
+    /// The expiry of the last certificate of the earlier generations. The controller then removes the entry.
     #[serde(with = "system_time")]
     pub until: SystemTime,
 }

@@ -56,28 +56,28 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
             "properties": {
                 "lastTransitionTime": {
-                    "description": "When the status last changed.",
+                    "description": "The time when the status last changed.",
                     "type": "string", "format": "date-time",
                 },
                 "message": {
-                    "description": "For a person; may be empty.",
+                    "description": "The message for operators. It can be empty.",
                     "type": "string", "maxLength": 32768,
                 },
                 "observedGeneration": {
-                    "description": "The metadata.generation that this is about.",
+                    "description": "The metadata.generation that the condition describes.",
                     "type": "integer", "format": "int64", "minimum": 0,
                 },
                 "reason": {
-                    "description": "Why, in one CamelCase word.",
+                    "description": "The reason, in one CamelCase word.",
                     "type": "string", "minLength": 1, "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
                 "status": {
-                    "description": "Whether it holds.",
+                    "description": "The status: True, False or Unknown.",
                     "type": "string", "enum": ["True", "False", "Unknown"],
                 },
                 "type": {
-                    "description": "What is said.",
+                    "description": "The type of the condition.",
                     "type": "string", "minLength": 1, "maxLength": 316,
                     "pattern": CONDITION_TYPE,
                 },
@@ -157,12 +157,12 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
             "required": ["lowestValidGeneration", "until"],
             "properties": {
                 "lowestValidGeneration": {
-                    "description": "The lowest generation whose certificates are valid.",
+                    "description": "The lowest valid generation.",
                     "type": "integer", "format": "int64", "minimum": 2,
                 },
                 "until": {
-                    "description": "The end of the last certificate of the generations before it; \
-                                    then the entry goes.",
+                    "description": "The expiry of the last certificate of the earlier generations. \
+                                    The controller then removes the entry.",
                     "type": "string", "format": "date-time", "maxLength": 32,
                 },
             },
@@ -199,11 +199,12 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
                     "type": "integer", "format": "int64", "minimum": 1,
                 },
                 "providerID": {
-                    "description": "The machine, until an operator releases it: it gets no certificate.",
+                    "description": "The provider ID of the machine. It gets no certificate until an operator \
+                                    releases it.",
                     "type": "string", "minLength": 1, "maxLength": 512,
                 },
                 "revokedAt": time("The time of the revocation."),
-                "until": time("The end of the last certificate; then the entry goes."),
+                "until": time("The expiry of the last certificate. The controller then removes the entry."),
             },
         },
         "x-kubernetes-validations": [rule(

@@ -10,16 +10,16 @@ use super::schema::{self, rule, rule_at};
 /// An allowed state of a machine's PCRs: each index with its value, or its alternatives with commas between.
 pub type PcrSet = BTreeMap<String, String>;
 
-/// Settings of the attestor tpm.
+/// Settings of the attestation provider `tpm`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TpmSettings {
-    /// The TPMs of machines, beside those in provider IDs (`tpm://<digest>`).
+    /// The TPMs of machines, in addition to those in provider IDs (`tpm://<digest>`).
     pub endorsement_keys: EndorsementKeys,
-    /// The allowed boot states of machines, by PCRs.
+    /// The allowed boot states of machines, as values of their platform configuration registers (PCRs).
     pub pcr_policy: PcrPolicy,
-    /// Whether a machine may join before its infrastructure provider sets its provider ID. `Allow`
-    /// needs its endorsement key in allowList or configMaps.
+    /// Whether a machine can join before its infrastructure provider sets its provider ID. `Allow` requires its
+    /// endorsement key in allowList or configMaps.
     #[serde(rename = "lateProviderIDs")]
     pub late_provider_ids: LateProviderIds,
 }
@@ -40,11 +40,10 @@ pub enum LateProviderIds {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndorsementKeys {
-    /// The cloud whose API tells an instance's endorsement key.
+    /// The cloud whose API reports the endorsement key of an instance.
     pub platform: EndorsementKeyPlatform,
-    /// Certificates (PEM) of authorities, one of which must have signed the endorsement key's
-    /// certificate or a chain that leads to it. This is in addition: a genuine TPM is not yet the
-    /// machine's.
+    /// Authorities, as PEM certificates. One of them must have signed the endorsement key certificate, or a chain
+    /// that leads to it. This check is additional: a genuine TPM can still belong to another machine.
     #[serde(rename = "requireCA")]
     #[schemars(
         length(max = 16),
@@ -54,7 +53,7 @@ pub struct EndorsementKeys {
         )
     )]
     pub require_ca: Vec<String>,
-    /// Machines and their endorsement keys, one entry a key.
+    /// Machines and their endorsement keys, one entry for each key.
     #[schemars(
         length(max = 512),
         extend(
@@ -63,10 +62,9 @@ pub struct EndorsementKeys {
         )
     )]
     pub allow_list: Vec<AllowedEndorsementKey>,
-    /// `ConfigMaps` in this namespace with more of them, for machines that an infrastructure provider
-    /// takes from a stock of hosts. Each key of `data` is the SHA-256 of an endorsement key's public
-    /// key (SPKI), in 64 lower-case hexadecimal digits. Its value is a provider ID, or the beginning
-    /// of one, as `providerID` in `allowList`.
+    /// `ConfigMaps` in this namespace with more entries, for machines that an infrastructure provider takes from a
+    /// pool of hosts. Each key of `data` is the SHA-256 of an endorsement key's public key (SPKI), in 64 lower-case
+    /// hexadecimal digits. Its value is a provider ID, or the beginning of one, like `providerID` in `allowList`.
     #[schemars(
         length(max = 64),
         inner(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN)),
@@ -75,7 +73,7 @@ pub struct EndorsementKeys {
     pub config_maps: Vec<String>,
 }
 
-/// The cloud whose API tells an instance's endorsement key.
+/// The cloud whose API reports the endorsement key of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EndorsementKeyPlatform {
@@ -101,32 +99,32 @@ pub enum EndorsementKeyPlatform {
     ),
 ]))]
 pub struct AllowedEndorsementKey {
-    /// The Machine's name.
+    /// The name of the Machine. Each entry has either this field or providerID.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN))]
     pub machine: Option<String>,
-    /// The Machine's provider ID or, where this ends with a `/`, the beginning of it:
-    /// `metal3://metal/host-7/` is whichever Machine has that host.
+    /// The provider ID of the Machine. If it ends with a `/`, it is the beginning of a provider ID:
+    /// `metal3://metal/host-7/` is the Machine that has this host.
     #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub provider_id: Option<String>,
-    /// SHA-256 of the endorsement key's public key (SPKI).
+    /// The SHA-256 of the endorsement key's public key (SPKI).
     #[schemars(length(max = 64), regex(pattern = schema::SHA256))]
     pub ek_sha256: String,
 }
 
-/// The allowed boot states of machines, by PCRs.
+/// The allowed boot states of machines, as values of their platform configuration registers (PCRs).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PcrPolicy {
-    /// States, one of which a machine must be in: registers (0 to 23) with their SHA-256 values, at
-    /// least one that software does not reset (all but 16 and 23). A register that changes by itself
-    /// can have several values with commas between, one of which it must have. Empty: every machine is
-    /// accepted, and its state is logged.
+    /// The allowed states. A machine must be in one of them. A state has registers (0 to 23) with their SHA-256
+    /// values, and at least one register that software cannot reset (all except 16 and 23). A register that changes
+    /// by itself can have several values, separated by commas. Empty: every state is accepted, and logged.
     #[schemars(schema_with = "schema::pcr_sets")]
     pub allowed: Vec<PcrSet>,
-    /// The separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14. The
-    /// values above are those before it.
+    /// The treatment of the separator that systemd 261 and later extend into the registers 0 to 7, 9 and 12 to 14.
+    /// The values in `allowed` are the values before it. `Permitted`: a register has its value, with or without the
+    /// separator. `Required`: only with it. `Refused`: only without it.
     pub os_separator: OsSeparator,
 }
 

@@ -10,10 +10,12 @@ pub struct Reason {
     pub message: &'static str,
     /// Its meaning.
     pub meaning: &'static str,
+    /// The cure, for an operator.
+    pub cure: &'static str,
 }
 
 /// Declares an enum of reasons: for each its meaning (the doc comment), its details (`error`, as
-/// [`thiserror`] reads it) and, after the arrow, the message for the requester.
+/// [`thiserror`] reads it), its `cure` and, after the arrow, the message for the requester.
 ///
 /// A provider declares its own with `: EvidenceReason`
 /// ([`EvidenceReason`](crate::refusal::EvidenceReason)), and its verifier denies with `?` or `into`.
@@ -27,6 +29,7 @@ pub struct Reason {
 ///     pub RackDenial: EvidenceReason {
 ///         /// The machine is in another rack than its provider ID.
 ///         #[error("the machine is in rack {rack}")]
+///         #[cure("Correct the provider ID of the Machine.")]
 ///         AnotherRack {
 ///             /// The rack.
 ///             rack: u16,
@@ -41,6 +44,7 @@ pub struct Reason {
 /// assert_eq!(denial.message(), "the machine is in another rack");
 /// assert_eq!(denial.to_string(), "the machine is in rack 7");
 /// assert_eq!(RackDenial::CATALOGUE[0].name, "AnotherRack");
+/// assert_eq!(RackDenial::CATALOGUE[0].cure, "Correct the provider ID of the Machine.");
 /// ```
 // What follows in `and` are variants around types that have a reason and a message themselves.
 #[macro_export]
@@ -51,6 +55,7 @@ macro_rules! reasons {
             $(
                 $(#[doc = $meaning:literal])+
                 #[error($($detail:tt)+)]
+                #[cure($cure:literal)]
                 $reason:ident
                 $({ $( $(#[$field_attribute:meta])* $field:ident: $kind:ty ),+ $(,)? })?
                 $(( $( $(#[$unnamed_attribute:meta])* $unnamed:ty ),+ ))?
@@ -81,6 +86,7 @@ macro_rules! reasons {
                     name: stringify!($reason),
                     message: $message,
                     meaning: concat!($($meaning),+),
+                    cure: $cure,
                 } ),+
             ];
 

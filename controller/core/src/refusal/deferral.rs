@@ -9,25 +9,30 @@ use crate::identifiers::ServingName;
 crate::reasons! {
     /// Why a request stays pending.
     pub Deferral {
-        /// The inventory has no machine under the provider ID or the bootstrap token. A machine may
-        /// ask before its infrastructure has reported it.
+        /// No machine has this provider ID or bootstrap token. A machine can send its request before its infrastructure
+        /// reports it.
         #[error("the inventory has no machine for this request")]
+        #[cure("Wait for the infrastructure. After 20 minutes, the request fails.")]
         MachineNotFound => "the machine is not known yet",
         /// The machine has no provider ID, node name or bootstrap data yet.
         #[error("machine {0} is not ready to join")]
+        #[cure("Wait for the infrastructure: `kubectl describe machine NAME`.")]
         MachineNotReady(String) => "the machine is not ready to join yet",
-        /// A serving certificate is asked for a name or address that the machine's infrastructure does not
-        /// report, and the machine is not provisioned yet: addresses are reported at the end of that.
+        /// The machine's infrastructure does not report a requested name or address, and the machine is not provisioned
+        /// yet. Addresses are reported at the end of provisioning.
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
+        #[cure("Wait for the infrastructure: `kubectl get machines`.")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
-        /// A serving certificate is asked for an address, and the addresses of the cluster's Services are not known.
-        /// The infrastructure provider may relay addresses from inside the machine, such as one of a Service.
+        /// A serving certificate for an address is requested, and the addresses of the cluster's Services are unknown.
+        /// The infrastructure provider can relay addresses from inside the machine, such as a Service address.
         #[error("the addresses of the cluster's Services are not known, so the machine's addresses cannot be told from them")]
+        #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
         ServiceRangesUnknown => "the addresses of the cluster's services are not known yet",
-        /// Another machine has the node name too, on a ground that is as strong or stronger: by its
-        /// objects, its Node, or the addresses that its infrastructure reports. The request waits until
-        /// one of the two has another name or is gone.
+        /// Another machine has the same node name, with a claim that is as strong or stronger: by its objects, its
+        /// Node, or the addresses that its infrastructure reports. The request waits until one of them has another name
+        /// or is gone.
         #[error("machine {machine} has node name {node_name}, and so has machine {other}")]
+        #[cure("Rename one of the two machines. The log names them.")]
         NodeNameShared {
             /// The name.
             node_name: NodeName,
@@ -36,68 +41,85 @@ crate::reasons! {
             /// The other machine's.
             other: String,
         } => "another machine has the node name too",
-        /// The machines of the cluster could not be looked up.
+        /// The machines of the cluster could not be read.
         #[error("the inventory is unavailable")]
+        #[cure("Restore the management API server, or unpause the Cluster. The condition `Ready` names a missing \
+                 right.")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
-        /// The verifier or a service that it needs could not be reached.
+        /// The verifier, or a service that it needs, does not answer.
         #[error("the verifier is unavailable")]
+        #[cure("See the conditions `AWSCredentialsReady` and `AttestorsAvailable`. The log names the service that \
+                 does not answer.")]
         VerifierUnavailable(#[source] Unavailable) => "the evidence could not be appraised",
-        /// EC2 does not know the instance yet, not as a running one, or not its root volume or first
-        /// interface. It may be that young.
+        /// EC2 does not show the instance yet, does not show it as running, or does not show its root volume or first
+        /// interface. The instance can be that young.
         #[error("EC2 does not know instance {0} yet")]
+        #[cure("Wait. If it lasts, check the instance and the account of the controller's credentials.")]
         InstanceNotVisible(String) => "the instance is not known to its cloud yet",
-        /// The records of node names could not be read or written, were not heard of for a minute,
-        /// or the name's record is broken.
+        /// The node identities could not be read or written, there was no news of them for a minute, or this one is
+        /// invalid.
         #[error("the ledger is unavailable")]
+        #[cure("Restore the management API server, or unpause the Cluster. The condition `Ready` names a missing \
+                 right.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
-        /// The machine has a certificate already, for another key or name. It can enrol again when
-        /// its Node is down, or no certificate is valid, or a person resets the record.
+        /// The machine already has a certificate, for another key or name. It can enroll again when its Node is down,
+        /// when no certificate is valid, or when an operator resets the node identity.
         #[error("the machine holds a certificate of node {0} that may still be valid")]
+        #[cure("Stop the kubelet that uses the other key, or run `identities reset`.")]
         IdentityLive(NodeName) => "the machine holds a valid certificate already",
-        /// The node joined with evidence, and the machine has none now: the attestor was changed to a weaker one. It
-        /// waits until a person resets the record.
+        /// The node joined with evidence, and the machine has none now: the authorized provider was changed to a weaker
+        /// one. The request waits until an operator resets the node identity.
         #[error(
             "node {0} joined with evidence of {1}, and this request has none; if it is the same machine, reset the record: \
              node-attestation-controller identities reset <cluster> {0}"
         )]
+        #[cure("Run `identities reset`, if it is the same machine.")]
         EvidenceExpected(NodeName, Provider) => "the node joined with evidence; an operator must reset its record",
-        /// The node name has no record, and a Node of that name is up. It may have joined before this
-        /// controller: where adoption is allowed, it asks with its own certificate.
+        /// The node name has no node identity, and a Node of that name is up. It can have joined before this
+        /// controller. If adoption is allowed, the node requests with its own certificate.
         #[error("node {0} is up, and whose it is is not recorded")]
+        #[cure("Set `adoption: Allow`, if the Node is this machine. Delete the Node, if it is not.")]
         NodeAlive(NodeName) => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
-        /// The Node of that name is of another machine of the cluster, by its provider ID, and is not deleted. If that
-        /// machine has another name now, delete the Node.
+        /// The Node of that name has the provider ID of another machine of the cluster, and is not deleted.
         #[error("the Node {0} is of another machine, {1}")]
+        #[cure("Rename one machine. If the other machine has another name now, delete the Node.")]
         NodeOfAnotherMachine(NodeName, String) => "the node of that name is of another machine",
         /// The machine that holds the node name is being deleted.
         #[error("node {0} is held by {1}, which is being deleted")]
+        #[cure("Wait until the other machine is gone.")]
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
-        /// The Nodes of the cluster could not be looked up.
+        /// The Nodes of the cluster could not be read.
         #[error("the nodes are unavailable")]
+        #[cure("Restore the workload API server. The log has the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
-        /// The record of the node name changed as often as it was decided about.
+        /// The node identity changed each time the controller decided about it.
         #[error("the record of node {0} does not stand still")]
+        #[cure("Nothing: the controller tries again.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
-        /// A machine that is being deleted still has the name or address that a serving
-        /// certificate is asked for.
+        /// A machine that is being deleted still has the name or address of the serving certificate.
         #[error("{0} is still that of machine {1}, which is being deleted")]
+        #[cure("Wait until the other machine is gone.")]
         ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",
-        /// The system gave no random bytes for a serial number.
+        /// The system provided no random bytes for a serial number.
         #[error("the system has no random bytes for a serial number")]
+        #[cure("Nothing: the controller tries again. If it lasts, check the host of the controller.")]
         NoEntropy => "the certificate could not be signed yet",
-        /// The cluster's CA certificate has expired, or is not valid yet. Its replacement cures
-        /// this.
+        /// The cluster's CA certificate has expired, or is not valid yet.
         #[error("the CA certificate is not valid now")]
+        #[cure("Replace the CA certificate, or correct the controller's clock.")]
         CaNotValid => "the cluster's CA certificate is not valid now",
-        /// The external signer, which holds the CA's key, is away, slow or busy.
+        /// The external signer, which holds the CA key, is away, slow or busy.
         #[error("the external signer is unavailable")]
+        #[cure("Check the external signer: its process, its socket and its log.")]
         SignerUnavailable(#[source] Unavailable) => "the certificate could not be signed yet",
-        /// The external signer refuses: it does not have this CA's key for this cluster, or its own policy is against
-        /// the certificate. An operator cures it at the signer.
+        /// The external signer refuses. It does not have this CA key for this cluster, or its own policy forbids the
+        /// certificate.
         #[error("the external signer refuses")]
+        #[cure("Correct the options of the external signer. Its log has the cause.")]
         SignerRefused(#[source] Unavailable) => "the certificate could not be signed yet",
-        /// The external signer's answer is not a signature by the CA's key. Nothing was issued.
+        /// The external signer's answer is not a signature with the CA key. The controller issued nothing.
         #[error("the external signer's answer is not a signature by the CA's key")]
+        #[cure("Give the external signer the key that matches the CA certificate.")]
         SignatureInvalid => "the certificate could not be signed yet",
     }
 }

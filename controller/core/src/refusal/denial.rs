@@ -15,148 +15,190 @@ crate::reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub Denial {
-        /// `spec.request` has more bytes than are read.
+        /// `spec.request` has more bytes than the controller reads.
         #[error("spec.request has {0} bytes, and at most {MAX_REQUEST_LEN} are read")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         RequestTooLarge(usize) => "the request is too large",
-        /// The requester's attributes are larger than the API server makes them for a node or a
-        /// bootstrap token.
+        /// The requester's attributes in `spec` are larger than the API server makes them for a node or a bootstrap
+        /// token.
         #[error("spec.{0} is larger than a node's or a bootstrap token's")]
+        #[cure("Find the client that sent the request. No node and no bootstrap token has such attributes.")]
         RequesterTooLarge(&'static str) => "the requester's attributes are too large",
 
-        /// There is no PEM block.
+        /// `spec.request` has no PEM block.
         #[error("spec.request has no PEM block")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         NoPemBlock => "the request has no PEM block",
-        /// The request does not begin with a `CERTIFICATE REQUEST` block.
+        /// `spec.request` does not begin with a `CERTIFICATE REQUEST` block.
         #[error("spec.request does not begin with a CERTIFICATE REQUEST block")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         NotARequestFirst => "the request does not begin with a CERTIFICATE REQUEST block",
-        /// There are two `CERTIFICATE REQUEST` blocks, so that two readers could see two requests.
+        /// There are two `CERTIFICATE REQUEST` blocks, so that two readers could see two different requests.
         #[error("spec.request has two CERTIFICATE REQUEST blocks")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SecondRequest => "the request has two CERTIFICATE REQUEST blocks",
-        /// The provider or the evidence stands there twice.
+        /// The provider block or the evidence block occurs twice.
         #[error("spec.request has a block twice")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         DuplicateBlock => "the request has a block twice",
-        /// A block that does not belong in a request.
+        /// The request has a block of an unknown type.
         #[error("spec.request has an unknown block")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UnknownBlock => "the request has an unknown block",
-        /// Evidence without a provider before it.
+        /// The request has an evidence block without a provider block before it.
         #[error("spec.request has evidence without a provider before it")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         EvidenceWithoutProvider => "the request has evidence without a provider",
-        /// Text between or after the blocks.
+        /// There is text between the blocks or after them.
         #[error("spec.request has text outside its blocks")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         TextOutsideBlocks => "the request has text outside its blocks",
         /// A block is not in the one accepted encoding: headers, line lengths, line ends, base64.
         #[error("spec.request is not in the strict encoding of PEM")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         NotStrictPem => "the request is not in the strict encoding of PEM",
-        /// The provider block holds something else.
+        /// The provider block does not contain the name of an attestation provider.
         #[error("the provider block holds no provider's name")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderMalformed => "the provider block holds no provider's name",
-        /// There is more evidence than is read.
+        /// The evidence has more bytes than the controller reads.
         #[error("the evidence has too many bytes")]
+        #[cure("Find the client that sent the request. The evidence of the plugin is shorter.")]
         EvidenceTooLarge => "the evidence is too large",
-        /// The certification request is not DER, has another encoding, or bytes after its end.
+        /// The certification request is not DER, has another encoding, or has bytes after its end.
         #[error("the certification request is not in DER: {0}")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         NotStrictDer(String) => "the certification request is not in DER",
-        /// The certification request has an attribute other than requested extensions.
+        /// The certification request has an attribute other than the requested extensions.
         #[error("the certification request has an attribute that is not accepted")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UnknownAttribute => "the certification request has an attribute that is not accepted",
         /// The certification request lists extensions twice.
         #[error("the certification request has two lists of extensions")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         DuplicateAttribute => "the certification request has two lists of extensions",
-        /// The certification request has an extension twice.
+        /// The certification request has the same extension twice.
         #[error("the certification request has an extension twice")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         DuplicateExtension => "the certification request has an extension twice",
         /// The key is not an ECDSA key on the named curve P-256.
         #[error("the key's algorithm is {0}, and only ECDSA on the named curve P-256 is accepted")]
+        #[cure("Request the certificate with the plugin: it creates such a key.")]
         KeyNotAccepted(ObjectIdentifier) => "the key is not an ECDSA key on the named curve P-256",
-        /// The key is no point of its curve, or not in uncompressed form.
+        /// The key is not a point of its curve, or is not in uncompressed form.
         #[error("the key is no uncompressed point of P-256")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         KeyNotOnCurve => "the key is no uncompressed point of P-256",
         /// The request is not signed with ECDSA and SHA-256.
         #[error("the certification request is not signed with ECDSA and SHA-256")]
+        #[cure("Request the certificate with the plugin: it signs with ECDSA and SHA-256.")]
         SignatureAlgorithmNotAccepted => "the certification request is not signed with ECDSA and SHA-256",
         /// The request is not signed with its own key.
         #[error("the certification request's signature does not verify with its own key")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SelfSignatureInvalid => "the certification request's signature is not its own key's",
 
         /// The organization is not exactly `system:nodes`.
         #[error("{}", InvalidSubject::Organization)]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectOrganization => "the subject's organization is not exactly system:nodes",
         /// The common name does not begin with `system:node:`.
         #[error("{}", InvalidSubject::CommonNamePrefix)]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectCommonName => "the subject's common name does not begin with system:node:",
-        /// The common name ends in no node's name.
+        /// The common name does not end in a valid node name.
         #[error("{}", InvalidSubject::NodeName)]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectNodeName => "the subject's common name does not end in a node name",
-        /// The subject has another order, another type of string, or several values in one part.
+        /// The subject has a different order, a different string type, or several values in one part.
         #[error("{}", InvalidSubject::NotCanonical)]
+        #[cure("Find the client that sent the request. Neither the plugin nor a kubelet sends such a request.")]
         SubjectNotCanonical => "the subject is not in the one form that is accepted",
-        /// The subject has an attribute beside organization and common name.
+        /// The subject has an attribute in addition to organization and common name.
         #[error("{}", InvalidSubject::ExtraAttribute)]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectExtraAttribute => "the subject has an attribute beside organization and common name",
         /// `spec.usages` is not exactly digital signature and client auth.
         #[error("spec.usages is not exactly digital signature and client auth")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UsagesNotExact => "the usages are not exactly digital signature and client auth",
-        /// A subject alternative name is asked for, of whatever kind. A client certificate has
-        /// none.
+        /// The request contains a subject alternative name. A client certificate has none.
         #[error("a subject alternative name of kind {0} is asked for")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectAltNameRequested(&'static str) => "subject alternative names are not allowed",
-        /// Basic constraints are asked for: to be a CA, or not to be one.
+        /// The request contains basic constraints, with or without the CA flag.
         #[error("basic constraints are asked for, {}", if *ca { "of a CA" } else { "though not of a CA" })]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         BasicConstraintsRequested {
             /// Whether to be a CA.
             ca: bool,
         } => "basic constraints are not accepted",
-        /// Key usages are asked for inside the request, where they could differ from `spec.usages`.
+        /// The certification request contains key usages, which could differ from `spec.usages`.
         #[error("key usages are asked for inside the certification request")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UsageExtensionRequested => "usages are accepted in spec.usages only",
-        /// An extension is asked for as critical.
+        /// The request contains a critical extension.
         #[error("the critical extension {0} is asked for")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         CriticalExtension(ObjectIdentifier) => "a critical extension is not accepted",
-        /// An extension is asked for that is not known.
+        /// The request contains an extension that the controller does not know.
         #[error("the extension {0} is asked for")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UnknownExtension(ObjectIdentifier) => "an extension is not accepted",
         /// The provider ID extension is missing.
         #[error("the provider ID extension is missing")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderIdMissing => "the provider ID extension is missing",
-        /// The provider ID extension is not one `UTF8String` of a provider ID.
+        /// The provider ID extension is not one `UTF8String` with a provider ID.
         #[error("the provider ID extension is not one UTF8String of a provider ID")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderIdMalformed => "the provider ID extension is malformed",
 
-        /// The provider of the evidence is not the provider of the signer that is asked.
+        /// The attestation provider of the evidence does not match the requested signer.
         #[error(
             "the signer is {signer}'s, and the provider block says {}",
             claimed.as_ref().map_or("nothing", Provider::as_str)
         )]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderMismatch {
             /// The signer's provider.
             signer: Provider,
             /// The provider block's.
             claimed: Option<Provider>,
         } => "the provider is not the signer's",
-        /// The provider has evidence, and the request has none.
+        /// The attestation provider requires evidence, and the request has none.
         #[error("the request has no evidence")]
+        #[cure("Find the client that sent the request. The plugin always adds the evidence.")]
         EvidenceMissing => "the request has no evidence",
-        /// The provider has no evidence, and the request has some.
+        /// The attestation provider has no evidence, and the request contains some.
         #[error("the request has evidence for a provider that has none")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         EvidenceUnexpected => "the request has evidence for a provider that has none",
-        /// The evidence is not what its version says.
+        /// The evidence does not have the form that its version requires.
         #[error("the evidence is malformed: {0}")]
+        #[cure("Run `csr --dry-run` and `inspect evidence` on the node. Compare the versions of plugin and \
+                 controller.")]
         EvidenceMalformed(String) => "the evidence is malformed",
 
-        /// Another kind of certificate was asked for than these checks are about.
+        /// The requested signer issues a different kind of certificate.
         #[error("the signer that is asked issues another kind of certificate")]
+        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SignerPurpose => "the signer issues another kind of certificate",
-        /// The built-in client signer is asked without evidence. Whoever approved that would let
-        /// any holder of a bootstrap token become any node.
+        /// The request to the built-in client signer has no evidence. Its approval would let any holder of a bootstrap
+        /// token become any node.
         #[error("kubernetes.io/kube-apiserver-client-kubelet is asked without evidence: {0}")]
+        #[cure("Set up the plugin on the node: this kubelet runs without it.")]
         UnattestedBuiltInRequest(&'static str) => "a client certificate takes evidence: use kubelet-authenticator",
-        /// The request has evidence and names the built-in client signer. Only our signers appraise
+        /// The request has evidence and names the built-in client signer. Only this controller's signers verify
         /// evidence. The log and the Event name the right signer.
         #[error("kubernetes.io/kube-apiserver-client-kubelet is asked; {0} is to be")]
+        #[cure("Request the signer that the log and the Event name. The plugin does so.")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used here: ask the provider's own signer",
-        /// A request to kube-controller-manager's serving signer has a longer validity than policy
-        /// grants, and that signer does not cut it.
+        /// A request to the serving signer of kube-controller-manager has a longer validity than the
+        /// `KubeletAuthentication` permits. That signer does not shorten it.
         #[error("{} s are asked for, and at most {} s are granted", asked.as_secs(), granted.as_secs())]
+        #[cure("Lower `spec.expirationSeconds` of the request, or raise `certificate.expirationSeconds` in the \
+                 KubeletAuthentication.")]
         ExpirationTooLong {
             /// `spec.expirationSeconds`.
             asked: Duration,
@@ -166,123 +208,160 @@ crate::reasons! {
 
         /// `spec.usages` of a serving certificate is not exactly digital signature and server auth.
         #[error("spec.usages is not exactly digital signature and server auth")]
+        #[cure("Find the client that sent the request. A kubelet with an ECDSA key never sends such a request.")]
         ServingUsagesNotExact => "the usages are not exactly digital signature and server auth",
-        /// A serving certificate is asked for with attestation blocks. A node that has a
-        /// certificate is known by it.
+        /// A request for a serving certificate has attestation blocks. A node with a certificate is identified by that
+        /// certificate.
         #[error("a serving certificate is asked for with attestation blocks")]
+        #[cure("Find the client that sent the request. Neither the plugin nor a kubelet sends such a request.")]
         AttestationUnexpected => "a request for a serving certificate has no attestation blocks",
-        /// A serving certificate is asked for without subject alternative names.
+        /// A request for a serving certificate has no subject alternative names.
         #[error("a serving certificate is asked for without a name or an address")]
+        #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
         ServingNamesMissing => "a serving certificate needs a name or an address",
         /// A subject alternative name is neither a DNS name nor an address.
         #[error("a serving certificate is asked for with a name of kind {0}")]
+        #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
         ServingNameKind(&'static str) => "a serving certificate is for DNS names and IP addresses only",
-        /// A subject alternative name is not in its one form: a DNS name in lower case without
-        /// wildcard or final dot, an address of 4 or 16 bytes that is not IPv4 in IPv6.
+        /// A subject alternative name is not in its one accepted form. A DNS name is in lower case, without wildcard or
+        /// final dot. An address has 4 or 16 bytes and is not IPv4 in IPv6.
         #[error("a subject alternative name is not in its one form: {0:?}")]
+        #[cure("Correct the name or address of the Node that the log shows.")]
         ServingNameMalformed(String) => "a name or address is not in the one form that is accepted",
-        /// A subject alternative name stands there twice.
+        /// A subject alternative name occurs twice.
         #[error("{0} is asked for twice")]
+        #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
         ServingNameRepeated(ServingName) => "a name or address stands there twice",
-        /// More names are asked for than a machine has.
+        /// The request has more than 1,024 names and addresses.
         #[error("{0} names and addresses are asked for")]
+        #[cure("Set the kubelet's `--node-ip`, so that the Node has fewer addresses.")]
         TooManyServingNames(usize) => "there are too many names and addresses",
-        /// A name or address that is no machine's: of the control plane's endpoint, of
-        /// `kubernetes`, of a Service, of the local host, or of no single host.
+        /// The name or address never belongs to a machine: the control-plane endpoint, `kubernetes`, a Service, the
+        /// local host, or no single host.
         #[error("{0} is no machine's own")]
+        #[cure("Remove the name or address from the Node, for example with the kubelet's `--node-ip`.")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
-        /// An address outside of the ranges that serving certificates are limited to, by
-        /// `servingAddressRanges`.
+        /// The address is outside the ranges in `servingAddressRanges`.
         #[error("{0} is outside of servingAddressRanges")]
+        #[cure("Add the address that the Event names to `servingAddressRanges`, or change the kubelet's `--node-ip`.")]
         ServingAddressOutOfRange(IpAddr) => "an address is outside of the ranges that serving certificates are limited to",
-        /// The machine obtained its certificate without evidence, so that nobody knows whose
-        /// addresses it may have.
+        /// The machine obtained its certificate without evidence, so that its addresses cannot be verified.
         #[error("node {0} is held without evidence")]
+        #[cure("Use an attestation provider with evidence. A node with `insecure` gets no serving certificate.")]
         UnattestedServing(NodeName) => "a node without evidence cannot have a serving certificate",
-        /// A name or address of another machine.
+        /// The name or address belongs to another machine.
         #[error("{0} is also that of machine {1}")]
+        #[cure("Correct the addresses that the infrastructure reports for the two machines.")]
         ServingNameOfAnotherMachine(ServingName, String) => "a name or address belongs to another machine",
-        /// A name or address that the infrastructure does not report of the machine.
+        /// The infrastructure does not report the name or address for the machine.
         #[error("{0} is not reported of machine {1}")]
+        #[cure("Set the kubelet's `--node-ip`, correct the infrastructure's report, or use `guestReportedAddresses: \
+                 Allow` with `servingAddressRanges`.")]
         ServingNameNotReported(ServingName, String) => "a name or address is not known to be the machine's",
 
         /// The requester is neither a bootstrap token nor a node.
         #[error("the requester {0:?} is neither a bootstrap token nor a node")]
+        #[cure("Use the bootstrap token of the Machine. The log names the requester.")]
         RequesterNotAccepted(String) => "the requester is neither a bootstrap token nor a node",
-        /// The requester's groups are not those of a bootstrap token, or not those of a node.
+        /// The requester's groups do not match the groups of a bootstrap token or of a node.
         #[error("the requester's groups are not those of its kind: {0:?}")]
+        #[cure("Correct `auth-extra-groups` of the bootstrap token: each begins with `system:bootstrappers:`. The \
+                 log names the groups.")]
         RequesterGroups(Vec<String>) => "the requester's groups are not accepted",
-        /// A node asks for another node's certificate.
+        /// A node requests the certificate for a different node.
         #[error("node {requester} asks for the certificate of node {asked}")]
+        #[cure("Find the client that sent the request: a node can request only its own certificate.")]
         RequesterIsAnotherNode {
             /// The requester.
             requester: NodeName,
             /// The requested node.
             asked: NodeName,
         } => "a node can ask for its own certificate only",
-        /// A node asks whose certificate carries no UID of a record. kube-apiserver hands it on
-        /// from 1.33.
+        /// The requesting node's certificate does not contain the UID of a node identity. kube-apiserver forwards this
+        /// UID since Kubernetes 1.33.
         #[error("the requester's UID is not that of a certificate of ours")]
+        #[cure("Set `adoption: Allow` for a node that joined before, or use its bootstrap token. Check the \
+                 Kubernetes version.")]
         RequesterUidMissing => "the requester's certificate names no record",
-        /// A certificate that was obtained without evidence asks to be renewed.
+        /// A certificate that was obtained without evidence cannot be renewed.
         #[error("an unattested certificate asks to be renewed")]
+        #[cure("Use the bootstrap token, which the plugin does when the certificate has expired. Use a provider with \
+                 evidence.")]
         UnattestedRenewal => "a certificate that was obtained without evidence cannot be renewed",
 
-        /// The bootstrap token belongs to another machine than the request.
+        /// The bootstrap token belongs to a different machine than the request.
         #[error("bootstrap token {0} does not belong to machine {1}")]
+        #[cure("Give the machine its own bootstrap data. Otherwise, handle it as an attack.")]
         TokenOfAnotherMachine(TokenId, String) => "the bootstrap token belongs to another machine",
-        /// The provider ID is not that of the bootstrap token's machine.
+        /// The provider ID does not match the machine of the bootstrap token.
         #[error("the request claims {0}, and machine {1} has another provider ID")]
+        #[cure("Give the machine its own bootstrap data. Otherwise, handle it as an attack.")]
         ProviderIdOfAnotherMachine(ProviderId, String) => "the provider ID is not the machine's",
-        /// The machine is being deleted, so it may not join. One that has joined goes on until it is gone.
+        /// The machine is being deleted and has not joined. A machine that has joined can renew until it is gone.
         #[error("machine {0} is being deleted")]
+        #[cure("Nothing. A new Machine gets a new bootstrap token.")]
         MachineDeleting(String) => "the machine is being deleted",
 
-        /// The evidence was made for another cluster.
+        /// The evidence was created for a different cluster.
         #[error("the evidence is for audience {0}")]
+        #[cure("Put the CA certificate of this cluster into the bootstrap kubeconfig, or correct the setting \
+                 `audience`.")]
         AudienceMismatch(Audience) => "the evidence was made for another cluster",
-        /// The evidence is about another machine than the request.
+        /// The evidence identifies a different machine than the request.
         #[error("the evidence is about {attested}, and the request about {claimed}")]
+        #[cure("Correct the setting `providerID` on the node. Otherwise, handle it as an attack.")]
         AnotherMachine {
             /// The provider ID in the evidence.
             attested: ProviderId,
             /// The provider ID in the request.
             claimed: ProviderId,
         } => "the evidence is about another machine",
-        /// The annotation `cluster.x-k8s.io/tpm-endorsement-key` is the controller's to write, and was
-        /// there before with something else.
+        /// Only the controller writes the annotation `cluster.x-k8s.io/tpm-endorsement-key`. The request already had
+        /// it, with a different value.
         #[error("the request is annotated with another endorsement key than {0}")]
+        #[cure("Find the client that sent the request. The plugin never sets this annotation.")]
         EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not name the machine's endorsement key",
-        /// The node name is none that this machine may have.
+        /// The node name is not a name that this machine can have.
         #[error("the request is for node {0}, and the machine is node {1}")]
+        #[cure("Give the kubelet the name that the Machine's objects report. The log names it.")]
         NodeNameMismatch(NodeName, NodeNames) => "the node name is not the machine's",
-        /// Another machine, with a certificate that may still be valid, holds the node name.
+        /// Another machine, with a certificate that can still be valid, holds the node name.
         #[error("node {0} is held by {1}")]
+        #[cure("Rename one machine. Or stop the kubelet on the other machine and run `identities reset`.")]
         NameTaken(NodeName, ProviderId) => "another machine holds the node name",
-        /// The record of the renewing certificate is gone.
+        /// The node identity of the renewing certificate is gone.
         #[error("node {0} has no record")]
+        #[cure("Nothing, if the bootstrap token works: the plugin uses it next. Otherwise, run `tokens recreate`.")]
         RecordMissing(NodeName) => "the certificate's record is gone",
-        /// The renewing certificate is of another record or a former generation.
+        /// The renewing certificate belongs to a different node identity or to an earlier generation.
         #[error("certificate {1} of node {0} is of another record or a former generation")]
+        #[cure("Nothing, if the bootstrap token works: the plugin uses it next. After a restored backup, run \
+                 `identities restored`.")]
         FormerCertificate(NodeName, CertificateUid) => "the certificate is no longer the node's",
-        /// The machine has the provider ID of the record's holder, and another instance or another
-        /// TPM. A person who knows why resets the record.
+        /// The machine has the provider ID of the name's holder, but is another instance or has another TPM.
         #[error("node {0} is held by {1}, which was another instance or had another TPM")]
+        #[cure("Investigate immediately. If the change was intended, run `identities reset`, and put a new bootstrap \
+                 credential on the node.")]
         AnotherInstance(NodeName, ProviderId) => "the machine is not the one that holds the node name",
-        /// The machine's TPM is further back than it was seen to be. There are two of it, or somebody
-        /// cleared it; a person who knows which resets the record.
+        /// The counters of the machine's TPM are behind their recorded values. There are two copies of the TPM, or an
+        /// operator cleared it.
         #[error("the TPM of {1}, which holds node {0}, is behind what was seen of it: a copy, or cleared")]
+        #[cure("Investigate immediately: run `identities revoke`, and find the copy. If the TPM was cleared on \
+                 purpose, run `identities reset`.")]
         TpmRanBackwards(NodeName, ProviderId) => "the TPM's counters ran backwards",
-        /// The machine's TPM is that of another machine, which holds another name.
+        /// The machine's TPM belongs to another machine, which holds another name.
         #[error("the TPM is that of {1}, which holds node {0}")]
+        #[cure("Investigate immediately, and find the copy: boards were swapped, or a virtual machine was cloned \
+                 with its TPM.")]
         TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is known as another machine's",
-        /// The key is that of another machine's record. A copied disk or image brought it along; the
-        /// machine has to make one of its own.
+        /// The key belongs to the node identity of another machine. A copied disk or image contains it.
         #[error("the key is that of {1}, which holds node {0}")]
+        #[cure("Nothing, if the plugin creates another key by itself. Otherwise, run its `reset` on the copied \
+                 machine.")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is known as another machine's",
-        /// A person revoked the machine's certificates. They can have no others until
-        /// `identities reset --revoked`.
+        /// An operator revoked the certificates of the machine. It gets no others until `identities reset --revoked`.
         #[error("generation {1} of node {0} is revoked")]
+        #[cure("Run `identities reset --revoked`, if the machine is allowed to join again.")]
         IdentityRevoked(NodeName, u64) => "the machine's certificates were revoked",
     }
     and {

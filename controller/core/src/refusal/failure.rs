@@ -9,24 +9,26 @@ use crate::identifiers::KeyDigest;
 crate::reasons! {
     /// Why a request can never be issued, though nothing contradicts it.
     pub Failure {
-        /// The evidence is of a version that this controller does not read. The annotation lists
-        /// those that it does.
+        /// The controller does not read this version of evidence. The annotation lists the versions that it reads.
         #[error(
             "the evidence is of version {version}, and {} are read",
             EvidenceVersion::list(supported)
         )]
+        #[cure("Upgrade the older of plugin and controller.")]
         UnsupportedAttestationVersion {
             /// The version of the evidence.
             version: EvidenceVersion,
             /// The supported versions.
             supported: Vec<EvidenceVersion>,
         } => "the version of the evidence is not supported; the annotation lists those that are",
-        /// The evidence is older than evidence may be.
+        /// The evidence is older than permitted.
         #[error("the evidence is too old")]
+        #[cure("Synchronize the clocks. The plugin's next run creates new evidence.")]
         EvidenceExpired => "the evidence is too old",
-        /// The machine's TPM is asked to open a challenge, which the annotation holds. The node answers
-        /// it in another request with the same key: a request can be answered once.
+        /// The annotation contains a challenge for the machine's TPM. The node answers it in another request with the
+        /// same key, because a request can be answered only once.
         #[error("the TPM is challenged: {detail}")]
+        #[cure("Nothing. This request is the first half of every join with a TPM.")]
         ChallengeIssued {
             /// A description of the challenge, for the log.
             detail: String,
@@ -37,17 +39,21 @@ crate::reasons! {
         } => "the annotation holds a challenge for the machine's TPM",
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
+        #[cure("Check the CA certificate and its key. The log has the cause.")]
         SigningImpossible(#[source] Box<dyn Error + Send + Sync>) => "the certificate could not be signed",
-        /// The API server takes the certificate for none; its words are in the log.
+        /// The API server rejects the certificate. The log has its message.
         #[error("the API server refuses the certificate")]
+        #[cure("See the log for the message of the API server. The node sends another request.")]
         CertificateRejected => "the API server refuses the certificate",
-        /// Twenty minutes after it was created the cluster has no such machine: it is gone, or never
-        /// was. No node waits for the request any more.
+        /// 20 minutes after its creation, the request still has no machine in the cluster. The machine is gone, or
+        /// never existed. No node waits for the request any more.
         #[error("the cluster has no such machine, twenty minutes after the request")]
+        #[cure("Compare `identify` on the node with `spec.providerID` of the Machine.")]
         MachineMissing => "the machine was not found for twenty minutes",
-        /// It was approved, and for ten minutes something stood in the way of a decision. An
-        /// approved request must not stay open, and the node asks anew by then.
+        /// The request was approved, and could not be decided for 10 minutes. An approved request must not stay open.
+        /// The node sends another one by then.
         #[error("approved, and undecided for too long: {0}")]
+        #[cure("Find the cause in the log, and correct it. The node sends another request.")]
         UndecidedTooLong(String) => "the request was approved, and could not be decided about in time",
     }
 }

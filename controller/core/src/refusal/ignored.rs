@@ -4,28 +4,38 @@ crate::reasons! {
     /// Why a request is left alone.
     #[derive(Clone, PartialEq, Eq)]
     pub Ignored {
-        /// Another signer is asked, or one of a provider that this cluster does not admit.
+        /// The request names another signer, or the signer of an attestation provider that this cluster does not
+        /// authorize.
         #[error("the signer is {0:?}, which is not one of ours")]
+        #[cure("Nothing, if it is not a request from the plugin. Otherwise, add the provider to \
+                 `authorizedAttestors`.")]
         AnotherSigner(String) => "another signer answers this request",
-        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and Kubernetes' own
-        /// signer is asked as it would be without us: its approver, or a person, decides.
+        /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request names a built-in
+        /// signer. Its own approver, or an operator, decides.
         #[error("attestation is not enforced in this cluster, and Kubernetes' own signer is asked")]
+        #[cure("Nothing. To enforce attestation, set `autoApproveBindings: Remove`.")]
         NotEnforced => "attestation is not enforced in this cluster",
-        /// It was denied already.
+        /// The request is already denied.
         #[error("the request was denied already")]
+        #[cure("Nothing. The condition `Denied` has the reason.")]
         AlreadyDenied => "the request was denied already",
-        /// It failed already.
+        /// The request has already failed.
         #[error("the request failed already")]
+        #[cure("Nothing. The condition `Failed` has the reason.")]
         AlreadyFailed => "the request failed already",
-        /// We approved it, and kube-controller-manager signs it.
+        /// The controller approved the request, and kube-controller-manager signs it.
         #[error("the request was approved already, and is not ours to sign")]
+        #[cure("If no certificate follows, check that kube-controller-manager runs with \
+                 `--cluster-signing-cert-file`.")]
         AlreadyApproved => "the request was approved already",
-        /// The built-in client signer issued it before it could be denied: somebody else approves
-        /// requests without evidence. Close that way; the certificate cannot be taken back.
+        /// The built-in client signer issued the certificate before the controller could deny the request: another
+        /// approver accepts requests without evidence.
         #[error("the built-in client signer issued a certificate that we did not approve")]
+        #[cure("Close the auto-approval path that `cluster check` names. The certificate cannot be taken back.")]
         IssuedByOthers => "the certificate was issued already",
-        /// It has its certificate.
+        /// The request already has its certificate.
         #[error("the certificate was issued already")]
+        #[cure("Nothing.")]
         AlreadyIssued => "the certificate was issued already",
     }
 }

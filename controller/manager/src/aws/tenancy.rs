@@ -26,26 +26,26 @@ use crate::error::BoxError;
 const FORGET: Duration = Duration::from_mins(5);
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "AWS identities of Clusters, with a management cluster")]
+#[command(next_help_heading = "AWS identities of Clusters (management cluster)")]
 #[expect(
     clippy::doc_markdown,
     reason = "each is an option, and its comment the help of it"
 )]
 pub(crate) struct TenancyArguments {
-    /// The namespace of Cluster API Provider AWS, where the Secrets of AWSClusterStaticIdentity are
+    /// Namespace of Cluster API Provider AWS, with the Secrets of AWSClusterStaticIdentity
     #[arg(long, value_name = "NAME", default_value = "capa-system")]
     capa_namespace: String,
-    /// The region of STS that roles are assumed in; without it, the region of each cluster
+    /// STS region for AssumeRole. Default: the region of each cluster
     #[arg(long, value_name = "REGION", value_parser = region)]
     aws_sts_region: Option<String>,
-    /// The way in which AWS Controllers for Kubernetes (ACK) name the role of a cluster that Cluster API Provider AWS
-    /// did not create
+    /// How AWS Controllers for Kubernetes (ACK) name the role of a cluster that Cluster API Provider AWS did not
+    /// create
     #[arg(long, value_name = "WAY", value_enum, default_value_t = AckOption::Off)]
     ack: AckOption,
-    /// The namespace of AWS Controllers for Kubernetes, where the config maps are
+    /// Namespace of AWS Controllers for Kubernetes, with its config maps
     #[arg(long, value_name = "NAME", default_value = "ack-system")]
     ack_namespace: String,
-    /// Ask EC2 with the controller's own credentials about clusters for which nothing names an identity
+    /// Call EC2 with the controller's own credentials for clusters without an identity
     #[arg(long)]
     allow_controller_identity_fallback: bool,
 }
@@ -53,9 +53,9 @@ pub(crate) struct TenancyArguments {
 /// The values of `--ack`.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum AckOption {
-    /// None
+    /// ACK does not name a role
     Off,
-    /// CARM: annotations of the namespace, and config maps
+    /// Annotations of the namespace, and config maps (CARM)
     Carm,
     /// The one role selector of ACK that matches the instances
     RoleSelectors,

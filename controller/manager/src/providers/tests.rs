@@ -11,8 +11,14 @@ use super::*;
 
 const PREAMBLE: &str = "# Reasons
 
-Why a certificate signing request got no certificate. The reason is on the request's condition, on the event and in the
-log. This page is made from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
+A reason says why a certificate signing request (CSR) has no certificate. It is in the condition of the request, in an Event and
+in the log line `decided`. A request that waits has no condition, so its reason is only in the Event and in the log.
+
+The requester reads only the message. The Event and the log have the details, such as the name of the machine.
+`node-attestation-controller explain NAME --cluster CLUSTER` prints the reason for one request.
+[Troubleshoot](troubleshooting.md) begins with the symptoms.
+
+A test writes this page from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
 ";
 
 /// The reasons to deny of the core, then those of each provider.
@@ -33,22 +39,24 @@ fn markdown() -> String {
     let outcomes = [
         (
             "Denied",
-            "A contradiction: somebody lies, or is misconfigured. Asking again changes nothing.",
+            "The request contradicts itself, the settings or the state of the machine: an attack, or a wrong setting. \
+             Another request gets the same answer until the cause is corrected.",
             denials(),
         ),
         (
             "Failed",
-            "Nobody's fault, but this request can never be issued. The node files a new one.",
+            "This request can never get a certificate, but nothing contradicts it. The node sends another request.",
             Failure::CATALOGUE.to_vec(),
         ),
         (
             "Pending",
-            "An outage, or not yet. The request stays as it is, and is tried again.",
+            "A service does not answer, or a condition is not met yet. The request stays open, and the controller tries \
+             again.",
             Deferral::CATALOGUE.to_vec(),
         ),
         (
             "Ignored",
-            "Not ours to answer. Nothing is written.",
+            "The controller is not responsible for the request. It writes nothing.",
             Ignored::CATALOGUE.to_vec(),
         ),
     ];
@@ -57,11 +65,19 @@ fn markdown() -> String {
         // Writing to a string does not fail.
         let _ = write!(
             text,
-            "\n## {title}\n\n{about}\n\n| reason | what the requester reads | what it means |\n| --- | --- | --- |\n"
+            "\n## {title}\n\n{about}\n\n\
+             | reason | meaning | what to do | message for the requester |\n\
+             | --- | --- | --- | --- |\n"
         );
         for reason in reasons {
-            let Reason { name, message, .. } = reason;
-            let _ = writeln!(text, "| `{name}` | {message} | {} |", reason.meaning.trim());
+            let Reason {
+                name,
+                message,
+                meaning,
+                cure,
+            } = reason;
+            let meaning = meaning.trim();
+            let _ = writeln!(text, "| `{name}` | {meaning} | {cure} | {message} |");
         }
     }
     text

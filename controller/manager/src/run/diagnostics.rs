@@ -11,12 +11,12 @@ use tokio::task::JoinSet;
 use crate::error::{BoxError, explain};
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Metrics and probes, by HTTP without TLS")]
+#[command(next_help_heading = "Metrics and probes (plain HTTP)")]
 pub(super) struct DiagnosticsArguments {
-    /// Serve /metrics here, such as :8080 or 127.0.0.1:8080; without it, nowhere
+    /// Address for /metrics, such as :8080 or 127.0.0.1:8080. Without it, the controller serves no metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics_bind_address: Option<BindAddress>,
-    /// Serve /healthz and /readyz here, such as :9440; without it, nowhere
+    /// Address for /healthz and /readyz, such as :9440. Without it, the controller serves no probes
     #[arg(long, value_name = "ADDRESS")]
     health_addr: Option<BindAddress>,
 }

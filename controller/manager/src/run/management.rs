@@ -21,12 +21,12 @@ use crate::providers::OpenedProviders;
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "A management cluster, with Cluster API")]
+#[command(next_help_heading = "Management cluster with Cluster API")]
 pub(super) struct ManagementArguments {
-    /// Kubeconfig of the management cluster, where this does not run in it
+    /// Kubeconfig of the management cluster, if the controller does not run in it
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig, in the place of the current one
+    /// Context of the kubeconfig, instead of the current one
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     context: Option<String>,
     /// Serve only the Clusters of this namespace
@@ -35,7 +35,7 @@ pub(super) struct ManagementArguments {
     /// Serve only the Clusters with this value of the label cluster.x-k8s.io/watch-filter
     #[arg(long, value_name = "VALUE")]
     watch_filter: Option<String>,
-    /// Serve at most so many Clusters of one namespace: the oldest
+    /// Maximum number of Clusters in one namespace: the oldest are served
     #[arg(long, value_name = "NUMBER", default_value_t = MAX_CLUSTERS_PER_NAMESPACE)]
     max_clusters_per_namespace: NonZeroUsize,
     /// The time for which a Machine must be missing, in at least two rounds, until its record is retired

@@ -30,16 +30,16 @@ pub(super) struct StandaloneArguments {
         requires_all = ["settings", "inventory", "ca_cert", "signing_key"]
     )]
     pub(super) workload_kubeconfig: Option<PathBuf>,
-    /// Settings: one KubeletAuthentication, as YAML or JSON. `render settings` prints one to start from
+    /// Settings: one KubeletAuthentication, as YAML or JSON. `render settings` prints an example
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     settings: Option<PathBuf>,
-    /// List of the cluster's machines, read again when it changes
+    /// List of the cluster's machines. The controller reads it again when it changes
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     inventory: Option<PathBuf>,
-    /// Certificate of the CA that the cluster's API server accepts client certificates of, as PEM
+    /// PEM certificate of the CA for client certificates (kube-apiserver --client-ca-file)
     #[arg(long, value_name = "FILE", requires = "workload_kubeconfig")]
     ca_cert: Option<PathBuf>,
-    /// Key of that CA, as PEM: PKCS#8, PKCS#1 or SEC1
+    /// PEM key of that CA: PKCS#8, PKCS#1 or SEC1
     #[arg(
         long,
         value_name = "FILE",

@@ -21,8 +21,8 @@
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | stopped by a signal |
-//! | 1 | a file, the token or the socket cannot be used; standard error says which and why |
-//! | 2 | usage |
+//! | 1 | a file, the token or the socket cannot be used; standard error names it and the cause |
+//! | 2 | wrong usage |
 //!
 //! # Modules
 //!
@@ -90,35 +90,35 @@ const STREAMS: u32 = 256;
 /// The longest request: a certificate without its signature has some kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
-/// Signs certificates of nodes with keys in a PKCS #11 token, for node-attestation-controller.
+/// Signs node certificates with keys in a PKCS #11 token, for node-attestation-controller.
 #[derive(Debug, Parser)]
 #[command(name = "node-attestation-signer-pkcs11", version)]
 struct Arguments {
-    /// The Unix socket that it listens on; its folder exists
+    /// Unix socket that the signer listens on. Its directory must exist
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// The PKCS #11 library of the token
+    /// PKCS #11 library of the token
     #[arg(long, value_name = "LIBRARY")]
     module: PathBuf,
-    /// The token, by its label
+    /// Label of the token
     #[arg(long, value_name = "LABEL")]
     token_label: String,
-    /// File with the PIN of the token's user in its first line; group and others have no access to it
+    /// File with the PIN of the token's user in its first line. Group and others must have no access to it
     #[arg(long, value_name = "FILE")]
     pin_file: PathBuf,
-    /// A CA: the file of its certificate, the label of its private key, and its Cluster; without a Cluster, for a
-    /// controller that runs without a management cluster
+    /// CA: the file with its certificate, the label of its private key, and its Cluster. Leave out the Cluster for
+    /// a controller without a management cluster. Repeatable
     #[arg(
         long = "ca",
         value_name = "CERT,KEY-LABEL[,NAMESPACE/NAME]",
         required = true
     )]
     authorities: Vec<AuthorityArgument>,
-    /// A DNS name of an API server, that no kubelet's serving certificate may have; repeatable
+    /// DNS name of an API server, which a kubelet's serving certificate must not have. Repeatable
     #[arg(long = "reserved-name", value_name = "NAME")]
     reserved_names: Vec<ReservedName>,
-    /// An address of an API server, or a range such as that of Services, that no kubelet's serving certificate may have;
-    /// repeatable
+    /// Address of an API server, or a range such as the Service range, which a kubelet's serving certificate must
+    /// not have. Repeatable
     #[arg(long = "reserved-address", value_name = "ADDRESS")]
     reserved_addresses: Vec<ReservedAddress>,
 }

@@ -14,6 +14,7 @@ reasons! {
     pub(crate) NullDenial: EvidenceReason {
         /// The operator of the controller withholds the stamp from this node.
         #[error("the stamp is withheld from node {node_name}")]
+        #[cure("Run the controller without `--deny-for`.")]
         StampWithheld {
             /// The node.
             node_name: NodeName,
