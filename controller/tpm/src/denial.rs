@@ -132,18 +132,11 @@ reasons! {
         #[error("register {0} is not quoted, and the policy names it")]
         #[cure("Upgrade the plugin, or add the register to `tpm.pcrs` on the node.")]
         RegisterNotQuoted(u8) => "a register that the policy names is not quoted",
-<<<<<<< HEAD
-        /// A register from 0 to 7 has the value of before the boot, or only the separator of systemd after it:
-        /// the firmware does not measure into the bank that is quoted, and any system can write its registers.
-        /// A policy cannot hold there.
-        #[error("register {0} is not measured: the firmware does not extend it in the bank that is quoted")]
-=======
         /// A register from 0 to 7 has the value from before the boot, or only systemd's separator after it. The
-        /// firmware does not measure into the SHA-256 bank, and any system can write its registers. A policy cannot
-        /// protect them.
-        #[error("register {0} is not measured: the firmware does not extend it in the SHA-256 bank")]
+        /// firmware does not measure into the bank that is quoted, and any system can write its registers. A policy
+        /// cannot protect them.
+        #[error("register {0} is not measured: the firmware does not extend it in the bank that is quoted")]
         #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
->>>>>>> w-refs
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` refuses it.
