@@ -194,7 +194,8 @@ async fn write_all(
                 Cluster::Workload => &workload,
                 Cluster::Management => management,
             };
-            write(client.clone(), event).map(drop)
+            // A box: the writer of each cluster has room for one more than it writes.
+            write(client.clone(), event).map(drop).boxed()
         })
         .await;
 }

@@ -230,7 +230,8 @@ struct State {
 #[derive(Debug, Default)]
 struct Namespace {
     progress: Progress,
-    clusters: BTreeMap<String, Cluster>,
+    // Boxes: the first entry of a map takes room for eleven.
+    clusters: BTreeMap<String, Box<Cluster>>,
     /// The Clusters with a caller that waits, and below their own limit.
     ready: Ready,
 }

@@ -86,7 +86,7 @@ pub async fn run(
         }
     }
     drop(events);
-    worker.finish().await;
+    Box::pin(worker.finish()).await;
     metrics.stopped();
 }
 

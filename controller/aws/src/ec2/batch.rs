@@ -9,6 +9,7 @@ use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::Metrics;
+use node_attestation_runtime::shared::Swept;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
@@ -88,7 +89,7 @@ struct Batches {
     gathering: BTreeMap<u64, Batch>,
     last: u64,
     /// By namespace; each request that waits has a clone.
-    waiting: HashMap<String, Weak<()>>,
+    waiting: Swept<String, Weak<()>>,
     /// The number of open [`Reservation`]s of each namespace.
     expected: HashMap<String, usize>,
     remembered: Remembered<String, InstanceFacts>,
@@ -304,10 +305,10 @@ impl Batches {
         if let Some(waiting) = self.waiting.get(namespace).and_then(Weak::upgrade) {
             return waiting;
         }
-        self.waiting.retain(|_, waiting| waiting.strong_count() > 0);
         let waiting = Arc::new(());
         let counted = Arc::downgrade(&waiting);
-        self.waiting.insert(namespace.to_owned(), counted);
+        let is_dead = |_: &String, waiting: &mut Weak<()>| waiting.strong_count() == 0;
+        self.waiting.insert(namespace.to_owned(), counted, is_dead);
         waiting
     }
 

@@ -301,4 +301,35 @@ mod tests {
         assert!(kept(&again) && !kept(&second));
         assert_eq!(ec2.kept(), 2);
     }
+
+    #[tokio::test]
+    async fn the_trials_after_a_failure_go_round_by_namespace() {
+        let limits = crate::ec2::Limits::default().calls;
+        let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
+        let (lane, _lease) = channel.lane(&Tenant::Controller, REGION).await.unwrap();
+        lane.settle(Some(&OutageKind::TimedOut));
+        let cluster = |namespace: &str, name: &str| ObjectKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let first = lane.alone_after_failure(&cluster("tenant-a", "1")).await;
+        assert!(first.is_some());
+        let order: Arc<Mutex<Vec<&str>>> = Arc::default();
+        let mut waiting = tokio::task::JoinSet::new();
+        for (namespace, name) in [("tenant-a", "2"), ("tenant-a", "3"), ("tenant-b", "1")] {
+            let (lane, order) = (lane.clone(), order.clone());
+            let cluster = cluster(namespace, name);
+            waiting.spawn(async move {
+                let turn = lane.alone_after_failure(&cluster).await;
+                order.lock().push(namespace);
+                drop(turn);
+            });
+            tokio::task::yield_now().await;
+        }
+
+        drop(first);
+        waiting.join_all().await;
+
+        assert_eq!(*order.lock(), ["tenant-b", "tenant-a", "tenant-a"]);
+    }
 }

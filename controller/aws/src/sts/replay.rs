@@ -8,9 +8,10 @@
 //! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
 //! so that there is no second form of one (as there is with ECDSA).
 //!
-//! The memory is bounded, for each instance, for each cluster and in all. Each cluster has a share that no other takes, and
-//! its last quarter is left to namespaces with less than half of it. Where it is full, requests wait: nothing is forgotten
-//! before its time.
+//! The memory is bounded, for each instance, for each cluster, for each namespace and in all. Its last quarter is left to
+//! namespaces with less than half of it. If it is full, a namespace still has a small share of its own, and in it each
+//! cluster a smaller one; these shares together are at most as large as the memory. A request that finds no room waits:
+//! no signature is forgotten before its time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -30,12 +31,14 @@ pub(super) struct ReplayCache {
 /// The bounds of the memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// In all, but for what clusters have of their own.
+    /// In all, without the own shares. With them, it is twice as much.
     pub(super) all: usize,
     /// Of one cluster.
     pub(super) of_cluster: usize,
-    /// Of one cluster, whatever the others have.
+    /// The own share of one cluster, which is a part of its namespace's.
     pub(super) own_of_cluster: usize,
+    /// The own share of one namespace.
+    pub(super) own_of_namespace: usize,
     /// Of one instance.
     pub(super) of_instance: usize,
 }
@@ -44,11 +47,13 @@ pub(super) struct Limits {
 const FORGOTTEN: usize = 64;
 
 pub(super) const LIMITS: Limits = Limits {
-    // A join leaves one, and they stay for fifteen minutes. Some 30 MB.
+    // A join leaves one, and they stay for fifteen minutes. Some 30 MB, and 60 MB with the own shares.
     all: 65_536,
     // A hundred machines that join each minute, several times over.
     of_cluster: 8192,
     own_of_cluster: 256,
+    // Sixty-four namespaces fill what all own shares together can have.
+    own_of_namespace: 1024,
     // A node makes one for each request it files, and backs off.
     of_instance: 64,
 };
@@ -185,9 +190,12 @@ impl ReplayCache {
             all - all / 4
         };
         let is_crowded = inner.seen.len() >= room;
+        let has_own = of_cluster < self.limits.own_of_cluster
+            && of_namespace < self.limits.own_of_namespace
+            && inner.seen.len() < 2 * all;
         of_instance >= self.limits.of_instance
             || of_cluster >= self.limits.of_cluster
-            || is_crowded && of_cluster >= self.limits.own_of_cluster
+            || is_crowded && !has_own
     }
 }
 

@@ -113,6 +113,8 @@ impl Running {
         .of_cluster(&service.cluster, records)
         .of_authentication(management.clone(), key.clone())
         .with_server_time(server_time.clone());
+        // A task has room for each of the places that it moves a value to.
+        let upkeep = Box::new(upkeep);
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
             .with_outcomes(outcomes)
@@ -156,7 +158,7 @@ impl Running {
 }
 
 /// Does the periodic work; never ends.
-async fn keep_up(mut upkeep: Upkeep, said: watch::Sender<Health>) {
+async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
     let period = upkeep.sync_period.min(ROUND);
     loop {
         let health = upkeep.round().boxed().await;

@@ -137,6 +137,8 @@ struct Supervisor {
 
 impl Supervisor {
     /// Until the `KubeletAuthentication` is gone, or the cluster is another controller's.
+    ///
+    /// The steps are in boxes: a task has room for its largest step as long as it exists, and each cluster has one.
     async fn run(mut self) {
         let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
@@ -150,14 +152,14 @@ impl Supervisor {
                 break;
             }
             self.follow_secrets(&mut secrets);
-            let phase = self.reconcile(&authentication).await;
+            let phase = Box::pin(self.reconcile(&authentication)).await;
             let mut status = conditions::status(&authentication, &phase, now());
             let cluster = self.sources.cluster.present();
             conditions::control_plane::set(&mut status, &authentication, cluster, now());
             self.metrics
                 .report(|| conditions::report_of(&phase, &status));
-            self.write_infra_cluster(&status).await;
-            let write_again = self.status_writer.write(&authentication, status).await;
+            Box::pin(self.write_infra_cluster(&status)).await;
+            let write_again = Box::pin(self.status_writer.write(&authentication, status)).await;
             if let ClusterPhase::Serving { attestors, .. } = &phase {
                 let Shared {
                     controller,
@@ -165,9 +167,8 @@ impl Supervisor {
                     ..
                 } = &*self.shared;
                 let to = (&controller.management, condition_events);
-                self.condition_events
-                    .write(to, &authentication, attestors)
-                    .await;
+                let writing = self.condition_events.write(to, &authentication, attestors);
+                Box::pin(writing).await;
             }
             let look_again = Instant::now() + LOOK_AGAIN;
             let again = write_again.map_or(look_again, |at| at.min(look_again));

@@ -262,7 +262,7 @@ async fn a_call_is_known_by_all_that_it_says() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
+async fn a_full_memory_leaves_each_namespace_a_share_and_all_shares_are_bounded() {
     let bed = Bed::start();
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
@@ -271,15 +271,16 @@ async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
         all: 4,
         of_cluster: 3,
         own_of_cluster: 2,
-        of_instance: 9,
+        own_of_namespace: 3,
+        of_instance: 99,
     };
     let memory = ReplayCache::with_limits(limits);
-    let fill = |cluster: &str, second: usize| {
+    let fill = |(namespace, cluster): (&str, &str), second: usize| {
         let mut node = node.clone();
         node.date = format!("20260101T1200{second:02}Z");
         let (call, key) = confirmed(&node);
         let owner = Owner {
-            namespace: "tenant-a",
+            namespace,
             cluster,
             instance: INSTANCE,
         };
@@ -287,18 +288,21 @@ async fn a_cluster_that_fills_its_share_of_the_memory_is_in_nobody_elses_way() {
         assert_eq!(memory.remember(&call, key, owner, until), seen);
         seen
     };
-    let taken = |cluster: &str, from: usize| {
+    let taken = |cluster: (&str, &str), from: usize| {
         let seen = (from..from + 9).map(|second| fill(cluster, second));
         seen.filter(|seen| *seen == ReplayCheck::New).count()
     };
 
-    assert_eq!(taken("greedy", 0), 3, "its limit");
-    assert_eq!(
-        taken("other", 10),
-        2,
-        "one that is left, and one of its own"
-    );
-    assert_eq!(taken("third", 20), 2, "its own");
+    let greedy = taken(("tenant-a", "greedy"), 0);
+    assert_eq!(greedy, 3, "the limit of a cluster");
+    let other = taken(("tenant-b", "prod-1"), 10);
+    assert_eq!(other, 2, "one that is left, and one of its own share");
+    let third = taken(("tenant-b", "prod-2"), 20);
+    assert_eq!(third, 1, "the rest of the namespace's own share");
+    let of_another = taken(("tenant-c", "prod-1"), 30);
+    assert_eq!(of_another, 2, "the own share of a cluster");
+    let last = taken(("tenant-d", "prod-1"), 40);
+    assert_eq!(last, 0, "all own shares together are at their limit");
 }
 
 #[tokio::test]
@@ -342,6 +346,7 @@ async fn the_clusters_of_a_namespace_leave_a_quarter_of_the_memory_to_others() {
         all: 8,
         of_cluster: 2,
         own_of_cluster: 0,
+        own_of_namespace: 0,
         of_instance: 99,
     });
     let taken = |namespace: &str, cluster: &str, from: usize| {
