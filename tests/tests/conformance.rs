@@ -43,7 +43,9 @@ fn every_test_that_a_page_names_exists_once() {
 
 #[test]
 fn every_statement_names_a_test_or_says_what_is_missing() {
-    let page = ["conformance.md", "conformance-tenancy.md"].map(page).concat();
+    let page = ["conformance.md", "conformance-tenancy.md"]
+        .map(page)
+        .concat();
 
     let bare: Vec<&str> = rows(&page)
         .into_iter()
