@@ -258,9 +258,11 @@ impl State {
         };
         let namespace = self.namespaces.entry(key.namespace.clone());
         let clusters = &mut namespace.or_insert_with(new).clusters;
-        let new = || Cluster {
-            progress,
-            ..Cluster::default()
+        let new = || {
+            Box::new(Cluster {
+                progress,
+                ..Cluster::default()
+            })
         };
         clusters.entry(key.name.clone()).or_insert_with(new).lines += 1;
     }

@@ -166,7 +166,9 @@ fn value(default: &Value) -> String {
     match default {
         Value::String(text) => format!("`{text}`"),
         Value::Object(fields) if !fields.is_empty() => "as its fields".to_owned(),
-        other => format!("`{other}`"),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
+            format!("`{default}`")
+        }
     }
 }
 
