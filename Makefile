@@ -122,7 +122,7 @@ test-long: prerequisites-all dependencies
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
-	KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$(tests/older-kubernetes/build 1.33) $(LINT) tests/suites --floor
+	older=$$(tests/older-kubernetes/build 1.33) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$older $(LINT) tests/suites --floor
 	$(MAKE) mutants
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
