@@ -1,5 +1,7 @@
 //! Keys that are not what they should be.
 
+use std::collections::BTreeMap;
+
 use kubelet_authenticator_test_support::tpm_machine::{SoftwareKey, forged_quote};
 
 use super::*;
@@ -115,9 +117,7 @@ fn a_software_key_that_lies_has_its_secret_opened_by_no_tpm() {
     }
 
     // So it can sign what it likes, but not over the secret.
-    let registers = GOOD.response.quote.registers.iter();
-    let registers = registers.map(|(number, value)| (number, value.try_into().unwrap()));
-    let registers = registers.collect();
+    let registers: BTreeMap<u8, &[u8]> = GOOD.response.quote.registers.iter().collect();
     let qualifying = case.qualifying(&challenge, &[7; 32]);
     let attest = forged_quote(&enrolment.keys.attestation, &qualifying, &registers);
     let mut response = answer(
