@@ -8,6 +8,7 @@ use crate::error::BoxError;
 use crate::query::{QueryOptions, aligned};
 
 #[derive(Debug, Args)]
+#[expect(clippy::doc_markdown, reason = "the comments are the help")]
 pub(crate) struct ClustersCommand {
     /// Only Clusters without a KubeletAuthentication
     #[arg(long)]
