@@ -28,7 +28,7 @@ fn every_test_that_a_page_names_exists_once() {
         "conformance-tenancy.md",
         "attacks.md",
         "attacks-runtime.md",
-        "tenancy.md",
+        "tenancy-cases.md",
     ] {
         let page = page(name);
 
@@ -74,7 +74,7 @@ fn every_row_of_the_test_plan_and_of_the_disasters_names_a_test() {
 
 #[test]
 fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
-    let page = page("tenancy.md");
+    let page = page("tenancy-cases.md");
     let rows = numbered(&page, "## Cases and their tests");
 
     let numbers: Vec<usize> = rows.iter().map(|(number, _)| *number).collect();
