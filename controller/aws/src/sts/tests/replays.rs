@@ -293,15 +293,15 @@ async fn a_full_memory_leaves_each_namespace_a_share_and_all_shares_are_bounded(
         seen.filter(|seen| *seen == ReplayCheck::New).count()
     };
 
-    let greedy = taken(("tenant-a", "greedy"), 0);
+    let greedy = taken(("tenant-a", "uid-1"), 0);
     assert_eq!(greedy, 3, "the limit of a cluster");
-    let other = taken(("tenant-b", "prod-1"), 10);
+    let other = taken(("tenant-b", "uid-2"), 10);
     assert_eq!(other, 2, "one that is left, and one of its own share");
-    let third = taken(("tenant-b", "prod-2"), 20);
+    let third = taken(("tenant-b", "uid-3"), 20);
     assert_eq!(third, 1, "the rest of the namespace's own share");
-    let of_another = taken(("tenant-c", "prod-1"), 30);
+    let of_another = taken(("tenant-c", "uid-4"), 30);
     assert_eq!(of_another, 2, "the own share of a cluster");
-    let last = taken(("tenant-d", "prod-1"), 40);
+    let last = taken(("tenant-d", "uid-5"), 40);
     assert_eq!(last, 0, "all own shares together are at their limit");
 }
 
