@@ -192,7 +192,7 @@ fn a_choice_is_explained() {
     let text = kubectl().ok(["explain", "kubeauth.spec.bootstrapTokens"]);
     assert!(text.contains("ENUM:\n    Manage\n    Ignore\n"), "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let words = "`Ignore`: all are left alone.";
+    let words = "`Ignore`: it does not change any token.";
     assert!(text.contains(words), "{text}");
 }
 
