@@ -165,7 +165,9 @@ impl Connections {
             Ok(call) => return Ok(call),
             Err(request) => request,
         };
-        let mut connection = timeout(HANDSHAKE_DEADLINE, self.connect(server)).await??;
+        // Each call has room for all that it may wait for, and few make a connection.
+        let connecting = self.connect(server).boxed();
+        let mut connection = timeout(HANDSHAKE_DEADLINE, connecting).await??;
         let call = connection.begin(*request);
         self.open.write(|open| open.push(connection));
         Ok(call)
