@@ -233,7 +233,7 @@ impl CredentialsSource for DefaultChain {
             if let Some(name) = app_name() {
                 config = config.app_name(name);
             }
-            Ok::<_, Unavailable>(config.load().await)
+            Ok::<_, Unavailable>(config.load().boxed().await)
         };
         let load = load.boxed();
         let loaded = self.loaded.get_or_try_init(|| load);

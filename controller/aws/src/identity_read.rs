@@ -213,15 +213,17 @@ impl Reader<'_> {
     }
 }
 
-async fn in_time<T>(
+fn in_time<T>(
     what: &str,
     call: impl Future<Output = Result<T, Error>>,
-) -> Result<T, ExplainError> {
-    let answer = timeout(CALL, call)
-        .await
-        .map_err(|_| ExplainError::NoAnswer(what.to_owned()))?;
-    answer.map_err(|source| ExplainError::Read {
-        what: what.to_owned(),
-        source: Box::new(source),
-    })
+) -> impl Future<Output = Result<T, ExplainError>> {
+    let call = Box::pin(call);
+    async move {
+        let answer = timeout(CALL, call).await;
+        let answer = answer.map_err(|_| ExplainError::NoAnswer(what.to_owned()))?;
+        answer.map_err(|source| ExplainError::Read {
+            what: what.to_owned(),
+            source: Box::new(source),
+        })
+    }
 }

@@ -155,17 +155,18 @@ impl Deciding<'_> {
         let csr = self.steps.take("parse", || raw.parse())?;
         self.steps.saw(|| seen::parsed(&csr));
         match asked {
-            Asked::Client(provider) => self.client(csr, &provider).await,
+            Asked::Client(provider) => Box::pin(self.client(csr, &provider)).await,
             Asked::BuiltInClient if csr.is_attested() => Err(attested_built_in(&csr).into()),
-            Asked::BuiltInClient => self.unattested_built_in(csr).await,
-            Asked::Serving(_) | Asked::BuiltInServing => self.serving(csr).await,
+            Asked::BuiltInClient => Box::pin(self.unattested_built_in(csr)).await,
+            Asked::Serving(_) | Asked::BuiltInServing => Box::pin(self.serving(csr)).await,
         }
     }
 
     async fn client(&mut self, csr: ParsedCsr, provider: &Provider) -> Result<Decision, Decision> {
         let (signer, now) = (self.context.signer.as_ref(), self.now);
-        let csr = self.claimed(csr, provider).await?;
-        let made = Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?);
+        let csr = Box::pin(self.claimed(csr, provider)).await?;
+        let issued = Box::pin(csr.sign(signer, now));
+        let made = Decision::Issue(self.steps.wait("sign", issued).await?);
         self.steps.saw(|| seen::signed(&made));
         Ok(made)
     }
@@ -190,14 +191,14 @@ impl Deciding<'_> {
             .steps
             .take("conform_client", || csr.conform_client(verifier, longest))?;
         self.steps.saw(|| seen::client(csr.request()));
-        let located = csr.locate(inventory);
+        let located = Box::pin(csr.locate(inventory));
         let csr = self.steps.wait("locate", located).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
-        let attested = csr.attest(verifier, &context.audiences, now);
+        let attested = Box::pin(csr.attest(verifier, &context.audiences, now));
         let csr = self.steps.wait("attest", attested).await?;
         self.steps.saw(|| seen::attested(&csr));
-        let settled = csr.check_node_name(inventory, ledger);
+        let settled = Box::pin(csr.check_node_name(inventory, ledger));
         let csr = self.steps.wait("check_node_name", settled).await?;
         self.steps.saw(|| seen::named(&csr));
         // Before the claim: a machine whose certificate cannot be made must not hold its name for
@@ -218,6 +219,7 @@ impl Deciding<'_> {
             return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
         let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
+        let renewal = Box::pin(renewal);
         let renewal = self.steps.wait("control_plane", renewal).await?;
         self.machine.clone_from(&renewal.machine().object);
         self.steps.saw(|| seen::machine(renewal.machine()));
@@ -231,12 +233,12 @@ impl Deciding<'_> {
         })?;
         self.steps
             .saw(|| seen::serving(csr.request(), &context.serving));
-        let corroborated = csr.corroborate(
+        let corroborated = Box::pin(csr.corroborate(
             &context.ledger,
             context.inventory.as_ref(),
             &context.verifiers,
             &context.serving,
-        );
+        ));
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));

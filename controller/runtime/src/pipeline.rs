@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures::future::FutureExt as _;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::ResourceExt as _;
@@ -151,7 +152,7 @@ impl Pipeline {
     /// Another object with the same name is ignored: it has its own turn.
     pub(crate) async fn process(&self, mut work: Work) -> Next {
         for _ in 0..MAX_ROUNDS {
-            let error = match self.round(&mut work).await {
+            let error = match self.round(&mut work).boxed().await {
                 Ok(next) => return next,
                 Err(error) => error,
             };

@@ -134,9 +134,8 @@ impl Worker {
             self.tasks.spawn(async move {
                 let _turn = turn;
                 // A panic leaves no shared state half changed: each lock is held for one step.
-                let next = AssertUnwindSafe(pipeline.process(work))
-                    .catch_unwind()
-                    .await;
+                let processed = pipeline.process(work).boxed();
+                let next = AssertUnwindSafe(processed).catch_unwind().await;
                 if next.is_err() {
                     // The payload of a panic can be anything, a secret too.
                     tracing::error!(

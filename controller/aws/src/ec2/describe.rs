@@ -10,6 +10,7 @@ use aws_sdk_ec2::types::{
     DeviceType, Filter, Instance, InstanceIpv6Address, InstanceNetworkInterfaceAssociation,
     InstanceSecondaryInterfacePrivateIpAddress as SecondaryAddress, InstanceStateName, Reservation,
 };
+use futures::future::FutureExt as _;
 use node_attestation_core::identifiers::dns_form;
 
 use super::client::{Ec2, outage};
@@ -76,7 +77,7 @@ impl Describe for Ec2 {
             .set_filters(Some(filters(query)))
             .max_results(PAGE_LEN)
             .set_next_token(next.map(str::to_owned));
-        let output = call.send().await;
+        let output = call.send().boxed().await;
         let output = output.map_err(|error| outage(ACTION, &error));
         self.count("DescribeInstances", &output);
         let output = output?;

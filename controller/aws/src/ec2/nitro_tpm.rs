@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_sdk_ec2::error::ProvideErrorMetadata as _;
 use aws_sdk_ec2::types::{EkPubKeyFormat, EkPubKeyType};
+use futures::future::FutureExt as _;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::rate_limit::Rate;
@@ -233,7 +234,7 @@ impl Ec2 {
             .instance_id(instance)
             .key_type(key_type.clone())
             .key_format(EkPubKeyFormat::Der);
-        let output = match call.send().await {
+        let output = match call.send().boxed().await {
             Ok(output) => output,
             Err(error) => {
                 let code = error.as_service_error().and_then(|error| error.code());

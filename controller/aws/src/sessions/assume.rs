@@ -12,6 +12,7 @@ use aws_sdk_sts::config::{IdentityCache, Region, SharedHttpClient};
 use aws_sdk_sts::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_sts::operation::RequestId;
 use aws_sdk_sts::types::{Credentials as StsCredentials, PolicyDescriptorType};
+use futures::future::FutureExt as _;
 use kubelet_attestation::secret::Secret;
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
 use std::collections::BTreeMap;
@@ -165,7 +166,7 @@ impl SdkSts {
             .set_external_id(role.external_id.clone())
             .set_policy(role.inline_policy.clone())
             .set_policy_arns(policy_arns(role));
-        let answer = self.counted("AssumeRole", call.send().await)?;
+        let answer = self.counted("AssumeRole", call.send().boxed().await)?;
         issued(answer.credentials)
     }
 
@@ -185,13 +186,13 @@ impl SdkSts {
             .web_identity_token(token.expose())
             .set_policy(role.inline_policy.clone())
             .set_policy_arns(policy_arns(role));
-        let answer = self.counted("AssumeRoleWithWebIdentity", call.send().await)?;
+        let answer = self.counted("AssumeRoleWithWebIdentity", call.send().boxed().await)?;
         issued(answer.credentials)
     }
 
     async fn account_in(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
         let call = self.client(Some(keys), region).await?.get_caller_identity();
-        let answer = self.counted("GetCallerIdentity", call.send().await)?;
+        let answer = self.counted("GetCallerIdentity", call.send().boxed().await)?;
         answer.account.ok_or_else(unreadable)
     }
 

@@ -347,7 +347,7 @@ impl RecordLedger {
         let renewed = |record: Option<&Record>| rules::renewed(record, &revoked, renewal);
         let grant = match self.known_to(name, renewed).await {
             Ok(Renewed::Grant(grant)) => grant,
-            Ok(Renewed::Strengthen) => self.claim(&renewal.claim(), now).await?,
+            Ok(Renewed::Strengthen) => Box::pin(self.claim(&renewal.claim(), now)).await?,
             Err(refusal) => {
                 self.note_backup(&revoked, renewal).await;
                 return Err(refusal);

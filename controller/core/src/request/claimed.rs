@@ -43,7 +43,7 @@ impl NamedCsr {
                     asked,
                     not_after,
                 };
-                ledger.claim(&claim, now).await?
+                Box::pin(ledger.claim(&claim, now)).await?
             }
             ClaimOrRenewal::Renewing(identity, uid) => {
                 let renewal = Renewal {
@@ -57,7 +57,7 @@ impl NamedCsr {
                     key: KeyDigest::of(&request.spki),
                     request: reference,
                 };
-                ledger.renew(&renewal, now).await?
+                Box::pin(ledger.renew(&renewal, now)).await?
             }
         };
         Ok(ClaimedCsr { csr: self, grant })

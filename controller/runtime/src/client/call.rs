@@ -67,26 +67,32 @@ impl From<CallError> for Unavailable {
 }
 
 /// Makes a call, within [`CALL_DEADLINE`].
-pub(crate) async fn call<T>(
+pub(crate) fn call<T>(
     call: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, CallError> {
-    in_time(CALL_DEADLINE, call).await
+) -> impl Future<Output = Result<T, CallError>> {
+    in_time(CALL_DEADLINE, call)
 }
 
 /// Makes a call, within `deadline`.
-pub(crate) async fn in_time<T>(
+///
+/// kube's future takes 5 KiB, and a task has room for each that it may wait for. So it gets a place of its own here:
+/// an `async fn` would have it in its own state first.
+pub(crate) fn in_time<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, CallError> {
-    let answer = timeout(deadline, call).await;
-    let answer = answer.map_err(|_| CallError::Deadline(deadline))?;
-    answer.map_err(|error| {
-        if let kube::Error::Api(status) = error {
-            CallError::Refused(status)
-        } else {
-            CallError::Failed(Box::new(error))
-        }
-    })
+) -> impl Future<Output = Result<T, CallError>> {
+    let call = Box::pin(call);
+    async move {
+        let answer = timeout(deadline, call).await;
+        let answer = answer.map_err(|_| CallError::Deadline(deadline))?;
+        answer.map_err(|error| {
+            if let kube::Error::Api(status) = error {
+                CallError::Refused(status)
+            } else {
+                CallError::Failed(Box::new(error))
+            }
+        })
+    }
 }
 
 /// All pages of `list`, each of which is read whole. A page that is too long is requested again with fewer objects, as

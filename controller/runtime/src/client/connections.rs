@@ -206,7 +206,7 @@ impl Connections {
         let has_memory = usize::try_from(window).is_ok_and(|window| holding.resize(window));
         ensure!(has_memory, Excess::Memory.into());
         let sender = if is_http2 {
-            http2(tls, self.windows).await?
+            http2(tls, self.windows).boxed().await?
         } else {
             http1(tls, self.windows).await?
         };
@@ -246,7 +246,8 @@ async fn http2(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, Bo
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PING_DEADLINE)
         .keep_alive_while_idle(true);
-    let (sender, mut connection) = builder.handshake(TokioIo::new(tls)).await?;
+    let handshake = builder.handshake(TokioIo::new(tls)).boxed();
+    let (sender, mut connection) = handshake.await?;
     let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
     let told = allowed.clone();
     tokio::spawn(poll_fn(move |context| {

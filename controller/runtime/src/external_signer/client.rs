@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use hyper_util::rt::TokioIo;
 use kubelet_attestation::ensure;
 use kubelet_attestation::text::visible;
@@ -129,7 +130,7 @@ impl Client {
             let _turn = line.turn().await;
             rpc.sign(request).await
         };
-        let answer = self.called("Sign", SIGN_DEADLINE, call).await;
+        let answer = self.called("Sign", SIGN_DEADLINE, call.boxed()).await;
         answer.map(|answer| answer.signature)
     }
 

@@ -26,6 +26,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::future::FutureExt as _;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -61,7 +62,7 @@ pub struct Settings {
 ///
 /// It could not be read or written; the policy before it stays in force.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, HardeningError> {
-    policy(settings).apply(client).await
+    policy(settings).apply(client).boxed().await
 }
 
 /// Removes the policy from the workload cluster.

@@ -1,5 +1,6 @@
 //! Admission policies as objects.
 
+use futures::future::FutureExt as _;
 use k8s_openapi::api::admissionregistration::v1::{
     MatchCondition, MatchResources, NamedRuleWithOperations, ParamKind, ParamRef,
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -41,8 +42,10 @@ impl Policy {
         let param_ref = self.params.as_ref().map(|(_, object)| object.clone());
         let binding = binding(self.name, param_ref, self.actions);
         let policy = self.policy();
-        let policy = put(client, &policy, |found, wanted| found.spec == wanted.spec).await?;
-        let binding = put(client, &binding, |found, wanted| found.spec == wanted.spec).await?;
+        let policy = put(client, &policy, |found, wanted| found.spec == wanted.spec);
+        let policy = policy.boxed().await?;
+        let binding = put(client, &binding, |found, wanted| found.spec == wanted.spec);
+        let binding = binding.boxed().await?;
         Ok(policy || binding)
     }
 

@@ -28,6 +28,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use futures::future::FutureExt as _;
 use k8s_openapi::api::admissionregistration::v1::{
     ParamKind, ParamRef, ValidatingAdmissionPolicyBinding,
 };
@@ -85,9 +86,9 @@ pub async fn apply(
     revocations.read(merged.clone());
     let (spec, revocation) = select(merged);
     if spec == RevokedNodeCredentialsSpec::default() {
-        release(client).await?;
+        release(client).boxed().await?;
     } else {
-        enforce(client, spec).await?;
+        enforce(client, spec).boxed().await?;
     }
     Ok(revocation)
 }
@@ -172,16 +173,17 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
         // A definition of an earlier version drops the fields that it does not have.
         Ok(true) if read(client).await? != wanted.spec => {
             apply_definition(client, &workload_manifest()).await?;
-            write_until_served(client, &wanted).await?;
+            write_until_served(client, &wanted).boxed().await?;
         }
         Ok(_) => {}
         Err(error) => {
             ensure!(error.is_not_found(), error);
-            put(client, &workload_manifest(), |_, _| true).await?;
-            write_until_served(client, &wanted).await?;
+            let manifest = workload_manifest();
+            put(client, &manifest, |_, _| true).boxed().await?;
+            write_until_served(client, &wanted).boxed().await?;
         }
     }
-    policy().apply(client).await?;
+    policy().apply(client).boxed().await?;
     Ok(())
 }
 
@@ -221,7 +223,9 @@ async fn put_list(
     client: &Client,
     wanted: &RevokedNodeCredentials,
 ) -> Result<bool, HardeningError> {
-    put(client, wanted, |found, wanted| found.spec == wanted.spec).await
+    put(client, wanted, |found, wanted| found.spec == wanted.spec)
+        .boxed()
+        .await
 }
 
 fn policy() -> Policy {

@@ -159,7 +159,8 @@ impl ClusterRegistry {
         let shared = self.shared.clone();
         self.tasks.spawn(async move {
             loop {
-                let supervised = supervise(shared.clone(), key.clone(), authentication.clone());
+                let supervised =
+                    supervise(shared.clone(), key.clone(), authentication.clone()).boxed();
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
                     return key;
                 }

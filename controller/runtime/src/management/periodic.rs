@@ -175,13 +175,14 @@ impl Upkeep {
             return health;
         }
         health.undone.extend(self.server_time.ahead(now()));
-        self.own_records(&mut health).await;
+        self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
         let swept = self
             .context
             .ledger
             .sweep((now(), self.ended_by()), elapsed(), &self.listed)
+            .boxed()
             .await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
@@ -194,9 +195,9 @@ impl Upkeep {
             });
             health.earliest_expiry = swept.earliest_expiry;
             health.held_back = swept.held_back;
-            self.sweep_events.write(swept.done, now()).await;
+            self.sweep_events.write(swept.done, now()).boxed().await;
         }
-        self.keep_tokens(&mut health).await;
+        self.keep_tokens(&mut health).boxed().await;
         if let Ok(records) = self.records().await {
             self.machine_conditions.compare(&self.inventory, &records);
             let renewing = records.iter().map(|stored| &stored.record);
@@ -204,7 +205,7 @@ impl Upkeep {
             let attestors = renewing.map(|record| record.holder.attestor.as_str());
             health.unauthorized = Some(unauthorized(&self.spec, attestors));
         }
-        self.tell_machines().await;
+        self.tell_machines().boxed().await;
         health
     }
 
@@ -287,7 +288,7 @@ impl Upkeep {
             return health;
         };
         let client = self.access.client();
-        let applied = part(admission::apply(client, &self.admission).boxed()).await;
+        let applied = part(admission::apply(client, &self.admission)).await;
         health.note("the admission policy for requests", applied);
         let paths = part(self.paths(without)).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
@@ -297,7 +298,7 @@ impl Upkeep {
     /// Reads the addresses of Services. After a failure, those that were read before remain.
     async fn read_service_ranges(&self, health: &mut Health) {
         let (of_cluster, known) = (&self.service_ranges, &self.context.serving.service_ranges);
-        let read = part(service_ranges::read(self.access.client()).boxed()).await;
+        let read = part(service_ranges::read(self.access.client())).await;
         if let Some(read) = health.note("the addresses of Services", read) {
             let ranges = of_cluster.ranges.iter().copied().chain(read.ranges);
             known.set(ranges.collect(), of_cluster.are_all() || read.are_all);
@@ -373,7 +374,7 @@ impl Upkeep {
         // It may have been enforced by a former controller.
         let enforced = is_to_be_enforced(&self.spec)
             && (self.is_enforcing()
-                || part(admission::is_enforced(self.access.client()).boxed()).await?
+                || part(admission::is_enforced(self.access.client())).await?
                 || without.as_ref().is_ok_and(BTreeSet::is_empty));
         if enforced != self.is_enforcing() {
             tracing::info!(enforced, "attestation");
@@ -459,14 +460,17 @@ pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
     part(admission::remove(access.client())).await
 }
 
-/// Runs one part within the deadline.
-async fn part<T, E: Error + 'static>(
+/// Runs one part within the deadline, in a place of its own.
+fn part<T, E: Error + 'static>(
     work: impl Future<Output = Result<T, E>>,
-) -> Result<T, String> {
-    match timeout(PART_DEADLINE, work).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(cut(error_chain(&error))),
-        Err(_) => Err(late()),
+) -> impl Future<Output = Result<T, String>> {
+    let work = Box::pin(work);
+    async move {
+        match timeout(PART_DEADLINE, work).await {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(cut(error_chain(&error))),
+            Err(_) => Err(late()),
+        }
     }
 }
 

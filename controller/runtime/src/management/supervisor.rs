@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::FutureExt as _;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
@@ -72,7 +73,7 @@ pub(super) async fn supervise(
             condition_events: ConditionEvents::default(),
             infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
         };
-        supervisor.run().await;
+        supervisor.run().boxed().await;
     }
 }
 
@@ -221,7 +222,7 @@ impl Supervisor {
             controller.verifiers.as_ref(),
         );
         match desired {
-            Ok(Some(service)) => self.serve(service).await,
+            Ok(Some(service)) => self.serve(service).boxed().await,
             Ok(None) => ClusterPhase::Waiting,
             Err(why) => {
                 self.stop().await;

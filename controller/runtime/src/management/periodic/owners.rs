@@ -1,7 +1,5 @@
 //! The owner of a cluster's records.
 
-use futures::future::FutureExt as _;
-
 use super::{Health, Upkeep, part};
 
 impl Upkeep {
@@ -11,7 +9,7 @@ impl Upkeep {
         let Some((records, uid)) = self.owned.as_ref().filter(|_| self.owned_in != version) else {
             return;
         };
-        let owned = part(records.end_with(uid).boxed()).await;
+        let owned = part(records.end_with(uid)).await;
         if health.note("the owners of records", owned).is_some() {
             self.owned_in = version;
         }
