@@ -83,7 +83,7 @@ pub(crate) struct ExplainCommand {
 /// Runs the command, and returns its output.
 pub(crate) async fn run(command: ExplainCommand) -> Result<String, BoxError> {
     let explainer = match &command.cluster {
-        Some(cluster) => of_cluster(&command, cluster).await?,
+        Some(cluster) => Box::pin(of_cluster(&command, cluster)).await?,
         None => alone(&command).await?,
     };
     let asked = match (&command.file, &command.name) {
@@ -141,7 +141,8 @@ async fn of_cluster(command: &ExplainCommand, cluster: &str) -> Result<Explainer
         insecure_allow_loopback: command.insecure_allow_loopback,
     };
     let workload = workload(command).await?;
-    Ok(Explainer::of_cluster(&management, &key, workload, reach, verifiers).await?)
+    let explainer = Explainer::of_cluster(&management, &key, workload, reach, verifiers);
+    Ok(Box::pin(explainer).await?)
 }
 
 async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {

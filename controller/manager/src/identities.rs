@@ -99,7 +99,7 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
             output.print(&found, || shown(&found))
         }
         Act::Reset(reset) => {
-            let changed = reset_of(&identities, reset, of).await?;
+            let changed = Box::pin(reset_of(&identities, reset, of)).await?;
             let Some(changed) = changed else {
                 return Ok(RELEASED.to_owned());
             };
@@ -121,7 +121,7 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
         Act::Restored { cluster, nodes } => {
             let cluster = ObjectKey::new(of, cluster);
             let nodes = nodes.iter().cloned().collect();
-            let restored = identities.restored(&cluster, &nodes, now()).await?;
+            let restored = Box::pin(identities.restored(&cluster, &nodes, now())).await?;
             output.print(&restored.reset, || said_of_restored(&restored))
         }
         Act::Floor { cluster, before } => {

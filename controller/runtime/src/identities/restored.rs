@@ -61,7 +61,7 @@ impl Identities {
                 restored.unchanged += 1;
                 continue;
             }
-            let changed = self.reset(&record, now).await?;
+            let changed = Box::pin(self.reset(&record, now)).await?;
             restored.reset.push(changed.identity);
             restored.event_error = changed.event_error.or(restored.event_error);
         }
@@ -160,9 +160,8 @@ mod tests {
         let identities = Identities::new(&access);
         let nodes = nodes.iter().copied().map(str::to_owned).collect();
         let key = ObjectKey::new("default", "prod-1");
-        let restored = identities
-            .restored(&key, &nodes, SystemTime::UNIX_EPOCH)
-            .await;
+        let restored = identities.restored(&key, &nodes, SystemTime::UNIX_EPOCH);
+        let restored = Box::pin(restored).await;
         let patched = patched.lock().clone();
         (restored, patched)
     }

@@ -149,7 +149,7 @@ where
         let good = named(object.clone(), "good");
         let client = client(vec![hostile, good]);
         let api: Api<Lenient<K, R>> = Api::all(client.clone());
-        let seen = watched(api.clone(), readable).await;
+        let seen = Box::pin(watched(api.clone(), readable)).await;
         for seen in seen.iter().take(1 + usize::from(readable)) {
             let all = readable.then_some("hostile").into_iter().chain(["good"]);
             let seen = seen
@@ -161,7 +161,8 @@ where
                 "{kind}: {shape}"
             );
         }
-        let mut page = api.list(&ListParams::default().limit(16)).await.unwrap();
+        let one_page = ListParams::default().limit(16);
+        let mut page = Box::pin(api.list(&one_page)).await.unwrap();
         let good = page.items.pop().unwrap();
         assert!(
             good.object.is_ok(),
@@ -169,7 +170,7 @@ where
             good.object.err()
         );
         if readable {
-            let hostile = api.get("hostile").await.unwrap();
+            let hostile = Box::pin(api.get("hostile")).await.unwrap();
             assert!(
                 hostile.object.is_ok(),
                 "{kind}: {shape}: {:?}",

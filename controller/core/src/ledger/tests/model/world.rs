@@ -193,7 +193,7 @@ impl Replica {
             Enforcement::default(),
         )
         .with_entropy(move || Some([random; 16]));
-        let grant = ledger.claim(&claim, at(1)).await?;
+        let grant = Box::pin(ledger.claim(&claim, at(1))).await?;
         let published = Published {
             uid: grant.uid,
             claim,
