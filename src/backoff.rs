@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_minute_and_after_a_denial_from_five_minutes_to_an_hour() {
+    fn backoff_doubles_to_a_minute_and_to_an_hour_after_a_denial() {
         for (code, count, expected) in [
             (Code::Unreachable, 1, 1),
             (Code::Unreachable, 2, 2),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_no_release_writes_is_none() {
+    fn an_impossible_pause_is_ignored() {
         for not_before in [u64::MAX, seconds(now()) + 7200] {
             let record = FailureRecord {
                 not_before,
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_on_this_machine_is_not_waited_for() {
+    fn a_local_failure_causes_no_backoff() {
         for code in [Code::Store, Code::Configuration, Code::Pending] {
             let record = streak(code, 5);
             let just_before = now() - Duration::from_millis(1);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_and_nonsense_is_none() {
+    fn a_failure_record_round_trips_and_an_invalid_one_is_ignored() {
         let record = streak(Code::Failed, 2);
 
         let read = FailureRecord::parse(str::from_utf8(&record.to_json()).unwrap());

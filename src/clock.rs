@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_duration_is_no_overflow() {
+    fn a_maximal_duration_does_not_overflow() {
         assert!(!Deadline::after(Duration::MAX).passed());
     }
 }

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_reads_what_the_node_asked_for() {
+    fn the_controller_parses_the_request_from_the_node() {
         let (key, der) = request(PROVIDER_ID);
 
         let request = CertificationRequest::from_der(&der).unwrap();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn another_parser_reads_the_same_subject_and_no_alternative_names() {
+    fn another_parser_reads_the_same_subject_and_one_extension() {
         let (_, der) = request(PROVIDER_ID);
 
         let (rest, request) = X509CertificationRequest::from_der(&der).unwrap();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_key() {
+    fn a_malformed_key_is_refused() {
         let key = PrivateKey::generate().unwrap();
         let twice = key.pem().expose().repeat(2);
 

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_reached_only_where_text_of_others_is_made_visible() {
+    fn only_sanitizing_modules_write_to_the_terminal() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let writes = [
             "io::stdout",

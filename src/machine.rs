@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_of_a_vendor_is_no_value() {
+    fn a_placeholder_from_a_vendor_is_ignored() {
         let root = tempfile::tempdir().unwrap();
         for (uuid, tag) in [
             ("00000000-0000-0000-0000-000000000000", "Default string"),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_placeholders_alone_has_its_machine_id() {
+    fn a_machine_with_placeholder_firmware_ids_uses_its_machine_id() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("etc")).unwrap();
         fs::write(
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boot_has_an_id_where_the_kernel_tells_it() {
+    fn the_boot_id_is_read_from_the_kernel_if_available() {
         let root = tempfile::tempdir().unwrap();
 
         assert_eq!(Machine::rooted(root.path()).boot_id(), None);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_release_is_told_by_the_version() {
+    fn a_later_release_is_recognized_by_its_version() {
         for (text, is_later) in [
             ("{\"version\":2}", true),
             ("{\"version\":1}", false),

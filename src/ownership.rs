@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leads_nowhere_is_not_judged() {
+    fn a_missing_or_looping_path_has_no_ownership_finding() {
         let (root, _) = folder();
         symlink("loop", root.path().join("loop")).unwrap();
 

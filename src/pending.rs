@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_answers_no_challenge_is_written_as_before_there_were_any() {
+    fn a_request_without_challenge_has_the_old_file_format() {
         let mut pending = new_pending();
         pending.request = Some(open());
 
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_taken_up_for_ten_minutes() {
+    fn a_pending_request_is_resumed_for_10_minutes() {
         let after = |seconds| now() + Duration::from_secs(seconds);
 
         let is_taken_up = |now| open().is_worth_taking_up(&subject(), None, now);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_known_in_the_boot_and_under_the_settings_in_which_it_was_asked_for() {
+    fn a_provider_id_is_reused_only_within_its_boot_and_settings() {
         let same = scope();
         let mut asked = open();
         asked.asked = Some(same.clone());
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_anything_else_is_not_taken_up() {
+    fn a_pending_request_with_another_subject_is_not_resumed() {
         let changes: [fn(&mut Subject); 5] = [
             |subject| subject.signer_name.push('x'),
             |subject| subject.expiration_seconds += 1,
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_does_not_say_whose_it_is_is_refused() {
+    fn a_pending_file_without_a_machine_is_refused() {
         let pending = new_pending();
         let json = json(&pending).replace("\"machine\":{},", "");
 

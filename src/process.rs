@@ -165,7 +165,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_mins(1);
 
     #[test]
-    fn output_is_read_and_a_failure_says_its_first_line() {
+    fn program_output_is_read_and_a_failure_shows_its_first_error_line() {
         let sh = |script| output("sh", &["-c", script], PATIENCE).map(|output| output.text);
 
         assert_eq!(sh("echo one; echo two"), Ok("one\ntwo\n".to_owned()));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_is_too_long_is_cut_behind_a_line_and_says_so() {
+    fn long_output_is_truncated_at_a_line_and_marked() {
         let script = "yes abcdef | head -c 5000000";
         let output = output("sh", &["-c", script], PATIENCE).unwrap();
         assert_eq!((output.text.len(), output.is_cut), (4_194_302, true));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_another_program_holds_is_no_success() {
+    fn output_held_open_by_a_background_process_is_an_error() {
         let script = "echo one; sleep 60 &";
         let error = output("sh", &["-c", script], Duration::from_secs(3)).unwrap_err();
         assert_eq!(error, "sh has ended, and another program holds its output");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn rotation_by_age() {
+    fn a_credential_is_kept_renewed_or_replaced_by_its_age() {
         let week = valid_for(7 * DAY);
 
         for (hours, expected) in [
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_a_fifth_left_is_running_out() {
+    fn less_than_a_fifth_of_the_lifetime_counts_as_running_out() {
         let year = valid_for(100 * DAY);
 
         assert!(!year.runs_out(start() + 80 * DAY));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_credential_is_asked_for_again_within_the_hour() {
+    fn a_kept_credential_expires_for_the_kubelet_within_an_hour() {
         let week = valid_for(7 * DAY);
         let now = start();
 
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_awaiting_renewal_is_asked_for_at_the_next_attempt_or_in_30_seconds() {
+    fn a_credential_awaiting_renewal_expires_at_the_next_attempt() {
         let week = valid_for(7 * DAY);
         let now = start();
         let seconds = Duration::from_secs;

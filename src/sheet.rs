@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_does_not_fit_beside_its_name_is_below_it() {
+    fn a_value_too_long_for_its_column_is_on_the_next_line() {
         let mut sheet = Sheet::default();
         let digest = "0".repeat(64);
         sheet.text("digest", "The digest of the key", &digest);

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_others_in_an_error_is_cut() {
+    fn a_long_error_text_is_truncated() {
         #[derive(Debug, thiserror::Error)]
         #[error("{0} does not exist")]
         struct Missing(String);

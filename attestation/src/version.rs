@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_version_is_passed_over_in_a_list() {
+    fn an_unknown_version_in_a_list_is_ignored() {
         assert_eq!(
             EvidenceVersion::parse_list("v1,,V2,\u{e9},v 3"),
             [EvidenceVersion::V1]

@@ -308,7 +308,7 @@ fn a_renewal_that_cures_a_403_is_followed_by_no_pause() {
 }
 
 #[test]
-fn a_person_is_not_kept_waiting_by_the_pause_of_renewals() {
+fn a_manual_renewal_ignores_the_pause() {
     let (bed, _) = Bed::joined(Renewal::Attested);
     bed.refuse_because(403, NO_LEASES);
     let new = bed.again();
@@ -319,7 +319,7 @@ fn a_person_is_not_kept_waiting_by_the_pause_of_renewals() {
 }
 
 #[test]
-fn a_machine_without_evidence_claims_its_name_again_only_if_its_certificate_is_revoked() {
+fn an_insecure_machine_claims_its_name_again_only_after_a_revocation() {
     let (bed, old) = Bed::joined(Renewal::Impossible);
     bed.refuse_because(403, NO_LEASES);
 

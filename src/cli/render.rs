@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_plane_waits_ten_minutes_for_its_node_and_for_no_serving_certificate() {
+    fn a_control_plane_waits_10_minutes_and_requests_no_serving_certificate() {
         let rendered = kubeadm_config(&options(BootstrapApi::V1beta2, true), true, "drop-in");
 
         let kind = (&rendered["apiVersion"], &rendered["kind"]);

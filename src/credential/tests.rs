@@ -76,7 +76,7 @@ fn valid() -> Credential {
 }
 
 #[test]
-fn a_certificate_without_a_well_known_end_ends_in_a_year_that_can_be_written() {
+fn a_certificate_without_a_well_defined_expiry_ends_in_year_9999() {
     let key = PrivateKey::generate().unwrap();
     // RFC 5280 section 4.1.2.5: 99991231235959Z.
     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
@@ -92,7 +92,7 @@ fn a_certificate_without_a_well_known_end_ends_in_a_year_that_can_be_written() {
 }
 
 #[test]
-fn the_certificate_that_was_asked_for_is_accepted() {
+fn the_requested_certificate_is_accepted() {
     let credential = valid();
 
     assert_eq!(credential.leaf().node_name.as_ref().unwrap().as_str(), "n1");
@@ -238,7 +238,7 @@ fn a_certificate_out_of_its_time_is_refused() {
 }
 
 #[test]
-fn what_is_no_chain_is_refused() {
+fn an_invalid_certificate_chain_is_refused() {
     let key = || PrivateKey::generate().unwrap();
     let pem = issue(&key(), |_| ()).pem();
     let with_key = format!("{pem}{}", key().pem().expose());
@@ -267,7 +267,7 @@ fn text_around_the_blocks_is_not_kept() {
 }
 
 #[test]
-fn a_torn_file_is_no_credential() {
+fn a_truncated_credential_file_is_refused() {
     let text = valid().to_pem();
     let key_start = text.rfind(BEGIN).unwrap();
 
@@ -291,7 +291,7 @@ fn a_torn_file_is_no_credential() {
 }
 
 #[test]
-fn a_pair_that_does_not_match_is_no_credential() {
+fn a_certificate_with_a_foreign_key_is_refused() {
     let (one, other) = (valid(), valid());
     let text = format!("{}{}", one.certificate_pem(), other.key_pem().expose());
 

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tokens_end_is_read_where_it_says() {
+    fn the_expiry_of_a_jwt_is_read() {
         let claims = BASE64URL_NOPAD.encode(br#"{"sub":"a","exp":60}"#);
         let expected = Some(UNIX_EPOCH + Duration::from_mins(1));
 

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn our_variables_are_those_of_the_process_or_else_of_the_unit() {
+    fn the_variables_come_from_the_process_or_else_from_the_unit() {
         let kubelet = Command::new("sleep")
             .arg("1000")
             .env_clear()
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_by_which_the_kubelet_passes_the_plugin_over_is_found() {
+    fn a_kubelet_argument_that_bypasses_the_plugin_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config.yaml");
         fs::write(

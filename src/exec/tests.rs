@@ -14,7 +14,7 @@ fn parse(text: &str) -> Result<ExecInfo<'_>, Failure> {
 }
 
 #[test]
-fn the_cluster_is_handed_on_as_it_came() {
+fn the_cluster_is_passed_through_unchanged() {
     let info = parse(FULL).unwrap();
 
     assert_eq!(info.version, ApiVersion::V1);
@@ -29,7 +29,7 @@ fn the_cluster_is_handed_on_as_it_came() {
 }
 
 #[test]
-fn both_versions_are_spoken_with_and_without_a_cluster() {
+fn both_exec_versions_are_parsed_with_and_without_a_cluster() {
     for (name, version) in [("v1", ApiVersion::V1), ("v1beta1", ApiVersion::V1Beta1)] {
         for spec in [r#"{"interactive":false}"#, "{}"] {
             let text = format!(
@@ -54,7 +54,7 @@ fn the_extension_may_be_any_json() {
 }
 
 #[test]
-fn fields_that_a_later_client_go_adds_are_passed_over() {
+fn unknown_exec_fields_are_ignored() {
     let text = FULL.replace(
         r#""interactive":false"#,
         r#""interactive":false,"reason":{"code":401}"#,
@@ -76,7 +76,7 @@ fn an_empty_variable_is_named() {
 }
 
 #[test]
-fn a_truncated_variable_is_told_from_a_broken_one() {
+fn a_truncated_variable_is_distinguished_from_invalid_json() {
     let (text, _) = FULL.split_at(60);
     let error = parse(text).unwrap_err();
     assert!(error.what().ends_with("cut off after 60 bytes"), "{error}");
@@ -88,7 +88,7 @@ fn a_truncated_variable_is_told_from_a_broken_one() {
 }
 
 #[test]
-fn binary_is_no_text() {
+fn a_binary_variable_is_refused() {
     let error = ExecInfo::parse(OsStr::from_bytes(b"\x7fELF\xff\x00")).unwrap_err();
     assert!(error.what().ends_with("is not UTF-8"), "{error}");
 

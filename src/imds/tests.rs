@@ -138,7 +138,7 @@ fn a_status_that_stays_is_its_own_error_after_one_try() {
 }
 
 #[test]
-fn a_service_that_is_not_ready_is_asked_again() {
+fn an_unavailable_metadata_service_is_retried() {
     let asked = Mutex::new(0);
     let service = Service::reading(move |stream| {
         let mut asked = asked.lock().unwrap();
@@ -198,7 +198,7 @@ fn a_token_that_does_not_come_is_named_as_the_hop_limits_symptom() {
 }
 
 #[test]
-fn no_service_is_an_error_that_names_where_it_was_looked_for() {
+fn an_unreachable_metadata_service_is_reported_with_its_address() {
     let address = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -213,7 +213,7 @@ fn no_service_is_an_error_that_names_where_it_was_looked_for() {
 }
 
 #[test]
-fn the_second_address_is_asked_where_the_first_cannot_be_reached() {
+fn the_second_address_is_used_if_the_first_is_unreachable() {
     let nobody = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -229,7 +229,7 @@ fn the_second_address_is_asked_where_the_first_cannot_be_reached() {
 }
 
 #[test]
-fn what_is_no_http_or_no_token_is_told_apart() {
+fn an_invalid_token_answer_is_refused_with_its_reason() {
     for (answer, words) in [
         ("SSH-2.0-OpenSSH_9.9\r\n", "does not speak HTTP"),
         (

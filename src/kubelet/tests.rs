@@ -40,7 +40,7 @@ fn both_ways_to_write_a_flag_are_read() {
 }
 
 #[test]
-fn a_flag_that_is_empty_or_not_there_says_nothing() {
+fn an_empty_or_missing_flag_counts_as_unset() {
     for arguments in [
         &["kubelet"][..],
         &["kubelet", "--hostname-override="],
@@ -55,7 +55,7 @@ fn a_flag_that_is_empty_or_not_there_says_nothing() {
 }
 
 #[test]
-fn only_a_kubelet_is_asked() {
+fn only_the_kubelet_process_is_inspected() {
     for program in [
         "kubectl",
         "/usr/bin/kubeadm",
@@ -72,7 +72,7 @@ fn only_a_kubelet_is_asked() {
 }
 
 #[test]
-fn a_process_that_is_gone_says_nothing() {
+fn a_missing_process_has_no_arguments() {
     let folder = tempfile::tempdir().unwrap();
 
     assert_eq!(
@@ -82,7 +82,7 @@ fn a_process_that_is_gone_says_nothing() {
 }
 
 #[test]
-fn this_tests_parent_is_no_kubelet() {
+fn a_parent_process_that_is_not_a_kubelet_is_ignored() {
     assert_eq!(KubeletArguments::of_parent(), None);
 }
 
@@ -172,6 +172,6 @@ fn the_provider_id_of_the_flag_wins_over_that_of_the_configuration() {
 }
 
 #[test]
-fn the_host_has_a_name() {
+fn the_host_name_is_not_empty() {
     assert!(!host_name().is_empty());
 }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_of_another_program_are_not_known() {
+    fn the_arguments_of_another_program_are_an_error() {
         let shell = COMMAND.replace("/usr/bin/kubelet", "/bin/sh -c \"exec kubelet\"");
         for (shown, program) in [(&*shell, "/bin/sh"), ("", "nothing")] {
             let failure = found(shown, &[]).unwrap_err();

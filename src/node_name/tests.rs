@@ -57,7 +57,7 @@ fn the_name_of_a_certificate_outlives_a_new_host_name() {
 }
 
 #[test]
-fn a_host_name_is_passed_over_where_only_the_certificate_has_another() {
+fn an_ignored_host_name_that_differs_from_the_certificate_is_reported() {
     let (bound, asked, plain) = (
         stored("stored"),
         name("stored"),

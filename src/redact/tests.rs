@@ -70,7 +70,7 @@ fn secrets_are_removed_by_their_form_their_place_and_their_value() {
 }
 
 #[test]
-fn what_helps_to_find_a_fault_stays() {
+fn diagnostic_text_is_not_redacted() {
     let digest = "0123456789abcdef".repeat(4);
     for text in [
         "the bootstrap token has expired",

@@ -87,7 +87,7 @@ impl Value for Numbers {
 }
 
 #[test]
-fn the_defaults_of_the_table_are_those_in_force() {
+fn table_defaults_match_the_effective_defaults() {
     let schema = schema();
     let mut values = Values::default();
     for entry in schema.entries() {
@@ -247,7 +247,7 @@ fn the_sources_of_settings_are_three() {
 }
 
 #[test]
-fn sources_add_up() {
+fn settings_are_merged_from_all_sources() {
     let settings = World::new()
         .file("nodeName: n1\naudience: file\ntpm: {hostName: h1, pcrs: [0]}\n")
         .drop_in("a.yaml", "audience: drop-in\ntpm: {hostName: h2}\n")
@@ -260,7 +260,7 @@ fn sources_add_up() {
 }
 
 #[test]
-fn an_empty_text_says_nothing() {
+fn an_empty_text_counts_as_unset() {
     let settings = World::new()
         .file("nodeName: \"\"\nproviderID:\naudience: \"\"\ntpm:\naws:\n")
         .drop_in("a.yaml", "tpm: {hostName: \"\", pcrs:}")
@@ -270,7 +270,7 @@ fn an_empty_text_says_nothing() {
 }
 
 #[test]
-fn other_files_beside_the_drop_ins_are_not_read() {
+fn hidden_and_non_yaml_files_in_the_drop_in_directory_are_ignored() {
     let settings = World::new()
         .file("")
         .drop_in(".hidden.yaml", "nodeName: n1")
@@ -305,7 +305,7 @@ fn drop_ins_count_without_a_file() {
 }
 
 #[test]
-fn a_file_that_is_named_has_to_be_there() {
+fn a_configured_settings_file_must_exist() {
     let error = World::new().load(Sources::default()).unwrap_err();
     assert!(error.what().starts_with("cannot read "), "{error:?}");
 }
@@ -327,7 +327,7 @@ fn a_key_that_is_not_known_is_named_with_file_and_line() {
 }
 
 #[test]
-fn a_key_that_is_there_twice_is_refused() {
+fn a_duplicate_key_is_refused() {
     let error = World::new().file("nodeName: n1\nnodeName: n2\n").error();
 
     assert_eq!(
@@ -356,7 +356,7 @@ fn broken_yaml_is_named_with_file_and_line() {
 }
 
 #[test]
-fn a_file_says_what_it_is() {
+fn a_settings_file_needs_api_version_and_kind() {
     let world = World::new();
     let version = "key apiVersion: \"kubelet-authenticator.cluster.x-k8s.io/v1alpha1\" is needed";
     let kind = "key kind: \"KubeletAuthenticatorConfiguration\" is needed";

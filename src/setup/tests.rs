@@ -29,7 +29,7 @@ fn written(text: &str) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn a_bootstrap_kubeconfig_has_the_endpoint_and_the_credential_that_were_given() {
+fn a_bootstrap_kubeconfig_keeps_the_endpoint_and_the_credential() {
     let ca = CertificateAuthority::new("kubernetes");
     let pair = ca.issue(&Contents::client(Subject::node("n1")));
     let certificate = || Login::ClientCertificate {
@@ -61,7 +61,7 @@ fn a_bootstrap_kubeconfig_has_the_endpoint_and_the_credential_that_were_given() 
 }
 
 #[test]
-fn an_exec_kubeconfig_runs_the_program_whatever_its_path_has() {
+fn an_exec_kubeconfig_supports_any_program_path() {
     let ca = CertificateAuthority::new("kubernetes");
     let mut fields = endpoint(&ca);
     (fields.tls_server_name, fields.proxy_url) = (Some("kubernetes".to_owned()), None);

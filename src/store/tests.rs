@@ -31,7 +31,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn directory_and_files_are_for_their_owner_alone() {
+fn the_directory_and_the_files_are_accessible_only_to_their_owner() {
     let (_root, store) = store();
     lock(&store).replace(FILE, b"content").unwrap();
 
@@ -65,7 +65,7 @@ fn a_file_is_replaced_whole() {
 }
 
 #[test]
-fn what_a_killed_run_left_half_written_is_no_obstacle() {
+fn a_temporary_file_from_a_killed_run_is_replaced() {
     let (_root, store) = store();
     fs::write(store.dir.join("kubelet-client.pem.tmp"), "half").unwrap();
 
@@ -119,7 +119,7 @@ fn links_are_refused() {
 }
 
 #[test]
-fn the_hint_for_a_link_names_what_it_leads_to() {
+fn the_hint_for_a_symbolic_link_contains_its_target() {
     let (root, store) = store();
     let real = store.dir.canonicalize().unwrap();
     let link = root.path().join("link");
@@ -210,7 +210,7 @@ fn only_regular_files_are_read() {
 }
 
 #[test]
-fn what_could_not_be_read_again_is_not_written() {
+fn a_file_too_large_to_read_back_is_not_written() {
     let (_root, store) = store();
     let limit = usize::try_from(MAX_FILE_LEN).unwrap();
 
@@ -234,7 +234,7 @@ fn a_file_too_large_to_be_ours_is_not_read() {
 }
 
 #[test]
-fn bytes_that_are_no_text_read_as_nothing_a_parser_takes() {
+fn bytes_that_are_not_utf8_are_read_as_an_unparsable_text() {
     let (_root, store) = store();
     lock(&store).replace(FILE, b"\xff\xfe").unwrap();
 

@@ -92,7 +92,7 @@ fn rejected(stored: &StoreContents) -> Vec<(StoreFile, &str)> {
 }
 
 #[test]
-fn a_good_store_is_used_and_the_firmware_is_not_asked_again_in_one_boot() {
+fn a_valid_store_is_used_without_reading_the_firmware_again() {
     let stored = Fixture::new().load();
 
     assert!(stored.credential.is_some());
@@ -112,7 +112,7 @@ fn the_first_load_of_a_boot_compares_the_machine() {
 }
 
 #[test]
-fn everything_of_another_machine_is_of_no_use() {
+fn a_store_from_another_machine_is_rejected() {
     let fixture = Fixture::new();
     fixture.write(BOOT, "boot-2\n");
     fixture.write(UUID, "uuid-2\n");
@@ -158,7 +158,7 @@ fn a_changed_asset_tag_does_not_cost_a_machine_its_credential() {
 }
 
 #[test]
-fn a_credential_for_another_node_is_of_no_use() {
+fn a_credential_for_another_node_is_rejected() {
     let fixture = Fixture::new();
     fixture.put(StoreFile::Credential, &credential("system:node:n2"));
 
@@ -306,7 +306,7 @@ fn an_origin_of_a_later_release_that_cannot_be_read_is_an_error_and_stays() {
 }
 
 #[test]
-fn a_credential_without_an_origin_is_of_no_use() {
+fn a_credential_without_an_origin_is_rejected() {
     let fixture = Fixture::new();
     fixture.lock().remove(StoreFile::Origin).unwrap();
     assert_eq!(
@@ -330,7 +330,7 @@ fn a_credential_without_an_origin_is_of_no_use() {
 }
 
 #[test]
-fn an_empty_store_is_nothing_to_complain_about() {
+fn an_empty_store_is_not_an_error() {
     let fixture = Fixture::new();
     for file in StoreFile::ALL {
         fixture.lock().remove(file).unwrap();
@@ -353,7 +353,7 @@ fn a_secret_is_not_shown() {
 }
 
 #[test]
-fn nothing_stored_is_an_enrolment() {
+fn an_empty_store_requires_an_enrollment() {
     for renewal in [Renewal::Attested, Renewal::Impossible] {
         let contents = StoreContents::default();
         assert_eq!(
@@ -364,7 +364,7 @@ fn nothing_stored_is_an_enrolment() {
 }
 
 #[test]
-fn bytes_are_the_same_where_each_is() {
+fn byte_comparison_checks_every_byte() {
     for length in 0..20 {
         let bytes = vec![1; length];
         assert!(is_same(&bytes, &bytes));

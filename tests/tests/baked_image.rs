@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::machines::{Machines, Scene};
 const IMAGE: &str = "KUBELET_AUTHENTICATOR_IMAGE";
 
 #[test]
-fn a_machine_of_a_baked_image_joins_with_evidence_though_its_bootstrap_data_have_no_plugin() {
+fn a_machine_from_a_baked_image_joins_without_plugin_bootstrap_data() {
     let layers = std::env::var(IMAGE).expect("the layers of an image");
     let scene = Scene::attended("baked", Machines::Ec2OfImage(Attestor::AWS, layers));
     let config = scene.stock_config();

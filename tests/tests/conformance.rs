@@ -22,7 +22,7 @@ fn rows(page: &str) -> Vec<((char, usize), &str)> {
 }
 
 #[test]
-fn every_test_that_a_page_names_exists_once() {
+fn every_test_named_on_a_page_exists_once() {
     for name in [
         "conformance.md",
         "conformance-tenancy.md",
@@ -42,7 +42,7 @@ fn every_test_that_a_page_names_exists_once() {
 }
 
 #[test]
-fn every_statement_names_a_test_or_says_what_is_missing() {
+fn every_statement_names_a_test_or_a_missing_part() {
     let page = ["conformance.md", "conformance-tenancy.md"]
         .map(page)
         .concat();
@@ -87,7 +87,7 @@ fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
 }
 
 #[test]
-fn every_attack_says_what_stops_it_and_names_a_test() {
+fn every_attack_has_a_defense_and_names_a_test() {
     let page = attacks();
 
     for ((letter, number), row) in rows(&page) {
@@ -102,7 +102,7 @@ fn every_attack_says_what_stops_it_and_names_a_test() {
 }
 
 #[test]
-fn no_attack_is_left_out_or_there_twice() {
+fn attacks_are_numbered_without_gaps_and_duplicates() {
     let page = attacks();
     let rows = rows(&page);
 
@@ -151,7 +151,7 @@ fn every_reason_of_an_attack_stands_in_a_test_of_its_row() {
 }
 
 #[test]
-fn a_reason_is_looked_for_in_a_test_and_what_it_calls_and_nowhere_else() {
+fn a_reason_is_searched_only_in_a_test_and_its_callees() {
     let source = |package: &str, path: &str, text: &str| Source {
         package: package.into(),
         path: path.into(),

@@ -78,7 +78,7 @@ fn a_join_costs_two_writes_and_no_read() {
 }
 
 #[test]
-fn a_verifier_denies_for_a_reason_of_its_own() {
+fn a_verifier_can_deny_with_its_own_reason() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start_with(&["--deny-for", ONE.name]);
     let name = bed.stamped(ONE);

@@ -87,7 +87,7 @@ async fn calls_and_watches_share_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_watches_than_a_connection_may_have_take_another() {
+async fn watches_over_the_stream_limit_open_another_connection() {
     let server = ApiServer::start();
     let client = operator(&server).await;
     let watching = client.clone();
@@ -119,7 +119,7 @@ async fn an_api_server_without_http_2_is_spoken_to_by_http_1() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_was_cut_is_made_anew() {
+async fn a_lost_connection_is_reopened() {
     let server = ApiServer::start();
     let client = tenant(&admin(&server));
     assert_eq!(list(&client).await, Ok(0));
@@ -134,7 +134,7 @@ async fn a_connection_that_was_cut_is_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_was_given_up_leaves_its_connection_to_the_others() {
+async fn a_canceled_call_leaves_the_connection_to_other_calls() {
     let server = ApiServer::start();
     let client = tenant(&admin(&server));
     let watching = client.clone();
@@ -153,7 +153,7 @@ async fn a_call_that_was_given_up_leaves_its_connection_to_the_others() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_to_ourselves_is_refused_before_anything_is_sent() {
+async fn a_name_that_resolves_to_loopback_is_refused_before_any_connection() {
     let server = ApiServer::start();
     let here = format!("https://localhost:{}", server.address().port());
     let text = admin(&server).server(&here).to_yaml();
@@ -210,7 +210,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, is_stopped: &AtomicBool) {
 }
 
 #[tokio::test]
-async fn a_connection_whose_other_end_is_gone_is_found_out_by_pings() {
+async fn a_dead_connection_is_detected_by_pings() {
     let server = ApiServer::start();
     let relay = Relay::to(server.address());
     let kubeconfig = admin(&server).server(&format!("https://{}", relay.address));

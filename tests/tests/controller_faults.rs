@@ -11,7 +11,7 @@ const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
 #[test]
-fn a_change_under_its_hands_is_decided_on_anew() {
+fn a_concurrently_changed_request_is_decided_again() {
     for route in [Route::approval(), Route::status()] {
         let bed = Bed::null(&[ONE, TWO]);
         let mut controller = bed.setup.start();
@@ -36,7 +36,7 @@ fn a_change_under_its_hands_is_decided_on_anew() {
 }
 
 #[test]
-fn writes_that_fail_or_lose_their_answer_are_made_good() {
+fn a_failed_or_unacknowledged_write_is_retried() {
     for fault in [
         Fault::status(500),
         Fault::status(503),
@@ -58,7 +58,7 @@ fn writes_that_fail_or_lose_their_answer_are_made_good() {
 }
 
 #[test]
-fn a_panic_concerns_its_own_request_alone() {
+fn a_panic_affects_only_its_own_request() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start_with(&["--panic-for", ONE.name]);
     let bad = bed.stamped(ONE);
@@ -76,7 +76,7 @@ fn a_panic_concerns_its_own_request_alone() {
 }
 
 #[test]
-fn a_slow_answer_does_not_hold_others_up() {
+fn a_slow_answer_does_not_block_other_requests() {
     let bed = Bed::null(&[ONE, TWO]);
     let slow = Application::null(ONE, bed.server.ca_pem());
     bed.server.inject(
@@ -95,7 +95,7 @@ fn a_slow_answer_does_not_hold_others_up() {
 }
 
 #[test]
-fn kill_9_at_the_api_servers_every_step_is_made_good() {
+fn kill_9_at_each_step_of_a_write_is_recovered() {
     for route in [Route::approval(), Route::status()] {
         for step in [Step::Received, Step::Stored] {
             let null = Bed::null(&[ONE, TWO]);
@@ -119,7 +119,7 @@ fn kill_9_at_the_api_servers_every_step_is_made_good() {
 }
 
 #[test]
-fn a_stop_waits_for_what_is_being_answered() {
+fn a_shutdown_waits_for_the_request_in_progress() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();

@@ -58,7 +58,7 @@ fn no_redirection_takes_the_controller_to_another_server() {
 }
 
 #[test]
-fn an_api_server_that_hands_no_uid_on_is_warned_of() {
+fn an_api_server_that_does_not_forward_uids_causes_a_warning() {
     for (minor, warned) in [("32", true), ("33", false)] {
         let version = json!({
             "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0"),

@@ -77,7 +77,7 @@ fn a_join_a_denial_and_a_request_that_waits_are_in_the_scrape() {
 }
 
 #[test]
-fn a_request_that_waits_counts_once_however_often_it_is_tried() {
+fn a_waiting_request_is_counted_once_over_all_attempts() {
     let (bed, diagnostics) = bed();
     let controller = bed.setup.start();
     let name = Application::insecure(UNKNOWN).put(&bed.server);
@@ -95,7 +95,7 @@ fn a_request_that_waits_counts_once_however_often_it_is_tried() {
 }
 
 #[test]
-fn a_controller_is_ready_after_the_first_list_and_says_what_it_waits_for() {
+fn readiness_requires_the_first_list_and_reports_missing_ones() {
     let (bed, diagnostics) = bed();
     bed.server
         .inject(Route::list(), Times::always(), Fault::status(500));
@@ -129,7 +129,7 @@ fn a_controller_is_ready_after_the_first_list_and_says_what_it_waits_for() {
 }
 
 #[test]
-fn a_thousand_connections_and_a_client_that_reads_nothing_do_not_stop_the_probes() {
+fn a_thousand_silent_connections_do_not_block_the_probes() {
     let (bed, diagnostics) = bed();
     let mut controller = bed.setup.start();
     diagnostics.wait_until_ready();

@@ -33,21 +33,21 @@ fn admin(server: &ApiServer) -> Kubeconfig {
 }
 
 #[tokio::test]
-async fn it_is_reached_with_the_certificate_of_its_kubeconfig() {
+async fn the_server_is_reached_with_its_kubeconfig_certificate() {
     let server = ApiServer::start();
 
     assert_eq!(list(admin(&server)).await, Ok(0));
 }
 
 #[test]
-fn it_is_not_reached_by_the_proxy_of_our_environment() {
+fn the_environment_proxy_is_not_used_for_workload_clusters() {
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     proxy.set_nonblocking(true).unwrap();
     let url = format!("http://{}", proxy.local_addr().unwrap());
     let mut reached = Command::new(std::env::current_exe().unwrap());
     reached.args([
         "--exact",
-        "it_is_reached_with_the_certificate_of_its_kubeconfig",
+        "the_server_is_reached_with_its_kubeconfig_certificate",
     ]);
     for name in ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
         reached.env(name, &url);
@@ -68,7 +68,7 @@ fn it_is_not_reached_by_the_proxy_of_our_environment() {
 }
 
 #[tokio::test]
-async fn it_leads_us_to_no_other_server_by_a_redirection() {
+async fn a_redirect_to_another_server_is_not_followed() {
     let server = ApiServer::start();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     other.set_nonblocking(true).unwrap();
@@ -82,7 +82,7 @@ async fn it_leads_us_to_no_other_server_by_a_redirection() {
 }
 
 #[tokio::test]
-async fn it_is_believed_by_its_ca_and_its_name_alone() {
+async fn the_server_is_trusted_only_by_its_ca_and_its_name() {
     let (server, other) = (ApiServer::start(), ApiServer::start());
 
     let another_ca = list(admin(&server).ca_data(other.ca_pem())).await;
@@ -102,7 +102,7 @@ const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 const KUBECONFIG: &str = "HOSTILE_API_SERVER";
 
 #[test]
-fn twenty_api_servers_that_make_much_of_little_leave_memory_for_others() {
+fn twenty_api_servers_with_huge_lists_do_not_exhaust_memory() {
     if let Ok(path) = std::env::var(KUBECONFIG) {
         return read_of_twenty(&path);
     }
@@ -119,7 +119,7 @@ fn twenty_api_servers_that_make_much_of_little_leave_memory_for_others() {
     let path = scratch.write("kubeconfig", admin(&server).to_yaml());
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
-        .arg("twenty_api_servers_that_make_much_of_little_leave_memory_for_others")
+        .arg("twenty_api_servers_with_huge_lists_do_not_exhaust_memory")
         .env(KUBECONFIG, path)
         .output()
         .unwrap();

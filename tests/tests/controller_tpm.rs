@@ -56,7 +56,7 @@ fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
 }
 
 #[test]
-fn settings_that_mean_nothing_are_named() {
+fn invalid_tpm_settings_are_reported() {
     for (settings, words) in [
         (
             json!({"pcrPolcy": {"allowed": []}}),

@@ -3,16 +3,16 @@
 use kubelet_authenticator_tests::demo;
 
 #[test]
-fn the_embedded_demo_of_instances_ends_as_told() {
+fn the_embedded_aws_demo_ends_as_described() {
     demo::tell("aws", "embedded");
 }
 
 #[test]
-fn the_embedded_demo_of_machines_with_tpms_ends_as_told() {
+fn the_embedded_tpm_demo_ends_as_described() {
     demo::tell("tpm", "embedded");
 }
 
 #[test]
-fn the_embedded_demo_of_machines_that_prove_nothing_ends_as_told() {
+fn the_embedded_insecure_demo_ends_as_described() {
     demo::tell("insecure", "embedded");
 }

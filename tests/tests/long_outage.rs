@@ -106,7 +106,7 @@ fn stored(scene: &Scene, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn nodes_work_through_an_hour_without_the_management_cluster_and_renew_afterwards() {
+fn nodes_work_for_an_hour_without_the_management_cluster_and_renew() {
     let instances = Nodes::join("hour-aws", Machines::Ec2(Attestor::AWS));
     let hosts = Nodes::join("hour-tpm", Machines::Tpm(3));
     let all = [&instances, &hosts];

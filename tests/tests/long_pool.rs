@@ -7,7 +7,7 @@ use kubelet_authenticator_tests::management::Order;
 const MEMBERS: u32 = 50;
 
 #[test]
-fn a_pool_without_members_grows_to_fifty_nodes_after_cluster_api_has_replaced_its_token_thrice() {
+fn an_empty_pool_grows_to_50_nodes_after_three_token_rotations() {
     let scene = Scene::attended("fifty", Machines::Insecure(Order::ProviderIdFirst));
     let pool = scene.cluster.machine_pool_of("pool-a", 0, scene.config());
     let token = |former: &[String]| {

@@ -173,7 +173,7 @@ fn a_run_killed_after_any_step_is_finished_with_the_same_key() {
 }
 
 #[test]
-fn a_challenge_that_ended_before_the_next_run_is_not_answered() {
+fn an_expired_challenge_from_an_earlier_run_is_not_answered() {
     let bed = Bed::new();
     bed.run_with(&[("KILL_AT", "Challenged")], &[Ask(LONG_AGO)]);
 
@@ -183,7 +183,7 @@ fn a_challenge_that_ended_before_the_next_run_is_not_answered() {
 }
 
 #[test]
-fn the_end_of_a_challenge_of_this_run_is_the_controllers_to_judge() {
+fn the_expiry_of_a_fresh_challenge_is_left_to_the_controller() {
     let bed = Bed::new();
 
     bed.run(&[Ask(LONG_AGO), Issue]).succeeded();
@@ -202,7 +202,7 @@ fn an_answer_that_comes_too_late_is_challenged_once_more() {
 }
 
 #[test]
-fn no_run_is_challenged_for_ever() {
+fn the_number_of_challenges_in_a_run_is_limited() {
     let late = Fail("EvidenceExpired");
     for (verdicts, sent) in [
         (
@@ -226,7 +226,7 @@ fn no_run_is_challenged_for_ever() {
 }
 
 #[test]
-fn a_challenge_that_cannot_be_read_is_13() {
+fn an_unreadable_challenge_exits_with_13() {
     let bed = Bed::new();
 
     bed.run(&[Nonsense]).failed(13).saying("cannot be read");
@@ -235,7 +235,7 @@ fn a_challenge_that_cannot_be_read_is_13() {
 }
 
 #[test]
-fn a_provider_that_answers_none_fails_with_the_controllers_words() {
+fn a_provider_without_answers_fails_with_the_controller_message() {
     let mut bed = Bed::new();
     bed.node.unset_env("ANSWERS");
 
@@ -245,7 +245,7 @@ fn a_provider_that_answers_none_fails_with_the_controllers_words() {
 }
 
 #[test]
-fn a_machine_that_cannot_answer_asks_again_and_one_that_cannot_now_answers_later() {
+fn an_unanswerable_challenge_is_requested_again_and_a_late_one_kept() {
     for (answers, code, sent) in [
         ("cannot", 7, &["enrol", "enrol", "answer"][..]),
         ("not now", 6, &["enrol", "answer"]),

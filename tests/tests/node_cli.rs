@@ -40,7 +40,7 @@ fn help_and_version_touch_neither_network_nor_files() {
 }
 
 #[test]
-fn credential_by_hand_prints_what_client_go_gets() {
+fn the_credential_command_prints_the_same_as_the_exec_plugin() {
     let (server, node) = node();
 
     let by_hand = node.command(&["credential"]).succeeded();
@@ -51,7 +51,7 @@ fn credential_by_hand_prints_what_client_go_gets() {
 }
 
 #[test]
-fn status_before_and_after_a_join() {
+fn status_shows_the_certificate_after_a_join() {
     let (server, node) = node();
     let before = node.status();
     assert_eq!(before["due"], "enrolment");
@@ -187,7 +187,7 @@ fn openssl_reads_the_request_and_its_signature_holds() {
 }
 
 #[test]
-fn renew_does_what_is_due_and_with_force_more() {
+fn renew_skips_a_fresh_certificate_unless_forced() {
     let (server, node) = node();
 
     let first = node.command(&["renew"]).succeeded();
@@ -252,7 +252,7 @@ fn the_manual_page_has_every_command() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_output_pipe_is_not_an_error() {
     let mut child = Command::new(program(INSECURE))
         .args(["completion", "bash"])
         .stdout(Stdio::piped())
@@ -268,7 +268,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn steps_are_said_with_their_times_only_when_asked_for() {
+fn steps_are_printed_with_their_times_only_if_verbose() {
     let (_server, node) = node();
 
     let said = node.run_with(&["-v"]).succeeded();

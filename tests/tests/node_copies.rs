@@ -88,7 +88,7 @@ fn no_part_of_a_copied_store_gives_its_key_to_another_machine() {
 }
 
 #[test]
-fn a_request_of_another_machine_is_set_aside_with_the_reason() {
+fn a_request_from_another_machine_is_set_aside_with_the_reason() {
     let server = ApiServer::start();
     let (source, _) = renewing(&server);
     let clone = node(&server, "clone", &[(UUID, "uuid-2")]);
@@ -116,7 +116,7 @@ fn a_damaged_origin_has_the_request_set_aside_too() {
 }
 
 #[test]
-fn a_machine_whose_firmware_says_nothing_is_told_by_what_else_there_is() {
+fn a_machine_without_firmware_ids_is_identified_by_other_ids() {
     for file in [MACHINE_ID, SERIAL_NUMBER] {
         let server = ApiServer::start();
         server.set_signer(Signer::issue());
@@ -138,7 +138,7 @@ fn a_machine_whose_firmware_says_nothing_is_told_by_what_else_there_is() {
 }
 
 #[test]
-fn a_machine_that_its_firmware_tells_may_get_another_machine_id() {
+fn a_changed_machine_id_is_accepted_if_the_firmware_ids_match() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let node = node(&server, "n", &[(UUID, "uuid-1"), (MACHINE_ID, "one")]);
@@ -150,7 +150,7 @@ fn a_machine_that_its_firmware_tells_may_get_another_machine_id() {
 }
 
 #[test]
-fn a_machine_that_nothing_tells_from_others_says_so_once() {
+fn a_machine_without_distinguishing_ids_warns_once() {
     let server = ApiServer::start();
     server.set_signer(Signer::Off);
     let mut node = node(&server, "n", &[(MACHINE_ID, "uninitialized")]);

@@ -120,7 +120,7 @@ fn node_with_credential() -> (ApiServer, Node, (String, String)) {
 }
 
 #[test]
-fn with_a_credential_it_is_printed_within_five_seconds_whatever_hangs() {
+fn a_stored_credential_is_printed_in_5_seconds_whatever_hangs() {
     let joined: Vec<_> = faults()
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
@@ -145,7 +145,7 @@ fn with_a_credential_it_is_printed_within_five_seconds_whatever_hangs() {
 }
 
 #[test]
-fn with_a_credential_it_is_printed_within_five_seconds_whatever_the_connection_does() {
+fn a_stored_credential_is_printed_in_5_seconds_despite_network_faults() {
     for fault in CONNECTIONS {
         let (server, node, pair) = node_with_credential();
         server.inject_connection(Times::always(), fault);
@@ -176,7 +176,7 @@ fn a_file_that_never_opens_does_not_hold_it_longer_than_its_timeout() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_settings_is_refused_at_once() {
+fn a_pipe_instead_of_a_settings_file_is_refused_immediately() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let mut node = Node::new(NULL, &server);

@@ -22,7 +22,7 @@ fn node(signer: Signer) -> (ApiServer, Node) {
 }
 
 #[test]
-fn wrong_usage_is_2() {
+fn invalid_usage_exits_with_2_without_a_connection() {
     let (server, node) = node(Signer::Off);
 
     node.command(&["nonsense"]).failed(2);
@@ -33,7 +33,7 @@ fn wrong_usage_is_2() {
 }
 
 #[test]
-fn an_invalid_configuration_is_3() {
+fn an_invalid_configuration_exits_with_3() {
     let (server, mut node) = node(Signer::issue());
     let config = node.scratch().write("config.yaml", "nodeNam: x\n");
 
@@ -65,7 +65,7 @@ fn an_invalid_configuration_is_3() {
 }
 
 #[test]
-fn a_bootstrap_kubeconfig_that_would_be_unsafe_is_3() {
+fn an_unsafe_bootstrap_kubeconfig_exits_with_3() {
     let (server, node) = node(Signer::issue());
     let path = node.scratch().join("bootstrap.kubeconfig");
 
@@ -76,7 +76,7 @@ fn a_bootstrap_kubeconfig_that_would_be_unsafe_is_3() {
 }
 
 #[test]
-fn a_held_lock_is_4_and_names_the_holder() {
+fn a_held_lock_exits_with_4_and_names_the_holder() {
     let (server, mut node) = node(Signer::issue());
     let gate = server.hold(Route::create(), Step::Received);
     let holder = node.start(&[]);
@@ -90,7 +90,7 @@ fn a_held_lock_is_4_and_names_the_holder() {
 }
 
 #[test]
-fn an_unreachable_api_server_is_8() {
+fn an_unreachable_api_server_exits_with_8() {
     for (fault, words) in [
         (ConnectionFault::Close, "cannot reach"),
         (
@@ -121,7 +121,7 @@ fn an_unreachable_api_server_is_8() {
 }
 
 #[test]
-fn an_unknown_credential_is_9() {
+fn an_invalid_or_missing_credential_exits_with_9() {
     let (server, node) = node(Signer::issue());
     server.revoke_token("abcdef");
     node.run().failed(9).saying("401").saying("bootstrap token");
@@ -133,7 +133,7 @@ fn an_unknown_credential_is_9() {
 }
 
 #[test]
-fn a_request_refused_by_the_api_server_is_10() {
+fn a_request_refused_by_the_api_server_exits_with_10() {
     for code in [403, 422] {
         let (server, node) = node(Signer::issue());
         server.inject(Route::create(), Times::always(), Fault::status(code));
@@ -143,7 +143,7 @@ fn a_request_refused_by_the_api_server_is_10() {
 }
 
 #[test]
-fn a_taken_request_name_is_10_and_the_next_run_uses_another() {
+fn a_taken_request_name_exits_with_10_and_the_next_run_uses_another() {
     let (server, node) = node(Signer::issue());
     let spec = json!({"expirationSeconds": 600});
     server.inject(Route::create(), Times::once(), Fault::Squat { spec });
@@ -161,7 +161,7 @@ fn a_taken_request_name_is_10_and_the_next_run_uses_another() {
 }
 
 #[test]
-fn an_undecided_request_is_11_and_the_next_run_waits_for_it() {
+fn an_undecided_request_exits_with_11_and_the_next_run_waits_for_it() {
     let (server, mut node) = node(Signer::Off);
     node.set("timeLimit", "2");
 
@@ -175,7 +175,7 @@ fn an_undecided_request_is_11_and_the_next_run_waits_for_it() {
 }
 
 #[test]
-fn a_denial_is_12_and_then_17_with_the_first_failure() {
+fn a_denial_exits_with_12_and_then_with_17_and_the_first_failure() {
     let (server, node) = node(Signer::deny("AnotherMachine", "not you"));
 
     node.run()
@@ -198,7 +198,7 @@ fn a_denial_is_12_and_then_17_with_the_first_failure() {
 }
 
 #[test]
-fn a_person_a_new_boot_and_other_settings_are_not_held_by_17() {
+fn manual_runs_reboots_and_new_settings_skip_the_backoff() {
     let (server, mut node) = node(Signer::deny("AnotherMachine", "not you"));
     node.run().failed(12);
 
@@ -216,7 +216,7 @@ fn a_person_a_new_boot_and_other_settings_are_not_held_by_17() {
 }
 
 #[test]
-fn a_failure_is_13_and_the_next_run_keeps_the_key() {
+fn a_failed_request_exits_with_13_and_the_next_run_keeps_the_key() {
     let (server, node) = node(Signer::fail("EvidenceExpired", "too old"));
 
     node.run()
@@ -235,7 +235,7 @@ fn a_failure_is_13_and_the_next_run_keeps_the_key() {
 }
 
 #[test]
-fn a_certificate_that_was_not_asked_for_is_13_and_never_stored() {
+fn an_unexpected_certificate_exits_with_13_and_is_not_stored() {
     for (flaw, words) in [
         (Flaw::AnotherKey, "another key"),
         (Flaw::AnotherName, "system:node:another"),
@@ -276,7 +276,7 @@ fn a_certificate_that_is_not_valid_yet_is_fetched_again() {
 }
 
 #[test]
-fn another_node_name_than_the_stored_one_is_15() {
+fn a_node_name_that_does_not_match_the_store_exits_with_15() {
     let (server, mut node) = node(Signer::issue());
     node.run().succeeded();
     node.set("nodeName", "n2");
@@ -293,7 +293,7 @@ fn another_node_name_than_the_stored_one_is_15() {
 }
 
 #[test]
-fn an_unsupported_evidence_version_is_16() {
+fn an_unsupported_evidence_version_exits_with_16() {
     let (server, node) = node(Signer::fail("UnsupportedAttestationVersion", "v2 only"));
 
     node.run().failed(16).saying("v1").saying("v2 only");
@@ -302,7 +302,7 @@ fn an_unsupported_evidence_version_is_16() {
 }
 
 #[test]
-fn a_deleted_request_is_13() {
+fn a_deleted_request_exits_with_13() {
     let (server, node) = node(Signer::Off);
     let run = node.start(&[]);
     server.wait_for_request(Verb::Watch, 1, SOON);
@@ -317,7 +317,7 @@ fn a_deleted_request_is_13() {
 }
 
 #[test]
-fn a_lost_answer_costs_no_second_request() {
+fn a_lost_answer_creates_no_second_request() {
     let (server, node) = node(Signer::issue());
     server.inject(Route::create(), Times::once(), Fault::LoseAnswer);
 
@@ -359,7 +359,7 @@ fn a_reset_an_overload_and_a_restart_do_not_end_the_run() {
 }
 
 #[test]
-fn a_decision_of_the_api_server_is_not_asked_for_again() {
+fn a_refusal_by_the_api_server_is_not_retried() {
     for (code, exit) in [(401, 9), (403, 10), (400, 10), (422, 10)] {
         let (server, node) = node(Signer::issue());
         server.inject(Route::create(), Times::always(), Fault::status(code));
@@ -433,7 +433,7 @@ fn a_request_that_was_collected_as_garbage_is_made_again() {
 }
 
 #[test]
-fn a_held_lock_is_4_and_names_the_holders_last_failure() {
+fn a_held_lock_exits_with_4_and_shows_the_last_failure_of_the_holder() {
     let (server, mut node) = node(Signer::deny("AnotherMachine", "not you"));
     node.run().failed(12);
     let gate = server.hold(Route::create(), Step::Received);
@@ -449,7 +449,7 @@ fn a_held_lock_is_4_and_names_the_holders_last_failure() {
 }
 
 #[test]
-fn json_lines_say_code_and_remedy() {
+fn json_log_lines_contain_code_and_remedy() {
     let (server, node) = node(Signer::issue());
     server.revoke_token("abcdef");
 

@@ -129,7 +129,7 @@ fn null_asks_for_a_week_with_evidence_for_this_cluster() {
 }
 
 #[test]
-fn a_good_credential_is_printed_again_byte_for_byte_without_a_connection() {
+fn a_fresh_credential_is_printed_unchanged_without_a_connection() {
     let server = issuing();
     let node = Node::new(NULL, &server);
     let first = node.run().succeeded();
@@ -143,7 +143,7 @@ fn a_good_credential_is_printed_again_byte_for_byte_without_a_connection() {
 }
 
 #[test]
-fn twenty_processes_at_once_create_one_request_and_print_one_credential() {
+fn twenty_concurrent_processes_create_one_request_and_credential() {
     let server = issuing();
     let node = Node::new(NULL, &server);
 
@@ -158,7 +158,7 @@ fn twenty_processes_at_once_create_one_request_and_print_one_credential() {
 }
 
 #[test]
-fn twenty_processes_at_once_renew_with_one_request() {
+fn twenty_concurrent_processes_renew_with_one_request() {
     let server = ApiServer::start();
     server.set_signer(old_certificates());
     let node = Node::new(NULL, &server);
@@ -174,7 +174,7 @@ fn twenty_processes_at_once_renew_with_one_request() {
 }
 
 #[test]
-fn both_versions_of_the_exec_api_are_answered_in_kind() {
+fn both_exec_api_versions_are_answered_in_the_same_version() {
     let server = issuing();
     let mut node = Node::new(INSECURE, &server);
     for version in ["v1", "v1beta1"] {
@@ -194,7 +194,7 @@ fn both_versions_of_the_exec_api_are_answered_in_kind() {
 }
 
 #[test]
-fn without_cluster_info_the_bootstrap_kubeconfig_says_which_cluster_and_then_the_store() {
+fn without_cluster_info_the_cluster_comes_from_kubeconfig_or_store() {
     let server = issuing();
     let mut node = Node::new(NULL, &server);
     node.set_env("KUBERNETES_EXEC_INFO", server.exec_info("v1", false));
@@ -228,7 +228,7 @@ fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
 }
 
 #[test]
-fn a_renewal_that_fails_prints_the_old_credential_for_half_a_minute_at_most() {
+fn a_failed_renewal_prints_the_old_credential_for_30_seconds_at_most() {
     let server = ApiServer::start();
     server.set_signer(old_certificates());
     let node = Node::new(NULL, &server);
@@ -283,7 +283,7 @@ fn an_insecure_credential_is_used_until_it_expires_with_a_warning() {
 }
 
 #[test]
-fn after_its_end_a_credential_is_replaced_with_the_bootstrap_credential() {
+fn an_expired_credential_is_replaced_with_the_bootstrap_credential() {
     for plugin in [INSECURE, NULL] {
         let server = issuing();
         let node = Node::new(plugin, &server);
@@ -347,7 +347,7 @@ fn another_address_of_the_same_cluster_changes_nothing() {
 }
 
 #[test]
-fn another_cluster_gets_no_request_and_does_not_cost_the_node_its_credential() {
+fn a_different_cluster_gets_no_request_and_the_credential_is_kept() {
     let (server, other) = (issuing(), issuing());
     let mut node = Node::new(NULL, &server);
     let first = node.run().succeeded();
@@ -387,7 +387,7 @@ fn a_run_that_keeps_the_certificate_saves_the_clusters_new_address() {
 }
 
 #[test]
-fn a_run_by_hand_uses_the_cluster_of_the_kubelets_kubeconfig() {
+fn a_manual_renewal_uses_the_cluster_in_the_kubelet_kubeconfig() {
     let server = issuing();
     let node = Node::new(NULL, &server);
     let plugin = program(NULL).display().to_string();

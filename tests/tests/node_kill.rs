@@ -35,7 +35,7 @@ fn kill_after(step: Step, node: &Node) {
 }
 
 #[test]
-fn an_enrolment_killed_after_any_step_is_finished_with_the_same_request() {
+fn an_enrollment_killed_after_any_step_is_finished_with_the_same_request() {
     for step in steps::RUN {
         let server = ApiServer::start();
         server.set_signer(Signer::issue());
@@ -129,7 +129,7 @@ fn a_plugin_killed_during_a_call_continues_with_the_same_request() {
 }
 
 #[test]
-fn what_a_renewal_left_behind_does_not_give_its_key_to_the_next() {
+fn a_key_left_by_a_killed_renewal_is_not_reused() {
     let server = ApiServer::start();
     server.set_signer(old_certificates());
     let node = Node::new(NULL, &server);

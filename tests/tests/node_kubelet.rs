@@ -31,7 +31,7 @@ fn asked(server: &ApiServer) -> CertificationRequest {
 }
 
 #[test]
-fn its_name_is_the_nodes() {
+fn the_node_name_comes_from_the_kubelet_arguments() {
     let (server, mut node) = node();
     node.unset("nodeName");
     under_kubelet(&mut node, "--hostname-override=N7.Example");
@@ -46,7 +46,7 @@ fn its_name_is_the_nodes() {
 }
 
 #[test]
-fn its_provider_id_is_the_machines() {
+fn the_provider_id_comes_from_the_kubelet_arguments() {
     let (server, mut node) = node();
     node.unset("providerID");
     under_kubelet(&mut node, "--provider-id=test:///machine-7");
@@ -58,7 +58,7 @@ fn its_provider_id_is_the_machines() {
 }
 
 #[test]
-fn the_stored_name_counts_where_nobody_says_another() {
+fn the_stored_node_name_is_used_if_no_other_is_configured() {
     let (server, mut node) = node();
     let first = node.run().succeeded();
     node.unset("nodeName");
@@ -74,7 +74,7 @@ fn the_stored_name_counts_where_nobody_says_another() {
 }
 
 #[test]
-fn a_renewal_says_that_the_kubelet_goes_by_another_name_than_the_stored_one() {
+fn a_renewal_warns_if_the_kubelet_name_does_not_match_the_store() {
     let (_server, mut node) = node();
     node.set("nodeName", "named-as-no-host-is");
     node.run().succeeded();

@@ -8,12 +8,12 @@ use kubelet_authenticator_tests::node::{Node, UNDER_TEST};
 use kubelet_authenticator_tests::{panics, program};
 
 #[test]
-fn a_panic_behind_the_cached_path_prints_the_stored_credential_and_one_line() {
+fn a_panic_after_the_cached_path_prints_the_stored_credential() {
     panics::check(&program(UNDER_TEST));
 }
 
 #[test]
-fn a_panic_without_a_stored_credential_is_1() {
+fn a_panic_without_a_stored_credential_exits_with_1() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let mut node = Node::new(UNDER_TEST, &server);

@@ -138,7 +138,7 @@ fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
 }
 
 #[test]
-fn a_superseded_certificate_is_replaced_by_the_bootstrap_credential_with_the_same_key() {
+fn a_superseded_certificate_is_replaced_with_the_bootstrap_credential() {
     for reason in ["FormerCertificate", "RecordMissing", "RequesterUidMissing"] {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), denied(reason));
@@ -190,7 +190,7 @@ fn the_bootstrap_credential_is_tried_once() {
 }
 
 #[test]
-fn a_refused_certificate_without_a_bootstrap_credential_has_its_own_remedy() {
+fn a_refused_certificate_without_bootstrap_credential_gets_a_remedy() {
     for fault in [Fault::status(403), denied("FormerCertificate")] {
         let (server, node, old) = due();
         fs::remove_file(node.scratch().join("bootstrap.kubeconfig")).unwrap();
@@ -205,7 +205,7 @@ fn a_refused_certificate_without_a_bootstrap_credential_has_its_own_remedy() {
 }
 
 #[test]
-fn a_refused_bootstrap_credential_is_told_to_be_one() {
+fn a_refused_bootstrap_credential_names_the_missing_role() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
     server.inject(Route::create(), Times::once(), Fault::status(403));
@@ -277,7 +277,7 @@ fn a_fresh_certificate_that_is_refused_is_replaced_within_two_minutes() {
 }
 
 #[test]
-fn a_person_who_renews_has_a_refused_certificate_replaced_at_once() {
+fn a_manual_renewal_replaces_a_refused_certificate() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let node = Node::new(NULL, &server);
@@ -298,7 +298,7 @@ fn a_person_who_renews_has_a_refused_certificate_replaced_at_once() {
 }
 
 #[test]
-fn a_person_is_told_that_nobody_knows_whether_the_certificate_is_accepted() {
+fn a_manual_renewal_reports_an_unknown_certificate_state() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let node = Node::new(NULL, &server);
@@ -317,7 +317,7 @@ fn a_person_is_told_that_nobody_knows_whether_the_certificate_is_accepted() {
 }
 
 #[test]
-fn a_refused_certificate_is_tried_again_in_the_next_run_until_it_is_replaced() {
+fn a_refused_certificate_is_retried_in_each_run_until_replaced() {
     let (server, node, old) = fresh(NULL);
     server.set_signer(Signer::Off);
     server.inject(lease(), Times::always(), Fault::status(403));

@@ -148,7 +148,7 @@ fn a_removed_setting_does_not_stop_a_renewal() {
 }
 
 #[test]
-fn an_unknown_key_or_invalid_value_costs_no_valid_certificate() {
+fn invalid_settings_keep_a_valid_certificate_in_use() {
     let server = issuing();
     let joined = Node::new(NULL, &server);
     let credential = joined.run().succeeded().pair();

@@ -64,7 +64,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn a_read_only_disk_is_4_and_nothing_is_sent() {
+fn a_read_only_disk_exits_with_4_before_any_request() {
     let (server, mut node) = node();
     within(&mut node, READ_ONLY);
 
@@ -74,7 +74,7 @@ fn a_read_only_disk_is_4_and_nothing_is_sent() {
 }
 
 #[test]
-fn a_full_disk_is_4_and_nothing_is_sent() {
+fn a_full_disk_exits_with_4_before_any_request() {
     let (server, mut node) = node();
     within(&mut node, FULL);
 
@@ -106,7 +106,7 @@ fn a_credential_that_is_due_is_printed_from_a_read_only_or_full_disk() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_does_not_cost_a_node_its_credential() {
+fn a_file_size_limit_does_not_affect_a_stored_credential() {
     let limited = r#"ulimit -f 0 && exec "$@""#;
     for (_server, mut node, pair) in [joined(), due()] {
         let lock = fs::File::options()
@@ -125,7 +125,7 @@ fn a_limit_of_file_sizes_does_not_cost_a_node_its_credential() {
 }
 
 #[test]
-fn a_directory_of_another_user_is_4() {
+fn a_directory_owned_by_another_user_exits_with_4() {
     let (_server, node, _) = joined();
     chown(node.state(), Some(NOBODY), None).unwrap();
 
@@ -136,7 +136,7 @@ fn a_directory_of_another_user_is_4() {
 }
 
 #[test]
-fn a_file_of_another_user_is_4() {
+fn a_file_owned_by_another_user_exits_with_4() {
     for name in ["kubelet-client.pem", "origin.json"] {
         let (_server, node, _) = joined();
         chown(node.file(name), Some(NOBODY), None).unwrap();
@@ -146,7 +146,7 @@ fn a_file_of_another_user_is_4() {
 }
 
 #[test]
-fn a_key_that_others_may_read_is_closed_to_them_and_named_once() {
+fn a_readable_key_is_closed_to_others_with_one_warning() {
     let (_server, node, pair) = joined();
     for mode in [0o644, 0o640, 0o604] {
         set_mode(&node.file("kubelet-client.pem"), mode);
@@ -168,7 +168,7 @@ fn a_key_that_others_may_read_is_closed_to_them_and_named_once() {
 }
 
 #[test]
-fn a_readable_key_on_a_read_only_disk_is_printed_nevertheless() {
+fn a_world_readable_key_on_a_read_only_disk_is_still_printed() {
     let (_server, mut node, pair) = joined();
     set_mode(&node.file("kubelet-client.pem"), 0o644);
     within(&mut node, READ_ONLY);
@@ -193,7 +193,7 @@ fn the_key_of_a_request_that_others_may_read_is_closed_to_them() {
 }
 
 #[test]
-fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
+fn an_invalid_stored_credential_is_set_aside_and_the_node_enrolls_again() {
     let (_other_server, other, _) = joined();
     let foreign_key = fs::read_to_string(other.file("kubelet-client.pem")).unwrap();
     let foreign_key = &foreign_key[foreign_key.find("-----BEGIN PRIVATE").unwrap()..];
@@ -225,7 +225,7 @@ fn a_torn_empty_or_foreign_credential_is_set_aside_and_the_node_enrols_again() {
 }
 
 #[test]
-fn a_store_left_by_a_full_disk_is_used_once_there_is_room() {
+fn a_store_left_by_a_full_disk_is_used_when_there_is_space() {
     let (server, mut node) = node();
     within(&mut node, FULL);
     node.run().failed(4);

@@ -54,7 +54,7 @@ fn a_version_that_both_sides_have_is_used_in_a_second_request() {
 }
 
 #[test]
-fn without_a_version_in_common_it_is_16_with_both_sides_versions() {
+fn no_common_evidence_version_exits_with_16_and_lists_both_sides() {
     let (server, run) = run("v3", "v1,v2");
 
     run.failed(16).saying("v3").saying("v1,v2");

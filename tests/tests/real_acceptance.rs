@@ -33,8 +33,7 @@ static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
 });
 
 #[test]
-fn a_stolen_token_that_asks_for_a_control_plane_node_is_denied_with_event_and_metric_and_the_built_in_signer_is_not_asked()
- {
+fn a_stolen_token_for_a_control_plane_node_is_denied_with_an_event() {
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::start(&SITE, "stolen-token", settings);
     let worker = scene.cluster.machine("worker").create();
@@ -77,7 +76,7 @@ fn a_stolen_token_that_asks_for_a_control_plane_node_is_denied_with_event_and_me
 }
 
 #[test]
-fn a_pool_grows_from_none_to_fifty_at_once_by_the_one_token_of_its_user_data() {
+fn a_pool_grows_from_0_to_50_nodes_with_the_token_in_its_user_data() {
     let scene = Scene::start(&SITE, "pool-of-fifty", json!({}));
     let pool = scene.cluster.pool("pool-a").create();
     let user_data = pool.bootstrap_kubeconfig();
@@ -114,7 +113,7 @@ fn wait_for_condition(machine: &Machine, status: &str, reason: &str) -> Value {
 }
 
 #[test]
-fn a_machine_says_whether_its_node_is_attested_and_why_not() {
+fn a_machine_condition_shows_whether_its_node_is_attested() {
     let scene = Scene::start(&SITE, "conditions", json!({}));
     let machine = |name| scene.cluster.machine(name).create();
     let [joined, denied, other] = ["joined", DENIED, "other"].map(machine);

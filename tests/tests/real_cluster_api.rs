@@ -91,7 +91,7 @@ fn is_gone(inventory: &CapiInventory, id: &str) -> Option<()> {
 }
 
 #[test]
-fn a_machine_that_comes_changes_and_goes_is_followed() {
+fn the_inventory_follows_a_machine_through_its_life() {
     for contract in BOTH {
         let management = Management::start_with(contract);
         let cluster = management.cluster("prod-1").self_hosted().create();
@@ -178,7 +178,7 @@ fn a_pools_members_are_followed_by_its_list_and_by_its_machines() {
 }
 
 #[test]
-fn other_namespaces_and_clusters_of_another_filter_are_not_ours() {
+fn other_namespaces_and_filtered_clusters_are_not_watched() {
     let filter = "cluster.x-k8s.io/watch-filter";
     let cluster = |namespace: &str, name: &str, value: &str| {
         let cluster = SHARED.cluster(name).namespace(namespace).self_hosted();

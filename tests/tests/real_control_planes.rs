@@ -134,7 +134,7 @@ fn answer_late(cluster: &KubeadmCluster, controller: &Controller, member: Member
 }
 
 #[test]
-fn in_a_cluster_of_kubeadms_workers_and_late_control_planes_join_by_the_plugin() {
+fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
     let first = boot(FIRST);
     let cluster = first.kubeadm_init();
     let kubectl = cluster.kubectl();

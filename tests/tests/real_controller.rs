@@ -27,7 +27,7 @@ fn complaints(controller: &Controller) -> Vec<String> {
 }
 
 #[test]
-fn a_node_is_who_its_certificate_says_and_the_least_rights_suffice() {
+fn a_node_authenticates_by_its_certificate_with_minimal_rbac() {
     const MACHINE: Machine = Machine::new("issued", "issue1");
     let mut controller = BED.insecure(&[MACHINE]).start();
     let application = Application::insecure(MACHINE);
@@ -98,7 +98,7 @@ fn a_machine_of_the_pages_inventory_joins_by_the_pages_command() {
 }
 
 #[test]
-fn a_request_with_a_time_that_kube_cannot_read_keeps_nobody_from_joining() {
+fn a_request_with_an_unparsable_time_does_not_block_other_joins() {
     const HOSTILE: Machine = Machine::new("timeless", "time01");
     const MACHINE: Machine = Machine::new("timely", "time02");
     const TIME: &str = "9999-12-31T23:59:59Z";
@@ -129,7 +129,7 @@ fn a_request_with_a_time_that_kube_cannot_read_keeps_nobody_from_joining() {
 }
 
 #[test]
-fn a_denial_stays_the_only_answer_beside_kube_controller_manager() {
+fn a_denial_stays_the_only_answer_with_kube_controller_manager() {
     const MINE: Machine = Machine::new("denied", "deny01");
     const OTHER: Machine = Machine::new("denied-other", "deny02");
     let _controller = BED.insecure(&[MINE, OTHER]).start();
@@ -142,7 +142,7 @@ fn a_denial_stays_the_only_answer_beside_kube_controller_manager() {
 }
 
 #[test]
-fn what_must_wait_is_not_touched_and_is_served_in_the_end() {
+fn a_deferred_request_is_not_changed_and_is_issued_later() {
     const MACHINE: Machine = Machine::new("waiting", "wait01");
     let setup = BED.null(&[]);
     let mut controller = setup.start();
@@ -171,7 +171,7 @@ fn an_approval_by_an_administrator_does_not_get_a_bad_request_signed() {
 }
 
 #[test]
-fn approve_and_sign_are_done_by_two_lives_of_the_controller() {
+fn a_crash_between_approval_and_signing_is_recovered() {
     for (point, machine, approved) in [
         ("claim", Machine::new("crash-claim", "crash1"), false),
         ("approve", Machine::new("crash-approve", "crash2"), true),

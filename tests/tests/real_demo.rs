@@ -3,7 +3,7 @@
 use kubelet_authenticator_tests::demo;
 
 #[test]
-fn the_demo_of_instances_ends_as_told() {
+fn the_aws_demo_ends_as_described() {
     let story = demo::tell("aws", "real");
 
     assert!(story.contains("the attacker's now"), "{story}");
@@ -11,7 +11,7 @@ fn the_demo_of_instances_ends_as_told() {
 }
 
 #[test]
-fn the_demo_of_machines_with_tpms_ends_as_told() {
+fn the_tpm_demo_ends_as_described() {
     let story = demo::tell("tpm", "real");
 
     assert!(story.contains("the attacker's now"), "{story}");
@@ -19,7 +19,7 @@ fn the_demo_of_machines_with_tpms_ends_as_told() {
 }
 
 #[test]
-fn the_demo_of_machines_that_prove_nothing_ends_as_told() {
+fn the_insecure_demo_ends_as_described() {
     let story = demo::tell("insecure", "real");
 
     assert!(story.contains("the attacker's now"), "{story}");
@@ -27,11 +27,11 @@ fn the_demo_of_machines_that_prove_nothing_ends_as_told() {
 }
 
 #[test]
-fn the_demo_of_tenants_with_accounts_of_their_own_ends_as_told() {
+fn the_demo_of_tenants_with_separate_accounts_ends_as_described() {
     demo::tell("aws-tenants", "cluster-api");
 }
 
 #[test]
-fn the_demo_of_a_cluster_of_cluster_api_ends_as_told() {
+fn the_cluster_api_demo_ends_as_described() {
     demo::tell("tpm", "cluster-api");
 }

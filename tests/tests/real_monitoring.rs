@@ -39,7 +39,7 @@ fn promtool(arguments: &[&str], input: &str) -> String {
 }
 
 #[test]
-fn both_formats_are_those_that_prometheus_reads() {
+fn prometheus_accepts_both_metric_formats() {
     let diagnostics = Diagnostics::default();
     let mut bed = Bed::insecure(&[ONE, TWO]);
     bed.setup = bed.setup.args(&diagnostics.arguments());

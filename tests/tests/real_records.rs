@@ -150,7 +150,7 @@ async fn a_record_is_written_whole_and_read_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_is_made_once_and_changed_as_it_was_read() {
+async fn a_record_is_created_once_and_replaced_only_at_its_version() {
     let records = records("once").await;
     let ledger = ledger(records.clone(), &["m1"]);
     ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_record_is_made_once_and_changed_as_it_was_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_somebody_broke_is_named_and_never_claimed_anew() {
+async fn a_broken_record_is_reported_and_its_name_is_not_granted_again() {
     let records = records("broken").await;
     let ledger = ledger(records.clone(), &["m1"]);
     ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();

@@ -106,7 +106,7 @@ fn wait_until_decided(bed: &RealBed, name: &str) -> Value {
 }
 
 #[test]
-fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
+fn the_api_server_reaches_a_kubelet_with_its_serving_certificate() {
     const MACHINE: Machine = Machine::new("serves-1", "serve1");
     let bed = start();
     let setup = bed.null(&[MACHINE]);
@@ -139,7 +139,7 @@ fn the_api_server_reaches_an_attested_kubelet_over_its_serving_certificate() {
 }
 
 #[test]
-fn a_kubelet_whose_certificate_no_one_vouches_for_is_not_reached() {
+fn a_kubelet_with_a_self_signed_certificate_is_not_reached() {
     let bed = start();
     let node = bed
         .cluster
@@ -161,7 +161,7 @@ fn a_kubelet_whose_certificate_no_one_vouches_for_is_not_reached() {
 }
 
 #[test]
-fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
+fn a_serving_certificate_for_a_foreign_address_is_denied() {
     const MACHINE: Machine = Machine::new("steals-1", "steal1");
     let bed = start();
     let setup = bed.null(&[MACHINE]);
@@ -182,7 +182,7 @@ fn an_attested_node_gets_no_certificate_for_an_address_that_is_not_its_own() {
 }
 
 #[test]
-fn an_attested_node_serves_only_at_its_addresses_in_the_ranges_that_are_set() {
+fn a_serving_certificate_outside_the_configured_ranges_is_denied() {
     const MACHINE: Machine = Machine::new("ranges-1", "range1");
     let bed = start();
     let ranges = ["203.0.113.0/25", "2001:db8::/64"];
@@ -216,7 +216,7 @@ fn an_attested_node_serves_only_at_its_addresses_in_the_ranges_that_are_set() {
 }
 
 #[test]
-fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
+fn an_insecure_node_gets_no_serving_certificate() {
     const MACHINE: Machine = Machine::new("insecure-1", "insec1");
     let bed = start();
     let setup = bed.insecure(&[MACHINE]);
@@ -232,7 +232,7 @@ fn an_insecure_provider_cannot_implement_kubelet_serving_certificate_signing() {
 }
 
 #[test]
-fn a_denied_built_in_request_stays_denied_when_kubeadms_bindings_come_back() {
+fn a_denied_built_in_request_stays_denied_when_the_bindings_return() {
     const MACHINE: Machine = Machine::new("unattested-1", "unatt1");
     let bed = start();
     let spec = json!({"autoApproveBindings": "Remove"});

@@ -263,7 +263,7 @@ fn kubeadm_join_uses_the_plugin_until_setup_is_undone() {
 }
 
 #[test]
-fn a_refused_machine_says_why_and_joins_once_accepted() {
+fn a_refused_machine_shows_the_reason_and_joins_once_accepted() {
     let plane = &CLUSTER.plane;
     let kubectl = plane.kubectl();
     let node = Node::with(REFUSED, NULL, PLUGIN, "");
@@ -361,8 +361,7 @@ fn first_failing(machine: &Machine, program: &str) -> Option<String> {
 }
 
 #[test]
-fn a_plugin_that_is_gone_of_another_architecture_or_not_executable_is_reported_by_kubelet_and_doctor()
- {
+fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     let node = Node::boot(BARE);
     let machine = &node.machine;
     node.joins();
@@ -410,7 +409,7 @@ fn a_plugin_that_is_gone_of_another_architecture_or_not_executable_is_reported_b
 }
 
 #[test]
-fn a_plugin_that_hangs_stops_no_node_with_a_certificate_and_is_named_by_doctor_and_kubelet() {
+fn a_hanging_plugin_stops_no_certified_node_and_doctor_reports_it() {
     let node = Node::with(HANGS, NULL, PLUGIN, "");
     let machine = &node.machine;
     node.joins();

@@ -126,7 +126,7 @@ fn check(kubeconfig: &Value, place: [&str; 2], why: [Option<Refused>; 2]) {
 }
 
 #[test]
-fn a_file_is_not_read_where_none_may_be_named() {
+fn a_file_reference_is_refused_if_files_are_not_allowed() {
     let error = no_files("ca.crt").unwrap_err();
 
     assert_eq!(

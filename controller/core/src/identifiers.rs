@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificates_uid_has_one_form() {
+    fn a_malformed_certificate_uid_is_refused() {
         let record = "000102030405060708090a0b0c0d0e0f";
         for text in [
             String::new(),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_names_are_written_out_each_once_and_the_others_counted() {
+    fn a_list_of_names_is_deduplicated_and_truncated() {
         let names = |names: &[&str]| {
             let names = names.iter().map(|name| NodeName::parse(name).unwrap());
             names.collect::<NodeNames>().to_string()

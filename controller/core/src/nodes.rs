@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_the_future_is_not_old() {
+    fn a_lease_in_the_future_does_not_mean_that_the_node_is_down() {
         let node = Node {
             uid: "a".to_owned(),
             ready: false,

@@ -39,7 +39,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_burst_and_then_one_an_interval() {
+    fn after_a_burst_the_rate_limit_grants_one_request_each_interval() {
         let now = 1000 * SECOND;
         let mut full_at = now;
         let rate = Rate {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_fills_it_to_a_burst_and_no_more() {
+    fn an_idle_rate_limit_refills_to_one_burst() {
         let now = 1000 * SECOND;
         let mut full_at = now;
         let rate = Rate {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_one_form() {
+    fn a_malformed_address_range_is_refused() {
         for text in [
             "",
             "10.96.0.0",

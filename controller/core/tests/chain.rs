@@ -8,7 +8,7 @@
 mod as_meant;
 
 #[test]
-fn the_chain_has_no_way_round_it() {
+fn the_checks_cannot_be_skipped_at_compile_time() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/chain/link_skipped.rs");
     cases.compile_fail("tests/chain/link_made_by_hand.rs");
@@ -18,7 +18,7 @@ fn the_chain_has_no_way_round_it() {
 }
 
 #[test]
-fn the_chain_as_it_is_meant_compiles() {
+fn the_intended_order_of_checks_compiles() {
     let _ = as_meant::chain;
     let _ = as_meant::serving;
     let _ = as_meant::approved;

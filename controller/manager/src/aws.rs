@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_of_a_region() {
+    fn an_sts_endpoint_option_needs_a_region_and_a_host() {
         let (region, host) = sts_endpoint("eu-west-1=sts-fips.eu-west-1.amazonaws.com").unwrap();
         assert_eq!(region, "eu-west-1");
         assert_eq!(host.as_str(), "sts-fips.eu-west-1.amazonaws.com");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn fips_endpoints_of_the_environment_are_warned_of_without_endpoints_of_sts() {
+    fn fips_endpoints_without_sts_endpoints_cause_a_warning() {
         for (use_fips, has_endpoints, warns) in [
             (Some("true"), false, true),
             (Some(" TRUE "), false, true),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_was_never_there_has_no_message_of_its_own() {
+    fn an_unknown_option_has_no_removal_message() {
         assert_eq!(message_for("run", &["--unheard-of"]), None);
         assert_eq!(message_for("run", &["--help"]), None);
         assert_eq!(message_for("crds", &["--shards"]), None);

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_anew_and_a_former_one_may_be_missing() {
+    fn keys_are_reread_and_the_previous_key_is_optional() {
         let directory = tempfile::tempdir().unwrap();
         let files = KeyFiles(directory.path().to_owned());
         assert!(matches!(files.read(), Err(InvalidKey::Read { .. })));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_named_and_not_shown() {
+    fn an_invalid_key_file_is_reported_without_its_content() {
         let directory = tempfile::tempdir().unwrap();
         let files = KeyFiles(directory.path().to_owned());
         let digits = "0f".repeat(32);

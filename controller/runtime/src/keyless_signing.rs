@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_tells_that_the_controller_has_no_external_signer() {
+    fn a_missing_ca_key_reason_means_no_external_signer() {
         for signer in [None, Some(OWN), Some(BUILT_IN_CLIENT_SIGNER)] {
             let refused = of(signer, "False", reason::CA_KEY_NOT_FOUND);
             assert_eq!(refused, KeylessSigning::Absent);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signer_of_former_times_tells_nothing() {
+    fn an_outdated_signer_status_leaves_keyless_signing_unknown() {
         for ready in ["False", "Unknown"] {
             let paused = of(Some(OWN), ready, reason::PAUSED);
             assert_eq!(paused, KeylessSigning::Unknown);

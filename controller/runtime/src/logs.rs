@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sweeps_that_fail_are_one_warning_in_an_outage() {
+    fn failing_sweeps_cause_one_warning_for_each_outage() {
         let failed = FailedUpdates {
             node_name: NodeName::parse("n1").unwrap(),
             error: "away".to_owned(),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tenants_api_server_says_is_cut_in_a_line() {
+    fn text_from_a_workload_api_server_is_truncated_in_log_lines() {
         let long = || Some("a".repeat(1 << 20));
         let mut request = CertificateSigningRequest::default();
         request.metadata.name = long();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_provider_of_a_signer_that_is_not_served_is_no_label() {
+    fn an_unserved_provider_is_not_used_as_a_label() {
         let signer =
             |provider: &str| format!("cluster.x-k8s.io/kube-apiserver-client-kubelet-{provider}");
         let request = |provider: &str| CertificateSigningRequest {

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_share_is_not_another_namespaces() {
+    fn the_operator_share_is_separate_from_namespace_shares() {
         let common = common(STEP, 4 * STEP);
         let operator = Share::of(common, "", 8 * STEP);
         let tenant = Share::of(common, "tenant-a", STEP);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_ended_leave_nothing() {
+    fn a_dropped_share_is_released() {
         let common = common(STEP, 0);
         for number in 0..100 {
             let share = Share::of(common, &number.to_string(), STEP);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_shares_of_a_namespace_without_others_have_a_limit() {
+    fn the_own_shares_of_one_namespace_are_limited_in_total() {
         let common = common(8 * STEP, 0);
         let shares = (0..20).map(|_| Share::of(common, "tenant-a", STEP));
         let held = shares.map(|share| {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_everything_leaves_the_other_its_own_share() {
+    fn one_greedy_share_leaves_the_other_its_own_memory() {
         let [greedy, other] = shares(2, 3);
         let mut all = greedy.holding();
         assert!(all.resize(5 * STEP));
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_or_shrinks_is_there_again() {
+    fn released_memory_is_available_again() {
         let [one, other] = shares(1, 1);
         let (mut first, mut second) = (one.holding(), one.holding());
         assert!(first.resize(2 * STEP));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_are_handed_on_from_1_33() {
+    fn api_servers_forward_uids_from_1_33() {
         for (major, minor, expected) in [
             ("1", "32", false),
             ("1", "33", true),

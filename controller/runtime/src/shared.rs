@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_entries_do_not_add_up_and_others_stay() {
+    fn dead_entries_are_removed_and_live_ones_are_kept() {
         let mut map = Swept::default();
         for key in 0..1000 {
             map.insert(key, key, |_, value| *value >= 10);

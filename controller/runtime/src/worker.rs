@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_requests_of_a_namespace_leave_half_of_the_turns_to_another() {
+    async fn a_flooding_namespace_gets_half_of_the_worker_turns() {
         let limits = TurnLimits {
             all: 8,
             of_cluster: 4,
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_list_is_begun_anew_where_that_is_wanted() {
+    async fn a_list_is_restarted_on_request() {
         let relist: Arc<Notify> = Arc::default();
         let mut events = watch(
             client(1, 0),

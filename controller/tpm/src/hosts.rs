@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_is_of_machines_that_have_all_its_segments() {
+    fn a_provider_id_prefix_matches_only_whole_segments() {
         assert_keys(
             &[("metal3://metal/host-7/", 7)],
             &[
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_provider_id_is_of_one_machine() {
+    fn a_complete_provider_id_matches_exactly_one_machine() {
         assert_keys(
             &[
                 ("tinkerbell://metal/host-7", 7),

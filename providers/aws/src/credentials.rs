@@ -191,7 +191,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_credentials_is_told_apart_and_not_repeated() {
+    fn invalid_credentials_are_reported_without_their_content() {
         let failed = JSON.replace("Success", "AssumeRoleUnauthorizedAccess");
         let no_key = JSON.replace("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "");
         let no_end = JSON.replace("2026-01-01T06:00:00Z", "soon");

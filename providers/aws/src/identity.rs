@@ -162,7 +162,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_signed_document_is_told_apart() {
+    fn an_invalid_identity_document_is_reported_with_its_reason() {
         let other_json = rsa2048("{\"instanceId\": 1}");
         for (text, words) in [
             (

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_domain_is_that_of_the_region() {
+    fn the_private_dns_domain_follows_the_region() {
         for (region, domain) in [
             ("us-east-1", "ec2.internal"),
             ("us-east-2", "us-east-2.compute.internal"),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metadata_is_asked_for_a_name_only_where_it_matters() {
+    fn the_local_hostname_is_read_only_if_it_matters() {
         let needs = |policy, name| {
             let mut asked = false;
             let local = || {

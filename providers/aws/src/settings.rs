@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_of_the_table_are_those_in_force() {
+    fn table_defaults_match_the_effective_defaults() {
         let schema = settings(&[]);
         let default = |entry: Entry| entry.default_text().unwrap();
         assert_eq!(
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn another_choice_names_those_there_are() {
+    fn an_unknown_choice_error_lists_the_valid_choices() {
         let error = AwsPrincipal::read("instanceRole").unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -103,7 +103,7 @@ mod tests {
 
     /// Cases of AWS's signing test suite, by their names there.
     #[test]
-    fn signatures_are_those_of_awss_test_suite() {
+    fn signatures_match_the_aws_test_suite() {
         let digest = "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";
         let form = [
             ("content-length", "13"),

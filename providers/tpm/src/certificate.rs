@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_its_certificates_without_what_is_between_and_behind_them() {
+    fn a_stored_chain_is_parsed_without_padding_and_trailing_data() {
         let (first, second) = (der(1, 300), der(2, 500));
         for (between, behind) in [
             (&[][..], &[][..]),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_is_none() {
+    fn an_index_without_a_complete_certificate_has_none() {
         for stored in [
             &[][..],
             &[0x30, 0x82],

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_says_why_and_what_to_do() {
+    fn an_unusable_device_error_has_the_reason_and_a_remedy() {
         let permitted = "run the plugin as root, as the kubelet does, or in the group of the file; \
                          see that no sandbox (DeviceAllow=, a container) keeps devices from it";
         for (errno, what, remedy) in [
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tpm_says_what_it_is_instead() {
+    fn a_path_that_is_not_a_tpm_fails_with_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_explained_by_who_speaks() {
+    fn a_tpm_error_code_is_explained_by_its_layer() {
         for (code, words) in [
             (0x100, "was not started"),
             (0x101, "fails"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_for_another_tpm_is_no_trouble_of_this_one() {
+    fn a_challenge_for_another_tpm_is_invalid_evidence_not_a_device_error() {
         for error in [DeviceError::OtherChallenge, DeviceError::OtherKey] {
             assert_eq!(failure("x", &error).code(), Code::EvidenceInvalid);
         }

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_name_no_instance() {
+    fn an_invalid_zone_or_instance_id_is_refused() {
         for (zone, id) in [
             ("", "i-1"),
             ("a/b", "i-1"),

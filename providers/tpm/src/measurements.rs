@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_separator_alone_is_the_value_that_firmware_gives_it() {
+    fn a_register_with_only_a_separator_has_the_known_firmware_value() {
         let registers = after(Bank::Sha256, |_| vec![&[0; 4]]);
 
         // Registers 2, 3 and 6 of each machine without option ROMs.

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_of_the_table_are_those_in_force() {
+    fn table_defaults_match_the_effective_defaults() {
         let entries = [DEVICE.entry(), ENDORSEMENT_KEY.entry(), PCRS.entry()];
         let given = entries.map(|entry| (entry, entry.default_text().unwrap()));
         assert_eq!(settings(&given, None), settings(&[], None));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn another_endorsement_key_names_those_there_are() {
+    fn an_unknown_endorsement_key_error_lists_the_valid_choices() {
         let error = EndorsementKeyChoice::read("rsa-3072").unwrap_err();
 
         assert_eq!(

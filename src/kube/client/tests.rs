@@ -120,7 +120,7 @@ fn a_request_is_created_and_read_as_it_was_sent() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_told_from_a_refusal() {
+fn an_existing_name_is_not_an_error() {
     let server = ApiServer::start();
     let client = client(&server);
     let request = request();
@@ -130,7 +130,7 @@ fn a_name_that_is_taken_is_told_from_a_refusal() {
 }
 
 #[test]
-fn what_somebody_else_stored_under_the_name_is_not_ours() {
+fn a_foreign_request_under_the_same_name_is_not_accepted_as_own() {
     let request = request();
     for spec in [
         serde_json::json!({"signerName": "example.com/another"}),
@@ -148,14 +148,14 @@ fn what_somebody_else_stored_under_the_name_is_not_ours() {
 }
 
 #[test]
-fn a_request_that_is_not_there_is_none() {
+fn a_missing_request_is_not_an_error() {
     let server = ApiServer::start();
 
     assert_eq!(client(&server).get(NAME, soon()).unwrap(), None);
 }
 
 #[test]
-fn a_page_that_is_not_found_is_no_word_on_the_request() {
+fn an_html_404_is_not_a_missing_request() {
     let content_type = "text/html".to_owned();
     let fault = Fault::Answer {
         code: 404,
@@ -168,7 +168,7 @@ fn a_page_that_is_not_found_is_no_word_on_the_request() {
 }
 
 #[test]
-fn an_invalid_request_is_refused_with_the_servers_words() {
+fn an_invalid_request_is_refused_with_the_message_of_the_server() {
     let server = ApiServer::start();
     let error = client(&server)
         .create(csr("no request"), soon())
@@ -195,7 +195,7 @@ fn an_unknown_token_is_unauthorized() {
 }
 
 #[test]
-fn statuses_are_told_apart() {
+fn each_http_status_has_its_error_kind() {
     assert!(read_with(Fault::status(401), soon()).kind == ApiErrorKind::Unauthorized);
     assert!(read_with(Fault::status(403), soon()).kind == ApiErrorKind::Forbidden);
     assert!(read_with(Fault::status(422), soon()).kind == ApiErrorKind::Refused);
@@ -223,7 +223,7 @@ fn a_pause_that_the_server_asks_for_is_kept() {
 }
 
 #[test]
-fn what_may_pass_is_asked_again_and_a_decision_is_not() {
+fn temporary_errors_are_retried_and_decisions_are_not() {
     for fault in [
         Fault::Cut,
         Fault::status(429),
@@ -261,7 +261,7 @@ fn attempts_end_before_a_pause_that_is_longer_than_the_deadline() {
 }
 
 #[test]
-fn an_attempt_that_the_deadline_cuts_short_does_not_hide_the_error_before_it() {
+fn an_attempt_cut_off_by_the_deadline_keeps_the_previous_error() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::once(), Fault::status(502));
     server.inject(Route::get(), Times::always(), Fault::Hang);
@@ -281,7 +281,7 @@ fn a_redirect_of_the_api_server_is_not_followed() {
 }
 
 #[test]
-fn an_answer_that_is_no_object_is_an_error() {
+fn an_answer_that_is_not_the_object_is_an_error() {
     let error = read_with(Fault::not_json(), soon());
     assert!(
         is(&error, "is not the object that was asked for"),
@@ -316,7 +316,7 @@ fn a_hundred_megabytes_are_not_read() {
 }
 
 #[test]
-fn a_server_that_does_not_come_to_an_end_is_left_at_the_deadline() {
+fn a_server_that_never_finishes_its_answer_times_out() {
     let every = Duration::from_millis(50);
     for fault in [
         Fault::Hang,
@@ -342,7 +342,7 @@ fn a_clock_that_is_more_than_five_minutes_off_is_an_error_with_both_times() {
 }
 
 #[test]
-fn a_clock_that_is_less_than_five_minutes_off_is_good_enough() {
+fn a_clock_skew_under_five_minutes_is_accepted() {
     for seconds in [-240, 240] {
         let server = ApiServer::start();
         server.set_date_skew(seconds);
@@ -352,7 +352,7 @@ fn a_clock_that_is_less_than_five_minutes_off_is_good_enough() {
 }
 
 #[test]
-fn a_server_below_a_path_is_asked_below_it() {
+fn a_server_url_with_a_path_prefixes_every_request() {
     let server = ApiServer::start();
     let fields = EndpointFields {
         server: format!("{}/k8s/c1/", server.url()),

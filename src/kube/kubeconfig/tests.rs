@@ -83,7 +83,7 @@ fn the_current_contexts_cluster_and_user_are_read() {
 }
 
 #[test]
-fn the_ca_may_be_in_a_file_beside_the_kubeconfig() {
+fn a_ca_file_next_to_the_kubeconfig_is_read() {
     let setting = Setting::new().cluster("certificate-authority-data", Value::Null);
     let pem = setting.ca.certificate_pem().to_owned();
     let mut setting = setting.beside("ca.crt", &pem);
@@ -128,7 +128,7 @@ fn an_unreadable_file_is_named() {
 }
 
 #[test]
-fn the_endpoint_and_the_command_of_the_plugin_can_be_read_without_the_user() {
+fn the_endpoint_and_the_exec_command_are_readable_without_the_user() {
     let setting = Setting::new().user(json!({"exec": {"command": "/bin/true"}}));
     let expected = format!("/kubeconfig: user \"u1\": exec: {}", Refused::Exec);
     assert_eq!(setting.error(), expected);
@@ -194,7 +194,7 @@ fn the_exec_infos_cluster_is_checked_alike() {
 }
 
 #[test]
-fn only_the_plugin_of_the_current_user_gets_another_command() {
+fn only_the_exec_command_of_the_current_user_is_changed() {
     let old = "/opt/old/kubelet-authenticator-null";
     let new = "/usr/bin/kubelet-authenticator-null";
     let exec = json!({

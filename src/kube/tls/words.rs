@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_of_the_tls_library_is_in_a_common_fault() {
+    fn tls_errors_contain_no_library_names() {
         let of = |error: CertificateError| rustls::Error::InvalidCertificate(error);
         let other = |error: webpki::Error| {
             let error: std::sync::Arc<dyn Error + Send + Sync> = std::sync::Arc::new(error);

@@ -87,7 +87,7 @@ fn a_failure_comes_with_the_versions_that_would_do_and_the_challenge() {
 }
 
 #[test]
-fn a_certificate_that_is_no_text_names_its_field() {
+fn an_undecodable_certificate_is_reported_with_its_field() {
     for certificate in ["?".to_owned(), STANDARD.encode([0xff])] {
         let status = json!({
             "conditions": [condition("Approved", "True")], "certificate": certificate,
@@ -98,7 +98,7 @@ fn a_certificate_that_is_no_text_names_its_field() {
 }
 
 #[test]
-fn nothing_is_decided_without_a_status() {
+fn a_request_without_status_is_pending() {
     for status in [json!({}), json!({"conditions": null})] {
         assert_eq!(state(&status), Ok(CsrState::Pending));
     }

@@ -75,7 +75,7 @@ fn is_issued(waited: Result<Option<CsrObject>, ApiError>) -> bool {
 }
 
 #[test]
-fn an_enrolment_costs_one_create_and_one_watch() {
+fn an_enrollment_costs_one_create_and_one_watch() {
     let setting = pending();
 
     assert!(is_issued(
@@ -131,7 +131,7 @@ fn a_denial_and_a_failure_come_with_their_words() {
 }
 
 #[test]
-fn approval_without_a_certificate_is_no_end() {
+fn an_approval_without_a_certificate_does_not_end_the_wait() {
     let setting = pending();
     let waited = wait_while(&setting, 1, |server| {
         server.add_condition(NAME, "Approved", "Attested", "");
@@ -142,7 +142,7 @@ fn approval_without_a_certificate_is_no_end() {
 }
 
 #[test]
-fn a_certificate_without_approval_is_no_end() {
+fn a_certificate_without_approval_does_not_end_the_wait() {
     let (server, client, csr) = pending();
     server.set_certificate(NAME, server.ca_pem());
 
@@ -163,7 +163,7 @@ fn an_undecided_request_is_left_at_the_deadline() {
 }
 
 #[test]
-fn a_request_that_is_deleted_or_replaced_is_gone() {
+fn a_deleted_or_recreated_request_ends_the_wait() {
     let deleted = wait_while(&pending(), 1, |server| server.delete_csr(NAME));
     assert_eq!(deleted.unwrap(), None);
 
@@ -181,7 +181,7 @@ fn a_request_that_is_deleted_or_replaced_is_gone() {
 }
 
 #[test]
-fn a_watch_that_ends_or_is_cut_is_taken_up_again() {
+fn an_interrupted_watch_is_resumed() {
     for fault in [
         Fault::WatchEnd { after: 0 },
         Fault::WatchCut { after: 0 },
@@ -265,7 +265,7 @@ fn a_resumed_watch_goes_on_from_the_last_version() {
 }
 
 #[test]
-fn a_watch_that_is_forbidden_is_an_error_at_once() {
+fn a_forbidden_watch_fails_immediately() {
     for code in [401, 403] {
         let (server, client, csr) = pending();
         server.inject(Route::watch(), Times::always(), Fault::status(code));
@@ -291,7 +291,7 @@ fn a_watch_that_never_comes_up_is_an_error_at_the_deadline() {
 }
 
 #[test]
-fn resumes_become_rarer() {
+fn watch_resumes_back_off() {
     let (server, client, csr) = pending();
     server.inject(
         Route::watch(),

@@ -1,7 +1,7 @@
 use super::World;
 
 #[test]
-fn the_digest_tells_settings_apart() {
+fn the_digest_differs_for_different_settings() {
     let plain = World::new().file("").settings();
     let mut digests = vec![plain.digest("n")];
     for contents in [

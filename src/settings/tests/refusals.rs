@@ -88,7 +88,7 @@ fn a_removed_setting_is_refused_with_its_replacement_in_every_source() {
 }
 
 #[test]
-fn what_is_valid_beside_a_fault_is_read() {
+fn valid_settings_are_read_despite_invalid_ones() {
     for (contents, is_removed) in [
         ("nodeName: n1\nsignerName: a.b/c\naudience: a", true),
         ("nodeName: n1\nnodeNam: n2\naudience: a", false),

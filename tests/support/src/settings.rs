@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_option_has_the_words_of_its_key() {
+    fn an_option_name_is_derived_from_its_key() {
         for (key, expected) in [
             ("nodeName", "--node-name"),
             ("providerID", "--provider-id"),

@@ -31,7 +31,7 @@ fn join(name: &str) -> Kubelet {
 }
 
 #[test]
-fn a_stock_kubelet_joins_and_leaves_the_machine_as_it_was() {
+fn a_stock_kubelet_joins_and_leaves_no_changes_on_the_host() {
     let before = machine();
 
     drop(join("stock-1"));

@@ -40,7 +40,7 @@ fn openssl(message: &[u8], signer: &TestSigner) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn openssl_verifies_what_the_signer_signs_in_both_encodings() {
+fn openssl_verifies_signed_messages_in_ber_and_der() {
     let document = document().to_json();
     let message = SIGNER.message(document.as_bytes());
 

@@ -19,7 +19,7 @@ const HOLD: &str = "MACHINE_HOLD";
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(ControlPlane::start);
 
 #[test]
-fn nothing_of_a_machine_is_left_when_it_is_dropped() {
+fn a_dropped_machine_leaves_nothing_behind() {
     let before = host();
     let machine = Machine::builder(&CLUSTER, "machine-1").boot();
     let groups = control_groups(machine.pid());

@@ -126,7 +126,7 @@ fn started() -> Sts {
 }
 
 #[test]
-fn a_signed_call_is_answered_with_its_principal_in_the_shape_that_was_accepted() {
+fn a_signed_call_is_answered_with_its_principal_in_json_or_xml() {
     let sts = started();
     let call = Call::valid(&sts).sign();
 
@@ -152,7 +152,7 @@ fn a_signed_call_is_answered_with_its_principal_in_the_shape_that_was_accepted()
 }
 
 #[test]
-fn what_changes_after_it_was_signed_is_refused() {
+fn a_header_changed_after_signing_is_refused() {
     let sts = started();
     let valid = Call::valid(&sts).sign();
     let mut binding = valid.clone();
@@ -177,7 +177,7 @@ fn what_changes_after_it_was_signed_is_refused() {
 }
 
 #[test]
-fn each_refusal_has_its_code() {
+fn each_sts_refusal_has_its_error_code() {
     let sts = started();
     let valid = Call::valid(&sts);
     let mut unsigned = valid.clone();
@@ -250,7 +250,7 @@ fn each_refusal_has_its_code() {
 }
 
 #[test]
-fn age_has_the_words_of_aws() {
+fn age_errors_have_the_messages_of_aws() {
     let sts = started();
     let call = Call::valid(&sts).sign();
     for (clock, words) in [

@@ -46,7 +46,7 @@ fn qualifying_data(attest: &[u8]) -> &[u8] {
 }
 
 #[test]
-fn a_credential_is_opened_by_every_kind_of_endorsement_key_and_by_no_other() {
+fn only_the_matching_endorsement_key_opens_a_credential() {
     let another = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P256);
     for key in EndorsementKey::ALL {
         let machine = machine().with_endorsement_key(key);
@@ -131,7 +131,7 @@ fn keys_made_outside_the_tpm_lack_its_attributes() {
 }
 
 #[test]
-fn a_software_key_can_lie_about_itself() {
+fn a_software_key_can_claim_tpm_attributes() {
     let software = SoftwareKey::generate();
     let honest = with(AttestationKey::software(&software)).ak_public();
 

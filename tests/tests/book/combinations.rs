@@ -176,7 +176,7 @@ fn every_setting_belongs_to_one_subject() {
 }
 
 #[test]
-fn subjects_that_do_not_meet_say_why() {
+fn every_subject_has_a_reason_and_known_neighbors() {
     let page = page("combinations.md");
     let subjects = subjects(&page);
     let names: BTreeSet<&String> = subjects.iter().map(|subject| &subject.name).collect();

@@ -59,7 +59,7 @@ fn every_reason_and_value_in_the_guide_is_one_that_the_reference_explains() {
 const STATES: [&str; 3] = ["done", "partial", "not built"];
 
 #[test]
-fn every_feature_is_there_once_in_order_with_what_shows_it() {
+fn every_feature_is_listed_once_in_order_with_its_evidence() {
     let page = page("features.md");
     let rows = numbered(&page, "## The features");
 

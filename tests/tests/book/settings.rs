@@ -64,7 +64,7 @@ fn key(flag: &str) -> String {
 }
 
 #[test]
-fn the_page_of_settings_is_what_the_programs_say_and_the_example_of_a_file_has_each() {
+fn the_settings_page_matches_the_programs_and_has_every_example() {
     let path = repository().join("docs/settings.md");
     let table = settings();
     let stored = page("settings.md");

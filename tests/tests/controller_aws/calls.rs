@@ -12,7 +12,7 @@ fn called(service: &str, operation: &str, result: &str, count: usize) -> String 
 }
 
 #[test]
-fn calls_of_ec2_and_sts_are_counted_by_their_results_and_no_credential_is_told() {
+fn ec2_and_sts_calls_are_counted_by_result_without_credentials() {
     let diagnostics = Diagnostics::default();
     let world = World::with(|_, _, setup| setup.args(&diagnostics.arguments()));
     world.cloud.sts().inject(Times::once(), Fault::throttling());

@@ -202,7 +202,7 @@ fn a_file_that_cannot_be_used_is_named_with_its_option() {
 }
 
 #[test]
-fn an_endpoint_of_a_region_that_is_none_is_refused() {
+fn an_endpoint_for_an_unknown_region_is_refused() {
     let endpoint = "--aws-sts-endpoint=xx-west-1=sts.internal";
 
     let output = Files::listed(&json!({})).run(&[endpoint], &[]);

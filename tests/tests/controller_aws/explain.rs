@@ -57,7 +57,7 @@ fn outcomes(explanation: &Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn what_only_aws_can_say_is_skipped_and_the_document_is_checked() {
+fn explain_checks_the_document_and_skips_the_aws_calls() {
     let cloud = Cloud::start();
     let arguments = cloud.manager_arguments().into_iter();
     let signers = arguments

@@ -6,7 +6,7 @@ use kubelet_authenticator_tests::controller::reason_of;
 use crate::world::World;
 
 #[test]
-fn credentials_that_ended_between_metadata_and_sts_are_13_and_others_join() {
+fn credentials_expired_before_sts_exit_with_13_and_fresh_ones_join() {
     let world = World::start();
     world.expire_credentials();
 
@@ -23,7 +23,7 @@ fn credentials_that_ended_between_metadata_and_sts_are_13_and_others_join() {
 }
 
 #[test]
-fn each_way_to_fail_tells_no_credential_on_either_side() {
+fn no_failure_shows_a_credential_on_the_node_or_in_the_controller() {
     // Denied.
     let mut world = World::start();
     world.node.set("aws.nodeName", "instanceID");

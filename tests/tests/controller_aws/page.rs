@@ -130,7 +130,7 @@ const REASONS: [(&str, Case); 7] = [
 ];
 
 #[test]
-fn every_exit_code_of_the_page_is_what_the_plugin_ends_with() {
+fn the_plugin_exits_with_every_documented_code() {
     let rows = rows();
     let of_page: BTreeSet<i32> = rows
         .iter()
@@ -160,7 +160,7 @@ fn every_exit_code_of_the_page_is_what_the_plugin_ends_with() {
 }
 
 #[test]
-fn every_reason_of_the_page_is_what_a_request_is_denied_with() {
+fn every_documented_denial_reason_occurs() {
     let rows = rows();
     let of_page: BTreeSet<&str> = rows.iter().flat_map(|(first, _)| quoted(first)).collect();
     let tried: BTreeSet<&str> = REASONS.iter().map(|(reason, _)| *reason).collect();

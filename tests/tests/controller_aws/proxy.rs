@@ -34,7 +34,7 @@ fn hosts(cloud: &Cloud) -> [String; 2] {
 }
 
 #[test]
-fn sts_and_ec2_are_asked_by_way_of_it() {
+fn sts_and_ec2_are_called_through_the_environment_proxy() {
     for name in ["HTTPS_PROXY", "https_proxy"] {
         let (cloud, proxy) = (Cloud::start(), ConnectProxy::start());
 
@@ -52,7 +52,7 @@ fn sts_and_ec2_are_asked_by_way_of_it() {
 }
 
 #[test]
-fn what_is_excepted_is_asked_directly() {
+fn a_host_in_no_proxy_is_called_directly() {
     for name in ["NO_PROXY", "no_proxy"] {
         let (cloud, proxy) = (Cloud::start(), ConnectProxy::start());
         let environment = [

@@ -52,7 +52,7 @@ fn printed(output: Output) -> String {
 }
 
 #[test]
-fn the_checks_are_made_until_nobody_here_knows_the_answer() {
+fn explain_runs_the_checks_until_the_answer_is_unknown_offline() {
     let files = Files::new();
 
     let text = printed(explain(&files, &request(), &[]));
@@ -152,7 +152,7 @@ fn a_file_of_something_else_is_refused() {
 }
 
 #[test]
-fn what_others_have_written_does_not_rule_a_terminal() {
+fn control_characters_in_a_request_are_not_printed() {
     let files = Files::new();
     let mut request = request();
     request["spec"]["username"] = "system:node:n1\u{1b}[2J".into();
@@ -199,7 +199,7 @@ fn serving() -> Value {
 }
 
 #[test]
-fn an_address_out_of_the_ranges_of_the_settings_is_explained_with_its_denial() {
+fn an_address_outside_the_configured_ranges_is_explained_as_denied() {
     let files = Files::new();
     let explained = |ranges: &[&str]| {
         let spec = json!({"authorizedAttestors": ["insecure"], "servingAddressRanges": ranges});

@@ -98,7 +98,7 @@ impl Parts {
 }
 
 #[test]
-fn several_kubeconfigs_are_one_and_the_first_to_say_something_wins() {
+fn several_kubeconfigs_are_merged_like_in_kubectl() {
     let parts = Parts::new();
 
     // The API server in this process has no Cluster API: that it says so shows that it was asked.

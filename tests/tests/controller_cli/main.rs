@@ -169,7 +169,7 @@ fn outside_a_cluster_one_must_be_named() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2() {
+fn invalid_usage_exits_with_2() {
     for arguments in [
         &[][..],
         &["walk"],
@@ -262,7 +262,7 @@ fn a_kubeconfig_that_is_no_file_or_too_large_is_refused() {
 }
 
 #[test]
-fn a_key_of_another_ca_and_a_certificate_of_none_are_refused() {
+fn a_mismatched_ca_key_and_a_non_ca_certificate_are_refused() {
     let files = Files::new();
     let other = CertificateAuthority::new("kubernetes");
     fs::write(files.path("ca.key"), &other.pair().key_pem).unwrap();
@@ -275,7 +275,7 @@ fn a_key_of_another_ca_and_a_certificate_of_none_are_refused() {
 }
 
 #[test]
-fn a_kubeconfig_that_believes_anybody_is_refused() {
+fn a_kubeconfig_without_server_verification_is_refused() {
     let files = Files::new();
     let path = files.path("admin.kubeconfig");
     let kubeconfig = || {
@@ -323,7 +323,7 @@ fn second_name(list: &serde_json::Value) -> String {
 }
 
 #[test]
-fn the_log_is_text_unless_asked_otherwise_and_sigint_ends_it_well() {
+fn the_log_is_text_by_default_and_sigint_stops_the_controller() {
     let files = Files::new();
     let mut controller = files.start();
 
@@ -338,7 +338,7 @@ fn the_log_is_text_unless_asked_otherwise_and_sigint_ends_it_well() {
 }
 
 #[test]
-fn what_an_operator_must_know_is_said_at_the_start() {
+fn warnings_for_the_operator_are_logged_at_the_start() {
     let files = Files::new();
     CertificateAuthority::new("other")
         .pair()

@@ -20,7 +20,7 @@ fn assert_spec_refused(spec: &Value, words: &[&str]) {
 }
 
 #[test]
-fn a_wrong_field_of_the_settings_is_named_with_its_path() {
+fn an_invalid_field_in_the_settings_is_reported_with_its_path() {
     let with = |field: &str, value: Value| {
         let mut spec = json!({"authorizedAttestors": ["insecure"]});
         spec[field] = value;
@@ -197,7 +197,7 @@ fn changelog() -> String {
 }
 
 #[test]
-fn a_removed_option_is_an_error_that_names_what_to_write() {
+fn a_removed_option_is_an_error_with_its_replacement() {
     for (option, words) in [
         ("--attestor=aws", "spec:\n  authorizedAttestors: [aws]"),
         (

@@ -232,7 +232,7 @@ fn core_imports_attestation_and_has_no_client_no_runtime_and_no_clock() {
 }
 
 #[test]
-fn the_runtime_imports_core_attestation_and_the_signers_interface_and_no_cloud() {
+fn the_runtime_imports_only_its_own_interfaces_and_no_cloud_crate() {
     let workspace = Workspace::read();
 
     assert_eq!(
@@ -262,7 +262,7 @@ fn verifiers_import_the_controllers_libraries_and_attestation_only() {
 }
 
 #[test]
-fn external_signers_import_their_interface_alone_and_no_openssl() {
+fn external_signers_import_only_their_interface_and_no_openssl() {
     let workspace = Workspace::read();
 
     assert!(workspace.ours(SIGNER_API).is_empty());
@@ -409,7 +409,7 @@ fn no_suite_waits_for_time_to_pass() {
 }
 
 #[test]
-fn simulators_share_no_code_with_what_they_test() {
+fn simulators_share_no_code_with_the_programs_they_test() {
     let workspace = Workspace::read();
 
     let ours: Vec<_> = workspace.with_dev[SUPPORT]

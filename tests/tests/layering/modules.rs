@@ -204,7 +204,7 @@ fn first_page(sources: &Path) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_map_and_the_first_page_of_a_package_list_its_modules_which_import_only_those_above_them() {
+fn modules_match_the_map_and_import_only_modules_above_them() {
     for source in SOURCES {
         let sources = Workspace::read().root.join(source);
         let imports = imports(&sources);
@@ -238,7 +238,7 @@ fn the_map_and_the_first_page_of_a_package_list_its_modules_which_import_only_th
 }
 
 #[test]
-fn what_the_map_says_where_to_change_is_there() {
+fn every_place_in_the_change_map_exists() {
     let root = Workspace::read().root;
     let places = rows("architecture.md", "## Find the code for a change", 1);
     assert!(places.len() >= 30, "{places:?}");

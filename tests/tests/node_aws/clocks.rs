@@ -7,7 +7,7 @@ use crate::bed::Bed;
 const MINUTES: i64 = 10 * 60;
 
 #[test]
-fn a_clock_skew_of_ten_minutes_is_14_until_it_is_corrected() {
+fn a_clock_skew_of_10_minutes_exits_with_14_until_it_is_corrected() {
     for seconds in [-MINUTES, MINUTES] {
         let bed = Bed::new();
         bed.server.set_date_skew(seconds);

@@ -89,7 +89,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
 }
 
 #[test]
-fn a_metadata_service_that_does_not_give_evidence_is_5_in_time() {
+fn a_metadata_service_without_evidence_exits_with_5_in_time() {
     let beds: Vec<_> = faults()
         .into_iter()
         .map(|(route, fault, words)| {
@@ -119,7 +119,7 @@ fn a_metadata_service_that_does_not_give_evidence_is_5_in_time() {
 }
 
 #[test]
-fn with_a_credential_it_is_printed_within_five_seconds_whatever_the_metadata_does() {
+fn a_stored_credential_is_printed_in_5_seconds_despite_metadata_faults() {
     let beds: Vec<_> = faults()
         .into_iter()
         .map(|(route, fault, words)| {
@@ -162,7 +162,7 @@ fn a_redirect_of_the_metadata_service_is_not_followed() {
 }
 
 #[test]
-fn without_an_instance_profile_its_principal_is_5() {
+fn a_missing_instance_profile_exits_with_5() {
     let mut bed = Bed::new();
     bed.node.set("aws.principal", "instanceProfile");
     bed.imds.update(|instance| instance.profile = None);
@@ -174,7 +174,7 @@ fn without_an_instance_profile_its_principal_is_5() {
 }
 
 #[test]
-fn evidence_that_no_verifier_would_take_is_7() {
+fn evidence_that_no_verifier_accepts_exits_with_7() {
     let body = |text: &str| Fault::Body(text.as_bytes().to_vec());
     for (route, fault, words) in [
         (Route::rsa2048(), body("<html>"), "is not base64"),
@@ -205,7 +205,7 @@ fn evidence_that_no_verifier_would_take_is_7() {
 }
 
 #[test]
-fn a_role_that_would_lead_elsewhere_is_7() {
+fn an_invalid_role_name_exits_with_7() {
     for role in ["../../user-data", "a/b", "a b", &"a".repeat(65)] {
         let mut bed = Bed::new();
         bed.node.set("aws.principal", "instanceProfile");
@@ -219,7 +219,7 @@ fn a_role_that_would_lead_elsewhere_is_7() {
 }
 
 #[test]
-fn a_document_that_is_too_large_is_7() {
+fn an_oversized_document_exits_with_7() {
     let bed = Bed::new();
     bed.set_document(&Document {
         billing_products: vec!["bp-1".repeat(6000)],
@@ -232,7 +232,7 @@ fn a_document_that_is_too_large_is_7() {
 }
 
 #[test]
-fn evidence_that_is_too_large_is_7() {
+fn oversized_evidence_exits_with_7() {
     // The text may have 24 KiB, and JSON escapes each of its newlines.
     let bed = Bed::new();
     bed.imds.update(|instance| {

@@ -57,7 +57,7 @@ fn a_join_with_an_instance_profile_costs_a_read_more() {
 }
 
 #[test]
-fn its_request_is_of_the_instance_in_the_signed_document() {
+fn the_request_matches_the_signed_document() {
     let bed = Bed::new();
 
     bed.run().succeeded();
@@ -138,7 +138,7 @@ fn in_every_partition_the_proof_is_for_the_regions_own_sts() {
 }
 
 #[test]
-fn a_proxy_of_the_environment_is_not_asked() {
+fn the_environment_proxy_is_not_used_for_the_metadata_service() {
     let mut bed = Bed::new();
     for variable in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
         bed.node.set_env(variable, "http://127.0.0.1:1");
@@ -148,7 +148,7 @@ fn a_proxy_of_the_environment_is_not_asked() {
 }
 
 #[test]
-fn a_provider_id_that_is_set_and_another_is_3() {
+fn a_configured_provider_id_that_does_not_match_exits_with_3() {
     let mut bed = Bed::new();
     bed.node
         .set("providerID", "aws:///eu-west-1a/i-0123456789abcdef1");
@@ -159,7 +159,7 @@ fn a_provider_id_that_is_set_and_another_is_3() {
 }
 
 #[test]
-fn a_dry_run_shows_neither_token_nor_signature_unless_asked_to() {
+fn a_dry_run_hides_the_token_and_the_signature_by_default() {
     let bed = Bed::new();
     let evidence = |arguments: &[&str]| {
         let run = bed.node.command(arguments).succeeded();

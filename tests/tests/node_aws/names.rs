@@ -29,7 +29,7 @@ fn a_name_that_the_cloud_gives_is_the_nodes() {
 }
 
 #[test]
-fn another_name_is_15_and_nothing_is_submitted() {
+fn a_wrong_node_name_exits_with_15_before_any_request() {
     for (name, policy, expected) in [
         ("ip-10-0-0-1", "hostname", NAME),
         ("i-0123456789abcdef1", "hostname", NAME),
@@ -68,7 +68,7 @@ fn in_every_network_the_names_that_ec2_reports_are_accepted() {
 }
 
 #[test]
-fn a_name_in_the_domain_of_dhcp_options_is_15_and_the_remedy_is_accepted() {
+fn a_dhcp_domain_name_exits_with_15_and_the_suggested_name_joins() {
     for domain in ["corp.test", "corp.test.", "corp.test other.test"] {
         let network = Network::Domain(domain);
         let bed = called("ip-10-0-0-1.corp.test", "hostname");

@@ -24,7 +24,7 @@ fn each_renewal_brings_evidence_of_its_own() {
 }
 
 #[test]
-fn evidence_rests_in_the_pending_request_and_is_gone_with_it() {
+fn evidence_is_stored_only_in_the_pending_request() {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);
     bed.node.set("timeLimit", "3");

@@ -169,7 +169,7 @@ fn no_secret_that_is_anywhere_is_in_the_bundle() {
 }
 
 #[test]
-fn the_manifest_says_what_is_in_the_bundle_and_what_is_missing() {
+fn the_manifest_lists_the_contents_and_the_missing_files() {
     let (_server, mut node) = joined();
     node.set_env("PATH", node.scratch().directory("bin"));
     let missing = node.scratch().join("kubelet.conf");

@@ -44,7 +44,7 @@ fn table(node: &Node, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_key_beside_a_certificate_is_judged_and_not_shown() {
+fn a_private_key_in_the_store_is_checked_and_not_shown() {
     let (_server, node) = joined();
     let (_other, other) = joined();
     let read = |node: &Node| fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
@@ -77,7 +77,7 @@ fn a_key_beside_a_certificate_is_judged_and_not_shown() {
 }
 
 #[test]
-fn bad_input_is_named_with_the_fault_and_what_to_give() {
+fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
     let (_server, node) = node();
     let csr = r#"{"kind": "CertificateSigningRequest", "metadata": {"name": "x"}, "spec": {"signerName": "a.b/c", "request": "?"}}"#;
     for (object, text, what, remedy) in [
@@ -233,7 +233,7 @@ fn a_list_in_yaml_has_each_request_with_its_conditions() {
 }
 
 #[test]
-fn the_evidence_of_an_instance_without_what_is_secret() {
+fn the_evidence_from_an_instance_is_shown_without_secrets() {
     let (server, node, _imds) = instance();
     let shown = node
         .command(&["csr", "--dry-run", "--show-secrets"])
@@ -388,7 +388,7 @@ Lock                free
 }
 
 #[test]
-fn a_store_with_a_pending_request_or_a_file_of_no_use_says_so() {
+fn inspect_shows_a_pending_request_and_unusable_files() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
     node.set("timeLimit", "3");

@@ -125,7 +125,7 @@ fn a_failure_a_back_off_and_a_pending_request_are_in_the_metrics() {
 }
 
 #[test]
-fn a_textfile_is_replaced_as_a_whole_and_everybody_may_read_it() {
+fn a_textfile_is_replaced_atomically_and_is_world_readable() {
     let (_server, node) = joined();
     let folder = node.scratch().directory("collector");
     let file = folder.join("kubelet_authenticator.prom");

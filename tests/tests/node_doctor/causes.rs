@@ -32,7 +32,7 @@ fn an_expired_bootstrap_token() {
 }
 
 #[test]
-fn a_bootstrap_kubeconfig_that_is_gone_after_the_certificate_ended() {
+fn a_missing_bootstrap_kubeconfig_after_expiry_is_reported() {
     let bed = Bed::joined();
     let ended = Contents::client(Subject::node(NODE)).expired();
     let pair = bed.server.authority().issue(&ended);
@@ -102,7 +102,7 @@ fn a_request_that_is_approved_and_never_issued() {
 }
 
 #[test]
-fn another_node_name_than_the_certificates() {
+fn a_node_name_that_does_not_match_the_certificate_is_reported() {
     let mut bed = Bed::joined();
     bed.node.set("nodeName", "n2");
 
@@ -268,7 +268,7 @@ fn a_certificate_that_is_revoked() {
 }
 
 #[test]
-fn a_disk_of_another_machine() {
+fn a_disk_from_another_machine_is_reported() {
     let bed = Bed::joined();
     bed.node.change("origin.json", |origin| {
         origin["bootId"] = "of-another".into();

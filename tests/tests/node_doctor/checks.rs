@@ -108,7 +108,7 @@ fn a_kubelets_kubeconfig_with_too_many_ca_certificates_fails() {
 }
 
 #[test]
-fn a_kubelets_kubeconfig_that_does_not_run_the_plugin_well() {
+fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
     let bed = Bed::joined();
     let path = bed.kubelet_kubeconfig();
     let good = fs::read_to_string(&path).unwrap();
@@ -212,7 +212,7 @@ fn a_kubelet_of_another_cluster_than_the_store() {
 }
 
 #[test]
-fn a_lock_that_is_held_is_told_with_its_holder() {
+fn a_held_lock_is_reported_with_its_holder() {
     let bed = Bed::new();
     let gate = bed.server.hold(Route::create(), Step::Received);
     let holder = bed.node.start(&[]);
@@ -249,7 +249,7 @@ fn a_file_system_that_takes_no_writes() {
 }
 
 #[test]
-fn without_root_what_only_root_reads_is_skipped() {
+fn checks_that_need_root_are_skipped_without_root() {
     let mut bed = Bed::joined();
     for path in [bed.kubelet_kubeconfig(), bed.bootstrap_kubeconfig()] {
         set_mode(&path, 0o600);
@@ -310,7 +310,7 @@ fn files(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32, i64, i64)> {
 }
 
 #[test]
-fn nothing_changes() {
+fn doctor_changes_nothing() {
     let bed = Bed::joined();
     set_mode(&bed.node.file("kubelet-client.pem"), 0o644);
     let (before, requests) = (files(&bed.node.state()), bed.server.requests().len());
@@ -332,7 +332,7 @@ fn nothing_changes() {
 }
 
 #[test]
-fn a_store_that_is_not_there_stays_so() {
+fn doctor_does_not_create_a_missing_store() {
     let bed = Bed::new();
 
     let examined = bed.first_failing("certificate", "no certificate is stored", "run `renew`");
@@ -357,7 +357,7 @@ fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
 }
 
 #[test]
-fn a_token_that_tells_its_end() {
+fn the_expiry_of_a_jwt_bootstrap_token_is_shown() {
     let bed = Bed::joined();
     let claims = "eyJleHAiOjQxMDI0NDQ4MDB9";
     bed.server.add_token("e30", &format!("{claims}.sig"));

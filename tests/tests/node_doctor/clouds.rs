@@ -205,7 +205,7 @@ fn follow(commands: &[String], machine: &TpmMachine, certificate: &[u8]) {
 }
 
 #[test]
-fn a_certificate_stored_as_the_cure_or_the_page_says_is_read() {
+fn a_certificate_stored_with_the_documented_commands_is_read() {
     let (mut bed, machine) = tpm_machine();
     bed.node.set("tpm.endorsementKey", "ecc-p256");
     let machine = machine.with_endorsement_key(EndorsementKey::P256);

@@ -13,7 +13,7 @@ fn identity(node: &Node) -> Value {
 }
 
 #[test]
-fn a_machine_without_proof_is_what_the_settings_say() {
+fn the_identity_of_a_machine_without_evidence_comes_from_the_settings() {
     let server = ApiServer::start();
     let mut node = Node::new(INSECURE, &server);
 
@@ -36,7 +36,7 @@ Node         n1
 }
 
 #[test]
-fn an_instance_is_what_its_metadata_say() {
+fn the_identity_of_an_instance_comes_from_its_metadata() {
     let (bed, _imds) = instance();
 
     let table = bed.node.command(&["identify"]).succeeded().stdout;

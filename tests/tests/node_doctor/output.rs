@@ -160,7 +160,7 @@ fn the_page_has_no_other_checks_than_doctor() {
 }
 
 #[test]
-fn in_a_terminal_the_plugin_says_what_it_is_and_what_to_try() {
+fn the_plugin_in_a_terminal_explains_itself_and_suggests_commands() {
     let output = Command::new("script")
         .args(["--quiet", "--return", "--command"])
         .arg(program(NULL))

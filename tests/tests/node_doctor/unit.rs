@@ -62,7 +62,7 @@ fn properties(kubelet: &Kubelet, environment: &str) -> String {
 }
 
 #[test]
-fn a_kubelet_that_passes_the_plugin_over_is_found_by_its_arguments() {
+fn a_kubelet_that_bypasses_the_plugin_is_reported() {
     let bed = Bed::joined();
     let environment = bed
         .node
@@ -104,7 +104,7 @@ fn a_kubelet_that_passes_the_plugin_over_is_found_by_its_arguments() {
 }
 
 #[test]
-fn a_kubelet_with_another_name_than_the_certificate_is_found_by_its_arguments() {
+fn a_kubelet_name_that_differs_from_the_certificate_is_reported() {
     let mut bed = Bed::joined();
     bed.node.unset("nodeName");
     let kubelet = Kubelet::start("--hostname-override=n2 --rotate-certificates=false");
@@ -215,7 +215,7 @@ fn hang_systemd(bed: &Bed) {
 }
 
 #[test]
-fn a_systemd_that_hangs_leaves_time_for_an_api_server_that_does_not_answer() {
+fn a_hanging_systemd_leaves_time_for_a_hanging_api_server() {
     let bed = Bed::joined();
     hang_systemd(&bed);
     bed.server

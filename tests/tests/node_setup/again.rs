@@ -33,7 +33,7 @@ fn setup_stays_when_kubeadm_removes_its_bootstrap_kubeconfig() {
 }
 
 #[test]
-fn a_bootstrap_kubeconfig_that_stays_is_not_taken_over_again() {
+fn an_unchanged_bootstrap_kubeconfig_is_not_copied_again() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -66,7 +66,7 @@ fn a_bootstrap_kubeconfig_that_stays_is_not_taken_over_again() {
 }
 
 #[test]
-fn a_kubelet_that_is_set_up_stays_so_whatever_fails() {
+fn a_configured_kubelet_stays_configured_after_any_failure() {
     let server = issuing();
     let mut host = Host::joining(&server);
     host.setup().succeeded();
@@ -113,7 +113,7 @@ fn setup_follows_a_plugin_that_was_moved() {
 }
 
 #[test]
-fn a_kubeconfig_with_the_plugins_bare_name_is_left_alone() {
+fn a_kubeconfig_with_the_bare_plugin_name_is_not_changed() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -129,7 +129,7 @@ fn a_kubeconfig_with_the_plugins_bare_name_is_left_alone() {
 }
 
 #[test]
-fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
+fn a_machine_that_joins_again_and_was_revoked_enrolls_with_its_new_token() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -157,7 +157,7 @@ fn a_machine_that_joins_again_and_was_revoked_enrols_with_its_new_token() {
 }
 
 #[test]
-fn a_cluster_that_has_another_address_since_is_asked_at_that() {
+fn a_changed_cluster_address_is_used_for_the_next_request() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -174,7 +174,7 @@ fn a_cluster_that_has_another_address_since_is_asked_at_that() {
 }
 
 #[test]
-fn a_machine_that_joins_another_cluster_forgets_the_first() {
+fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
     let (first, second) = (issuing(), issuing());
     let host = Host::joining(&first);
     host.setup().succeeded();

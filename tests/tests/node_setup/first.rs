@@ -13,7 +13,7 @@ use kubelet_authenticator_tests::steps;
 use crate::bed::{Host, issuing, mode_of};
 
 #[test]
-fn setup_takes_over_from_kubeadm_join_and_enrols() {
+fn setup_after_kubeadm_join_configures_the_kubelet_and_enrolls() {
     let server = issuing();
     let host = Host::joining(&server);
 
@@ -56,7 +56,7 @@ fn a_bootstrap_kubeconfig_with_too_many_ca_certificates_is_refused() {
 }
 
 #[test]
-fn what_a_bootstrap_kubeconfig_says_of_the_cluster_is_taken_over() {
+fn setup_copies_the_cluster_settings_from_the_bootstrap_kubeconfig() {
     let server = issuing();
     let name = "kubernetes.default.svc";
     let proxied = "http://user:pa\"55 @proxy.example:3128";
@@ -127,7 +127,7 @@ fn a_setup_killed_after_any_step_is_finished_by_the_kubelets_next_start() {
 }
 
 #[test]
-fn where_there_is_nothing_to_take_over_setup_does_nothing() {
+fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
     let server = issuing();
     let own = |server: &ApiServer| {
         server
@@ -180,7 +180,7 @@ fn where_there_is_nothing_to_take_over_setup_does_nothing() {
 }
 
 #[test]
-fn a_machine_without_a_name_yet_is_set_up_and_enrols_later() {
+fn a_machine_without_a_name_yet_is_set_up_and_enrolls_later() {
     let server = issuing();
     let host = Host::joining(&server);
     let flags = fs::read_to_string(host.kubeadm_flags()).unwrap();
@@ -198,7 +198,7 @@ fn a_machine_without_a_name_yet_is_set_up_and_enrols_later() {
 }
 
 #[test]
-fn a_machine_that_is_refused_says_why_and_its_kubelet_goes_on_trying() {
+fn a_refused_machine_shows_the_reason_and_its_kubelet_keeps_trying() {
     let server = ApiServer::start();
     server.set_signer(Signer::deny(
         "MachineUnknown",
@@ -227,7 +227,7 @@ fn a_machine_that_is_refused_says_why_and_its_kubelet_goes_on_trying() {
 }
 
 #[test]
-fn what_cannot_be_set_up_is_left_to_kubeadm_and_says_why() {
+fn a_node_that_cannot_be_set_up_is_left_to_kubeadm_with_the_reason() {
     let server = issuing();
     let exec = |file: File| {
         file.exec(
@@ -277,7 +277,7 @@ fn what_cannot_be_set_up_is_left_to_kubeadm_and_says_why() {
 }
 
 #[test]
-fn a_node_that_joined_before_is_taken_over_once_it_has_enrolled() {
+fn an_adopted_node_is_configured_only_after_it_enrolls() {
     let server = ApiServer::start();
     server.set_signer(Signer::deny("AdoptionRefused", "ask the operator"));
     let host = Host::new(NULL, &server);

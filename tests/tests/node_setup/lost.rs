@@ -42,7 +42,7 @@ fn a_lost_or_empty_kubeconfig_is_restored_from_the_store() {
 }
 
 #[test]
-fn a_kubeconfig_is_restored_beside_a_bootstrap_kubeconfig_that_cannot_be_used() {
+fn a_kubeconfig_is_restored_despite_an_invalid_bootstrap_kubeconfig() {
     let host = set_up();
     let conf = host.conf();
     fs::remove_file(host.kubelet_conf()).unwrap();
@@ -70,7 +70,7 @@ fn a_kubeconfig_before_the_first_certificate_is_restored_too() {
 }
 
 #[test]
-fn an_invalid_or_unreadable_kubeconfig_fails_and_the_environment_file_stays() {
+fn an_invalid_kubeconfig_fails_and_the_environment_file_is_kept() {
     for make in [
         (|host: &Host| fs::write(host.kubelet_conf(), "users: [").unwrap()) as fn(&Host),
         |host| fs::write(host.kubelet_conf(), "kind: Config\n").unwrap(),

@@ -78,7 +78,7 @@ fn a_name_without_a_certificate_yields_to_an_override_that_is_set_late() {
 }
 
 #[test]
-fn a_pending_request_under_another_name_is_given_up_unless_it_is_approved() {
+fn a_pending_request_for_another_name_is_dropped_unless_approved() {
     for is_approved in [false, true] {
         let server = issuing();
         let mut host = Host::named(&server, "first");
@@ -115,7 +115,7 @@ fn a_pending_request_under_another_name_is_given_up_unless_it_is_approved() {
 }
 
 #[test]
-fn a_name_other_than_the_certificates_fails_in_setup_and_plugin_until_the_hint_is_followed() {
+fn a_changed_node_name_fails_until_the_hint_is_followed() {
     let flag = |name: &str| format!("--hostname-override={name}");
     let server = issuing();
     let mut host = Host::named(&server, "first");
@@ -156,7 +156,7 @@ fn a_name_other_than_the_certificates_fails_in_setup_and_plugin_until_the_hint_i
 }
 
 #[test]
-fn a_host_name_other_than_the_certificates_is_a_warning_of_setup() {
+fn a_host_name_that_differs_from_the_certificate_is_a_setup_warning() {
     let server = issuing();
     let mut host = Host::named(&server, "first");
     host.setup().succeeded();

@@ -10,7 +10,7 @@ use kubelet_authenticator_tests::program;
 use crate::bed::{Host, issuing};
 
 #[test]
-fn the_plugin_of_another_provider_is_refused_until_the_printed_command_is_run() {
+fn a_plugin_for_another_provider_is_refused_until_it_is_replaced() {
     let server = issuing();
     let host = Host::new(NULL, &server);
     server.kubeconfig().write(&host.from());
@@ -64,7 +64,7 @@ fn the_plugin_of_another_provider_is_refused_until_the_printed_command_is_run() 
 }
 
 #[test]
-fn a_script_with_the_name_of_the_plugin_is_the_plugins() {
+fn a_wrapper_script_with_the_plugin_name_counts_as_the_plugin() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();

@@ -171,7 +171,7 @@ fn a_control_plane_has_time_for_its_certificate() {
 }
 
 #[test]
-fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
+fn a_cluster_class_gets_its_missing_lists_and_a_provider_variable() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
     let rendered = |words: &[&str]| -> Value {
@@ -265,7 +265,7 @@ fn a_class_gets_what_it_lacks_and_its_variable_names_the_plugins_provider() {
 const EC2_NAME: &str = r#"{{ ds.meta_data.local_hostname.split(".")[0] }}.{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#;
 
 #[test]
-fn on_ec2_a_node_is_called_as_ec2_reports_it_if_cloud_init_reads_the_template() {
+fn on_ec2_the_node_name_comes_from_ec2_unless_ignition_is_used() {
     let server = ApiServer::start();
     let node = Node::new("kubelet-authenticator-aws", &server);
     let rendered = |words: &[&str]| -> Value {

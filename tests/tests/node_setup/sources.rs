@@ -106,7 +106,7 @@ fn setup_and_kubelet_agree_on_arguments_in_a_unit_of_systemd() {
 }
 
 #[test]
-fn setup_and_kubelet_agree_on_the_provider_id_of_the_kubelets_configuration() {
+fn setup_and_kubelet_agree_on_the_provider_id_from_the_kubelet_config() {
     let file = "kind: KubeletConfiguration\nproviderID: test:///worker-1\n";
     let named = format!("KUBELET_EXTRA_ARGS={NAME}\n");
     agree(|host| {

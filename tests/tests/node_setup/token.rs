@@ -47,7 +47,7 @@ fn a_new_bootstrap_kubeconfig_is_taken_over_without_a_certificate() {
 }
 
 #[test]
-fn a_new_bootstrap_kubeconfig_is_taken_over_without_kubeadms_arguments_too() {
+fn a_new_bootstrap_kubeconfig_is_copied_without_kubeadm_flags_too() {
     let (server, mut host) = expired();
     fs::remove_file(host.kubeadm_flags()).unwrap();
     server.kubeconfig().token(NEW).write(&host.from());
@@ -75,7 +75,7 @@ fn a_new_token_in_the_file_of_a_bootstrap_kubeconfig_is_taken_over() {
 }
 
 #[test]
-fn a_new_token_in_the_plugins_bootstrap_kubeconfig_stays_although_kubeadms_remains() {
+fn a_new_token_in_the_copied_bootstrap_kubeconfig_is_kept() {
     let (server, mut host) = expired();
     // The hint, followed literally.
     server.kubeconfig().token(NEW).write(&host.bootstrap());
@@ -87,7 +87,7 @@ fn a_new_token_in_the_plugins_bootstrap_kubeconfig_stays_although_kubeadms_remai
 }
 
 #[test]
-fn a_new_bootstrap_kubeconfig_is_taken_over_if_the_certificate_has_expired() {
+fn a_new_bootstrap_kubeconfig_is_copied_if_the_certificate_expired() {
     let server = issuing();
     let mut host = Host::named(&server, "worker-1");
     host.setup().succeeded();
@@ -138,7 +138,7 @@ fn a_new_bootstrap_kubeconfig_is_left_while_the_certificate_is_accepted() {
 }
 
 #[test]
-fn a_copy_of_an_earlier_release_is_replaced_by_a_newer_bootstrap_kubeconfig() {
+fn a_copy_from_an_earlier_release_is_replaced_by_a_newer_kubeconfig() {
     let (server, mut host) = expired();
     let copy = fs::read_to_string(host.bootstrap()).unwrap();
     fs::write(host.bootstrap(), copy.split_once('\n').unwrap().1).unwrap();
@@ -148,7 +148,7 @@ fn a_copy_of_an_earlier_release_is_replaced_by_a_newer_bootstrap_kubeconfig() {
 }
 
 #[test]
-fn a_bootstrap_kubeconfig_for_a_cluster_with_another_ca_joins_that() {
+fn a_bootstrap_kubeconfig_with_a_different_ca_joins_that_cluster() {
     let (_first, mut host) = expired();
     let second = issuing();
     second.kubeconfig().write(&host.from());

@@ -56,7 +56,7 @@ fn versions(bed: &Bed) -> Vec<String> {
 }
 
 #[test]
-fn a_tpm_with_authorities_of_its_own_joins_where_its_makers_root_is_required() {
+fn a_tpm_with_its_own_authorities_joins_under_a_required_root() {
     // Intel's TPMs store the certificate nearest to the root first.
     let (mut bed, maker) = with_chain(|chain| chain.reverse());
     bed.verifier = Some(requiring(&maker));
@@ -72,7 +72,7 @@ fn a_tpm_with_authorities_of_its_own_joins_where_its_makers_root_is_required() {
 }
 
 #[test]
-fn a_controller_that_reads_the_former_version_alone_gets_it_without_the_authorities() {
+fn a_v1_controller_gets_evidence_without_the_authorities() {
     let (mut bed, _) = with_chain(|_| {});
     bed.versions = &["v1"];
 
@@ -85,7 +85,7 @@ fn a_controller_that_reads_the_former_version_alone_gets_it_without_the_authorit
 }
 
 #[test]
-fn an_answer_has_the_version_that_was_challenged_though_another_run_gives_it() {
+fn an_answer_keeps_the_version_of_its_challenge_across_runs() {
     let mut bed = Bed::new();
     bed.versions = &["v1"];
     let proxy = TpmProxy::before(&bed.tpm);

@@ -72,7 +72,7 @@ fn a_machine_keeps_its_kind_of_endorsement_key_until_reset() {
 }
 
 #[test]
-fn a_machine_that_something_else_names_keeps_its_kind_of_endorsement_key_too() {
+fn a_machine_with_another_provider_id_keeps_its_endorsement_key_kind() {
     let mut bed = with_rsa_alone();
     bed.node.set("providerID", "vsphere://4210");
     let rsa = bed.trusted.clone();

@@ -37,7 +37,7 @@ fn faulty(commands: Commands, fault: Fault) -> (Bed, TpmProxy) {
 }
 
 #[test]
-fn a_tpm_that_refuses_is_6_with_what_to_do() {
+fn a_tpm_error_exits_with_6_and_a_remedy() {
     let all = Commands::All;
     let create = Commands::One(command::CREATE_PRIMARY);
     for (commands, code, words, remedy) in [
@@ -59,7 +59,7 @@ fn a_tpm_that_refuses_is_6_with_what_to_do() {
 }
 
 #[test]
-fn a_tpm_that_hangs_is_6_at_the_deadline() {
+fn a_hanging_tpm_exits_with_6_at_the_deadline() {
     let hangs_at = |command| {
         let (bed, _proxy) = faulty(Commands::One(command), Fault::Hang);
 
@@ -104,7 +104,7 @@ fn renew(bed: &Bed) -> Option<i32> {
 }
 
 #[test]
-fn a_tpm_that_hangs_does_not_take_a_credential_away() {
+fn a_hanging_tpm_keeps_the_stored_credential() {
     let (mut bed, proxy) = faulty(Commands::One(command::QUOTE), Fault::Hang);
     proxy.clear_faults();
     bed.old = true;
@@ -119,7 +119,7 @@ fn a_tpm_that_hangs_does_not_take_a_credential_away() {
 }
 
 #[test]
-fn a_challenge_for_another_tpm_is_7_and_is_not_kept() {
+fn a_challenge_for_another_tpm_exits_with_7_and_is_not_stored() {
     let mut bed = Bed::new();
     let other = TpmMachine::new(Arc::new(Swtpm::start()), EndorsementKey::P384);
     let own = std::mem::replace(&mut bed.trusted, other.ek_public());
@@ -153,7 +153,7 @@ fn limited_to(tasks: u32, bed: &mut Bed) {
 }
 
 #[test]
-fn a_plugin_that_cannot_start_a_thread_ends_with_6() {
+fn a_plugin_that_cannot_start_a_thread_exits_with_6() {
     let (mut bed, _proxy) = faulty(Commands::All, Fault::Hang);
     // Its two threads, and the program that accesses the TPM.
     limited_to(3, &mut bed);
@@ -164,7 +164,7 @@ fn a_plugin_that_cannot_start_a_thread_ends_with_6() {
 }
 
 #[test]
-fn a_machine_without_a_tpm_is_6_with_what_to_do() {
+fn a_machine_without_a_tpm_exits_with_6_and_the_reason() {
     let mut bed = Bed::new();
     bed.node.unset("tpm.tcti");
     // A socket cannot be opened as a file, not even by root.
@@ -218,7 +218,7 @@ fn loader(program: &[u8]) -> String {
 }
 
 #[test]
-fn what_does_not_load_is_6_with_what_to_install() {
+fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
     let packages = "libtss2-esys-3.0.2-0";
     let loader = loader(&std::fs::read(program(DEVICE)).unwrap());
     let no_loader = format!("{}?", &loader[..loader.len() - 1]);
@@ -253,7 +253,7 @@ fn what_does_not_load_is_6_with_what_to_install() {
 }
 
 #[test]
-fn what_speaks_to_the_tpm_ends_with_the_plugin() {
+fn the_device_program_ends_with_the_plugin() {
     let (mut bed, proxy) = faulty(Commands::All, Fault::Hang);
     let kept = bed.node.scratch().join("pid");
     let script = format!(

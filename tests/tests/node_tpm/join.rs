@@ -56,7 +56,7 @@ fn a_machine_joins_by_two_requests_with_one_key_and_one_quote() {
 }
 
 #[test]
-fn a_machine_that_nothing_else_names_is_named_by_its_endorsement_key() {
+fn a_machine_without_another_id_is_named_by_its_endorsement_key() {
     for (setting, key) in [
         ("rsa-2048", EndorsementKey::Rsa2048),
         ("ecc-p256", EndorsementKey::P256),
@@ -91,7 +91,7 @@ fn verifier() -> TpmVerifier {
 }
 
 #[test]
-fn the_verifier_takes_what_the_plugin_sends() {
+fn the_verifier_accepts_the_evidence_from_the_plugin() {
     for key in ["rsa-2048", "ecc-p256", "ecc-p384"] {
         let mut bed = Bed::new();
         bed.node.set("tpm.endorsementKey", key);
@@ -120,7 +120,7 @@ fn a_machine_whose_only_strong_bank_is_sha384_joins() {
 }
 
 #[test]
-fn a_name_that_is_set_counts_more_than_the_tpms() {
+fn a_configured_provider_id_overrides_the_tpm_digest() {
     let mut bed = Bed::new();
     bed.node.set("providerID", "vsphere://4210");
 
@@ -130,7 +130,7 @@ fn a_name_that_is_set_counts_more_than_the_tpms() {
 }
 
 #[test]
-fn an_instance_of_ec2_goes_by_its_own_name() {
+fn an_ec2_instance_has_its_instance_provider_id() {
     let imds = Imds::start(Instance::new(
         "eu-west-1",
         "eu-west-1a",

@@ -56,7 +56,7 @@ fn a_renewal_that_a_slow_tpm_stretches_over_runs_ends() {
 }
 
 #[test]
-fn a_tpm_is_asked_again_in_another_boot_and_under_other_settings() {
+fn the_tpm_is_read_again_after_a_reboot_or_a_settings_change() {
     let changes: [fn(&mut Node); 2] = [
         |node| {
             node.change("pending.json", |pending| {
@@ -77,7 +77,7 @@ fn a_tpm_is_asked_again_in_another_boot_and_under_other_settings() {
 }
 
 #[test]
-fn a_stored_name_that_is_not_the_tpms_is_not_attested() {
+fn a_stored_provider_id_of_another_tpm_is_not_attested() {
     let (bed, proxy) = answered(Fault::Hang);
     let right = bed.sent()[0].provider_id.clone();
     let other = format!("tpm://{}", "0".repeat(64));

@@ -95,7 +95,7 @@ fn the_chart_is_the_manifests_object_by_object_without_the_namespace() {
 }
 
 #[test]
-fn helm_has_nothing_to_say_of_the_chart_and_refuses_values_that_are_none() {
+fn the_chart_passes_helm_lint_and_rejects_invalid_values() {
     let output = helm(&["lint", "--strict", &chart()]);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{printed}");
@@ -129,7 +129,7 @@ fn helm_has_nothing_to_say_of_the_chart_and_refuses_values_that_are_none() {
 }
 
 #[test]
-fn values_of_the_chart_are_in_what_it_renders() {
+fn chart_values_appear_in_the_rendered_objects() {
     let values = [
         r#"image={"repository": "registry.example.com:5000/me/controller", "pullPolicy": "Always"}"#,
         r#"image.tag="v9""#,
@@ -274,7 +274,7 @@ fn the_controller_of_one_namespace_reads_the_secrets_of_no_other() {
 }
 
 #[test]
-fn an_external_signer_is_a_container_that_shares_a_socket_with_the_controller() {
+fn an_external_signer_container_shares_a_socket_with_the_controller() {
     let mount = json!({"name": "signer", "mountPath": "/run/signer"});
     let volume = json!({"name": "signer", "emptyDir": {"medium": "Memory"}});
     let signer = json!({
@@ -359,7 +359,7 @@ fn follow_the_page_with_changed_resources(management: &Management, files: &Scrat
 }
 
 #[test]
-fn a_packed_chart_is_installed_in_any_namespace_and_a_controller_with_its_rights_leads() {
+fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
     let files = Scratch::new("chart");
     let version = env!("CARGO_PKG_VERSION");
     let packed = ["one", "two"].map(|folder| {

@@ -99,7 +99,7 @@ fn the_pages_command_of_kustomize_installs_a_controller_that_leads() {
 }
 
 #[test]
-fn the_readmes_commands_by_hand_run_a_controller_that_leads_and_enable_a_cluster() {
+fn the_readme_commands_run_a_leading_controller_and_enable_a_cluster() {
     let management = Management::start();
     let _cluster = management.cluster("prod-1").namespace("tenant-a").create();
     let desk = Desk::new(management.admin_kubeconfig());

@@ -30,7 +30,7 @@ fn management() -> Management {
 }
 
 #[test]
-fn the_manifests_are_accepted_and_a_controller_with_their_rights_leads_in_its_own_namespace() {
+fn a_controller_with_the_rights_in_the_manifests_leads() {
     let management = management();
     let files = Scratch::new("deploy");
     let (first, one) = start(&management, NAMESPACE, &files, "first");
@@ -93,8 +93,7 @@ fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
 }
 
 #[test]
-fn a_pod_of_the_deployment_is_admitted_where_only_restricted_ones_are_and_its_probes_name_its_ports()
- {
+fn the_pod_is_admitted_as_restricted_and_its_probes_name_its_ports() {
     let management = management();
     let deployment = deployment(&management, NAMESPACE);
     assert_eq!(deployment["spec"]["replicas"], 2);
@@ -172,7 +171,7 @@ fn a_pod_of_the_deployment_is_admitted_where_only_restricted_ones_are_and_its_pr
 }
 
 #[test]
-fn the_overlay_of_the_page_has_the_controller_run_with_an_image_and_challenge_keys_of_ones_own() {
+fn the_documented_overlay_sets_the_image_and_the_challenge_keys() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/install.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, rest) = page

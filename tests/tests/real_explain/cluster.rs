@@ -51,7 +51,7 @@ pass  evidence-versions: no request has evidence of a version that is not read
 ";
 
 #[test]
-fn every_check_passes_of_a_cluster_that_is_well_and_a_warning_counts_with_strict() {
+fn all_checks_pass_for_a_healthy_cluster_and_strict_fails_on_warnings() {
     let scene = scene("check-well");
     let machine = scene.cluster.machine("m1").create();
     let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
@@ -178,7 +178,7 @@ fn a_broken_cluster_fails_its_own_checks_and_no_others() {
 }
 
 #[test]
-fn each_check_of_a_cluster_has_its_place_on_the_page_and_the_page_no_others() {
+fn each_cluster_check_is_documented_and_each_documented_check_exists() {
     let scene = scene("check-page");
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cluster-check.md");
     let page = fs::read_to_string(page).unwrap();

@@ -163,7 +163,7 @@ fn a_denied_request_is_explained_by_the_check_that_denied_it() {
 }
 
 #[test]
-fn the_page_has_what_is_printed_of_a_denied_request() {
+fn the_page_shows_the_actual_output_for_a_denied_request() {
     let page = fs::read_to_string(repository().join("docs/controller.md")).unwrap();
     let (_, block) = page
         .split_once("$ node-attestation-controller explain ")
@@ -189,7 +189,7 @@ fn the_page_has_what_is_printed_of_a_denied_request() {
 }
 
 #[test]
-fn a_request_that_waits_is_explained_with_its_age_and_what_it_waits_for() {
+fn a_waiting_request_is_explained_with_its_age_and_reason() {
     let scene = scene("explain-waits");
     let machine = scene.cluster.machine("gone").create();
     let (kubeconfig, application) = (machine.bootstrap_kubeconfig(), of(&machine));
@@ -338,7 +338,7 @@ fn a_request_in_a_file_is_explained_after_it_is_gone() {
 }
 
 #[test]
-fn a_person_without_a_right_is_told_which_one_and_what_to_do_instead() {
+fn a_missing_permission_is_reported_with_an_alternative() {
     let scene = scene("explain-rights");
     let machine = scene.cluster.machine("m1").create();
     let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));

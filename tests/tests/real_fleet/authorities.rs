@@ -71,7 +71,7 @@ fn requests_of_an_expired_ca_wait_until_a_new_one_signs() {
 }
 
 #[test]
-fn what_is_issued_after_a_ca_was_replaced_is_signed_by_the_new_one() {
+fn a_certificate_issued_after_a_ca_replacement_is_signed_by_the_new_ca() {
     let (cluster, authentication) = ready("prod-1", "replaced-ca");
     let [before, after] = ["before", "after"].map(|name| cluster.machine(name).create());
     let former = cluster.control_plane().ca().certificate_pem().to_owned();

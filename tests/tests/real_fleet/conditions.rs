@@ -88,7 +88,7 @@ fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
 type Step<'a> = &'a dyn Fn();
 
 #[test]
-fn a_cluster_that_is_not_served_answers_no_request_until_it_is_served_again() {
+fn an_unserved_cluster_answers_no_request_until_it_is_served_again() {
     let (cluster, authentication) = with_control_plane("not-served");
     let (neighbor, _) = with_control_plane("served");
     let annotate = |value: &str| {

@@ -244,7 +244,7 @@ fn missing(kubectl: &Kubectl, namespace: &str, labels: Value) -> Authentication 
 }
 
 #[test]
-fn a_cluster_that_is_missing_is_reported_by_the_label_of_its_authentication() {
+fn a_missing_cluster_is_reported_by_the_label_on_its_authentication() {
     let bed = Bed::start();
     let kubectl = bed.management.kubectl();
     missing(kubectl, "unlabeled", json!({}));

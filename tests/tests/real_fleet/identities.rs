@@ -29,7 +29,7 @@ fn printed(management: &Management, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_record_is_seen_revoked_and_reset_by_a_person() {
+fn a_record_is_shown_revoked_and_reset_by_an_operator() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();

@@ -21,7 +21,7 @@ fn served() -> (Management, Manager, WorkloadCluster, Machine) {
 }
 
 #[test]
-fn a_node_that_proves_nothing_joins_by_its_machines_token() {
+fn an_insecure_node_joins_with_the_token_of_its_machine() {
     let (_management, _manager, cluster, machine) = served();
 
     let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-insecure").start();
@@ -29,7 +29,7 @@ fn a_node_that_proves_nothing_joins_by_its_machines_token() {
 }
 
 #[test]
-fn a_token_of_nobody_joins_a_machine_without_evidence_once_an_operator_has_assigned_it() {
+fn an_unowned_token_joins_a_machine_after_an_operator_assigns_it() {
     let (management, _manager, cluster, machine) = served();
     let plane = cluster.control_plane();
     let token = plane.add_bootstrap_token("nobody", "0123456789abcdef");

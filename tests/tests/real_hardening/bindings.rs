@@ -90,7 +90,7 @@ fn assert_is_left_alone(bed: &Bed, name: &str) {
 }
 
 #[test]
-fn a_stolen_node_certificate_renews_for_ever_unattested() {
+fn a_stolen_node_certificate_renews_until_the_bindings_are_removed() {
     let thief = STOCK.node("stolen");
     for name in ["stolen-1", "stolen-2"] {
         assert_done(&Request::built_in(name, "stolen").file(&thief));
@@ -139,7 +139,7 @@ fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
 }
 
 #[test]
-fn a_binding_of_a_bootstrap_tokens_own_user_is_found() {
+fn a_binding_for_a_single_bootstrap_token_user_is_reported() {
     let bed = &*ADMINISTERED;
     bed.bind("one-user", NODECLIENT, "User", "system:bootstrap:single");
     let token = bed.token_holder("single");
@@ -166,7 +166,7 @@ fn a_binding_of_a_bootstrap_tokens_own_user_is_found() {
 }
 
 #[test]
-fn everybody_is_approved_by_a_role_of_an_administrators_own() {
+fn a_custom_role_that_auto_approves_is_reported() {
     let bed = &*ADMINISTERED;
     bed.cluster.kubectl().ok([
         "create",
@@ -200,7 +200,7 @@ fn kubeadm_writes_its_bindings_again_and_they_are_removed_again() {
 }
 
 #[test]
-fn what_a_person_made_of_kubeadms_binding_is_named_and_left() {
+fn a_modified_kubeadm_binding_is_reported_and_kept() {
     let bed = &*ADMINISTERED;
     const NAME: &str = "kubeadm:node-autoapprove-bootstrap";
     bed.bind(NAME, NODECLIENT, "Group", "system:bootstrappers:mine");

@@ -18,7 +18,7 @@ use crate::bed::{Bed, assert_done, assert_refused};
 use crate::revocation::{add_node, label, now, wait_until, week};
 
 #[test]
-fn after_forty_enrolments_none_but_the_newest_can_write() {
+fn after_40_enrollments_only_the_newest_certificate_can_write() {
     const NODE: &str = "enrolled-often";
     let bed = &Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, NODE);

@@ -107,7 +107,7 @@ fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
 }
 
 #[test]
-fn a_bootstrap_token_or_a_node_files_a_small_request_with_megabytes_of_metadata() {
+fn a_request_with_megabytes_of_metadata_is_refused() {
     let stock = STOCK.token_holder("bulky1");
     let confined = [CONFINED.token_holder("bulky1"), CONFINED.node("bulky")];
     let all = large_metadata();
@@ -265,7 +265,7 @@ fn a_worker_renews_as_only_the_named_control_plane_node_may() {
 }
 
 #[test]
-fn a_stock_kubelet_that_would_join_is_told_how() {
+fn a_stock_kubelet_gets_instructions_when_its_join_is_refused() {
     let token = CONFINED.cluster.add_bootstrap_token("stockk", SECRET);
     let bootstrap = CONFINED.cluster.bootstrap_kubeconfig(&token);
     let kubelet = CONFINED.cluster.kubelet("stock-kubelet");
@@ -284,7 +284,7 @@ fn a_stock_kubelet_that_would_join_is_told_how() {
 }
 
 #[test]
-fn an_administrator_asks_for_what_he_likes() {
+fn an_administrator_can_request_any_certificate() {
     let request = Request {
         signer: "kubernetes.io/kube-apiserver-client",
         ..Request::ours("admin", "admin")
@@ -293,7 +293,7 @@ fn an_administrator_asks_for_what_he_likes() {
 }
 
 #[test]
-fn a_policy_that_is_as_it_should_be_is_not_written() {
+fn an_unchanged_policy_is_not_written() {
     let bed = Bed::start(Controllers::None, &[]);
     let settings = settings();
     let apply = || bed.run(admission::apply(bed.client(), &settings)).unwrap();
@@ -312,7 +312,7 @@ fn a_policy_that_is_as_it_should_be_is_not_written() {
 }
 
 #[test]
-fn a_policy_that_somebody_weakened_is_put_right() {
+fn a_weakened_admission_policy_is_restored() {
     let bed = Bed::start(Controllers::None, &[]);
     let settings = settings();
     let apply = || bed.run(admission::apply(bed.client(), &settings)).unwrap();

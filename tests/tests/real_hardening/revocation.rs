@@ -207,7 +207,7 @@ fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'stat
 }
 
 #[test]
-fn a_stolen_certificate_of_a_former_generation_writes_as_its_node() {
+fn a_revoked_certificate_cannot_write_for_its_node() {
     const NODE: &str = "robbed";
     let bed = &Bed::start(Controllers::Certificates, &[]);
     add_node(&bed.cluster, NODE);
@@ -234,7 +234,7 @@ fn a_stolen_certificate_of_a_former_generation_writes_as_its_node() {
 }
 
 #[test]
-fn a_uid_that_is_no_records_is_nobodys_to_refuse() {
+fn a_uid_that_is_not_from_a_record_is_not_refused() {
     const NODE: &str = "foreign";
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, NODE);
@@ -261,7 +261,7 @@ fn a_uid_that_is_no_records_is_nobodys_to_refuse() {
 }
 
 #[test]
-fn a_revoked_certificate_still_reads_what_its_nodes_name_may_read() {
+fn a_revoked_certificate_can_still_read() {
     const NODE: &str = "reader";
     let bed = &Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, NODE);
@@ -281,7 +281,7 @@ fn a_revoked_certificate_still_reads_what_its_nodes_name_may_read() {
 }
 
 #[test]
-fn a_node_takes_itself_off_the_list() {
+fn a_node_cannot_remove_itself_from_the_revocation_list() {
     let bed = Bed::start(Controllers::None, &[]);
     apply(&bed, &[uid(3, 1)], now());
     let thief = bed.node_with_uid("lister", &uid(3, 2).to_string());
@@ -307,7 +307,7 @@ fn is_bound(bed: &Bed) -> bool {
 }
 
 #[test]
-fn nothing_is_bound_while_nothing_is_revoked() {
+fn the_revocation_policy_is_bound_only_while_an_entry_exists() {
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     let node = bed.node_with_uid("n", &uid(1, 1).to_string());
@@ -333,7 +333,7 @@ fn nothing_is_bound_while_nothing_is_revoked() {
 }
 
 #[test]
-fn a_list_that_is_as_it_should_be_is_not_written() {
+fn an_unchanged_revocation_list_is_not_written() {
     let bed = Bed::start(Controllers::None, &[]);
     let versions = || {
         let kinds = [LIST, BINDING, "validatingadmissionpolicy", "crd"];
@@ -373,7 +373,7 @@ fn an_entry_that_is_no_longer_desired_stays_in_the_list_until_its_end() {
 const VERSIONS: &str = "jsonpath={.items[*].metadata.resourceVersion}";
 
 #[test]
-fn a_list_that_somebody_deleted_stops_nobody_and_is_put_back() {
+fn a_deleted_revocation_list_blocks_no_node_and_is_restored() {
     let mut bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     let node = bed.node_with_uid("n", &uid(1, 1).to_string());
@@ -401,7 +401,7 @@ fn a_list_that_somebody_deleted_stops_nobody_and_is_put_back() {
 }
 
 #[test]
-fn the_floor_refuses_the_generations_of_all_records_below_it_and_survives_a_restart() {
+fn the_floor_refuses_all_lower_generations_and_survives_a_restart() {
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     add_node(&bed.cluster, "other");

@@ -63,7 +63,7 @@ fn expiration(secret: &Value) -> Option<String> {
 }
 
 #[test]
-fn a_token_lives_while_it_is_wanted_and_no_other_is_touched() {
+fn a_needed_token_is_extended_and_no_other_is_changed() {
     let bed = Bed::start(Controllers::None, &[]);
     let minute = Duration::from_mins(1);
     add(&bed, "wanted", Some(now() + 15 * minute));
@@ -159,7 +159,7 @@ fn a_wall_clock_that_is_set_ahead_ends_no_token() {
 }
 
 #[test]
-fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
+fn a_token_extended_by_a_previous_controller_expires_with_its_machine() {
     let bed = Bed::start(Controllers::None, &[]);
     for token in ["leaves", "stays1", "theirs"] {
         add(&bed, token, Some(now()));
@@ -205,7 +205,7 @@ fn a_token_that_a_former_controller_extended_ends_when_its_machine_is_gone() {
 }
 
 #[test]
-fn without_the_right_to_list_secrets_tokens_are_kept_and_ended_all_the_same() {
+fn tokens_are_extended_and_expired_without_the_right_to_list_secrets() {
     let bed = Bed::start(Controllers::None, &[]);
     let rules = json!({"rules": [
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"]},

@@ -78,7 +78,7 @@ fn a_restarted_kubelet_makes_no_new_request() {
 }
 
 #[test]
-fn a_node_can_do_what_a_node_can_and_no_more() {
+fn an_attested_node_has_exactly_the_rights_of_a_node() {
     let plane = &CLUSTER.plane;
     let another_node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other-1"}});
     let another_secret = json!({
@@ -139,7 +139,7 @@ fn a_node_can_do_what_a_node_can_and_no_more() {
 }
 
 #[test]
-fn kube_controller_manager_with_its_default_controllers_changes_nothing_of_ours() {
+fn kube_controller_manager_does_not_change_requests_for_our_signers() {
     let plane = &CLUSTER.plane;
     let node = Node::new(plane, PLUGIN, BESIDE);
     let kubelet = node.start();

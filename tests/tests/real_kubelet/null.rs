@@ -20,7 +20,7 @@ const SHORT: &str = "40s";
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_short_certificate_is_renewed_while_watches_reopen_and_the_lease_is_never_late() {
+fn renewals_cause_no_late_lease_while_watches_reopen() {
     const RENEWS: Machine = Machine::new("renews-1", "renew1");
     let plane = ControlPlane::start();
     prepare(&plane);
@@ -120,14 +120,14 @@ fn leases_in_time<T>(machine: Machine, disturb: impl FnOnce(Controller) -> T) ->
 }
 
 #[test]
-fn a_lease_is_in_time_to_the_end_of_a_certificate_without_a_controller() {
+fn the_lease_is_renewed_until_expiry_without_a_controller() {
     const ALONE: Machine = Machine::new("alone-1", "alone1");
     let outcome = leases_in_time(ALONE, Controller::stop);
     assert_eq!(outcome, (1, false));
 }
 
 #[test]
-fn a_lease_is_in_time_to_the_end_of_a_certificate_with_a_controller_that_hangs() {
+fn the_lease_is_renewed_until_expiry_while_the_controller_hangs() {
     const HANGS: Machine = Machine::new("hangs-1", "hangs1");
     let outcome = leases_in_time(HANGS, |controller| {
         // It has its connections, its watches and its Lease, and does nothing.
@@ -144,7 +144,7 @@ const AWAKE: Duration = Duration::from_millis(500);
 const SLOW: Duration = Duration::from_secs(8);
 
 #[test]
-fn a_lease_is_in_time_with_a_controller_that_is_slower_than_a_run_of_the_plugin() {
+fn the_lease_is_renewed_in_time_with_a_slow_controller() {
     const SLOWED: Machine = Machine::new("slowed-1", "slow01");
     let (_, has_later) = leases_in_time(SLOWED, |controller| {
         let (ended, until) = channel::<()>();

@@ -32,7 +32,7 @@ static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
 });
 
 #[test]
-fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
+fn a_reimaged_machine_rejoins_in_the_next_generation() {
     const MACHINE: Machine = Machine::new("imaged-1", "image1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]);
     let _controller = started(&setup);
@@ -50,7 +50,7 @@ fn a_machine_that_was_imaged_anew_is_back_in_the_next_generation() {
 }
 
 #[test]
-fn a_node_that_was_off_past_its_certificates_end_is_back() {
+fn a_node_that_was_off_past_its_expiry_rejoins_with_its_token() {
     const MACHINE: Machine = Machine::new("was-off-1", "wasof1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "20s"]);
     let _controller = started(&setup);

@@ -25,7 +25,7 @@ const CURE: &str = "set this machine's clock by NTP";
 const DOCTOR: &str = "kubelet-authenticator-aws doctor";
 
 #[test]
-fn an_instance_whose_metadata_are_away_for_two_minutes_at_boot_joins_by_itself() {
+fn an_instance_joins_after_two_minutes_without_metadata_at_boot() {
     let machines = Machines::Ec2WithoutMetadata(Attestor::AWS);
     let scene = Scene::attended("dark", machines);
     let Infrastructure::Ec2(instances) = &scene.infrastructure else {
@@ -53,7 +53,7 @@ fn an_instance_whose_metadata_are_away_for_two_minutes_at_boot_joins_by_itself()
 }
 
 #[test]
-fn an_instance_whose_clock_is_ten_minutes_wrong_at_boot_says_so_and_joins_once_it_is_set() {
+fn an_instance_with_a_wrong_clock_reports_it_and_joins_when_corrected() {
     let scene = Scene::attended("clocks", Machines::Ec2(Attestor::AWS));
     let Infrastructure::Ec2(instances) = &scene.infrastructure else {
         panic!("it is on EC2");

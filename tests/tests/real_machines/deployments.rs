@@ -131,7 +131,7 @@ fn machines_whose_provider_id_comes_first_join_leave_and_are_rolled() {
 }
 
 #[test]
-fn machines_whose_node_comes_before_their_provider_id_join_leave_and_are_rolled() {
+fn machines_with_a_node_before_their_provider_id_join_leave_and_roll() {
     lives(
         &Scene::attended("node-first", Machines::Insecure(Order::NodeFirst)),
         1,
@@ -144,7 +144,7 @@ fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
 }
 
 #[test]
-fn machines_on_hosts_whose_node_comes_before_their_provider_id_join_by_their_tpms() {
+fn hosts_with_a_node_before_their_provider_id_join_with_their_tpms() {
     lives(&Scene::attended("metal-late", Machines::TpmNodeFirst(4)), 2);
 }
 
@@ -172,7 +172,7 @@ fn a_machine_given_another_provider_id_than_it_claimed_is_revoked() {
 /// As with Cluster API Provider AWS: the provider ID is on the AWSMachine first, and on the Machine once the
 /// AWSMachine is ready.
 #[test]
-fn instances_that_ask_before_their_machines_have_provider_ids_join_leave_and_are_rolled() {
+fn instances_without_a_provider_id_on_the_machine_join_leave_and_roll() {
     let scene = Scene::attended("ec2", Machines::Ec2(Attestor::AWS));
     // Each instance gets the certificate of its first request.
     lives(&scene, 1);

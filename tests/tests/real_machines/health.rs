@@ -86,7 +86,7 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_under_another_name() {
 }
 
 #[test]
-fn a_machine_whose_kubelet_is_stopped_is_replaced_on_its_host_under_its_name() {
+fn a_machine_with_a_stopped_kubelet_is_replaced_under_its_name() {
     let scene = watchful("kept-name", Machines::Tpm(1));
     let deployment = scene
         .cluster
@@ -107,7 +107,7 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_on_its_host_under_its_name() {
 const STARTUP: u32 = 30;
 
 #[test]
-fn machines_that_wait_for_the_controller_are_replaced_unless_their_health_check_is_paused() {
+fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     const PAUSED: &str = "cluster.x-k8s.io/paused";
     let scene = watchful("waiting", Machines::Insecure(Order::ProviderIdFirst));
     let kubectl = SITE.management.kubectl();

@@ -52,7 +52,7 @@ fn script(commands: Vec<String>) -> String {
 }
 
 #[test]
-fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
+fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
     let management = Management::managed(TOKEN_TTL);
     let cluster = management.cluster("prod-1").namespace("tenant-a");
     let cluster = cluster.apiserver_arg("--anonymous-auth=true");
@@ -120,8 +120,7 @@ fn whoever_copies_the_commands_of_the_page_has_attested_nodes() {
 }
 
 #[test]
-fn whoever_copies_the_commands_of_the_first_page_has_attested_instances_and_learns_what_breaks_one()
-{
+fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     let scene = Scene::unattended(joinable("tenant-a"), Machines::Ec2(Attestor::AWS));
     let desk = Desk::new(SITE.management.admin_kubeconfig());
     let mut commands = commands("start.md", '$');
@@ -213,7 +212,7 @@ fn on_node(scene: &Scene, node: &str, command: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn whoever_copies_the_commands_of_the_pages_adopts_a_stock_instance_and_gives_it_back() {
+fn the_documented_commands_adopt_a_stock_instance_and_undo_it() {
     let machines = Machines::Ec2(Attestor::AWS);
     let scene = Scene::unattended(joinable("stock-ec2"), machines);
     let config = scene.stock_config();

@@ -17,7 +17,7 @@ fn have_records(scene: &Scene, nodes: &[String]) {
 }
 
 #[test]
-fn a_pool_grows_with_its_first_token_and_after_cluster_api_has_replaced_that() {
+fn a_pool_grows_with_its_first_token_and_after_a_token_rotation() {
     let scene = Scene::attended("pooled", Machines::Insecure(Order::ProviderIdFirst));
     let pool = scene.cluster.machine_pool_of("pool-b", 0, scene.config());
     let first = poll(PATIENCE, || pool.token_id()).expect("a token");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use kubelet_authenticator_tests::machines::SITE;
 
 #[test]
-fn the_page_of_aws_renders_what_instances_join_with() {
+fn the_aws_page_has_the_render_options_that_instances_join_with() {
     let page = fs::read_to_string(repository().join("docs/aws.md")).unwrap();
     for option in image::TOLD_BY_EC2 {
         assert!(page.contains(option), "{option}");
@@ -18,7 +18,7 @@ fn the_page_of_aws_renders_what_instances_join_with() {
 }
 
 #[test]
-fn the_rendered_configuration_is_accepted_by_cluster_api_in_both_versions_and_formats() {
+fn the_rendered_config_is_accepted_in_both_versions_and_formats() {
     let kubectl = SITE.management.kubectl();
     // Without evidence there are no serving certificates, and kubeadm needs no settings for them.
     for (attestor, arguments) in [

@@ -33,7 +33,7 @@ const VIOLATION: &str = "validation.policy.admission.k8s.io/validation_failure";
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
 #[test]
-fn nodes_of_kubeadm_are_taken_over_and_given_back() {
+fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
     SITE.allow_short_certificates();
     let lifetime = format!("--cluster-signing-duration={SECONDS}s");
     let cluster = joinable("before-us").controller_manager_arg(lifetime);
@@ -124,7 +124,7 @@ fn nodes_of_kubeadm_are_taken_over_and_given_back() {
 }
 
 #[test]
-fn machine_deployments_are_migrated_one_by_one_while_others_join_as_before() {
+fn machine_deployments_migrate_one_by_one_while_others_join() {
     let audit = Scratch::new("audit");
     let policy = audit.write("policy.yaml", AUDITED);
     let log = audit.join("log");

@@ -265,7 +265,7 @@ fn fields_that_the_templates_of_a_class_do_not_have_are_made() {
 }
 
 #[test]
-fn a_list_that_is_neither_there_nor_named_stops_the_topology_with_its_path() {
+fn a_list_neither_present_nor_declared_absent_stops_the_topology() {
     let class = Class::new(
         "absent-unnamed",
         "v1beta2",

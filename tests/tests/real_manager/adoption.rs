@@ -89,7 +89,7 @@ fn a_node_of_kubeadm_is_adopted_by_its_kubelets_certificate_and_evidence() {
 }
 
 #[test]
-fn setup_takes_a_node_of_kubeadm_over_by_its_kubelets_certificate_alone() {
+fn setup_adopts_a_kubeadm_node_with_only_its_kubelet_certificate() {
     let cluster = Scene::unattended(&SITE, "adopts-bare");
     let machine = cluster.machine("stock").create();
     let (mut kubelet, kubeconfig) = join_stock(&cluster, &machine);

@@ -26,7 +26,7 @@ fn create_node(scene: &Scene, name: &str) {
 }
 
 #[test]
-fn kubeadms_bindings_are_named_then_wait_for_records_then_go_and_stay_away() {
+fn kubeadm_bindings_are_reported_then_removed_when_all_nodes_have_records() {
     let cluster = Scene::unattended(&SITE, "bindings");
     cluster.control_plane().kubeadm_bootstrap_token_phase();
     let scene = Scene::attend(&SITE, cluster, json!({}));

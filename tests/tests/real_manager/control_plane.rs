@@ -16,7 +16,7 @@ fn of_kubeadm(scene: &Scene, node_name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn the_first_control_plane_node_renews_as_kubeadm_has_it_and_holds_nothing_up() {
+fn the_first_control_plane_node_renews_without_blocking_enforcement() {
     let cluster = Scene::unattended(&SITE, "first-node");
     let plane = cluster.control_plane().clone();
     plane.install_bindings(&KubeadmBinding::ALL);

@@ -88,7 +88,7 @@ fn variable(enabled: bool, attestors: &[&str]) -> Value {
 }
 
 #[test]
-fn a_cluster_with_an_annotation_is_looked_after_and_its_machines_join() {
+fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     let cluster = Scene::unattended(&SITE, "annotated");
     let patch = json!({"metadata": {"annotations": {ATTESTORS: "aws"}}});
     management().patch(&[CLUSTERS, "prod-1", "-n", "annotated"], &patch);
@@ -139,7 +139,7 @@ fn a_cluster_with_an_annotation_is_looked_after_and_its_machines_join() {
 }
 
 #[test]
-fn the_resource_follows_what_the_cluster_says_and_stays_when_it_says_nothing() {
+fn the_resource_follows_the_annotation_and_stays_without_it() {
     let cluster = Bare::new("followed", Some("aws, tpm"), &json!({}));
     let made = cluster.wait_for(&["aws", "tpm"]);
     assert_eq!(made["metadata"]["annotations"][ENABLED_BY], "Cluster");
@@ -168,7 +168,7 @@ fn the_resource_follows_what_the_cluster_says_and_stays_when_it_says_nothing() {
 }
 
 #[test]
-fn a_variable_of_the_topology_is_as_good_as_the_annotation() {
+fn a_topology_variable_is_equivalent_to_the_annotation() {
     let enabled = Bare::new("variable", None, &variable(true, &["aws"]));
     enabled.wait_for(&["aws"]);
 
@@ -180,7 +180,7 @@ fn a_variable_of_the_topology_is_as_good_as_the_annotation() {
 }
 
 #[test]
-fn a_value_that_the_api_server_refuses_is_told_in_its_words() {
+fn a_value_refused_by_the_api_server_is_reported_with_its_message() {
     for (namespace, value, words) in [
         (
             "refused-insecure",
@@ -201,7 +201,7 @@ fn a_value_that_the_api_server_refuses_is_told_in_its_words() {
 }
 
 #[test]
-fn a_paused_cluster_is_left_alone_until_it_is_unpaused() {
+fn a_paused_cluster_is_not_managed_until_it_is_unpaused() {
     let cluster = Bare::new("paused", Some("aws"), &json!({"paused": true}));
     Bare::new("paused-not", Some("aws"), &json!({})).wait_for(&["aws"]);
     assert_eq!(cluster.authentication(), None);

@@ -58,7 +58,7 @@ fn a_machine_pool_gets_an_event_for_an_unlisted_member() {
 }
 
 #[test]
-fn a_former_holders_node_is_deleted_before_the_name_is_anothers() {
+fn a_stale_node_is_deleted_before_its_name_is_granted() {
     let scene = Scene::start(&SITE, "stale-deleted", json!({}));
     let (second, stale) = reused(&scene, "again");
 
@@ -130,7 +130,7 @@ fn nodes_of_machines_without_a_record_stay_while_attestation_is_enforced() {
 }
 
 #[test]
-fn a_name_that_is_reported_of_two_machines_waits_until_it_is_ones() {
+fn a_name_reported_for_two_machines_waits_until_only_one_has_it() {
     let scene = Scene::start(&SITE, "shared-name", json!({}));
     let host = "rack-3.example.com";
     let [first, second] = ["first", "second"].map(|name| {

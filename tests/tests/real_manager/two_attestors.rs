@@ -121,7 +121,7 @@ fn serving(name: &str, node_name: &str, signer: &str) -> Value {
 }
 
 #[test]
-fn each_of_two_attestors_nodes_serves_by_its_own_and_the_built_in_signer() {
+fn nodes_of_both_attestors_get_serving_certificates_from_both_signers() {
     let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     for user in [instance.user(), host.user()] {
         let own = wait_for_certificate(&user, BUILT_IN_SERVING_SIGNER);
@@ -290,7 +290,7 @@ fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
 }
 
 #[test]
-fn an_attestor_that_the_controller_lacks_stops_neither_of_the_others() {
+fn an_unknown_attestor_does_not_affect_the_others() {
     let bed = Bed::authorizing(&["contoso-cloud", "aws", "tpm"]);
     let (scene, kubectl) = (&bed.scene, bed.scene.site.management.kubectl());
     let object =

@@ -62,7 +62,7 @@ fn judged(cases: &[Case]) -> Vec<Answers> {
 }
 
 #[test]
-fn roles_of_generated_clusters_are_those_of_the_controllers_own_code_or_differ_as_documented() {
+fn generated_ack_roles_match_the_original_code_except_as_documented() {
     let stored = all_stored((0..CASES).map(generate::case).collect(), Case::all);
     let count = stored.len();
     assert_eq!(count, CASES);

@@ -42,7 +42,7 @@ fn shown(sides: &Sides) -> String {
 }
 
 #[test]
-fn identities_of_generated_clusters_are_those_of_the_providers_own_code_or_differ_as_documented() {
+fn generated_capa_identities_match_the_original_except_as_documented() {
     let sent = (0..CASES)
         .map(generate::case)
         .chain([generate::deep(CASES)]);

@@ -109,7 +109,7 @@ impl Fleet {
 }
 
 #[test]
-fn two_hundred_nodes_leave_one_request_each_without_a_controller_and_renew_when_it_is_back() {
+fn two_hundred_nodes_keep_one_request_each_through_an_outage_and_renew() {
     let machines: Vec<Machine> = (0..NODES)
         .map(|number| Machine::new(format!("n{number}").leak(), format!("t{number:05}").leak()))
         .collect();

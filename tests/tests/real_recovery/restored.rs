@@ -43,7 +43,7 @@ fn now(management: &Management) -> Value {
 }
 
 #[test]
-fn after_a_restore_a_node_that_presents_a_later_generation_is_reset_and_returns() {
+fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
     let management = management();
     allow_short_certificates(&management);
     let kubectl = management.kubectl();
@@ -104,7 +104,7 @@ fn after_a_restore_a_node_that_presents_a_later_generation_is_reset_and_returns(
 }
 
 #[test]
-fn nodes_below_the_floor_are_refused_and_come_back_in_generations_above_it() {
+fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
     let management = management();
     allow_short_certificates(&management);
     let builder = management.cluster("prod-1").workload(workload().into());

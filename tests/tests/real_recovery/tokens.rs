@@ -30,7 +30,7 @@ fn recreate(management: &Management, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_node_that_lost_its_disk_after_its_token_ended_joins_once_the_token_is_recreated() {
+fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     let management = management();
     let cluster = management
         .cluster("prod-1")
@@ -175,8 +175,7 @@ fn wait_until_all_ended(ends: &[i64]) {
 }
 
 #[test]
-fn nodes_that_ran_or_were_off_through_a_pause_longer_than_their_certificates_are_back_with_tokens()
-{
+fn nodes_rejoin_with_new_tokens_after_a_pause_longer_than_certificates() {
     const PAUSED: &str = "cluster.x-k8s.io/paused";
     let mut town = Town::start(&["runs", "is-off"]);
     town.annotate(&format!("{PAUSED}="));
@@ -196,7 +195,7 @@ fn nodes_that_ran_or_were_off_through_a_pause_longer_than_their_certificates_are
 }
 
 #[test]
-fn the_nodes_of_a_cluster_that_hibernated_longer_than_their_certificates_are_back_with_tokens() {
+fn nodes_rejoin_with_new_tokens_after_a_long_hibernation() {
     let mut town = Town::start(&["sleeps"]);
     town.nodes[0].1.kill();
     town.end_tokens();

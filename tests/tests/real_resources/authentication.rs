@@ -17,7 +17,7 @@ fn each_is_refused(cases: &[(&str, Value, &str)]) {
 }
 
 #[test]
-fn an_object_in_which_everything_is_said_is_stored_as_it_is() {
+fn a_fully_specified_authentication_is_stored_unchanged() {
     let valid = authentication("prod-1");
 
     let stored = valid.accepts("/metadata/name", &json!("prod-1"));
@@ -26,7 +26,7 @@ fn an_object_in_which_everything_is_said_is_stored_as_it_is() {
 }
 
 #[test]
-fn what_is_not_said_has_the_defaults() {
+fn an_authentication_without_options_gets_the_defaults() {
     let spec = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws", "tpm"]});
     let stored = authentication("prod-1").accepts("/spec", &spec);
 
@@ -48,7 +48,7 @@ fn what_is_not_said_has_the_defaults() {
 }
 
 #[test]
-fn settings_of_which_nothing_is_said_have_the_defaults() {
+fn empty_provider_settings_get_the_defaults() {
     let valid = authentication("prod-1");
 
     let aws = &valid.accepts("/spec/aws", &json!({}))["spec"]["aws"];
@@ -71,7 +71,7 @@ fn settings_of_which_nothing_is_said_have_the_defaults() {
 }
 
 #[test]
-fn a_null_is_as_if_nothing_was_said() {
+fn a_null_field_gets_its_default() {
     let valid = authentication("prod-1");
     for (pointer, default) in [
         ("/spec/adoption", json!("Refuse")),
@@ -94,7 +94,7 @@ fn a_null_is_as_if_nothing_was_said() {
 }
 
 #[test]
-fn there_is_one_a_cluster() {
+fn an_authentication_must_have_the_name_of_its_cluster() {
     each_is_refused(&[
         (
             "clusterName",
@@ -152,7 +152,7 @@ fn attestors_do_not_contradict_each_other() {
 }
 
 #[test]
-fn settings_are_of_an_attestor_that_is_authorized() {
+fn settings_for_an_unauthorized_attestor_are_refused() {
     let of_tpm = json!({
         "clusterName": "prod-1", "authorizedAttestors": ["tpm"],
         "aws": {}, "tpm": {},
@@ -182,7 +182,7 @@ fn settings_are_of_an_attestor_that_is_authorized() {
 }
 
 #[test]
-fn insecure_is_not_promised_what_it_cannot_have() {
+fn insecure_rejects_options_that_need_evidence() {
     bare(json!(["insecure"])).refuses_each(&[
         (
             "adoption",
@@ -198,7 +198,7 @@ fn insecure_is_not_promised_what_it_cannot_have() {
 }
 
 #[test]
-fn nodes_are_taken_over_without_evidence_where_there_is_none_and_nowhere_else() {
+fn adoption_without_evidence_is_accepted_only_for_insecure() {
     let adoption = json!("AllowWithoutEvidence");
     bare(json!(["insecure"])).accepts("/spec/adoption", &adoption);
     bare(json!(["tpm"])).refuses_each(&[(
@@ -274,7 +274,7 @@ fn settings_without_effect_are_refused() {
 }
 
 #[test]
-fn a_choice_is_one_of_its_words() {
+fn an_unknown_enum_value_is_refused() {
     for field in [
         "autoApproveBindings",
         "bootstrapTokens",

@@ -15,7 +15,7 @@ fn each_is_refused(cases: &[(&str, Value, &str)]) {
 }
 
 #[test]
-fn a_record_in_which_everything_is_said_is_stored_as_it_is() {
+fn a_fully_specified_record_is_stored_unchanged() {
     let valid = identity("prod-1", "node-1");
 
     let stored = valid.accepts("/metadata/namespace", &json!("default"));
@@ -24,7 +24,7 @@ fn a_record_in_which_everything_is_said_is_stored_as_it_is() {
 }
 
 #[test]
-fn what_is_not_known_of_a_machine_is_not_said() {
+fn unknown_machine_facts_can_be_omitted() {
     for field in [
         "instance",
         "machineName",
@@ -40,7 +40,7 @@ fn what_is_not_known_of_a_machine_is_not_said() {
 }
 
 #[test]
-fn there_is_one_record_a_name() {
+fn a_record_must_have_the_name_of_its_cluster_and_node() {
     let message = "must follow the Cluster's in the object's name: there is one record a name";
     for (pointer, value) in [
         ("/metadata/name", "prod-1.second"),
@@ -69,7 +69,7 @@ fn the_digested_name_of_a_long_one_is_accepted() {
 }
 
 #[test]
-fn every_field_is_well_formed() {
+fn malformed_record_fields_are_refused() {
     each_is_refused(&[
         ("uid", json!("0123"), "should match"),
         (
@@ -144,7 +144,7 @@ fn the_generation_is_from_1_and_only_grows() {
 }
 
 #[test]
-fn a_record_is_of_one_name_for_ever() {
+fn the_identity_fields_of_a_record_are_immutable() {
     // The object's name does not contain them.
     let mut stored = identity("prod.eu", "same");
     stored.object["metadata"]["name"] = json!(object_name("prod.eu", "same"));
@@ -161,7 +161,7 @@ fn a_record_is_of_one_name_for_ever() {
 }
 
 #[test]
-fn a_name_changes_hands_only_with_a_new_generation() {
+fn the_holder_of_a_name_changes_only_with_a_new_generation() {
     let stored = stored("hands");
     let changes = [
         (
@@ -191,7 +191,7 @@ fn a_name_changes_hands_only_with_a_new_generation() {
 }
 
 #[test]
-fn what_is_informational_can_be_brought_up_to_date() {
+fn informational_fields_can_be_updated() {
     stored("current").may_become(&[
         ("/spec/machineName", json!("prod-1-md-0-fghij")),
         ("/spec/notAfter", json!("2026-11-29T12:00:00Z")),

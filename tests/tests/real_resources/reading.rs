@@ -37,7 +37,7 @@ fn read(resource: &str, name: &str, wide: bool) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_cluster_is_ready_or_says_why_not() {
+fn printed_authentications_show_ready_and_the_reason() {
     authentication("read").store();
     let now = "2026-11-21T12:00:00Z";
     let message = "the key of Secret read-ca is not that of its certificate";
@@ -100,7 +100,7 @@ fn a_cluster_is_ready_or_says_why_not() {
 }
 
 #[test]
-fn a_record_says_who_holds_the_name_and_whether_that_is_over() {
+fn printed_records_show_the_holder_and_the_tombstone() {
     let mut live = identity("read", "live");
     for field in ["tombstone", "revoked", "formerUntil"] {
         live.object["spec"][field] = json!(null);
@@ -172,7 +172,7 @@ fn a_record_says_who_holds_the_name_and_whether_that_is_over() {
 }
 
 #[test]
-fn both_are_read_together_and_with_the_rest_of_cluster_api() {
+fn both_resources_are_in_the_cluster_api_category() {
     authentication("together").store();
     identity("together", "node-1").store();
 
@@ -188,7 +188,7 @@ fn both_are_read_together_and_with_the_rest_of_cluster_api() {
 }
 
 #[test]
-fn a_choice_is_explained() {
+fn kubectl_explain_describes_each_enum_value() {
     let text = kubectl().ok(["explain", "kubeauth.spec.bootstrapTokens"]);
     assert!(text.contains("ENUM:\n    Manage\n    Ignore\n"), "{text}");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -198,7 +198,7 @@ fn a_choice_is_explained() {
 
 /// From the clusterctl provider contract, "Move", and the API version labels of the provider contract.
 #[test]
-fn clusterctl_moves_what_people_write_and_the_records() {
+fn clusterctl_moves_user_objects_and_records() {
     let definitions = |label: &str| kubectl().ok(["get", "crd", "-oname", "-l", label]);
     for label in [
         "clusterctl.cluster.x-k8s.io",

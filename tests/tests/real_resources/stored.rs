@@ -64,7 +64,7 @@ fn without_removed(mut spec: Value) -> Value {
 }
 
 #[test]
-fn an_object_of_the_former_definition_is_served_without_removed_fields() {
+fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     let cluster = ControlPlane::start();
     let kubectl = cluster.kubectl();
     let established = ["wait", "--for=condition=Established", "crd", "--all"];

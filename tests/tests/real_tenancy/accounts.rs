@@ -109,7 +109,7 @@ fn nodes_of_a_team_join_by_the_role_of_its_config_map() {
 }
 
 #[test]
-fn nodes_of_an_account_join_by_the_role_and_the_external_id_of_its_config_map() {
+fn nodes_join_with_the_account_role_and_external_id_from_config_maps() {
     const NAME: &str = "by-account-id";
     let trust = Trust::of(&controller()).external_id(EXTERNAL_ID);
     SITE.cloud.sts().role(&role(ACK_ACCOUNT, "nodes"), trust);
@@ -121,7 +121,7 @@ fn nodes_of_an_account_join_by_the_role_and_the_external_id_of_its_config_map() 
 }
 
 #[test]
-fn a_tenant_whose_namespace_is_not_permitted_waits_and_a_condition_names_the_identity() {
+fn a_tenant_in_a_forbidden_namespace_waits_and_gets_a_condition() {
     const THEIRS: &str = "200000000005";
     static_identity("not-permitted", THEIRS);
     let others = json!({"secretRef": "not-permitted", "allowedNamespaces": {"list": ["others"]}});
@@ -150,7 +150,7 @@ fn a_tenant_whose_namespace_is_not_permitted_waits_and_a_condition_names_the_ide
 }
 
 #[test]
-fn an_instance_of_one_tenants_account_never_joins_anothers_cluster() {
+fn an_instance_in_a_foreign_account_cannot_join_the_cluster() {
     const THEIRS: &str = "200000000006";
     const OTHERS: &str = "200000000007";
     static_identity("own-account", THEIRS);

@@ -16,7 +16,7 @@ fn pin(admin: &Admin, cluster: &str, account: Option<&str>) {
 }
 
 #[test]
-fn an_account_that_a_tenant_forges_stops_its_own_cluster_alone() {
+fn a_forged_account_affects_only_the_cluster_of_its_tenant() {
     const NAME: &str = "forged";
     const THEIRS: &str = "200000000130";
     const ANOTHERS: &str = "200000000131";
@@ -38,7 +38,7 @@ fn an_account_that_a_tenant_forges_stops_its_own_cluster_alone() {
 }
 
 #[test]
-fn a_tenant_that_removes_its_account_gets_another_of_an_identity_that_permits_it_alone() {
+fn a_removed_account_is_replaced_only_by_a_permitted_identity() {
     const NAME: &str = "repinned";
     const FIRST: &str = "200000000132";
     const SECOND: &str = "200000000133";
@@ -69,7 +69,7 @@ fn a_tenant_that_removes_its_account_gets_another_of_an_identity_that_permits_it
 }
 
 #[test]
-fn references_to_another_tenants_objects_lead_nowhere() {
+fn references_to_objects_of_another_tenant_are_not_resolved() {
     const NAME: &str = "refers";
     const ANOTHERS: &str = "anothers-cluster";
     let victim = SITE.management.cluster(ANOTHERS).namespace(ANOTHERS);
@@ -120,7 +120,7 @@ fn clusters_of_one_name_in_two_namespaces_have_their_own_accounts() {
 }
 
 #[test]
-fn whatever_a_tenant_writes_another_tenants_instance_does_not_join() {
+fn no_setting_of_a_tenant_admits_an_instance_of_another_tenant() {
     const NAME: &str = "writes-all";
     const ANOTHERS: &str = "200000000138";
     let victim = Tenant::with_access_key("anothers-instances", ANOTHERS);
@@ -141,7 +141,7 @@ fn whatever_a_tenant_writes_another_tenants_instance_does_not_join() {
 }
 
 #[test]
-fn of_tenants_who_share_an_account_none_gets_the_instances_of_another() {
+fn tenants_that_share_an_account_cannot_join_foreign_instances() {
     const SHARED: &str = "200000000150";
     static_identity("shared", SHARED);
     let [victim, tenant] =

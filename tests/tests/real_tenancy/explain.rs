@@ -170,7 +170,7 @@ fn a_refusal_is_explained_by_the_identity_that_refuses() {
 }
 
 #[test]
-fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
+fn explain_without_secret_access_reports_that_and_shows_no_secret() {
     const NAME: &str = "explained-secret";
     const THEIRS: &str = "200000000313";
     static_identity(NAME, THEIRS);
@@ -215,7 +215,7 @@ fn whoever_may_not_read_the_secret_learns_that_and_nothing_of_it() {
 }
 
 #[test]
-fn other_options_than_the_controllers_are_told_of() {
+fn different_options_from_the_controller_are_reported() {
     const NAME: &str = "explained-team";
     let annotations = json!({"services.k8s.aws/owner-account-id": ACK_ACCOUNT});
     create_namespace(&SITE.management, NAME, &annotations);

@@ -12,7 +12,7 @@ use crate::bed::{
 };
 
 #[test]
-fn a_tenant_that_names_anothers_identity_is_not_permitted() {
+fn a_tenant_that_references_a_foreign_identity_is_not_permitted() {
     const NAME: &str = "names-anothers";
     const THEIRS: &str = "200000000110";
     const ANOTHERS: &str = "200000000111";
@@ -76,7 +76,7 @@ fn a_tenant_that_names_no_identity_does_not_get_the_controllers() {
 }
 
 #[test]
-fn a_cluster_without_an_awscluster_does_not_get_the_controllers_credentials() {
+fn a_cluster_without_an_awscluster_gets_no_controller_credentials() {
     const NAME: &str = "no-awscluster";
     let tenant = Tenant::with_access_key(NAME, "200000000113");
     tenant.resolved("True", "Resolved");

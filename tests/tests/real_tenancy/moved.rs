@@ -22,7 +22,7 @@ fn management() -> Management {
 }
 
 #[test]
-fn after_clusterctl_move_the_identity_its_secret_and_the_account_are_in_the_target() {
+fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
     const NAME: &str = "moved";
     const THEIRS: &str = "200000000140";
     const ANOTHER: &str = "200000000141";
@@ -121,7 +121,7 @@ fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
 
 /// What a controller writes after `clusterctl move` has its list, and before it pauses the Cluster, is not moved.
 #[test]
-fn a_cluster_whose_authentication_was_paused_first_is_moved_with_all_records_and_answers_there() {
+fn a_cluster_paused_before_the_move_keeps_all_records_and_requests() {
     const NAME: &str = "paused-first";
     const PAUSED: &str = "cluster.x-k8s.io/paused";
     let annotate = |site: &Site, value: &str| {

@@ -196,7 +196,7 @@ fn an_identitys_secret_is_read_in_the_chosen_namespace_of_capa() {
 }
 
 #[test]
-fn a_role_for_ec2_goes_before_the_accounts_and_another_services_never() {
+fn a_role_for_ec2_is_used_before_the_account_role() {
     const NAME: &str = "by-service";
     const THEIRS: &str = "200000000403";
     let roles = ["for-ec2", "for-s3", "for-all"].map(|name| role(THEIRS, name));

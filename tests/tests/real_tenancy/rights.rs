@@ -67,7 +67,7 @@ fn an_admin_of_a_namespace_cannot_label_or_annotate_it() {
 }
 
 #[test]
-fn an_admin_of_a_namespace_has_no_right_on_objects_of_providers_and_of_other_tenants() {
+fn a_namespace_admin_has_no_rights_outside_the_own_namespace() {
     for namespace in ["one-admin", "others"] {
         create_namespace(&SITE.management, namespace, &json!({}));
     }

@@ -38,7 +38,7 @@ fn name_identity(admin: &Admin, cluster: &str, identity: &str) {
 }
 
 #[test]
-fn a_tenants_service_account_does_not_assume_anothers_role() {
+fn a_service_account_of_a_tenant_cannot_assume_a_foreign_role() {
     const NAME: &str = "own-tokens";
     const THEIRS: &str = "200000000120";
     const ANOTHERS: &str = "200000000121";

@@ -61,7 +61,7 @@ fn a_bootstrap_token_of_a_worker_asks_for_a_control_plane_node() {
 }
 
 #[test]
-fn whoever_sees_all_requests_files_a_copy_with_a_token_of_his_own() {
+fn a_copied_request_with_another_token_is_denied() {
     let victim = SCENE.cluster.machine("copied").create();
     let own = SCENE.cluster.machine("copier").create();
     let seen = SCENE.rightful(&victim).to_json();
@@ -103,7 +103,7 @@ fn decided(scene: &Scene, machine: &Machine) -> Vec<Timestamp> {
 }
 
 #[test]
-fn a_bootstrap_token_floods_the_controller_and_delays_nobody_else() {
+fn a_flood_from_one_bootstrap_token_does_not_delay_other_nodes() {
     // Separate: requests are listed in pages, and other tests watch one.
     let scene = Scene::start(&SCENE.site, "flooded", json!({}));
     let own = scene.cluster.machine("floods").create();

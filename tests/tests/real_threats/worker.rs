@@ -47,7 +47,7 @@ fn assert_renewal_is_refused(machine: &Machine, kubeconfig: &Path) {
 }
 
 #[test]
-fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
+fn a_certificate_is_refused_after_its_machine_is_deleted() {
     let machine = SCENE.cluster.machine("is-gone").create();
     let credential = SCENE.join(&machine);
     let plane = SCENE.cluster.control_plane();
@@ -69,7 +69,7 @@ fn a_worker_goes_on_with_its_certificate_after_its_machine_is_gone() {
 }
 
 #[test]
-fn a_certificate_of_a_former_generation_can_write_nothing_and_renew_nothing() {
+fn a_certificate_from_before_a_reset_can_neither_write_nor_renew() {
     let machine = SCENE.cluster.machine("was-reset").create();
     let former = SCENE.join(&machine);
     let plane = SCENE.cluster.control_plane();

@@ -100,7 +100,7 @@ fn a_renewal_attests_again_and_sees_that_the_machine_has_booted() {
 }
 
 #[test]
-fn a_machine_whose_boot_chain_changed_is_refused_its_renewal_and_keeps_its_certificate() {
+fn a_changed_boot_chain_denies_the_renewal_and_keeps_the_certificate() {
     let scene = short("enforced");
     let tpm = tpm();
     let machine = machine(&scene, "changed", &tpm);

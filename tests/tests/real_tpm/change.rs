@@ -97,7 +97,7 @@ fn authorize_only(scene: &Scene, attestor: &str) {
 }
 
 #[test]
-fn a_fleet_changes_from_no_evidence_to_its_tpms_node_by_node() {
+fn a_fleet_changes_from_insecure_to_tpm_node_by_node() {
     let scene = cluster("changes", json!({}));
     authorize_only(&scene, "insecure");
     let hosts = ["changes-1", "changes-2"].map(|name| Host::new(&scene, name));

@@ -18,7 +18,7 @@ use crate::bed::{Plugin, SITE, USUAL, challenger, key, machine, requester, reque
 const MEANWHILE: Duration = Duration::from_secs(4);
 
 #[test]
-fn a_challenge_that_is_open_while_its_key_is_replaced_can_still_be_answered() {
+fn an_open_challenge_is_answered_after_its_key_is_replaced() {
     let (_, keys) = &*SITE;
     let scene = &*USUAL;
     let [slow, next] = [tpm(), tpm()];
@@ -49,7 +49,7 @@ fn a_challenge_that_is_open_while_its_key_is_replaced_can_still_be_answered() {
 }
 
 #[test]
-fn without_keys_a_condition_says_so_and_while_they_are_gone_machines_wait() {
+fn missing_challenge_keys_set_a_condition_and_requests_wait() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let keys = Scratch::new("challenge-keys");

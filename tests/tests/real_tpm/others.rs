@@ -29,7 +29,7 @@ fn a_second_tpm_with_the_machines_names_and_token_is_refused() {
 }
 
 #[test]
-fn a_tpm_that_runs_backwards_is_an_event_that_somebody_looks_for() {
+fn a_tpm_that_runs_backwards_causes_a_warning_event() {
     let scene = &*USUAL;
     let tpm = tpm();
     let machine = machine(scene, "cloned", &tpm);

@@ -37,7 +37,7 @@ fn a_request_without_evidence_is_read() {
 }
 
 #[test]
-fn what_is_not_the_one_encoding_is_refused_by_its_rule() {
+fn an_invalid_envelope_is_refused_with_its_reason() {
     use InvalidEnvelope::*;
 
     let crlf = CSR_BLOCK.replace('\n', "\r\n");
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn no_accepted_bytes_have_a_second_encoding(position in 0usize..180, byte in any::<u8>()) {
+    fn an_accepted_envelope_has_exactly_one_encoding(position in 0usize..180, byte in any::<u8>()) {
         let mut bytes = [CSR_BLOCK, PROVIDER_BLOCK].concat().into_bytes();
         let position = position % bytes.len();
         bytes[position] = byte;

@@ -66,7 +66,7 @@ fn a_request_is_read() {
 }
 
 #[test]
-fn what_the_signature_covers_and_the_key_stand_in_the_request_as_they_came() {
+fn signed_bytes_and_spki_are_exact_copies_of_the_request() {
     let der = valid();
     let request = CertificationRequest::from_der(&der).unwrap();
     let contains = |part: &[u8]| der.windows(part.len()).any(|window| window == part);
@@ -85,7 +85,7 @@ fn a_request_without_extensions_claims_nothing() {
 }
 
 #[test]
-fn what_is_not_der_is_refused() {
+fn a_request_that_is_not_der_is_refused() {
     let der = valid();
     let indefinite = [&[0x30, 0x80], &der[3..], &[0, 0]].concat();
     let long_length = [&[0x30, 0x82, 0x00], &der[2..]].concat();
@@ -103,7 +103,7 @@ fn what_is_not_der_is_refused() {
 }
 
 #[test]
-fn another_encoding_of_the_same_request_is_refused() {
+fn a_non_canonical_request_is_refused() {
     let values = [utf8("b"), utf8("a")];
     let unsorted = sequence(&[encoded_oid(oid::EXTENSION_REQUEST), set(&values)]);
 
@@ -165,7 +165,7 @@ fn an_extension_twice_is_refused() {
 }
 
 #[test]
-fn a_provider_id_in_another_form_is_no_claim() {
+fn a_malformed_provider_id_extension_is_ignored() {
     for value in [
         tlv(0x13, PROVIDER_ID.as_bytes()),
         [utf8(PROVIDER_ID), vec![0]].concat(),
@@ -182,7 +182,7 @@ fn a_provider_id_in_another_form_is_no_claim() {
 
 proptest! {
     #[test]
-    fn a_change_of_a_request_is_refused_or_read_as_it_came(
+    fn a_changed_request_is_refused_or_parsed_with_exact_signed_bytes(
         at in any::<prop::sample::Index>(),
         byte: u8,
     ) {

@@ -27,7 +27,7 @@ fn the_subject_of_a_kubelet_names_its_node() {
 }
 
 #[test]
-fn a_printable_string_says_the_same() {
+fn a_printable_string_subject_is_accepted() {
     let printable = |text: &str| tlv(0x13, text.as_bytes());
     let name = read(&[
         set(&[attribute(oid::ORGANIZATION, printable("system:nodes"))]),

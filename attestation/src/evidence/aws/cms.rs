@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn another_message_has_none() {
+    fn a_malformed_message_has_no_content() {
         let nested = |depth| (0..depth).fold(Vec::new(), |inner, _| left_open(0x30, &[&inner]));
         for bytes in [
             b"{}".to_vec(),

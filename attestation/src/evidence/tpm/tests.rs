@@ -206,7 +206,7 @@ fn a_field_that_is_missing_or_undecodable_is_named() {
 }
 
 #[test]
-fn the_fields_of_one_phase_are_none_of_the_other() {
+fn a_field_of_the_other_phase_is_refused() {
     let whole = response();
     for name in ["id", "expiry", "quote"] {
         let mut missing = whole.clone();

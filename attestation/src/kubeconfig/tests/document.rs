@@ -80,7 +80,7 @@ fn names_are_unique_and_a_tenants_lists_are_short() {
 }
 
 #[test]
-fn a_text_of_the_most_bytes_is_read_and_of_one_more_is_not() {
+fn a_kubeconfig_is_read_up_to_its_size_limit() {
     for (policy, most) in [(Machine, 1_048_576), (Tenant, 65_536)] {
         let mut text = valid().to_string().into_bytes();
         text.resize(most, b' ');
@@ -98,7 +98,7 @@ fn a_text_of_the_most_bytes_is_read_and_of_one_more_is_not() {
 }
 
 #[test]
-fn another_type_is_refused_and_none_is_accepted() {
+fn a_wrong_kind_or_version_is_refused_and_a_missing_one_is_accepted() {
     for (pointer, other) in [("/apiVersion", "v2"), ("/kind", "Secret")] {
         check(&with(pointer, Value::Null), [""; 2], [None; 2]);
         let text = with(pointer, json!(other)).to_string();
@@ -110,7 +110,7 @@ fn another_type_is_refused_and_none_is_accepted() {
 }
 
 #[test]
-fn what_is_no_kubeconfig_is_refused() {
+fn an_invalid_kubeconfig_is_refused() {
     let valid = valid();
     for policy in [Machine, Tenant] {
         let not_text = ("doc".to_owned(), Refused::NotUtf8);

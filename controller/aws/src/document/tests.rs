@@ -52,7 +52,7 @@ fn verify_bytes(document: &str) -> Result<VerifiedDocument, AwsDenial> {
 }
 
 #[test]
-fn a_signed_document_says_what_its_instance_is() {
+fn a_verified_document_contains_the_instance_and_the_digest() {
     let json = document().to_json();
 
     let verified = SIGNERS.verify(&SIGNER.sign(&document())).unwrap();

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_kept_for_credentials_goes_with_them() {
+    async fn ec2_clients_are_dropped_together_with_their_credentials() {
         let lessor = Arc::new(Lessor::default());
         let limits = crate::ec2::Limits::default().calls;
         let channel: Channel<()> = Channel::new(lessor.clone(), limits);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_trials_after_a_failure_go_round_by_namespace() {
+    async fn retries_after_a_failure_rotate_by_namespace() {
         let limits = crate::ec2::Limits::default().calls;
         let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
         let (lane, _lease) = channel.lane(&Tenant::Controller, REGION).await.unwrap();

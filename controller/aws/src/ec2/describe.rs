@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_and_dns_name_of_all_interfaces_is_the_instances() {
+    fn instance_facts_include_the_addresses_and_names_of_all_interfaces() {
         let first = InstanceNetworkInterface::builder()
             .private_ip_address("10.0.0.1")
             .private_dns_name("ip-10-0-0-1.eu-west-1.compute.internal")
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tags_value_stands_for_itself_only() {
+    fn wildcards_in_a_tag_value_are_escaped() {
         let tags = BTreeMap::from([("a".to_owned(), r"x*y?z\".to_owned())]);
 
         let [filter] = &filters(&Query::Tags(tags))[..] else {

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instance_of_aws_is_nowhere() {
+    fn a_provider_id_that_is_not_an_ec2_instance_has_no_region() {
         for provider_id in [
             "tpm://0123",
             "metal:///rack-1/7",

@@ -123,7 +123,7 @@ async fn an_instance_is_read_as_ec2_describes_it() {
 }
 
 #[tokio::test]
-async fn two_hundred_joins_cost_at_most_four_calls_and_nothing_but_the_policy_allows() {
+async fn two_hundred_joins_cost_four_calls_and_only_allowed_actions() {
     let account = "200000000002";
     let fleet = MOTO.ec2(account, REGION).run_many(200, &[OWNED]);
     let instances = instances();
@@ -158,7 +158,7 @@ async fn two_hundred_joins_cost_at_most_four_calls_and_nothing_but_the_policy_al
 }
 
 #[tokio::test]
-async fn an_instance_that_ec2_does_not_know_spoils_no_others_answer() {
+async fn an_unknown_instance_does_not_affect_other_answers() {
     let instance = instance("200000000003");
     let instances = instances();
     let ask = |id: &'static str| instances.describe(tenant(&instance.account), REGION, id);
@@ -190,7 +190,7 @@ async fn an_instance_of_another_account_or_region_is_not_seen() {
 }
 
 #[tokio::test]
-async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do() {
+async fn an_ec2_error_instead_of_instances_is_an_outage_with_its_cause() {
     let account = "200000000006";
     let region = "in eu-west-1";
     for (failure, message) in [
@@ -232,7 +232,7 @@ async fn what_ec2_answers_instead_of_instances_is_an_outage_that_says_what_to_do
 }
 
 #[tokio::test]
-async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
+async fn a_hanging_ec2_call_times_out_and_is_retried_later() {
     let account = "200000000007";
     let instance = instance(account);
     let mut limits = Limits::default();
@@ -263,7 +263,7 @@ async fn an_ec2_that_hangs_is_given_up_and_asked_again_later() {
 }
 
 #[tokio::test]
-async fn a_terminated_or_stopped_instance_is_denied_with_the_document_that_it_had() {
+async fn a_stopped_or_terminated_instance_is_denied_despite_its_document() {
     let instance = instance("200000000008");
     let ec2 = MOTO.ec2(&instance.account, REGION);
     let document = document(&instance, &described(&instance).await.unwrap());
@@ -283,7 +283,7 @@ async fn a_terminated_or_stopped_instance_is_denied_with_the_document_that_it_ha
 }
 
 #[tokio::test]
-async fn a_root_volume_of_another_time_is_seen() {
+async fn a_root_volume_attached_at_another_time_is_detected() {
     let instance = instance("200000000009");
     MOTO.amend(
         &instance.id,
@@ -301,7 +301,7 @@ async fn a_root_volume_of_another_time_is_seen() {
 }
 
 #[tokio::test]
-async fn an_interface_0_that_is_not_there_or_another_is_seen() {
+async fn a_missing_or_wrong_interface_0_is_detected() {
     for (field, value, account) in [
         (Field::Interfaces, "", "200000000010"),
         (Field::InterfaceIndex, "1", "200000000011"),
@@ -334,7 +334,7 @@ async fn an_instance_that_changes_its_cluster_is_denied() {
 }
 
 #[tokio::test]
-async fn an_instance_store_is_told_from_a_volume() {
+async fn an_instance_store_root_is_recognized() {
     let instance = instance("200000000013");
     MOTO.amend(&instance.id, Field::RootDeviceType, "instance-store");
     MOTO.amend(&instance.id, Field::Volumes, "");
@@ -399,7 +399,7 @@ impl CredentialsSource for NoCredentials {
 }
 
 #[tokio::test]
-async fn credentials_that_cannot_be_found_are_the_operators_affair() {
+async fn missing_credentials_are_an_outage_without_a_call() {
     let settings = Ec2Settings {
         endpoints: [(REGION.to_owned(), MOTO.url())].into(),
     };
@@ -417,7 +417,7 @@ async fn credentials_that_cannot_be_found_are_the_operators_affair() {
 }
 
 #[test]
-fn nothing_that_is_shown_has_a_key() {
+fn debug_output_contains_no_credentials() {
     let credentials = crate::testing::credentials(1, "AKIASHOWN");
 
     let shown = format!("{credentials:?} {:?}", instances());

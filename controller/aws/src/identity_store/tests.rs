@@ -65,7 +65,7 @@ fn roles(store: &IdentityStore) -> Result<Vec<String>, IdentityError> {
 }
 
 #[test]
-fn a_cluster_is_resolved_by_the_objects_of_now() {
+fn a_cluster_is_resolved_with_the_current_objects() {
     let store = store();
     let resolved = store.resolve(&tenant()).unwrap();
     assert_eq!(summary(&resolved).1, [arn("a")]);
@@ -110,7 +110,7 @@ fn nothing_is_resolved_before_all_was_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_may_be_broken_for_two_minutes() {
+async fn a_watch_can_be_broken_for_two_minutes() {
     let store = store();
     for source in store.sources() {
         store.failed(&source);
@@ -130,7 +130,7 @@ async fn a_watch_may_be_broken_for_two_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_concerns_those_alone_whose_identity_names_it() {
+async fn a_secret_affects_only_clusters_whose_identity_references_it() {
     let store = store();
     let source = Source::Secret("keys".to_owned());
     store.put_infrastructure("AWSCluster", key(), naming(KEYS).map(Ok));
@@ -163,7 +163,7 @@ async fn a_secret_concerns_those_alone_whose_identity_names_it() {
 }
 
 #[test]
-fn a_list_removes_what_it_does_not_have() {
+fn a_list_removes_objects_that_it_does_not_contain() {
     let store = store();
     let none = BTreeSet::new();
     store.retain(&Source::Infrastructure("AWSManagedControlPlane"), &none);
@@ -215,7 +215,7 @@ fn many_clusters_are_listed_and_removed_a_few_at_a_time() {
 }
 
 #[test]
-fn a_label_that_went_while_the_watch_was_broken_permits_no_more() {
+fn a_label_removed_during_a_broken_watch_no_longer_permits() {
     let store = store();
     let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
     store.update(|all| {
@@ -231,7 +231,7 @@ fn a_label_that_went_while_the_watch_was_broken_permits_no_more() {
 }
 
 #[test]
-fn the_maps_of_teams_and_accounts_are_read_where_the_operator_says_so() {
+fn the_ack_maps_are_read_only_if_the_operator_enables_carm() {
     let carm = TenancySettings {
         ack: Ack::Carm,
         ..TenancySettings::default()
@@ -269,7 +269,7 @@ fn the_maps_of_teams_and_accounts_are_read_where_the_operator_says_so() {
 }
 
 #[test]
-fn the_secrets_that_identities_name_are_told() {
+fn the_store_lists_the_secrets_that_identities_reference() {
     let store = store();
     store.update(|all| {
         put(
@@ -282,7 +282,7 @@ fn the_secrets_that_identities_name_are_told() {
 }
 
 #[test]
-fn the_region_is_the_aws_clusters_also_with_the_identity_of_a_service_account() {
+fn the_region_comes_from_the_aws_cluster_for_service_accounts_too() {
     let store = store();
     let identity = json!({"roleARN": arn("nodes")});
     store.update(|all| put(all, "AWSServiceAccountIdentity/nodes", &identity));
@@ -334,7 +334,7 @@ fn the_region_of_a_managed_control_plane_is_its_clusters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_goes_on_denies_nobody_before_it_has_caught_up() {
+async fn an_interrupted_watch_denies_only_after_it_has_caught_up() {
     let store = store();
     let source = Source::Clusters;
     let accepts = || store.accepts_region(&tenant(), "eu-west-2");

@@ -178,7 +178,7 @@ async fn an_identity_that_names_another_secret_has_that_one_watched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn secrets_beyond_the_limit_wait_and_take_nothing_from_others() {
+async fn secrets_over_the_limit_wait_and_do_not_displace_others() {
     let bed = Bed::new();
     bed.namespace("tenant-a");
     for number in 0..MAX_SECRETS {
@@ -209,7 +209,7 @@ async fn secrets_beyond_the_limit_wait_and_take_nothing_from_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_listed_again_is_gone() {
+async fn an_object_missing_from_a_new_list_is_removed() {
     let bed = Bed::new();
     bed.identity("a", "keys");
     bed.secret("keys", "AKIA1");
@@ -332,7 +332,7 @@ impl Log {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_that_may_not_be_read_are_told_of_once_and_hinder_no_others() {
+async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_writer(log.clone())
@@ -371,7 +371,7 @@ async fn objects_that_may_not_be_read_are_told_of_once_and_hinder_no_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_breaks_goes_on_where_it_ended_without_another_list() {
+async fn a_broken_watch_resumes_without_another_list() {
     let bed = Bed::new();
     bed.namespace("tenant-a");
     bed.identity("a", "keys");
@@ -419,7 +419,7 @@ impl Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_is_written_and_one_that_is_there_stays() {
+async fn an_account_is_written_and_an_existing_one_is_kept() {
     let bed = Bed::new();
     bed.authentication();
     bed.write().await;
@@ -433,7 +433,7 @@ async fn an_account_is_written_and_one_that_is_there_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_another_replica_writes_meanwhile_stays() {
+async fn an_account_written_concurrently_by_another_replica_is_kept() {
     let bed = Bed::new();
     bed.authentication();
     bed.server.rival("444455556666");
@@ -443,7 +443,7 @@ async fn an_account_that_another_replica_writes_meanwhile_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_account_of_what_is_gone_is_not_written() {
+async fn the_account_is_not_written_for_a_missing_object() {
     let bed = Bed::new();
     bed.write().await;
     assert_eq!(bed.server.requests(PLURAL).len(), 1);
@@ -468,7 +468,7 @@ async fn an_account_is_written_once_the_api_server_answers_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_cannot_be_written_is_tried_ever_more_rarely() {
+async fn an_account_that_cannot_be_written_is_retried_with_backoff() {
     let bed = Bed::new();
     bed.authentication();
     bed.server.refuse(PLURAL, Some(422));

@@ -90,7 +90,7 @@ async fn an_instance_of_another_account_or_that_is_terminated_is_no_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_goes_leaves_its_name_and_one_that_is_stopped_keeps_it() {
+async fn a_terminating_instance_loses_its_name_and_a_stopped_one_keeps_it() {
     let leaving = InstanceFacts {
         state: "shutting-down".to_owned(),
         ..facts()
@@ -119,7 +119,7 @@ async fn an_instance_that_goes_leaves_its_name_and_one_that_is_stopped_keeps_it(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_is_new_is_looked_for_again_but_not_for_every_request() {
+async fn a_missing_machine_is_looked_up_again_after_a_pause() {
     let ec2 = FakeEc2::with([]);
     let inventory = inventory(&ec2);
     let find = || async {
@@ -140,7 +140,7 @@ async fn a_machine_that_is_new_is_looked_for_again_but_not_for_every_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_together_waits_for_one_list() {
+async fn concurrent_queries_share_one_list_call() {
     let ec2 = FakeEc2::with([tagged(facts())]);
     let inventory = inventory(&ec2);
     let provider_id = provider_id(INSTANCE);
@@ -153,7 +153,7 @@ async fn who_asks_together_waits_for_one_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_not_an_absence() {
+async fn an_outage_is_an_error_and_not_a_missing_machine() {
     let ec2 = FakeEc2::with([tagged(facts())]);
     let inventory = inventory(&ec2);
     let outage = OutageKind::TimedOut;

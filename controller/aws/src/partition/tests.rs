@@ -63,7 +63,7 @@ fn a_region_that_is_not_built_yet_is_in_its_areas_partition() {
 }
 
 #[test]
-fn what_has_no_known_form_is_in_no_partition() {
+fn a_region_of_unknown_form_has_no_partition() {
     for region in [
         "",
         "aws-global",

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_start_with_many_tenants_is_spread() {
+    async fn a_start_with_many_tenants_is_spread_over_time() {
         let each = || (0..201).map(|n| key(&format!("tenant-{n}"), "one"));
         assert_eq!(seconds(each().take(50)).await, 0);
         assert_eq!(seconds(each()).await, 15);

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_no_request_can_have_is_named_before_it_is_used() {
+    fn an_access_key_value_with_invalid_characters_is_refused() {
         let valid = [
             ("AccessKeyID", "AKIA1"),
             ("SecretAccessKey", "s3/cret+="),

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_alone_gets_an_hour_and_a_session_named_after_its_identity() {
+    fn a_role_without_options_gets_an_hour_and_a_derived_session_name() {
         let role = role(|_| {}).unwrap();
         assert_eq!(role.arn.to_string(), ARN);
         assert_eq!(
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_as_sts_takes_it() {
+    fn role_fields_are_validated_like_in_sts() {
         use InvalidRoleSpec::{DurationSeconds, ExternalId, InlinePolicy, PolicyArns, SessionName};
         let invalid = |change: fn(&mut RoleSpec)| role(change).unwrap_err();
         assert_eq!(

@@ -128,7 +128,7 @@ impl Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_tenant_asks_as_its_own_identity() {
+async fn each_tenant_uses_its_own_identity() {
     let bed = Bed::new();
     bed.role("a");
     bed.role("b");
@@ -182,7 +182,7 @@ async fn a_tenant_whose_namespace_is_not_permitted_has_no_credentials_any_more()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotated_secret_counts_for_the_next_request() {
+async fn a_rotated_secret_is_used_for_the_next_request() {
     let bed = Bed::new();
     bed.store.update(|all| static_identity(all, "keys"));
     bed.store.read(&Source::Secret("keys".to_owned()));
@@ -242,7 +242,7 @@ async fn the_account_that_was_written_down_outlives_the_controller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_tells_the_identity_and_its_account() {
+async fn the_condition_contains_the_identity_and_its_account() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -273,7 +273,7 @@ async fn a_condition_tells_the_identity_and_its_account() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_tells_why_a_role_cannot_be_assumed() {
+async fn the_condition_contains_the_reason_for_a_failed_assume_role() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -322,7 +322,7 @@ async fn clusters_that_are_gone_are_forgotten() {
 }
 
 #[test]
-fn sts_is_asked_in_the_operators_region_or_in_the_clusters_partition() {
+fn sts_runs_in_the_configured_region_or_the_cluster_partition() {
     let bed = Bed::with_sts_region(Some("us-east-1"));
     assert_eq!(bed.tenants.sts_region("eu-west-1"), "us-east-1");
     assert_eq!(bed.tenants.sts_region("cn-north-1"), "cn-north-1");
@@ -330,7 +330,7 @@ fn sts_is_asked_in_the_operators_region_or_in_the_clusters_partition() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_tells_an_account_that_only_aws_knows() {
+async fn the_condition_reports_a_mismatch_with_the_account_from_aws() {
     let bed = Bed::new();
     bed.store.update(|all| static_identity(all, "keys"));
     bed.store.read(&Source::Secret("keys".to_owned()));
@@ -356,7 +356,7 @@ async fn a_condition_tells_an_account_that_only_aws_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_differs_is_told_of_the_credentials_alone_that_it_is_of() {
+async fn an_account_mismatch_is_reported_only_for_its_own_credentials() {
     let bed = Bed::new();
     bed.store.update(|all| static_identity(all, "keys"));
     bed.store.read(&Source::Secret("keys".to_owned()));
@@ -374,7 +374,7 @@ async fn an_account_that_differs_is_told_of_the_credentials_alone_that_it_is_of(
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_resolved_for_a_cluster_with_the_controllers_credentials_by_an_option() {
+async fn the_controller_identity_fallback_is_reported_without_resolution() {
     let settings = TenancySettings {
         allow_controller_identity_fallback: true,
         ..TenancySettings::default()
@@ -408,7 +408,7 @@ async fn nothing_is_resolved_for_a_cluster_with_the_controllers_credentials_by_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_tells_why_the_account_cannot_be_asked_for() {
+async fn the_condition_contains_the_reason_for_a_failed_account_query() {
     let bed = Bed::new();
     let a = bed.cluster("tenant-a", CONTROLLER);
     let refused = FailureKind::Refused {

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_in_a_region_that_is_not_used_any_more_is_forgotten() {
+    async fn a_failure_in_an_unused_region_expires() {
         let answers = Answers::default();
         answers.heard(CLUSTER, "us-east-1", Some(&refused("us-east-1")));
         tokio::time::advance(EXPIRES / 2).await;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_told_nothing_of_the_regions_and_errors_of_others() {
+    fn a_cluster_report_excludes_regions_and_errors_of_other_clusters() {
         let answers = Answers::default();
         answers.heard("another", "us-east-1", Some(&refused("us-east-1")));
         answers.heard("another", "eu-west-1", None);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_about_many_clusters_are_not_visited_for_another() {
+    fn recording_an_answer_visits_no_other_clusters() {
         let answers = Answers::default();
         for number in 0..1000 {
             answers.heard(&format!("other-{number}"), "eu-west-1", None);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_says_nothing_of_the_credentials() {
+    fn an_outage_does_not_change_the_credentials_condition() {
         let answers = Answers::default();
         answers.heard(CLUSTER, "eu-west-1", None);
 
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_that_cannot_be_had_are_said() {
+    fn unavailable_credentials_are_reported_in_the_condition() {
         let answers = Answers::default();
 
         answers.heard(

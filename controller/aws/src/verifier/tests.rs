@@ -239,7 +239,7 @@ impl Wrong {
 }
 
 #[tokio::test]
-async fn a_valid_request_proves_its_instance_and_asks_sts_and_ec2_once() {
+async fn a_valid_request_is_attested_with_one_sts_and_one_ec2_call() {
     let case = Case::valid();
 
     let assurance = case.decide().await.unwrap();
@@ -257,7 +257,7 @@ async fn a_valid_request_proves_its_instance_and_asks_sts_and_ec2_once() {
 }
 
 #[tokio::test]
-async fn each_contradiction_is_denied_and_nobody_is_asked_in_vain() {
+async fn each_contradiction_is_denied_without_unneeded_calls() {
     for (wrong, expected, asked) in ORDER {
         let mut case = Case::valid();
         wrong.apply(&mut case);
@@ -268,7 +268,7 @@ async fn each_contradiction_is_denied_and_nobody_is_asked_in_vain() {
 }
 
 #[tokio::test]
-async fn of_all_that_is_wrong_the_cheapest_check_decides() {
+async fn the_cheapest_failing_check_decides() {
     for (first, (wrong, expected, asked)) in ORDER.into_iter().enumerate() {
         let mut case = Case::valid();
         for (also, ..) in ORDER.iter().skip(first) {
@@ -310,7 +310,7 @@ async fn an_instance_that_ec2_does_not_know_is_denied() {
 }
 
 #[tokio::test]
-async fn an_outage_of_ec2_leaves_the_request_pending_and_says_so_of_the_credentials() {
+async fn an_ec2_outage_keeps_the_request_pending_and_sets_the_condition() {
     let case = Case::valid();
     case.ec2.fares(
         REGION,
@@ -333,7 +333,7 @@ async fn an_outage_of_ec2_leaves_the_request_pending_and_says_so_of_the_credenti
 }
 
 #[tokio::test]
-async fn a_root_volume_that_was_moved_here_stands_against_the_first_record_only() {
+async fn a_moved_root_volume_blocks_only_a_first_claim() {
     let case = Case::valid();
     let late = Attachment {
         time: Some(launch() + Duration::from_mins(10)),

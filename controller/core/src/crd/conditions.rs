@@ -225,7 +225,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_said_again_changes_nothing() {
+    fn an_unchanged_condition_is_not_updated() {
         let mut conditions = Vec::new();
 
         assert!(set(&mut conditions, &READY_NOW, Some(1), &at(1)));

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::cluster::machine;
 
 #[test]
-fn two_machines_that_share_what_names_them_are_refused() {
+fn two_machines_with_a_shared_identifier_are_refused() {
     let first = machine("m1", "n1", Some("abcdef"));
     let other = machine("m2", "n2", Some("ghijkl"));
     assert!(StaticInventory::new(vec![first.clone(), other.clone()]).is_ok());
@@ -58,7 +58,7 @@ fn the_last_of_many_machines_is_compared_with_the_first() {
 }
 
 #[test]
-fn machines_may_have_nothing_yet() {
+fn machines_without_name_and_provider_id_are_accepted() {
     let unnamed = |name: &str| Machine {
         provider_id: None,
         node_name: None,

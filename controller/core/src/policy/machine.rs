@@ -137,7 +137,7 @@ mod tests {
     use crate::testing::cluster::machine;
 
     #[test]
-    fn a_token_is_its_machines_or_its_pools_and_nobody_elses() {
+    fn a_token_is_accepted_only_for_its_machine_or_its_pool() {
         let token = TokenId::parse("mnopqr").unwrap();
         let pool = |name: &str| TokenOwner::Pool {
             name: name.to_owned(),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_an_operator_assigned_is_the_machines_beside_its_own() {
+    fn an_assigned_token_is_accepted_in_addition_to_the_own_token() {
         let token = |id| TokenId::parse(id).unwrap();
         for own in [None, Some("abcdef")] {
             let mut machine = machine("m3", "n3", own);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_goes_on_until_it_is_gone_and_not_before_it_is_ready() {
+    fn a_pending_machine_must_wait_and_a_deleting_one_can_renew() {
         let mut m3 = machine("m3", "n3", None);
         for (state, expected) in [
             (MachineState::Ready, Ok(())),

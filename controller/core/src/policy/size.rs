@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_may_be_as_long_as_its_limit_and_no_longer() {
+    fn a_requester_field_over_its_limit_is_denied() {
         let too_large = |field| Err(Denial::RequesterTooLarge(field));
         let texts = |count: usize, len: usize| Some(vec!["x".repeat(len); count]);
         for (over, expected) in [(0, Ok(())), (1, too_large("username"))] {

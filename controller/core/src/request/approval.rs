@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_is_ours_by_one_of_our_reasons() {
+    fn an_approval_condition_is_recognized_by_its_reason() {
         for reason in [
             "NodeNameClaimed",
             "ServingNamesCorroborated",

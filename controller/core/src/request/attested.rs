@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verifier_is_told_when_the_api_server_got_the_request() {
+    fn a_verifier_receives_the_creation_time_of_the_request() {
         let clerk = RecordingVerifier::default();
         let asked = |created| {
             let refused = block_on(located_at(created).attest(&clerk, &[], now()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verifier_of_another_provider_cannot_set_the_rules() {
+    fn a_verifier_of_another_provider_cannot_check_a_request() {
         let cluster = cluster();
         let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
 

@@ -104,7 +104,7 @@ fn the_issuer_is_the_cas_subject_byte_for_byte() {
 }
 
 #[test]
-fn a_certificate_holds_what_was_verified_and_nothing_else() {
+fn a_client_certificate_contains_only_verified_fields() {
     let pki = Pki::new();
     let signer = pki.signer().unwrap();
     let now = late(&signer);
@@ -141,7 +141,7 @@ fn a_certificate_holds_what_was_verified_and_nothing_else() {
 }
 
 #[test]
-fn a_certificate_is_a_clients_and_no_cas() {
+fn an_issued_certificate_is_only_for_client_authentication() {
     let certificate = issue_and_verify(&Pki::new());
     let (_, certificate) = X509Certificate::from_der(&certificate).unwrap();
 
@@ -283,7 +283,7 @@ fn serial_numbers_are_positive_and_differ() {
 }
 
 #[test]
-fn a_certificate_that_is_no_cas_is_refused() {
+fn a_ca_without_ca_rights_is_refused() {
     for extensions in [
         &["basicConstraints=critical,CA:FALSE"][..],
         &[
@@ -350,12 +350,12 @@ fn files_in_another_form_are_refused() {
 }
 
 #[test]
-fn the_debug_of_a_signer_says_nothing_of_its_key() {
+fn debug_output_of_a_signer_contains_no_key() {
     assert_eq!(format!("{:?}", Pki::new().signer().unwrap()), "Signer");
 }
 
 #[test]
-fn a_serving_certificate_is_a_servers_for_exactly_the_names_that_were_corroborated() {
+fn a_serving_certificate_contains_exactly_the_corroborated_names() {
     let pki = Pki::new();
     let signer = pki.signer().unwrap();
     let now = late(&signer);

@@ -75,7 +75,7 @@ mod tests {
     use crate::verifier::Verifiers;
 
     #[test]
-    fn the_message_of_the_condition_names_each_unavailable_attestor_and_no_other() {
+    fn the_condition_message_names_exactly_the_unavailable_attestors() {
         let unusable = VerifierUnavailable::Unusable {
             attestor: "aws",
             why: "tpm".to_owned(),

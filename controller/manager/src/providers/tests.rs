@@ -130,7 +130,7 @@ fn authorizing(attestor: &str) -> KubeletAuthentication {
 }
 
 #[test]
-fn insecure_is_admitted_only_where_both_say_so() {
+fn insecure_needs_the_option_and_the_authorization() {
     let admitted = providers(true).verifiers(&authorizing("insecure"), "");
     assert!(admitted.of(&Provider::INSECURE).is_some());
 
@@ -163,7 +163,7 @@ fn a_tpm_is_challenged_only_with_keys_to_do_it() {
 }
 
 #[test]
-fn config_maps_are_not_passed_over_where_nothing_can_read_them() {
+fn config_maps_without_a_management_cluster_are_refused() {
     let mut authentication = authorizing("tpm");
     authentication.metadata.namespace = Some("metal".to_owned());
     let mut settings = TpmSettings::default();
@@ -182,7 +182,7 @@ fn config_maps_are_not_passed_over_where_nothing_can_read_them() {
 }
 
 #[test]
-fn what_keeps_ec2_from_telling_endorsement_keys_is_told_to_who_has_it_do_so() {
+fn a_tpm_platform_without_aws_clients_is_reported_as_unusable() {
     let mut authentication = authorizing("tpm");
     let mut settings = TpmSettings::default();
     settings.endorsement_keys.platform = EndorsementKeyPlatform::Aws;
@@ -200,7 +200,7 @@ fn what_keeps_ec2_from_telling_endorsement_keys_is_told_to_who_has_it_do_so() {
 }
 
 #[test]
-fn what_keeps_aws_from_being_asked_is_told_to_who_authorizes_it() {
+fn an_authorized_aws_without_clients_is_reported_as_unusable() {
     let refused = providers(true).verifiers(&authorizing("aws"), "");
 
     let expected = VerifierUnavailable::Unusable {

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verifiers_of_a_cluster_share_its_observations_while_one_of_them_lives() {
+    fn the_verifiers_of_one_cluster_share_their_observations() {
         let clusters = ObservationsOfClusters::default();
         let first = clusters.of("one");
 

@@ -280,7 +280,7 @@ mod tests {
     };
 
     #[test]
-    fn a_neighbours_address_is_refused_in_every_notation() {
+    fn a_local_address_is_refused_in_every_notation() {
         use LocalRange::{LinkLocal, Loopback, Multicast, Unspecified};
         for (address, expected) in [
             ("127.0.0.1", Loopback),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn another_hosts_address_is_not() {
+    fn an_address_of_another_host_is_accepted() {
         for address in [
             "10.0.0.1",
             "192.168.7.1",
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_reaches_itself_and_nothing_else_more() {
+    fn the_loopback_exception_allows_only_loopback_addresses() {
         assert_eq!(TEST.refuses("127.0.0.1".parse().unwrap()), None);
         assert_eq!(TEST.refuses("::1".parse().unwrap()), None);
         for address in [
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_has_a_few_addresses_at_the_port_of_the_url() {
+    async fn a_host_name_resolves_to_a_few_addresses_with_the_port_of_the_url() {
         let many = Dialler {
             lookup: |_| {
                 Ok(vec![
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_with_a_slow_lookup_waits_among_such_ones_whatever_is_quick() {
+    fn a_slow_lookup_marks_only_its_namespace_as_slow() {
         let lookups = Lookups::default();
         lookups.took("tenant-a", SLOW_LOOKUP + Duration::from_millis(1));
         lookups.took("tenant-a", Duration::ZERO);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_lookup_beside_those_of_many_namespaces_visits_few() {
+    fn a_slow_lookup_visits_few_of_many_namespaces() {
         let lookups = Lookups::default();
         let slow = |number: usize| lookups.took(&number.to_string(), 2 * SLOW_LOOKUP);
         (0..1000).for_each(slow);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_floods_leaves_the_others_their_own() {
+    async fn one_flooding_client_leaves_the_others_their_own_rate() {
         static ALL: Common = Common::new();
         let (greedy, other) = (flow(&ALL), flow(&ALL));
 
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_that_flood_read_no_more_than_is_common_and_their_own() {
+    async fn many_flooding_clients_get_the_shared_rate_plus_their_own() {
         static ALL: Common = Common::new();
         let all: Vec<Flow> = (0..50).map(|_| flow(&ALL)).collect();
         for one in &all {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flooding_namespace_reads_half_of_the_common_rate_beside_another() {
+    async fn a_flooding_namespace_gets_half_of_the_shared_rate() {
         static ALL: Common = Common::new();
         let minute = Duration::from_mins(1);
         let flood = || async {

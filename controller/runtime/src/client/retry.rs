@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_page_is_asked_for_again_where_the_api_server_is_too_busy() {
+    async fn a_list_page_is_retried_if_the_api_server_is_overloaded() {
         for code in [429, 503, 504] {
             let (api, calls) = failing_twice(code);
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_else_is_asked_again() {
+    async fn gets_creates_and_permanent_errors_are_not_retried() {
         let (api, calls) = failing_twice(503);
         assert!(api.get("a").await.is_err());
         assert_eq!(calls.load(Ordering::Relaxed), 1);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_without_a_key_and_without_an_external_signer_does_not_pass_and_has_both_cures() {
+    fn a_ca_without_key_and_signer_fails_the_check_with_both_remedies() {
         for (signing, state, words) in [
             (
                 KeylessSigning::Absent,

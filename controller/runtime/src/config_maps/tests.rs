@@ -130,7 +130,7 @@ async fn values(config_maps: &ConfigMaps<Entries>) -> Result<Vec<String>, Config
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_ask_at_once_cost_one_call_for_each_config_map() {
+async fn concurrent_readers_share_one_call_for_each_config_map() {
     let world = World::default();
     world.write("a", 1, "1");
     world.write("b", 1, "2");
@@ -146,7 +146,7 @@ async fn those_who_ask_at_once_cost_one_call_for_each_config_map() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_changed_is_fetched_whole_and_after_five_seconds() {
+async fn only_changed_config_maps_are_fetched_after_five_seconds() {
     let world = World::default();
     world.write("a", 1, "1");
     world.write("b", 1, "2");
@@ -164,7 +164,7 @@ async fn only_what_changed_is_fetched_whole_and_after_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_made_anew_is_another_also_where_its_version_is_the_same() {
+async fn a_recreated_config_map_with_the_same_version_is_read_again() {
     let world = World::default();
     world.write("a", 1, "1");
     let config_maps = world.config_maps(&["a"]);
@@ -178,7 +178,7 @@ async fn one_that_is_made_anew_is_another_also_where_its_version_is_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_named_and_read_again_after_five_seconds() {
+async fn an_unreadable_config_map_is_named_and_read_again_after_five_seconds() {
     let world = World::default();
     world.write("a", 1, "1");
     let config_maps = world.config_maps(&["a", "b"]);
@@ -213,7 +213,7 @@ async fn what_cannot_be_read_is_named_and_read_again_after_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_is_waited_for_no_longer_than_the_deadline() {
+async fn a_hanging_api_server_fails_all_readers_at_the_deadline() {
     let world = World::default();
     world.write("a", 1, "1");
     world.with(|server| server.hangs = true);
@@ -234,7 +234,7 @@ async fn an_api_server_that_does_not_answer_is_waited_for_no_longer_than_the_dea
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_larger_than_what_is_left_is_named_and_takes_nothing() {
+async fn a_config_map_over_the_memory_share_is_named_and_uses_no_memory() {
     let world = World::default();
     world.write("large", 1, &"x".repeat(64 * 1024));
     world.write("small", 1, "1");

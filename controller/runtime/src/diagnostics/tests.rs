@@ -38,7 +38,7 @@ const OK: &str = "HTTP/1.1 200 OK";
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable";
 
 #[tokio::test]
-async fn readiness_says_what_it_waits_for() {
+async fn readiness_reports_the_missing_lists() {
     let metrics = Metrics::new("1");
     let (address, _server) = start(Pages::Health, &metrics).await;
     let answered = |status: &str, body: &str| (status.to_owned(), body.to_owned());
@@ -97,7 +97,7 @@ async fn each_server_has_its_own_pages_and_reads_only() {
 }
 
 #[tokio::test]
-async fn who_accepts_openmetrics_gets_it_and_others_the_older_format() {
+async fn metrics_are_served_as_openmetrics_or_as_prometheus_text() {
     let (address, _server) = start(Pages::Metrics, &Metrics::new("1")).await;
     let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
     let open = format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{accept}\r\n");
@@ -122,7 +122,7 @@ async fn who_accepts_openmetrics_gets_it_and_others_the_older_format() {
 }
 
 #[tokio::test]
-async fn who_asks_within_a_second_gets_the_same_bytes() {
+async fn metrics_are_cached_for_a_second() {
     let metrics = Metrics::new("1");
     let site = Site {
         pages: Pages::Metrics,
@@ -157,7 +157,7 @@ async fn who_asks_within_a_second_gets_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn heads_without_end_and_silent_clients_keep_nobody_out() {
+async fn oversized_heads_and_silent_clients_do_not_block_the_health_page() {
     let (address, _server) = start(Pages::Health, &Metrics::new("1")).await;
     let long = format!("GET /healthz HTTP/1.1\r\nA: {}\r\n", "a".repeat(MAX_HEAD));
     let refused = ask(address, &long).await;

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_on_one_machine_is_told_as_a_number_and_leaves_the_others_theirs() {
+    async fn a_flood_of_events_for_one_machine_is_summarized_and_limits_only_it() {
         let (mut limiter, now) = (Limiter::default(), Instant::now());
 
         assert_eq!(admitted(&mut limiter, "flooded", 10_000, now), 10);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_has_no_more_events_however_many_machines_it_has() {
+    async fn the_events_of_a_cluster_are_limited_for_any_number_of_machines() {
         let (mut limiter, now) = (Limiter::default(), Instant::now());
         let machines = (0..4 * MAX_MACHINES).map(|number| number.to_string());
         let mut written = 0;

@@ -39,7 +39,7 @@ fn machine() -> ObjectReference {
 }
 
 #[test]
-fn a_machine_is_told_of_every_answer_and_the_request_of_a_refusal_only() {
+fn a_machine_gets_every_event_and_the_request_only_refusals() {
     let deferral = || Decision::Retry(Deferral::MachineNotFound);
     let refusal = || Decision::Deny(Denial::NoPemBlock);
     let issue = || node_attestation_core::testing::decided(&valid(), &cluster());
@@ -66,7 +66,7 @@ fn a_machine_is_told_of_every_answer_and_the_request_of_a_refusal_only() {
 }
 
 #[test]
-fn without_an_object_for_the_machine_the_request_is_told_of() {
+fn an_event_without_a_machine_object_is_on_the_request() {
     let issued = node_attestation_core::testing::decided(&valid(), &cluster());
 
     assert_eq!(
@@ -76,7 +76,7 @@ fn without_an_object_for_the_machine_the_request_is_told_of() {
 }
 
 #[test]
-fn an_event_has_what_the_api_asks_for() {
+fn an_event_has_all_required_fields() {
     let event = on_request(&denied(Denial::NoPemBlock));
 
     assert_eq!(event.type_.as_deref(), Some("Warning"));
@@ -129,7 +129,7 @@ fn the_longest_events_that_wait_take_four_megabytes_at_most() {
 }
 
 #[tokio::test]
-async fn what_waits_on_a_stop_is_still_written() {
+async fn pending_events_are_written_during_shutdown() {
     let (listener, client) = silent();
     let server = std::thread::spawn(move || {
         let (mut connection, _) = listener.accept().unwrap();
@@ -158,7 +158,7 @@ fn a_long_note_is_cut_to_the_apis_limit() {
 }
 
 #[test]
-fn what_is_not_ours_is_not_told_of() {
+fn an_ignored_request_causes_no_event() {
     let ignored = decided(Decision::Ignore(
         node_attestation_core::refusal::Ignored::AlreadyDenied,
     ));
@@ -167,7 +167,7 @@ fn what_is_not_ours_is_not_told_of() {
 }
 
 #[test]
-fn a_challenge_is_not_told_of_and_any_other_failure_is() {
+fn a_challenge_causes_no_event_and_any_other_failure_does() {
     let challenged = Failure::ChallengeIssued {
         detail: "7".to_owned(),
         annotations: vec![],
@@ -180,7 +180,7 @@ fn a_challenge_is_not_told_of_and_any_other_failure_is() {
 }
 
 #[test]
-fn a_tpm_that_there_is_twice_is_a_warning_of_its_own_reason_on_the_machine_too() {
+fn a_duplicated_tpm_causes_a_warning_on_the_machine_and_the_request() {
     let node_name = NodeName::parse("n1").unwrap();
     let holder = ProviderId::parse("metal:///1").unwrap();
     let backwards = Denial::TpmRanBackwards(node_name.clone(), holder.clone());

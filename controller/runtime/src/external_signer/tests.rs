@@ -168,7 +168,7 @@ fn is_issued(decision: &Decision) -> bool {
 }
 
 #[tokio::test]
-async fn a_program_signs_and_is_told_the_ca_and_the_cluster() {
+async fn the_external_signer_receives_the_ca_and_the_cluster_and_signs() {
     let bed = Bed::new(Does::Sign);
     let _server = bed.serve();
 
@@ -190,7 +190,7 @@ async fn a_program_signs_and_is_told_the_ca_and_the_cluster() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_away_is_waited_for_and_found_when_it_is_there() {
+async fn an_unavailable_external_signer_is_used_as_soon_as_it_returns() {
     let bed = Bed::new(Does::Sign);
     let cluster = bed.cluster("prod-1");
 
@@ -295,7 +295,7 @@ async fn an_answer_that_is_too_long_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_no_denial_and_its_words_are_cut_and_cleaned() {
+async fn a_refusal_by_the_signer_is_a_deferral_with_a_sanitized_message() {
     const WORDS: &str = "no\n\u{1b}[31mnever";
     let bed = Bed::new(Does::Fail(Code::PermissionDenied, WORDS));
     let _server = bed.serve();
@@ -331,7 +331,7 @@ async fn every_other_code_is_an_outage() {
 }
 
 #[tokio::test]
-async fn a_program_of_another_version_or_in_bad_health_gets_no_name_claimed() {
+async fn no_name_is_claimed_with_an_unhealthy_or_unsupported_signer() {
     for (version, health, expected) in [
         ("v2", "ok", r#"its version is "v2""#),
         ("v1alpha1", "the token is gone", "the token is gone"),

@@ -73,7 +73,7 @@ fn an_empty_list_is_a_list() {
 }
 
 #[test]
-fn one_thing_wrong_is_named() {
+fn each_invalid_field_is_reported() {
     for (from, to, expected) in [
         (
             "v1alpha1",
@@ -176,7 +176,7 @@ fn one_thing_wrong_is_named() {
 }
 
 #[test]
-fn what_is_missing_or_unknown_is_named_with_its_line() {
+fn a_missing_or_unknown_field_is_reported_with_its_line() {
     for (from, to, what) in [
         ("  providerID: demo:///worker-2\n", "", "providerID"),
         ("tokenID: abcdef", "token: abcdef", "token"),
@@ -207,7 +207,7 @@ fn a_changed_file_is_seen_at_the_next_look_up() {
 }
 
 #[test]
-fn a_broken_or_missing_file_leaves_the_former_one_in_force() {
+fn a_broken_or_missing_file_keeps_the_previous_inventory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     fs::write(&path, VALID).unwrap();
@@ -259,7 +259,7 @@ fn endpoint_hosts_and_service_ranges_are_read_and_stay_until_a_restart() {
 }
 
 #[test]
-fn instances_of_aws_stand_in_place_of_a_list() {
+fn a_file_needs_either_machines_or_aws_instances() {
     let head = format!("apiVersion: {API_VERSION}\nkind: {KIND}\n");
     let read = read_text(&format!("{head}awsInstances: true\n")).unwrap();
     assert!(read.machines.is_none());

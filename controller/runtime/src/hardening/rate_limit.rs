@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_costs_nothing() {
+    fn a_returned_reservation_costs_no_budget() {
         let mut budgets = budgets();
         let start = Instant::now();
         while budgets.reserve("a", start) == start {}
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_take_no_more_memory_and_reset_nobodys_budget() {
+    fn many_names_use_bounded_memory_and_reset_no_budget() {
         let mut budgets = budgets();
         budgets.capacity = 8;
         let start = Instant::now();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_share_one_budget_while_all_are_in_use() {
+    fn unknown_requesters_share_one_budget_if_all_are_in_use() {
         let mut budgets = budgets();
         budgets.capacity = 1;
         let start = Instant::now();

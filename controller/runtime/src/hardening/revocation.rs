@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_list_leaves_out_what_expires_soonest() {
+    fn a_full_revocation_list_omits_the_entries_that_expire_first() {
         let last = u32::try_from(MAX_REVOKED).unwrap() + 2;
         let mut full = list((1..=last).map(|n| (uid(n), revoked(1000 + u64::from(n)))));
         let keys = 0..=u64::try_from(MAX_REVOKED_KEYS).unwrap();
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn other_entries_at_each_reading_do_not_add_up() {
+    fn repeated_foreign_entries_do_not_accumulate() {
         let revocations = Revocations::unread();
         let records = list([(uid(0), revoked(5))]);
         let most = u32::try_from(MAX_REVOKED).unwrap();
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_equals_what_is_read_back() {
+    fn a_revocation_list_is_unchanged_after_a_round_trip() {
         let later = Duration::from_millis(250);
         let mut written = list([(uid(1), revoked(10))]);
         written.lowest_valid_generation = 7;

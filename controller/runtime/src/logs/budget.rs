@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_next_line_tells_how_many_were_left_out() {
+    async fn the_next_log_line_contains_the_number_of_dropped_lines() {
         let (budget, now) = (LineBudget::default(), Instant::now());
         let cluster = cluster("a", "1");
         for _ in 0..1007 {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_lines_of_clusters_that_are_gone_are_forgotten_a_few_at_a_time() {
+    async fn log_budgets_of_deleted_clusters_are_dropped_in_small_steps() {
         let (budget, now) = (LineBudget::default(), Instant::now());
         let flood = |from: usize, now: Instant| {
             for number in from..from + 1000 {

@@ -38,7 +38,7 @@ fn written(outcome: &Outcome, known: Option<Attested>) -> Option<(bool, &'static
 }
 
 #[test]
-fn a_machine_with_its_certificate_is_told_once() {
+fn the_attested_condition_is_written_once() {
     for (evidence, reason) in [(true, "Attested"), (false, "JoinedWithoutEvidence")] {
         let outcome = Outcome::Granted { evidence };
         let condition = outcome.condition(None, time(200)).unwrap();
@@ -59,7 +59,7 @@ fn a_machine_with_its_certificate_is_told_once() {
 }
 
 #[test]
-fn only_a_machine_with_evidence_is_told_to_have_proved_its_identity() {
+fn only_a_machine_with_evidence_is_reported_as_attested() {
     let of = |request: CertificateSigningRequest| {
         let decision = decided(&request, &cluster());
         Outcome::of(&request, &decision)
@@ -78,7 +78,7 @@ fn only_a_machine_with_evidence_is_told_to_have_proved_its_identity() {
 }
 
 #[test]
-fn a_token_takes_no_certificate_away_and_a_renewal_that_is_denied_does() {
+fn only_a_denied_renewal_replaces_the_attested_condition() {
     let denial = Decision::Deny(Denial::SignerPurpose);
     let failure = Decision::Fail(Failure::CertificateRejected);
     let deferral = Decision::Retry(Deferral::MachineNotFound);
@@ -108,7 +108,7 @@ fn a_token_takes_no_certificate_away_and_a_renewal_that_is_denied_does() {
 }
 
 #[test]
-fn revoked_certificates_are_told() {
+fn revoked_certificates_are_reported_in_the_condition() {
     let expected = Some((false, "CertificatesRevoked", time(200)));
     assert_eq!(written(&Outcome::Revoked, Some(known(true))), expected);
 }
@@ -224,7 +224,7 @@ fn machine(uid: &str, kind: &str) -> ObjectReference {
 }
 
 #[test]
-fn the_last_outcome_of_a_machine_waits_and_a_record_is_no_later_one() {
+fn the_last_outcome_of_a_machine_wins_over_its_record() {
     let outcomes = Outcomes::default();
     let one = machine("1", "Machine");
     let refusal = refused(NODE, &Decision::Deny(Denial::SignerPurpose));
@@ -262,7 +262,7 @@ fn a_refused_token_hides_neither_a_certificate_nor_a_denied_renewal() {
 }
 
 #[test]
-fn what_is_told_already_is_not_written_again() {
+fn an_unchanged_refusal_is_not_written_again() {
     let outcome = refused(TOKEN, &Decision::Deny(Denial::SignerPurpose));
     let first = outcome.condition(None, time(200)).unwrap();
     let known = Attested {
@@ -277,7 +277,7 @@ fn what_is_told_already_is_not_written_again() {
 }
 
 #[test]
-fn no_more_machines_wait_than_fit_and_those_that_wait_are_brought_up_to_date() {
+fn pending_outcomes_are_bounded_and_updated_in_place() {
     let outcomes = Outcomes::default();
     for uid in 0..=MAX_WAITING {
         outcomes.add(&machine(&format!("{uid:05}"), "Machine"), GRANTED);

@@ -173,7 +173,7 @@ fn data(secrets: &Secrets, number: usize, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_machines_own_token_lives_again_with_the_secret_that_its_node_has() {
+async fn a_recreated_machine_token_has_its_original_secret() {
     let workload = workload(true, &[]);
 
     let recreated = recreate(&workload, &["m1"], false).await.unwrap();

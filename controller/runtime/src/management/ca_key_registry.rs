@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_made_anew_while_its_former_self_ends_keeps_its_key() {
+    fn a_recreated_cluster_keeps_its_ca_key_when_the_old_holder_ends() {
         let keys = CaKeys::default();
         let (former, mut one) = (keys.holder(cluster("a")), keys.holder(cluster("a")));
         one.hold(Some(proved(1)));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_changes_its_ca_all_the_time_wakes_nobody() {
+    fn frequent_ca_changes_of_one_tenant_do_not_notify_others() {
         let keys = CaKeys::default();
         let (mut one, mut busy) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
         one.hold(Some(proved(1)));

@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_with_any_number_of_labels_annotations_and_owners_is_kept_lean() {
+    fn the_kept_metadata_of_an_object_is_bounded() {
         let spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
         let mut plain = KubeletAuthentication::new("prod-1", spec);
         let pair = |key: &str| (key.to_owned(), "a".to_owned());

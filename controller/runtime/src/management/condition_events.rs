@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_identity_is_told_once_and_so_is_each_other_identity() {
+    fn each_refused_or_resolved_identity_causes_one_event() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let mut now = Instant::now();
         let mut told = |report: &ConditionReport| {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_is_in_the_object_is_not_told_again_after_a_restart() {
+    fn an_already_recorded_condition_causes_no_event_after_a_restart() {
         let mut object = object();
         let time = Time(Timestamp::default());
         let status = object.status.get_or_insert_default();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_told_of_when_they_fail_and_when_they_work_again() {
+    fn credentials_cause_an_event_when_they_fail_and_when_they_recover() {
         use ConditionStatus::{False, True, Unknown};
 
         let (mut events, object) = (ConditionEvents::default(), object());

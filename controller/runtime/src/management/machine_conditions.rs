@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_does_not_show_is_written_again_after_ten_minutes() {
+    fn a_condition_missing_on_the_machine_is_rewritten_after_10_minutes() {
         let now = Instant::now();
         let mut written = Written::default();
         written.add("1", (&GRANTED, &condition("first")), now);

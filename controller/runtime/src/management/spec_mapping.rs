@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_services_are_known_by_the_cluster_if_it_has_some_and_all_are_readable() {
+    fn service_ranges_are_complete_only_if_every_range_is_valid() {
         let texts = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(of(&[]), (vec![], false, None));
         assert_eq!(

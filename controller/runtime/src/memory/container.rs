@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_budget_is_a_part_of_the_least_limit_around_the_process() {
+    fn the_memory_budget_follows_the_smallest_cgroup_limit() {
         let root = |path: &Path| {
             let is_root = path == Path::new("/sys/fs/cgroup/memory.max");
             is_root.then(|| "268435456\n".to_owned())

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_are_those_of_proc_whatever_the_program_is_called() {
+    fn process_metrics_are_read_from_proc_despite_unusual_program_names() {
         let rest = "S 1 1 1 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 7 0 12345 1048576 256 0";
         let usage = Usage::of_stat(&format!("42 (a) (b c) {rest}\n"));
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_linux_does_not_tell_is_unknown() {
+    fn an_empty_proc_stat_leaves_every_metric_unknown() {
         assert_eq!(Usage::of_stat(""), Usage::default());
     }
 

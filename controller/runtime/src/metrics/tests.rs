@@ -139,7 +139,7 @@ fn the_page_has_each_metric_with_its_type_and_labels_and_no_other() {
 }
 
 #[tokio::test]
-async fn values_are_those_that_were_counted() {
+async fn each_metric_has_its_counted_value() {
     let (metrics, _kept) = busy();
     let text = metrics.text(Format::OpenMetrics);
 
@@ -182,7 +182,7 @@ async fn the_series_of_a_cluster_a_watch_and_a_lease_end_with_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_age_of_the_oldest_request_is_that_of_the_oldest_that_is_left() {
+async fn the_oldest_pending_metric_follows_the_oldest_remaining_request() {
     let metrics = Metrics::new("1");
     let cluster = metrics.cluster("a", "b");
     let pending = Pending::default();

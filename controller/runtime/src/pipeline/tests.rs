@@ -156,7 +156,7 @@ async fn a_contradiction_is_denied_and_nothing_else_is_written() {
 }
 
 #[tokio::test]
-async fn an_unsupported_version_fails_with_the_list_of_those_that_are() {
+async fn an_unsupported_version_fails_with_the_supported_versions() {
     let newer = AcceptAllVerifier {
         sees: None,
         node_name: None,
@@ -179,7 +179,7 @@ async fn an_unsupported_version_fails_with_the_list_of_those_that_are() {
 }
 
 #[tokio::test]
-async fn what_must_wait_stays_as_it_is() {
+async fn a_deferred_request_is_not_changed() {
     let unknown = Context {
         inventory: Arc::new(StaticInventory::default()),
         ..cluster()
@@ -195,7 +195,7 @@ async fn what_must_wait_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_approved_and_undecided_for_ten_minutes_fails() {
+async fn an_approved_request_without_decision_fails_after_10_minutes() {
     let ten_minutes_ago = now() - Duration::from_mins(10);
     let store = Arc::new(MemoryStore::new(approved_by_hand(filed_at(
         ten_minutes_ago,
@@ -215,7 +215,7 @@ async fn what_is_approved_and_undecided_for_ten_minutes_fails() {
 }
 
 #[tokio::test]
-async fn what_has_no_machine_fails_when_no_node_waits_for_it_any_more() {
+async fn a_request_without_machine_fails_when_its_node_stops_waiting() {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
 
     let next = processed_at(later, without_machines(), &store).await;
@@ -231,7 +231,7 @@ async fn what_has_no_machine_fails_when_no_node_waits_for_it_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_approved_and_its_checks_never_end_fails_after_ten_minutes() {
+async fn an_approved_request_with_hanging_checks_fails_after_10_minutes() {
     let stuck = Context {
         inventory: Arc::new(Stuck),
         ..cluster()
@@ -246,7 +246,7 @@ async fn what_is_approved_and_its_checks_never_end_fails_after_ten_minutes() {
 }
 
 #[tokio::test]
-async fn what_nobody_approved_is_never_too_old() {
+async fn an_unapproved_request_never_fails_for_its_age() {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
 
     let next = processed_at(much_later, pending(), &store).await;
@@ -269,7 +269,7 @@ async fn a_certificate_that_the_api_server_never_takes_fails_the_request() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_takes_no_answer_for_is_given_up_until_it_changes() {
+async fn a_request_whose_answer_is_rejected_is_dropped_until_it_changes() {
     for request in [valid(), bad()] {
         let request = approved_by_hand(request);
         let store = Arc::new(MemoryStore::new(request).with_fault(0, Fault::NeverValid));
@@ -293,7 +293,7 @@ async fn a_certificate_that_the_api_server_does_not_take_now_is_tried_again() {
 }
 
 #[tokio::test]
-async fn an_approval_by_another_gets_no_bad_request_signed_and_leaves_none_open() {
+async fn an_invalid_request_approved_elsewhere_fails_without_a_certificate() {
     let store = Arc::new(MemoryStore::new(approved_by_hand(bad())));
 
     let next = processed(cluster(), &store).await;
@@ -306,7 +306,7 @@ async fn an_approval_by_another_gets_no_bad_request_signed_and_leaves_none_open(
 }
 
 #[tokio::test]
-async fn a_good_request_that_was_approved_already_gets_its_certificate_in_one_write() {
+async fn a_valid_request_approved_elsewhere_is_issued_in_one_write() {
     let store = Arc::new(MemoryStore::new(approved_by_hand(valid())));
 
     let next = processed(cluster(), &store).await;
@@ -319,7 +319,7 @@ async fn a_good_request_that_was_approved_already_gets_its_certificate_in_one_wr
 }
 
 #[tokio::test]
-async fn what_was_answered_is_left_alone() {
+async fn an_answered_request_is_not_changed() {
     let store = Arc::new(MemoryStore::new(valid()));
     processed(cluster(), &store).await;
     let before = store.request();
@@ -331,7 +331,7 @@ async fn what_was_answered_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_denial_by_another_under_our_hands_holds() {
+async fn a_concurrent_denial_is_kept() {
     let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::DeniedBefore));
 
     let next = processed(cluster(), &store).await;
@@ -344,7 +344,7 @@ async fn a_denial_by_another_under_our_hands_holds() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_stands_still_does_not_keep_others_waiting() {
+async fn a_constantly_changing_request_is_retried_after_a_few_rounds() {
     let store = Arc::new(MemoryStore::new(valid()).with_fault(0, Fault::AnnotatedBefore));
 
     let next = processed(cluster(), &store).await;
@@ -355,7 +355,7 @@ async fn a_request_that_never_stands_still_does_not_keep_others_waiting() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_deleted_under_our_hands_is_done_with() {
+async fn a_concurrently_deleted_request_is_done() {
     for write in [0, 1] {
         let store = Arc::new(MemoryStore::new(valid()).with_fault(write, Fault::DeletedBefore));
 
@@ -368,7 +368,7 @@ async fn a_request_that_is_deleted_under_our_hands_is_done_with() {
 }
 
 #[tokio::test]
-async fn another_request_under_the_same_name_is_left_to_its_own_turn() {
+async fn a_recreated_request_is_not_decided_in_the_turn_of_the_old_one() {
     let store = Arc::new(MemoryStore::new(valid()));
     let former = Work {
         uid: "former".to_owned(),
@@ -382,7 +382,7 @@ async fn another_request_under_the_same_name_is_left_to_its_own_turn() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_longer_than_there_is_room_for_waits() {
+async fn an_oversized_request_waits_for_room() {
     let mut long = valid();
     let note = "x".repeat(MAX_LEN);
     long.metadata.annotations = Some([("note".to_owned(), note)].into());
@@ -395,7 +395,7 @@ async fn a_request_that_is_longer_than_there_is_room_for_waits() {
 }
 
 #[tokio::test]
-async fn a_write_that_fails_in_either_way_is_followed_by_one_that_does_not() {
+async fn a_failed_write_is_retried() {
     for fault in [Fault::Lost, Fault::AnswerLost] {
         for write in [0, 1] {
             let store = Arc::new(MemoryStore::new(valid()).with_fault(write, fault));
@@ -412,7 +412,7 @@ async fn a_write_that_fails_in_either_way_is_followed_by_one_that_does_not() {
 }
 
 #[tokio::test]
-async fn whatever_died_after_a_write_is_finished_by_its_successor() {
+async fn a_crash_after_any_write_is_completed_by_the_next_run() {
     for (request, write) in [
         (valid(), 0),
         (valid(), 1),
@@ -438,7 +438,7 @@ async fn whatever_died_after_a_write_is_finished_by_its_successor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_that_never_end_give_their_place_back() {
+async fn hanging_checks_time_out_and_are_retried() {
     let stuck = Context {
         inventory: Arc::new(Stuck),
         ..cluster()

@@ -50,7 +50,7 @@ async fn requests_come_in_the_order_they_were_seen_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_not_worked_on_twice_at_once() {
+async fn a_request_is_not_processed_twice_at_the_same_time() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -61,7 +61,7 @@ async fn a_request_is_not_worked_on_twice_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_changed_while_it_was_worked_on_is_tried_again_at_once() {
+async fn a_request_that_changes_while_in_progress_is_retried_immediately() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -88,7 +88,7 @@ async fn an_answered_request_is_not_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_under_an_answered_ones_name_is_new() {
+async fn a_recreated_request_is_processed_after_an_answered_one() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -118,7 +118,7 @@ async fn waits_double_up_to_a_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_ends_the_wait_and_a_repetition_does_not() {
+async fn a_change_ends_the_wait_and_a_repeated_event_does_not() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -133,7 +133,7 @@ async fn a_change_ends_the_wait_and_a_repetition_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_gone_is_forgotten_wherever_it_stood() {
+async fn a_deleted_request_is_removed_from_every_state() {
     let mut queue = queue_with(&["ready", "waiting"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -151,7 +151,7 @@ async fn what_is_gone_is_forgotten_wherever_it_stood() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_list_does_not_name_any_more_is_gone() {
+async fn a_request_missing_from_a_new_list_is_removed() {
     let mut queue = queue_with(&["a", "b"]);
 
     queue.listing();
@@ -164,7 +164,7 @@ async fn what_a_list_does_not_name_any_more_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_is_kept_by_name_alone() {
+async fn requests_above_the_object_limit_are_kept_by_name() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OBJECTS {
         // Each within its own budget.
@@ -178,7 +178,7 @@ async fn a_flood_is_kept_by_name_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_deleted_while_it_is_worked_on_is_forgotten_afterwards() {
+async fn a_request_deleted_while_in_progress_is_removed_when_settled() {
     let mut queue = queue_with(&["a"]);
     queue.next(Instant::now()).unwrap();
 
@@ -189,7 +189,7 @@ async fn what_is_deleted_while_it_is_worked_on_is_forgotten_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() {
+async fn a_recreated_request_is_processed_while_the_old_one_is_in_progress() {
     for retried in [false, true] {
         let mut queue = queue_with(&["a"]);
         let now = Instant::now();
@@ -214,7 +214,7 @@ async fn another_request_under_the_name_of_one_that_is_worked_on_has_its_turn() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_deleted_while_it_is_worked_on_is_not_tried_again() {
+async fn a_request_deleted_while_in_progress_is_not_retried() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -227,7 +227,7 @@ async fn what_is_deleted_while_it_is_worked_on_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_given_up_has_another_turn_when_it_has_changed() {
+async fn a_dropped_request_is_processed_again_after_it_changes() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -241,7 +241,7 @@ async fn what_was_given_up_has_another_turn_when_it_has_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_gone_before_its_turn_does_not_hold_the_next_one_up() {
+async fn a_request_deleted_before_its_turn_does_not_delay_the_next() {
     let mut queue = queue_with(&["a", "b", "c"]);
     queue.gone("b");
     queue.gone("a");
@@ -267,7 +267,7 @@ fn kept(queue: &mut Queue) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_requests_are_kept_by_name_alone_once_they_fill_the_room() {
+async fn large_requests_are_kept_by_name_when_the_room_is_full() {
     const LARGE: usize = MAX_OBJECT_BYTES / 4;
     let mut queue = Queue::default();
     for name in ["a", "b", "c", "d"] {
@@ -290,7 +290,7 @@ async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_gone_takes_no_room() {
+async fn a_deleted_request_releases_its_room() {
     let mut queue = queue_with(&["a"]);
 
     queue.gone("a");
@@ -305,7 +305,7 @@ fn begun(queue: &mut Queue) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_many_are_worked_on_at_once_and_the_next_when_one_is_done() {
+async fn the_number_of_requests_in_progress_is_limited() {
     let mut queue = Queue::default();
     let names: Vec<_> = (0..MAX_RUNNING + 2).map(|n| n.to_string()).collect();
     for name in &names {
@@ -322,7 +322,7 @@ async fn so_many_are_worked_on_at_once_and_the_next_when_one_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_ones_are_worked_on_a_few_at_once() {
+async fn the_number_of_large_requests_in_progress_is_limited_further() {
     const LARGE: usize = 512 * 1024;
     let mut queue = Queue::default();
     for number in 0..20 {
@@ -335,7 +335,7 @@ async fn large_ones_are_worked_on_a_few_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_has_come_does_not_wake_whoever_is_busy() {
+async fn a_due_turn_does_not_wake_a_busy_queue() {
     let mut queue = queue_with(&["waits"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -352,7 +352,7 @@ async fn a_turn_that_has_come_does_not_wake_whoever_is_busy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_grew_while_it_was_worked_on_has_room_for_that_when_it_is_read() {
+async fn a_request_that_grows_while_in_progress_gets_more_room() {
     let mut queue = queue_with(&["a"]);
     let work = queue.next(Instant::now()).unwrap();
     let grown = csr_of("a", "2", MAX_OBJECT_BYTES);
@@ -372,7 +372,7 @@ pub(super) fn csr_by(requester: &str, name: &str) -> CertificateSigningRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_requester_over_its_budget_waits_and_delays_nobody_else() {
+async fn a_requester_over_its_budget_waits_and_does_not_delay_others() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
@@ -396,7 +396,7 @@ async fn a_requester_over_its_budget_waits_and_delays_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
+async fn a_deleted_request_over_budget_releases_its_turn() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
@@ -417,7 +417,7 @@ async fn what_is_over_budget_and_gone_takes_nobodys_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_of_a_flood_that_is_deleted_has_the_first_free_turn() {
+async fn the_last_request_of_a_deleted_flood_gets_the_first_free_turn() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 800 {
@@ -438,7 +438,7 @@ async fn the_last_of_a_flood_that_is_deleted_has_the_first_free_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_stall_a_requester_has_no_more_at_once_than_its_burst() {
+async fn after_a_stall_a_requester_gets_only_its_burst() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..4 * burst {
@@ -465,7 +465,7 @@ async fn after_a_stall_a_requester_has_no_more_at_once_than_its_burst() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_names_a_request_has_a_limit() {
+async fn the_names_of_a_request_are_limited_in_length() {
     let mut queue = Queue::default();
     let long = "x".repeat(MAX_NAME_LEN + 1);
     queue.sees(csr(&long, "a", "1"));

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_of_any_name_is_written_down() {
+    fn a_request_name_is_sanitized_in_the_record() {
         for (name, expected) in [
             ("kubelet-authenticator-AbC_1", "kubelet-authenticator-AbC_1"),
             ("with space and\u{e9}", "with?space?and?"),

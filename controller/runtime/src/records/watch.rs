@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_record_is_found_among_those_of_many_clusters_in_pages() {
+    fn a_broken_record_is_found_in_pages_among_many_clusters() {
         let (caches, mut watching) = (Caches::default(), Watching::default());
         let mut apply = |event| caches.apply(event, &mut watching);
         for number in 0..3 * PAGE {

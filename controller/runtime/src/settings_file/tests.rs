@@ -114,7 +114,7 @@ fn settings_that_go_together_are_accepted() {
 }
 
 #[test]
-fn every_rule_of_the_schema_is_broken_by_a_case() {
+fn every_schema_rule_has_a_failing_case() {
     let broken: BTreeSet<_> = cases().into_iter().map(|case| case.message).collect();
     each_part(&schema::of_authentication(), &mut |part| {
         for rule in rules::of(part) {
@@ -163,12 +163,12 @@ fn every_keyword_of_the_schema_is_one_that_is_checked() {
 }
 
 #[test]
-fn the_schema_is_of_the_first_definition() {
+fn the_first_manifest_is_the_kubelet_authentication() {
     assert_eq!(manifests()[0].spec.names.kind, KIND);
 }
 
 #[test]
-fn a_field_that_is_not_written_has_the_default_of_the_type() {
+fn a_missing_field_has_the_default_of_its_type() {
     let mut object = valid();
     object["spec"] = json!({"clusterName": "prod-1", "authorizedAttestors": ["aws", "tpm"]});
     let expected = KubeletAuthenticationSpec::new("prod-1", &["aws", "tpm"]);
@@ -264,7 +264,7 @@ fn another_kind_or_version_is_refused() {
 }
 
 #[test]
-fn a_field_of_a_management_cluster_is_refused_with_what_to_do() {
+fn a_management_cluster_field_in_a_settings_file_is_refused() {
     for (pointer, value, field) in [
         (
             "/spec/aws/serviceAccountIdentity",

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_uid_is_the_same_in_whatever_form_and_order_certificates_are() {
+    fn the_cluster_uid_does_not_depend_on_certificate_order_and_format() {
         let certificate = |byte| {
             let der = [&[0x30, 0x82, 1, 0][..], &[byte; 256]].concat();
             pem::encode(&pem::Pem::new("CERTIFICATE", der))

@@ -102,7 +102,7 @@ async fn turns_go_round_by_namespace_and_then_by_cluster() {
 }
 
 #[tokio::test]
-async fn a_cluster_behind_two_hundred_others_waits_for_one_turn_of_each_at_most() {
+async fn a_cluster_waits_for_at_most_one_turn_of_each_other_cluster() {
     // In another namespace: the next turn. In theirs: after one turn of each of them.
     for (namespace, expected) in [("b", 1), ("a", 200)] {
         let callers = Callers::new(turns(1, 1));
@@ -120,7 +120,7 @@ async fn a_cluster_behind_two_hundred_others_waits_for_one_turn_of_each_at_most(
 }
 
 #[tokio::test]
-async fn a_namespace_has_all_turns_without_others_and_half_of_them_otherwise() {
+async fn a_namespace_gets_all_turns_or_half_of_them_if_others_wait() {
     let callers = Callers::new(turns(8, 8));
     callers.call(&key("a", "1"), 20).await;
     assert_eq!(callers.order().len(), 8);
@@ -161,7 +161,7 @@ async fn a_namespace_whose_turns_never_end_stops_no_other() {
 }
 
 #[tokio::test]
-async fn a_cluster_has_its_own_limit_however_many_lines_it_has() {
+async fn the_turns_of_a_cluster_are_limited_for_any_number_of_lines() {
     let turns = turns(8, 2);
     let lines: Vec<_> = (0..4).map(|_| turns.line(&key("a", "1"))).collect();
 
@@ -190,7 +190,7 @@ async fn a_caller_that_stops_waiting_takes_no_turn() {
 }
 
 #[tokio::test]
-async fn lines_that_ended_leave_nothing() {
+async fn a_dropped_line_is_released() {
     let turns = turns(2, 1);
     for number in 0..100 {
         let line = turns.line(&key(&number.to_string(), "1"));

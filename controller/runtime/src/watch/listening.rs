@@ -59,7 +59,7 @@ mod tests {
     use crate::metrics::{Format, Metrics};
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_watch_sends_ends_its_silence_and_a_list_or_a_refusal_does_not() {
+    async fn only_a_watch_event_resets_the_watch_age() {
         let metrics = Metrics::new("1");
         let watch = metrics.watch("Node");
         let access = ClusterAccess::in_memory(|request| async move {

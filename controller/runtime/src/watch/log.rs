@@ -112,7 +112,7 @@ mod tests {
     use crate::metrics::{Format, Metrics};
 
     #[test]
-    fn a_watch_that_fails_or_comes_back_is_another_state_and_the_first_is_not() {
+    fn a_failing_or_recovering_watch_changes_its_state_once() {
         let mut log = WatchLog::new("Node");
         let failed = || Err(watcher::Error::NoResourceVersion);
         let mut observe = |event: watcher::Result<Event<()>>| log.observe(&event, || {});
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_is_told_of_when_it_begins_to_hold() {
+    fn a_watch_is_logged_when_it_is_established() {
         let mut log = WatchLog::new("Node");
         let mut told = 0;
         for event in [
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_tells_its_metrics_whether_it_holds() {
+    async fn the_watch_metric_shows_whether_the_watch_is_established() {
         let metrics = Metrics::new("1");
         metrics.require_lists(&["Node"]);
         let mut log = WatchLog::new("Node").measured_by(metrics.watch("Node"));

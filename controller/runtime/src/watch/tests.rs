@@ -37,7 +37,7 @@ async fn waits_for_an_api_server_double_until_a_watch_has_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_that_fail_together_do_not_come_back_together() {
+async fn failed_watches_are_retried_at_different_times() {
     let waits = |_| {
         let mut waits = ExponentialBackoff::default();
         (0..8).map(|_| waits.next_wait()).sum::<Duration>()

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_that_group_or_others_have_access_to_is_refused_with_the_cure() {
+    fn a_pin_file_readable_by_others_is_refused_with_a_remedy() {
         for mode in [0o640, 0o620, 0o604, 0o644, 0o660] {
             let error = read_file("648219", mode).unwrap_err();
 

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_a_name_an_address_or_a_range() {
+    fn a_reservation_must_be_a_valid_name_address_or_range() {
         for text in ["", "*.example", "203.0.113.7", "a..b", "https://api"] {
             assert_eq!(text.parse::<ReservedName>(), Err(InvalidName), "{text}");
         }

@@ -49,7 +49,7 @@ fn with(attest: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_forged_quote_is_read_as_it_stands() {
+fn a_software_made_quote_is_parsed() {
     let forger = Forger::new();
 
     let quote = forger.verify(&forger.attest()).unwrap();
@@ -64,7 +64,7 @@ fn a_forged_quote_is_read_as_it_stands() {
 }
 
 #[test]
-fn other_magic_is_not_the_tpms() {
+fn a_wrong_magic_value_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     for changed in [
@@ -79,7 +79,7 @@ fn other_magic_is_not_the_tpms() {
 }
 
 #[test]
-fn another_type_is_no_quote() {
+fn a_structure_of_another_type_is_denied() {
     let forger = Forger::new();
     for tag in [
         0x8014, 0x8015, 0x8016, 0x8017, 0x8019, 0x801a, 0x801c, 0, 0xffff_u16,
@@ -92,7 +92,7 @@ fn another_type_is_no_quote() {
 }
 
 #[test]
-fn what_is_signed_is_one_structure_to_its_last_byte() {
+fn an_attest_structure_with_wrong_lengths_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     let malformed = TpmDenial::QuoteMalformed("it is not one TPMS_ATTEST");
@@ -116,7 +116,7 @@ fn what_is_signed_is_one_structure_to_its_last_byte() {
 }
 
 #[test]
-fn another_qualified_name_is_another_signer() {
+fn a_quote_with_another_qualified_signer_name_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     for at in [8, 9, 10, 41] {
@@ -162,7 +162,7 @@ fn each_byte_of_the_digest_counts() {
 }
 
 #[test]
-fn without_a_former_key_its_challenges_are_another_requests() {
+fn without_the_previous_key_its_challenges_are_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     let quote = Quote {

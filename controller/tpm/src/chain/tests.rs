@@ -108,7 +108,7 @@ fn certificates_of_tpms_are_accepted() {
 }
 
 #[test]
-fn the_oddities_of_makers_are_accepted() {
+fn vendor_specific_certificates_are_accepted() {
     let public_key = spki(Kind::Rsa2048);
     let oaep = MAKER.certify_oaep(&public_key, &EkContents::good());
     assert_eq!(check(&oaep, Kind::Rsa2048), Ok(()));
@@ -186,7 +186,7 @@ fn a_certificate_of_another_authority_is_denied() {
 }
 
 #[test]
-fn a_certificate_whose_signature_or_words_were_changed_is_denied() {
+fn a_certificate_with_a_changed_signature_or_content_is_denied() {
     let good = certificate(&EkContents::good());
     let mut signature = good.clone();
     *signature.last_mut().unwrap() ^= 1;
@@ -424,7 +424,7 @@ fn a_certificate_is_one_structure_and_padding() {
 }
 
 #[test]
-fn no_change_of_what_is_signed_is_accepted() {
+fn an_altered_certificate_is_denied_at_every_bit() {
     let good = certificate(&EkContents::good());
     let (authorities, key) = (authorities(), key(Kind::P256));
     let (_, parsed) = X509Certificate::from_der(&good).unwrap();
@@ -441,7 +441,7 @@ fn no_change_of_what_is_signed_is_accepted() {
 }
 
 #[test]
-fn authorities_that_are_none_are_refused() {
+fn an_invalid_authority_is_refused() {
     let good = MAKER.intermediates_pem();
     let no_authority = EkCa::with_intermediates("a maker", Intermediates::NotAnAuthority);
     let of_a_tpm = pem::encode(&pem::Pem::new(

@@ -69,7 +69,7 @@ fn bytes_cannot_move_from_one_field_to_the_next() {
 }
 
 #[test]
-fn an_id_tells_its_key_and_cluster_and_no_other() {
+fn a_challenge_id_is_valid_only_for_its_key_and_cluster() {
     let (one, other) = (key(), ChallengeKey::new([0x5a; 32]));
     let id = one.new_id("uid").unwrap();
     let in_use = |current: &ChallengeKey, former: Option<&ChallengeKey>| ChallengeKeys {

@@ -117,7 +117,7 @@ fn the_earliest_of_all_certificates_is_reported() {
 }
 
 #[test]
-fn a_machine_with_another_certificate_and_one_that_is_gone_are_not_reported() {
+fn replaced_and_unseen_certificates_are_not_reported_as_expiring() {
     let observations = Observations::default();
     let policy = requiring(&[far()]);
     let soon = end(noon() + 30 * DAY, "CN=m1");

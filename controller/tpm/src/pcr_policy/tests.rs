@@ -136,7 +136,7 @@ fn a_policy_that_means_nothing_is_refused() {
 }
 
 #[test]
-fn a_state_of_registers_that_software_resets_alone_is_refused() {
+fn a_state_with_only_software_resettable_registers_is_refused() {
     let policy = |states: &[&[(u8, u8)]]| {
         let states = states.iter().map(|registers| state(registers));
         PcrPolicy::new(&settings(states.collect()))
@@ -190,7 +190,7 @@ fn each_register_has_one_of_its_alternatives() {
 }
 
 #[test]
-fn states_stay_whole_beside_the_alternatives_of_a_register() {
+fn register_alternatives_do_not_mix_allowed_states() {
     let policy = with_alternatives(&[
         &[("0", &[1]), ("4", &[1]), ("7", &[5, 6])],
         &[("0", &[2]), ("4", &[2, 3]), ("7", &[5, 6])],
@@ -394,7 +394,7 @@ fn a_denial_for_the_separator_names_it_and_the_setting() {
 }
 
 #[test]
-fn a_register_that_no_old_plugin_quotes_is_told_before_one_that_differs() {
+fn an_unquoted_register_is_reported_before_a_different_value() {
     // A plugin of before quotes 0 to 7; the policy has what a loader and a stub measure.
     let policy = enforced(&[
         &[(0, 1), (7, 1), (8, 1), (9, 1)],

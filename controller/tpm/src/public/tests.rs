@@ -21,7 +21,7 @@ fn roca() -> Vec<u8> {
 }
 
 #[test]
-fn keys_and_names_are_those_of_the_tpm() {
+fn parsed_keys_and_names_match_the_tpm() {
     for kind in Kind::ALL {
         let machine = machine().with_endorsement_key(kind);
         let key = EndorsementKey::parse(&machine.ek_public()).unwrap();

@@ -75,7 +75,7 @@ fn the_program_gets_the_question_and_no_environment_of_others() {
 }
 
 #[test]
-fn what_the_loader_says_is_understood() {
+fn loader_errors_are_translated() {
     for (words, expected) in [
         (
             "PROG: error while loading shared libraries: libtss2-esys.so.0: cannot open shared \
@@ -99,7 +99,7 @@ fn what_the_loader_says_is_understood() {
 }
 
 #[test]
-fn a_program_that_ends_otherwise_says_how() {
+fn a_program_without_an_answer_is_reported_with_its_exit_status() {
     assert_eq!(
         refused("#!/bin/sh\necho why >&2\nexit 3\n"),
         "PROGRAM ended without an answer (exit status: 3): why"
@@ -115,7 +115,7 @@ fn a_program_that_ends_otherwise_says_how() {
 }
 
 #[test]
-fn a_program_that_says_much_is_heard_to_its_end() {
+fn a_large_program_output_is_read_completely() {
     let much = "head -c 200000 /dev/zero | tr '\\0' x";
     let (folder, program) = script(&format!("#!/bin/sh\n{much} >&2\necho '{{\"Ok\":7}}'\n"));
     assert_eq!(asked(&program, MINUTE), Ok(7));
@@ -156,7 +156,7 @@ fn a_program_that_cannot_be_started_says_why() {
 }
 
 #[test]
-fn the_program_is_the_first_that_is_there() {
+fn the_first_existing_program_path_is_used() {
     let folder = tempfile::tempdir().unwrap();
     let [program, packaged] = ["program", "packaged"].map(|name| folder.path().join(name));
     for there in [&program, &packaged] {

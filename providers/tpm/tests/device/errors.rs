@@ -18,7 +18,7 @@ fn code(answer: &Value) -> u64 {
 }
 
 #[test]
-fn a_challenge_for_another_tpm_or_key_is_told_from_a_tpm_that_fails() {
+fn a_challenge_for_another_tpm_or_key_is_not_reported_as_a_failure() {
     let (this, other) = (Arc::new(Swtpm::start()), Arc::new(Swtpm::start()));
     for (name, kind) in KINDS {
         let (machine, stranger) = (
@@ -40,7 +40,7 @@ fn a_challenge_for_another_tpm_or_key_is_told_from_a_tpm_that_fails() {
 }
 
 #[test]
-fn an_endorsement_key_of_another_tpm_is_not_this_ones() {
+fn an_endorsement_key_of_another_tpm_is_refused() {
     let (this, other) = (Arc::new(Swtpm::start()), Arc::new(Swtpm::start()));
     let stranger = TpmMachine::new(other, EndorsementKey::P384);
     let machine = TpmMachine::new(this.clone(), EndorsementKey::P384);
@@ -52,7 +52,7 @@ fn an_endorsement_key_of_another_tpm_is_not_this_ones() {
 }
 
 #[test]
-fn a_quote_over_a_bank_that_is_not_there_is_none() {
+fn a_quote_over_a_missing_bank_fails() {
     let tpm = Arc::new(Swtpm::with_banks("sha1"));
     let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P384);
 
@@ -102,13 +102,13 @@ fn a_tpm_that_is_not_there_is_not_reached() {
 }
 
 #[test]
-fn a_question_that_makes_no_sense_is_not_asked() {
+fn an_invalid_question_is_rejected_without_a_tpm_call() {
     let nowhere = "swtpm:host=127.0.0.1,port=1";
     assert_eq!(ask(nowhere, &json!("Shutdown")), json!({"Err": "Question"}));
 }
 
 #[test]
-fn a_program_whose_asker_has_ended_asks_the_tpm_nothing() {
+fn a_device_program_without_its_parent_does_not_call_the_tpm() {
     let tpm = Swtpm::start();
     let proxy = TpmProxy::before(&tpm);
     let ask = json!({"Keys": {"endorsement_key": null}});
@@ -122,7 +122,7 @@ fn a_program_whose_asker_has_ended_asks_the_tpm_nothing() {
 }
 
 #[test]
-fn a_code_is_told_with_the_command_that_it_answers() {
+fn a_tpm_error_contains_the_command_and_the_code() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
     let asked = question(&machine, &machine.ek_public(), &machine.ak_name());

@@ -11,7 +11,7 @@ use super::bed::{KINDS, ask, assert_empty, bytes, keys_of};
 use super::quotes::question;
 
 #[test]
-fn the_keys_are_what_other_tools_say_they_are() {
+fn the_keys_match_the_keys_that_tpm2_tools_create() {
     let tpm = Arc::new(Swtpm::start());
     for (name, kind) in KINDS {
         let machine = TpmMachine::new(tpm.clone(), kind);
@@ -36,7 +36,7 @@ fn the_keys_are_what_other_tools_say_they_are() {
 }
 
 #[test]
-fn a_key_that_the_tpm_does_not_keep_is_the_same_made_anew() {
+fn an_evicted_endorsement_key_is_recreated_identically() {
     let tpm = Swtpm::start();
     for (name, kind) in KINDS {
         let kept = keys_of(&tpm, Some(name));
@@ -50,7 +50,7 @@ fn a_key_that_the_tpm_does_not_keep_is_the_same_made_anew() {
 }
 
 #[test]
-fn what_is_kept_in_the_place_of_an_endorsement_key_and_is_none_is_passed_over() {
+fn an_invalid_key_at_the_endorsement_handle_is_ignored() {
     let tpm = Swtpm::start();
     let good = keys_of(&tpm, Some("EccP384"));
     tpm.evict(0x8101_0016);
@@ -90,7 +90,7 @@ pub(super) fn tools(tpm: &Swtpm, lines: &[&str]) {
 }
 
 #[test]
-fn a_certificate_that_cannot_be_read_is_none() {
+fn an_unreadable_certificate_counts_as_missing() {
     let all = "ppwrite|ppread|ownerread|authread|no_da|platformcreate";
     let define = |attributes: &str| format!("tpm2_nvdefine 0x1c00016 -C p -s 64 -a {attributes}");
     let write = "tpm2_nvwrite 0x1c00016 -C p -i data".to_owned();
@@ -195,7 +195,7 @@ fn a_locked_out_tpm_attests_with_any_index_for_certificates() {
 }
 
 #[test]
-fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
+fn a_failed_certificate_read_is_reported_as_a_tpm_error() {
     let tpm = Swtpm::start();
     for code in [0x101, 0x902, 0x922, 0x9ff] {
         let proxy = TpmProxy::before(&tpm);
@@ -217,7 +217,7 @@ fn a_tpm_that_cannot_be_asked_for_a_certificate_is_in_trouble() {
 }
 
 #[test]
-fn the_best_prepared_key_is_chosen_and_else_the_best_there_is() {
+fn a_key_with_a_certificate_is_preferred_and_p384_is_the_default() {
     let tpm = Swtpm::start();
     let all = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Ok"]["spki"].clone());
     let [rsa, _, p384] = all;
@@ -236,7 +236,7 @@ fn the_best_prepared_key_is_chosen_and_else_the_best_there_is() {
 }
 
 #[test]
-fn a_stored_key_without_a_certificate_does_not_hide_one_with_a_certificate() {
+fn a_key_with_a_certificate_is_preferred_over_a_stored_key() {
     let tpm = Swtpm::start();
     let [rsa, p256, _] = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Ok"].clone());
     let chosen = || keys_of(&tpm, None)["Ok"].clone();
@@ -292,7 +292,7 @@ fn a_tpm_with_its_own_template_and_nonce_creates_its_own_key() {
 }
 
 #[test]
-fn an_examination_shows_the_index_of_the_certificate_and_the_firmwares_registers() {
+fn an_examination_shows_the_certificate_index_and_the_firmware_pcrs() {
     let tpm = Swtpm::start();
     let examined = |kind: &str| ask(&tpm.tcti(), &json!({"Examine": {"endorsement_key": kind}}));
     tpm.extend(7, &[1; 32]);
@@ -318,7 +318,7 @@ fn an_examination_shows_the_index_of_the_certificate_and_the_firmwares_registers
 }
 
 #[test]
-fn the_certificates_of_authorities_are_what_lies_in_their_indices_in_order() {
+fn the_authority_certificates_are_read_from_their_indices_in_order() {
     let tpm = Swtpm::start();
     let (first, second) = (vec![1; 700], vec![2; 1500]);
     assert_eq!(keys_of(&tpm, Some("Rsa2048"))["Ok"]["chain"], "");

@@ -66,7 +66,7 @@ fn a_host_without_an_address_is_unreachable() {
 }
 
 #[test]
-fn a_server_that_is_not_the_clusters_is_not_talked_to() {
+fn no_request_is_sent_to_a_server_with_an_untrusted_certificate() {
     for (fault, expected) in [
         (ConnectionFault::AnotherAuthority, UNKNOWN_AUTHORITY),
         (
@@ -86,7 +86,7 @@ fn a_server_that_is_not_the_clusters_is_not_talked_to() {
 }
 
 #[test]
-fn a_servers_certificate_that_is_not_valid_by_our_clock_is_named_with_both_times_and_a_cure() {
+fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
     // The limit of the validity, less the time of the clock, is an hour.
     for (fault, words, sign, cure) in [
         (
@@ -129,7 +129,7 @@ fn a_servers_certificate_that_is_not_valid_by_our_clock_is_named_with_both_times
 }
 
 #[test]
-fn another_clusters_ca_of_the_same_name_is_another_authority() {
+fn a_different_ca_with_the_same_name_is_not_trusted() {
     let server = ApiServer::start();
     let other = CertificateAuthority::new("kubernetes");
     let fields = EndpointFields {
@@ -147,7 +147,7 @@ fn another_clusters_ca_of_the_same_name_is_another_authority() {
 }
 
 #[test]
-fn a_ca_that_cannot_be_read_is_passed_over_and_a_bundle_of_none_else_refused() {
+fn an_unreadable_ca_is_ignored_unless_the_bundle_has_no_other() {
     let server = ApiServer::start();
     let unreadable = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
     let with = |ca_pem: String| {

@@ -31,7 +31,7 @@ fn the_endpoints_proxy_is_used() {
 }
 
 #[test]
-fn the_environments_proxy_is_not_for_loopback_and_not_instead_of_the_endpoints() {
+fn the_environment_proxy_is_skipped_for_loopback_and_own_proxies() {
     let server = ApiServer::start();
     let (theirs, ours) = (ConnectProxy::start(), ConnectProxy::start());
     let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(theirs.url()));
@@ -54,7 +54,7 @@ fn the_environments_proxy_is_not_for_loopback_and_not_instead_of_the_endpoints()
 }
 
 #[test]
-fn the_environments_proxy_is_asked_for_a_server_elsewhere() {
+fn the_environment_proxy_is_used_for_remote_servers() {
     let server = ApiServer::start();
     let proxy = ConnectProxy::start();
     let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(proxy.url()));
@@ -125,7 +125,7 @@ fn a_proxys_failure_names_the_proxy_its_source_and_its_status() {
 }
 
 #[test]
-fn a_proxy_that_refuses_is_asked_once() {
+fn a_proxy_that_refuses_is_not_retried() {
     let asked = ConnectProxy::asking_for("Basic nobody");
     let fields = fields(&ApiServer::start());
     let proxy_url = Some(asked.url());

@@ -105,7 +105,7 @@ fn a_certificate_of_the_ca_is_accepted_for_servers_and_for_any_usage() {
 }
 
 #[test]
-fn a_listed_certificate_is_accepted_whoever_signed_it() {
+fn a_listed_certificate_is_accepted_with_any_issuer() {
     let listed = own(&server());
     assert_eq!(verify(&listed, &listed), Ok(()));
     let mut is_ca = server();
@@ -185,7 +185,7 @@ fn a_ca_that_is_not_valid_now_signs_nothing_and_is_named() {
 }
 
 #[test]
-fn a_renewed_ca_with_the_same_key_counts_beside_the_expired_one() {
+fn a_renewed_ca_with_the_same_key_replaces_the_expired_one() {
     let key = KeyPair::generate().unwrap();
     let mut expired = ca();
     expired.not_after = (clock::now() - HOUR / 2).into();

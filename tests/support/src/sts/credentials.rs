@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "access key AKIA belongs to another")]
-    fn an_access_key_of_another_user_is_not_learned() {
+    fn an_access_key_cannot_change_its_user() {
         let mut issued = Issued::default();
         for user in ["one", "another"] {
             issued.learn(Principal::user("200000000001", user), "AKIA", "a");

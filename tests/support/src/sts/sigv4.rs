@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_are_those_of_the_test_suite() {
+    fn signatures_match_the_aws_test_suite() {
         let plain = [
             header("host", "example.amazonaws.com"),
             header("x-amz-date", "20150830T123600Z"),

@@ -31,7 +31,7 @@ fn path(name: &str) -> String {
 }
 
 #[test]
-fn a_status_is_written_by_its_subresource_alone() {
+fn a_status_is_written_only_by_its_subresource() {
     let server = server();
     let admin = Caller::admin(&server);
 
@@ -58,7 +58,7 @@ fn a_status_is_written_by_its_subresource_alone() {
 }
 
 #[test]
-fn only_what_was_seen_is_replaced() {
+fn an_update_with_an_old_version_is_a_conflict() {
     let server = server();
     let admin = Caller::admin(&server);
     let (_, first) = read(admin.post(MACHINES, &machine("m1")));

@@ -16,7 +16,7 @@ fn request() -> String {
 }
 
 #[test]
-fn what_follows_the_request_is_stored_byte_for_byte() {
+fn text_around_the_request_is_stored_unchanged() {
     let server = ApiServer::start();
     let caller = Caller::bootstrap(&server);
     let trailers = [
@@ -185,7 +185,7 @@ fn a_name_that_is_taken_already_exists() {
 }
 
 #[test]
-fn what_is_too_large_is_refused_as_by_etcd_and_as_by_the_server() {
+fn an_oversized_request_is_refused_by_etcd_or_by_the_server() {
     let server = ApiServer::start();
     let caller = Caller::bootstrap(&server);
     let padded = |size: usize| csr_of("a", format!("{}{}", request(), "x".repeat(size)).as_bytes());

@@ -36,8 +36,7 @@ fn selected(specs: Vec<Value>) -> Case {
 }
 
 #[test]
-fn roles_by_annotations_and_selectors_are_those_of_the_controllers_own_code_or_differ_as_documented()
- {
+fn ack_annotations_and_selectors_match_the_original_except_as_documented() {
     let nodes = arn(THEIRS, "nodes");
     let team = json!({"team-id": "team-a"});
     let account = json!({"owner-account-id": THEIRS});

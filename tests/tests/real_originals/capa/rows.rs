@@ -149,7 +149,7 @@ fn every_form_of_allowed_namespaces_permits_as_in_the_providers_own_code() {
 }
 
 #[test]
-fn what_the_definitions_of_the_provider_do_not_allow_is_not_stored() {
+fn an_identity_outside_the_provider_schema_is_not_stored() {
     let kind = Case::new(1)
         .of("AWSServiceAccountIdentity", "nodes")
         .cluster;
@@ -162,7 +162,7 @@ fn what_the_definitions_of_the_provider_do_not_allow_is_not_stored() {
 }
 
 #[test]
-fn chains_of_identities_are_those_of_the_providers_own_code_or_differ_as_documented() {
+fn capa_identity_chains_match_the_original_except_as_documented() {
     use Rule::{
         DurationDefault, DurationShortened, InvalidRole, NilSource, NoIdentityRef, Partition,
         PolicyArns, SameName, SecretFirst, SecretNotPrintable, SessionNameDefault, TooDeep,
@@ -346,7 +346,7 @@ fn chains_of_identities_are_those_of_the_providers_own_code_or_differ_as_documen
 }
 
 #[test]
-fn a_loop_of_sources_ends_the_process_of_the_provider_and_is_an_error_here() {
+fn a_loop_of_sources_crashes_the_provider_and_is_an_error_here() {
     for (number, chain) in [&["a", "b"][..], &["a"]].into_iter().enumerate() {
         let mut case = Case::new(number).of(ROLE, chain[0]);
         for (index, name) in chain.iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_aws_accepts_is_well_formed() {
+fn invalid_aws_settings_are_refused() {
     let tags: serde_json::Map<_, _> = (0..51).map(|n| (n.to_string(), json!(""))).collect();
     each_is_refused(&[
         ("aws.accounts[0]", json!(["11112222333"]), "should match"),
@@ -43,7 +43,7 @@ fn what_aws_accepts_is_well_formed() {
 }
 
 #[test]
-fn an_endorsement_key_is_of_one_machine() {
+fn an_endorsement_key_can_be_listed_for_only_one_machine() {
     let key =
         |machine: &str, digit: &str| json!({"machine": machine, "ekSha256": digit.repeat(64)});
     each_is_refused(&[

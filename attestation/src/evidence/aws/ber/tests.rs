@@ -33,14 +33,14 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(der) = to_der(&bytes) {
             prop_assert_eq!(to_der(&der), Ok(der));
         }
     }
 
     #[test]
-    fn no_beginning_of_indefinite_elements_makes_it_panic(
+    fn no_indefinite_element_causes_a_panic(
         depth in 0..12_usize,
         bytes in proptest::collection::vec(prop_oneof![Just(0_u8), Just(0x24), Just(0x80), any::<u8>()], 0..60),
     ) {
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn der_stays_as_it_is(der in der()) {
+    fn der_is_not_changed(der in der()) {
         prop_assume!(der.len() <= MAX_SIZE);
         prop_assert_eq!(to_der(&der), Ok(der));
     }
@@ -66,7 +66,7 @@ proptest! {
 }
 
 #[test]
-fn pieces_are_joined() {
+fn string_pieces_are_joined() {
     let joined = Ok(vec![0x04, 3, 1, 2, 3]);
 
     assert_eq!(

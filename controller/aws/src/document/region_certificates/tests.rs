@@ -35,7 +35,7 @@ fn signed_by(signer: &TestSigner, region: &str) -> String {
 }
 
 #[test]
-fn the_embedded_signers_are_those_of_39_regions_each_with_its_own_key() {
+fn each_of_the_39_embedded_region_signers_has_a_different_key() {
     let signers = Signers::embedded();
     let table: Value = serde_json::from_str(AWS_SIGNERS).unwrap();
     let rows = table["signers"].as_array().unwrap();
@@ -67,7 +67,7 @@ fn the_embedded_signers_are_those_of_39_regions_each_with_its_own_key() {
 }
 
 #[test]
-fn a_signer_of_a_file_is_one_of_its_region_alone() {
+fn a_signer_from_a_file_verifies_only_documents_from_its_region() {
     // Its certificate is valid until 2204, which only a GeneralizedTime can say.
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
 
@@ -89,7 +89,7 @@ fn a_region_may_have_its_old_signer_and_its_new_one() {
 }
 
 #[test]
-fn a_signer_that_is_given_twice_is_one() {
+fn a_duplicate_signer_is_listed_once() {
     let file = SIGNER.signers_file(&[NEW, NEW]);
 
     let signers = with_file(&file).unwrap().with_file(&file).unwrap();
@@ -98,7 +98,7 @@ fn a_signer_that_is_given_twice_is_one() {
 }
 
 #[test]
-fn comments_empty_lines_and_other_line_ends_are_passed_over() {
+fn comments_empty_lines_and_crlf_are_ignored() {
     let file = format!(
         "# From the page of AWS\n\n{}\n\n",
         SIGNER.signers_file(&[NEW])
@@ -121,7 +121,7 @@ fn a_file_without_signers_is_refused() {
 }
 
 #[test]
-fn a_file_of_another_form_is_refused_with_the_line() {
+fn an_invalid_signers_file_is_refused_with_its_line() {
     let file = SIGNER.signers_file(&[NEW]);
     let certificate = SIGNER.certificate_pem();
     let unpaired =
@@ -152,7 +152,7 @@ fn a_file_of_another_form_is_refused_with_the_line() {
 }
 
 #[test]
-fn a_signer_with_another_key_than_rsa_2048_is_refused() {
+fn a_signer_with_a_key_other_than_rsa_2048_is_refused() {
     let larger = TestSigner::with_size(KeySize::Rsa3072, SERIAL);
 
     assert_eq!(
@@ -162,7 +162,7 @@ fn a_signer_with_another_key_than_rsa_2048_is_refused() {
 }
 
 #[test]
-fn a_key_of_another_algorithm_or_a_bit_shorter_is_none_of_a_signer() {
+fn a_key_with_another_algorithm_or_size_is_not_a_signer() {
     const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
     let [signer] = signers.region(NEW) else {

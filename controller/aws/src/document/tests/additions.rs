@@ -96,7 +96,7 @@ fn in_signer(place: &[usize]) -> Vec<usize> {
 }
 
 #[test]
-fn nothing_is_added_to_any_element() {
+fn an_extra_element_in_any_structure_is_denied() {
     for (what, place, expected) in [
         ("ContentInfo", vec![], structure()),
         ("its content", vec![1], structure()),
@@ -139,7 +139,7 @@ fn nothing_is_added_to_any_element() {
 }
 
 #[test]
-fn nothing_is_added_to_what_protects_the_algorithms() {
+fn an_extra_element_in_the_algorithm_protection_is_denied() {
     let of_attribute = |index: usize| in_signer(&[3, index, 1, 0]);
     let attributes_of = message().signers[0].attributes.len();
     let protection = (0..attributes_of).rev().find(|&index| {

@@ -163,7 +163,7 @@ fn a_document_of_another_region_than_its_signer_is_denied() {
 }
 
 #[test]
-fn the_document_is_what_the_signature_covers_and_there_is_no_other() {
+fn a_document_outside_the_signed_content_is_refused() {
     let mut other = document();
     other.instance = "i-0fedcba9876543210".into();
     let mut exchanged = message();
@@ -298,7 +298,7 @@ fn attributes_that_were_changed_after_the_signature_are_denied() {
 }
 
 #[test]
-fn attributes_that_aws_did_not_always_send_may_be_missing_and_unknown_ones_be_there() {
+fn a_document_with_fewer_or_unknown_signed_attributes_is_accepted() {
     for kind in [SIGNING_TIME, ALGORITHM_PROTECTION] {
         let without = message().resigned(&SIGNER, |signer| {
             signer.attributes.retain(|attribute| attribute.kind != kind);
@@ -393,7 +393,7 @@ fn other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
 }
 
 #[test]
-fn encodings_that_would_cost_without_bound_are_denied() {
+fn an_encoding_with_unbounded_cost_is_denied() {
     let refused = |ber: &[u8]| SIGNERS.verify(&to_lines(ber)).unwrap_err();
 
     assert_eq!(

@@ -42,7 +42,7 @@ fn a_repeated_name_is_denied() {
 }
 
 #[test]
-fn what_is_no_json_object_is_denied() {
+fn a_document_that_is_not_a_json_object_is_denied() {
     let valid = document().to_json();
     for document in [
         String::new(),
@@ -192,7 +192,7 @@ fn zones_outside_of_the_region_itself_belong_to_it() {
 }
 
 #[test]
-fn fields_that_nobody_uses_may_be_anything_and_new_ones_be_there() {
+fn unused_document_fields_can_change_and_new_fields_are_accepted() {
     for (from, to) in [
         ("\"10.0.0.209\"", "null"),
         ("\"privateIp\"", "\"ipv6\""),

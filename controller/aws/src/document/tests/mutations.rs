@@ -44,7 +44,7 @@ fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
 }
 
 #[test]
-fn no_random_change_of_a_message_is_accepted_with_other_words() {
+fn a_mutated_message_is_denied_or_has_the_same_document() {
     let good = message().to_ber();
     let expected = verify(&message()).unwrap();
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
@@ -65,7 +65,7 @@ fn no_random_change_of_a_message_is_accepted_with_other_words() {
 }
 
 #[test]
-fn der_of_the_same_message_says_the_same() {
+fn der_and_split_encodings_give_the_same_document() {
     let mut in_pieces = message();
     in_pieces.piece = 7;
 

@@ -43,7 +43,7 @@ fn messages_that_aws_signed_verify_with_the_embedded_signers() {
 }
 
 #[test]
-fn base64_may_be_in_one_line_or_have_other_line_ends() {
+fn base64_on_one_line_or_with_crlf_is_accepted() {
     let signers = Signers::embedded();
 
     assert!(signers.verify(&US_WEST_1.replace('\n', "")).is_ok());
@@ -52,7 +52,7 @@ fn base64_may_be_in_one_line_or_have_other_line_ends() {
 }
 
 #[test]
-fn one_changed_bit_of_the_signature_is_seen() {
+fn a_signature_with_one_changed_bit_is_denied() {
     // The last character of the last full line belongs to the signature.
     let changed = US_WEST_1.replace(
         "VUP+3jgenPrd7OyCWPSwOoOBMhSl",

@@ -104,7 +104,7 @@ async fn a_call_waits_for_instances_that_are_expected_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_newcomer_is_waited_for_anew_but_no_longer_than_the_gathering_takes() {
+async fn each_new_request_extends_the_window_up_to_the_gathering_limit() {
     let limits = Limits::default();
     let (ec2, ids) = (fleet(60), ids(60));
     let instances = instances(&ec2);
@@ -127,7 +127,7 @@ async fn each_newcomer_is_waited_for_anew_but_no_longer_than_the_gathering_takes
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_window_opens_with_the_first_request_and_a_full_batch_does_not_wait_for_its_end() {
+async fn the_window_starts_with_the_first_request_and_a_full_batch_skips_it() {
     let (ec2, ids) = (fleet(101), ids(101));
     let instances = instances(&ec2);
     let begin = Instant::now();
@@ -169,7 +169,7 @@ async fn no_call_is_shared_with_other_credentials_or_another_region() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_remembered_for_other_credentials() {
+async fn facts_are_not_cached_for_other_credentials() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
     instances.describe(ours(), REGION, INSTANCE).await.unwrap();
@@ -183,7 +183,7 @@ async fn nothing_is_remembered_for_other_credentials() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
+async fn only_a_running_instance_is_cached_and_only_for_seconds() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
     let describe = || instances.describe(ours(), REGION, INSTANCE);
@@ -207,7 +207,7 @@ async fn an_instance_that_runs_is_remembered_for_seconds_and_nothing_else_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_beyond_a_burst_wait_for_the_bucket_and_take_more_requests_along() {
+async fn calls_over_the_rate_limit_wait_and_collect_more_requests() {
     let ec2 = fleet(0);
     let mut limits = Limits::default();
     limits.calls.rate.burst = 2;
@@ -264,7 +264,7 @@ async fn pages_without_end_are_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_region_that_hangs_delays_no_other_and_is_given_up_in_time() {
+async fn a_region_that_hangs_times_out_and_does_not_delay_other_regions() {
     let ec2 = FakeEc2::with([facts()]);
     ec2.fares(REGION, Fares::Hangs);
     let instances = instances(&ec2);
@@ -286,7 +286,7 @@ async fn a_region_that_hangs_delays_no_other_and_is_given_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_takes_nothing_from_the_others() {
+async fn a_canceled_request_does_not_affect_the_others_in_its_batch() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
     let mut first = Box::pin(instances.describe(ours(), REGION, INSTANCE));
@@ -304,7 +304,7 @@ async fn who_goes_away_takes_nothing_from_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_requests_than_may_wait_are_put_off_at_once() {
+async fn a_request_over_the_waiting_limit_fails_immediately() {
     let ec2 = FakeEc2::with([facts()]);
     let limits = Limits {
         waiting: 2,
@@ -329,7 +329,7 @@ async fn more_requests_than_may_wait_are_put_off_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_ends_all_that_wait_and_leaves_ec2_alone_for_a_while() {
+async fn a_throttled_batch_fails_all_its_requests_and_pauses_calls_to_ec2() {
     let (ec2, ids) = (fleet(150), ids(150));
     ec2.fares(REGION, Fares::Fails(throttled()));
     let instances = instances(&ec2);
@@ -358,7 +358,7 @@ async fn a_failure_ends_all_that_wait_and_leaves_ec2_alone_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
+async fn an_hour_of_ec2_outage_costs_at_most_130_calls_and_recovers() {
     for fares in [Fares::Fails(throttled()), Fares::Hangs] {
         let ec2 = FakeEc2::with([facts()]);
         ec2.fares(REGION, fares);
@@ -385,7 +385,7 @@ async fn an_hour_of_outage_costs_few_calls_denies_nobody_and_ends_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failure_one_call_at_a_time_tries_again() {
+async fn after_a_failure_only_one_call_at_a_time_is_retried() {
     let ec2 = fleet(300);
     ec2.fares(REGION, Fares::Hangs);
     let instances = instances(&ec2);
@@ -458,7 +458,7 @@ async fn credentials_that_are_missing_or_never_come_are_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_instances_of_a_tag_are_found_or_none_is_told() {
+async fn a_tag_query_returns_all_pages_or_fails() {
     let ec2 = fleet(30);
     ec2.page_len(10);
     let instances = instances(&ec2);

@@ -58,7 +58,7 @@ fn tag(cluster: &str) -> String {
 }
 
 #[test]
-fn an_instance_that_is_as_it_should_be_has_its_name() {
+fn a_valid_instance_gets_its_node_name() {
     for state in ["running", "pending"] {
         let facts = InstanceFacts {
             state: state.to_owned(),
@@ -123,7 +123,7 @@ fn an_instance_that_does_not_run_is_denied() {
 }
 
 #[test]
-fn an_instance_that_was_started_again_may_still_look_stopped_but_not_terminated() {
+fn a_restarted_instance_can_look_stopped_for_a_while_but_not_terminated() {
     let before = |state: &str| {
         let state = state.to_owned();
         young_and_old(move |facts| {
@@ -148,7 +148,7 @@ fn an_instance_that_was_started_again_may_still_look_stopped_but_not_terminated(
 }
 
 #[test]
-fn a_root_volume_that_was_attached_at_another_time_than_the_first_interface_cannot_join() {
+fn a_root_volume_attached_over_60_seconds_from_launch_blocks_the_join() {
     let apart = |seconds: i64| {
         let time = if seconds < 0 {
             launch() - Duration::from_secs(seconds.unsigned_abs())
@@ -174,7 +174,7 @@ fn a_root_volume_that_was_attached_at_another_time_than_the_first_interface_cann
 }
 
 #[test]
-fn an_instance_without_a_first_interface_is_denied_and_waits_while_it_is_young() {
+fn an_instance_without_a_first_interface_waits_then_is_denied() {
     let [young, old] = young_and_old(|facts| facts.first_interface = None);
 
     waits(young);
@@ -199,7 +199,7 @@ fn an_instance_without_a_root_volume_cannot_join() {
 }
 
 #[test]
-fn an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot_join() {
+fn an_instance_without_an_interface_attach_time_cannot_join() {
     let facts = InstanceFacts {
         first_interface: Some(Attachment { time: None }),
         ..facts()
@@ -215,7 +215,7 @@ fn an_instance_of_which_it_is_not_known_when_its_first_interface_came_cannot_joi
 }
 
 #[test]
-fn a_young_instance_of_which_ec2_does_not_show_what_it_boots_from_waits() {
+fn a_young_instance_without_root_volume_facts_waits() {
     let hidden: [fn(&mut InstanceFacts); 3] = [
         |facts| facts.root = Root::Volume(None),
         |facts| facts.root = Root::Volume(Some(Attachment { time: None })),
@@ -231,7 +231,7 @@ fn a_young_instance_of_which_ec2_does_not_show_what_it_boots_from_waits() {
 }
 
 #[test]
-fn what_an_instance_boots_from_is_not_asked_for_an_instance_store_or_where_policy_says_so() {
+fn the_root_volume_check_skips_instance_stores_and_can_be_disabled() {
     let store = InstanceFacts {
         root: Root::InstanceStore,
         ..facts()
@@ -249,7 +249,7 @@ fn what_an_instance_boots_from_is_not_asked_for_an_instance_store_or_where_polic
 }
 
 #[test]
-fn a_document_of_an_earlier_launch_is_denied_however_young_and_an_old_one_is_not() {
+fn a_document_from_an_earlier_launch_is_denied_at_any_age() {
     let launched = |time| young_and_old(move |facts| facts.launched = Some(time));
     for checked in launched(launch() + MINUTE) {
         checked.unwrap();
@@ -311,7 +311,7 @@ fn an_instance_of_another_cluster_is_denied_however_young() {
 }
 
 #[test]
-fn what_others_share_or_own_of_an_instance_makes_it_nobody_elses() {
+fn an_instance_shared_with_another_cluster_is_accepted() {
     for (key, value) in [
         (tag("dev"), "shared"),
         ("kubernetes.io/cluster/dev".to_owned(), "owned"),
@@ -335,7 +335,7 @@ fn an_instance_that_is_not_tagged_is_denied_once_it_is_not_young() {
 }
 
 #[test]
-fn required_tags_take_the_place_of_the_clusters_but_no_other_clusters_instance_has_them() {
+fn required_tags_replace_the_cluster_tag_except_for_foreign_clusters() {
     let mut required = policy();
     required.settings.required_tags = BTreeMap::from([("env".to_owned(), "prod".to_owned())]);
     let with = |tags: &[(&str, &str)]| {
@@ -377,7 +377,7 @@ fn without_cluster_api_only_the_required_tags_count() {
 }
 
 #[test]
-fn a_node_is_called_as_policy_says() {
+fn the_node_name_follows_the_policy() {
     let mut by_id = policy();
     by_id.settings.node_name = AwsNodeName::InstanceId;
     let shouted = InstanceFacts {
@@ -393,7 +393,7 @@ fn a_node_is_called_as_policy_says() {
 }
 
 #[test]
-fn an_instance_without_a_name_that_could_be_a_nodes_is_denied_once_it_is_not_young() {
+fn an_instance_without_a_valid_node_name_waits_then_is_denied() {
     for name in [None, Some("a b"), Some("x_y")] {
         let [young, old] = young_and_old(|facts| {
             facts.private_dns_name = name.map(str::to_owned);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_of_the_kind_is_refused() {
+    fn a_key_of_the_wrong_kind_or_encoding_is_refused() {
         let good = p384();
         let with = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut spki = good.clone();

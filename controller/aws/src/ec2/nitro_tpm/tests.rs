@@ -112,7 +112,7 @@ fn scope(account: &str) -> Scope {
 }
 
 #[tokio::test]
-async fn a_key_of_each_kind_is_the_instances_and_no_other_ones() {
+async fn a_key_of_each_kind_belongs_to_its_instance() {
     let account = "300000000001";
     let (own, another) = (tpm(), tpm());
     let instance = instance_with(account, &own);
@@ -171,7 +171,7 @@ async fn a_key_is_forgotten_after_a_while() {
 }
 
 #[tokio::test]
-async fn of_what_ec2_cannot_know_nobody_is_asked() {
+async fn ec2_is_not_called_for_foreign_providers_regions_and_key_kinds() {
     let account = "300000000004";
     let instance = instance_with(account, &tpm());
     let cluster = limited(LIMITS).of_cluster(instances(), policy(account, &["eu-west-2"]));
@@ -205,7 +205,7 @@ async fn an_instance_without_a_tpm_has_no_key_until_it_has_one() {
 }
 
 #[tokio::test]
-async fn an_instance_that_ec2_does_not_know_is_asked_about_again() {
+async fn an_instance_unknown_to_ec2_is_queried_again() {
     let (account, owner) = ("300000000006", "300000000007");
     let (cluster, tpm) = (cluster(account), tpm());
     let foreign = instance_with(owner, &tpm);
@@ -224,7 +224,7 @@ async fn an_instance_that_ec2_does_not_know_is_asked_about_again() {
 }
 
 #[tokio::test]
-async fn what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
+async fn an_ec2_error_instead_of_a_key_is_an_outage_with_its_cause() {
     let account = "300000000008";
     let instance = instance_with(account, &tpm());
     let error = |code| Failure::Error { status: 400, code };
@@ -273,7 +273,7 @@ async fn what_ec2_answers_instead_of_a_key_is_an_outage_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn an_ec2_that_hangs_over_an_endorsement_key_is_given_up_and_asked_again_later() {
+async fn a_hanging_key_query_times_out_and_is_retried_later() {
     let account = "300000000009";
     let instance = instance_with(account, &tpm());
     let cluster = cluster_with(
@@ -300,7 +300,7 @@ async fn an_ec2_that_hangs_over_an_endorsement_key_is_given_up_and_asked_again_l
 }
 
 #[tokio::test]
-async fn an_outage_leaves_ec2_alone_and_what_is_said_of_one_instance_does_not() {
+async fn throttling_pauses_ec2_calls_and_an_error_for_one_instance_does_not() {
     for (account, failure, calls_made) in [
         ("300000000010", Failure::throttled(), 1),
         ("300000000011", Failure::unauthorized(), 2),
@@ -329,7 +329,7 @@ async fn an_outage_leaves_ec2_alone_and_what_is_said_of_one_instance_does_not() 
 }
 
 #[tokio::test]
-async fn a_request_that_may_not_be_asked_in_time_waits() {
+async fn a_key_query_over_the_rate_limit_waits() {
     let account = "300000000013";
     let instance = instance(account);
     let cluster = cluster_with(
@@ -355,7 +355,7 @@ async fn a_request_that_may_not_be_asked_in_time_waits() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_what_was_asked_for_is_no_key() {
+async fn an_answer_for_another_instance_or_key_is_refused() {
     let account = "300000000014";
     let (instance, tpm) = (instance(account), tpm());
     let answer = |id: &str, kind: &str, format: &str, value: &str| {

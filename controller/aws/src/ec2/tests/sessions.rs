@@ -91,7 +91,7 @@ fn settings() -> Ec2Settings {
 }
 
 #[tokio::test]
-async fn a_session_that_ec2_refuses_is_assumed_again_and_the_call_made_once_more() {
+async fn a_session_that_ec2_rejects_is_renewed_and_the_call_is_retried() {
     for (account, code) in [
         ("200000000021", "ExpiredToken"),
         ("200000000022", "RequestExpired"),
@@ -129,7 +129,7 @@ async fn a_session_that_ec2_refuses_always_is_an_outage_after_one_more_call() {
 }
 
 #[tokio::test]
-async fn what_ec2_says_of_rights_or_the_account_forgets_no_session() {
+async fn an_authorization_or_account_error_keeps_the_session() {
     for (account, code, expected) in [
         (
             "200000000027",
@@ -157,7 +157,7 @@ async fn what_ec2_says_of_rights_or_the_account_forgets_no_session() {
 }
 
 #[tokio::test]
-async fn a_session_that_ec2_refuses_once_is_used_on_while_sts_is_away() {
+async fn a_session_refused_once_is_still_used_during_an_sts_outage() {
     let site = Site::new("200000000031");
     let (refused, facts) = after_an_outage_of_sts(&site, Times::once()).await;
     assert_eq!(refused.unwrap().unwrap().id, facts.id);

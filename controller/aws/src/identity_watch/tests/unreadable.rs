@@ -165,7 +165,7 @@ async fn the_condition_and_the_log_name_an_object_that_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_too_large_for_a_page_hinder_no_others() {
+async fn objects_too_large_for_a_page_do_not_block_others() {
     let bed = Bed::new();
     bed.server.has_large_pages_of("namespaces");
     bed.identity("a", "keys");

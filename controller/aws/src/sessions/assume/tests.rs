@@ -48,7 +48,7 @@ async fn assumed(
 }
 
 #[tokio::test]
-async fn the_external_id_of_the_outer_role_is_in_its_own_call_alone() {
+async fn the_outer_role_external_id_is_sent_only_with_its_own_call() {
     let sts = StrictSts::start(REGION);
     let fields = [("externalID", json!("outer-id"))];
     assumed(&sts, Some("outer-id"), &fields).await.unwrap();
@@ -88,7 +88,7 @@ async fn the_external_id_of_another_tenant_is_refused() {
 }
 
 #[tokio::test]
-async fn session_policies_are_in_the_call_of_their_role_alone() {
+async fn session_policies_are_sent_only_with_their_own_role() {
     let sts = StrictSts::start(REGION);
     let policy = r#"{"Version":"2012-10-17","Statement":[]}"#;
     let arns = [
@@ -118,7 +118,7 @@ async fn session_policies_are_in_the_call_of_their_role_alone() {
 }
 
 #[test]
-fn a_refusal_needs_a_change_and_other_codes_do_not() {
+fn a_refusal_is_permanent_and_other_sts_codes_are_not() {
     let refused = |code| StsFailure::Refused {
         code,
         request_id: Some("1-2".to_owned()),
@@ -156,7 +156,7 @@ async fn assumed_with_tags(
 }
 
 #[tokio::test]
-async fn a_role_that_does_not_allow_session_tags_is_refused_by_the_name_of_that_action() {
+async fn a_role_that_denies_session_tags_fails_with_the_denied_action() {
     let (sts, keys) = assumed_with_tags(false, &[]).await;
 
     let error = keys.unwrap_err();
@@ -179,7 +179,7 @@ async fn a_role_that_does_not_allow_session_tags_is_refused_by_the_name_of_that_
 }
 
 #[tokio::test]
-async fn session_policies_that_do_not_fit_beside_session_tags_are_refused_with_the_cause() {
+async fn session_policies_too_large_with_session_tags_are_denied() {
     let policy = format!(
         r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Deny","Action":"{}","Resource":"*"}}]}}"#,
         "a".repeat(700)
@@ -224,7 +224,7 @@ fn nodes() -> Role {
 }
 
 #[tokio::test]
-async fn a_role_is_assumed_in_the_home_region_where_the_account_has_not_enabled_the_other() {
+async fn a_role_in_an_opt_in_region_is_assumed_in_the_home_region() {
     let sts = StrictSts::start(OPT_IN);
     sts.service.role(&arn("nodes"), Trust::of(CONTROLLER_USER));
     sts.service.not_enabled("999988887777", OPT_IN);
@@ -257,8 +257,7 @@ async fn a_role_is_assumed_in_the_home_region_where_the_account_has_not_enabled_
 }
 
 #[tokio::test]
-async fn a_key_that_no_region_knows_is_refused_after_one_more_call_and_in_the_home_region_after_none()
- {
+async fn an_unknown_key_is_retried_once_and_only_in_the_home_region() {
     let keys = Keys::new("AKIAOTHER", "secret", None, None, "test");
     for (region, calls) in [(OPT_IN, 2), ("us-east-1", 1)] {
         let sts = StrictSts::start(region);
@@ -278,7 +277,7 @@ async fn a_key_that_no_region_knows_is_refused_after_one_more_call_and_in_the_ho
 }
 
 #[tokio::test]
-async fn a_refusal_that_says_nothing_of_the_region_is_not_asked_about_in_another() {
+async fn a_trust_policy_denial_is_not_retried_in_another_region() {
     let sts = StrictSts::start(OPT_IN);
     sts.service.role(
         &arn("nodes"),

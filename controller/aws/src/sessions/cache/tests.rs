@@ -92,7 +92,7 @@ async fn one_identity_of_two_hundred_clusters_is_assumed_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_hundred_clusters_cost_at_most_two_hundred_and_seventy_calls_an_hour_in_a_day() {
+async fn two_hundred_clusters_cost_at_most_270_sts_calls_an_hour() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(numbers(200));
@@ -144,7 +144,7 @@ async fn an_expired_source_is_assumed_again_with_the_role_over_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_are_renewed_before_their_end_while_they_are_handed_out() {
+async fn credentials_are_renewed_in_the_background_before_they_expire() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -165,7 +165,7 @@ async fn credentials_are_renewed_before_their_end_while_they_are_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_are_handed_out_through_an_outage_and_not_after_their_end() {
+async fn credentials_stay_usable_in_an_outage_until_they_expire() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -191,7 +191,7 @@ async fn credentials_are_handed_out_through_an_outage_and_not_after_their_end() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_asked_about_again_after_thirty_seconds_and_then_ever_more_rarely() {
+async fn a_refused_session_is_retried_after_30_seconds_with_backoff() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -221,7 +221,7 @@ async fn a_refusal_is_asked_about_again_after_thirty_seconds_and_then_ever_more_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_aws_learns_late_works_within_a_minute() {
+async fn a_key_that_becomes_valid_in_aws_works_within_a_minute() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -244,7 +244,7 @@ async fn a_key_that_aws_learns_late_works_within_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rotated_secret_is_used_at_once_and_the_roles_over_it_are_assumed_again() {
+async fn a_rotated_secret_is_used_immediately_and_its_roles_are_reassumed() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -281,7 +281,7 @@ async fn a_rotated_secret_is_used_at_once_and_the_roles_over_it_are_assumed_agai
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_identity_is_used_at_once() {
+async fn a_changed_identity_is_used_immediately() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -316,7 +316,7 @@ async fn credentials_that_have_expired_already_are_an_error_and_not_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_goes_on_when_who_asked_first_goes_away() {
+async fn a_call_continues_after_its_first_caller_is_canceled() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -329,7 +329,7 @@ async fn a_call_goes_on_when_who_asked_first_goes_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_account_is_the_roles_or_asked_for_once() {
+async fn the_account_comes_from_the_role_or_from_one_sts_call() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -390,7 +390,7 @@ async fn the_token_of_a_service_account_assumes_its_role() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_ask_for_an_account_with_one_call_and_a_failure_is_followed_by_a_pause() {
+async fn account_queries_share_one_call_and_pause_after_a_failure() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let credentials = sessions.of_plan(&plan(&objects(), CONTROLLER), REGION, &key("a"));
@@ -418,7 +418,7 @@ async fn many_ask_for_an_account_with_one_call_and_a_failure_is_followed_by_a_pa
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_that_has_no_call_left_delays_nobody_who_shares_a_role() {
+async fn a_tenant_without_calls_left_does_not_delay_other_tenants() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(numbers(40));
@@ -453,7 +453,7 @@ async fn requests_that_share_a_call_take_one_turn_of_their_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_region_that_tells_no_account_fails_for_itself_alone() {
+async fn a_failed_account_query_affects_only_its_own_region() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let plan = plan(&objects(), CONTROLLER);

@@ -3,7 +3,7 @@
 use super::fixture::*;
 
 #[tokio::test]
-async fn evidence_that_is_too_old_is_sent_to_nobody() {
+async fn expired_evidence_is_not_sent_to_sts() {
     let bed = Bed::start();
     let node = bed.instance();
     let late = now() + minutes(14) + Duration::from_secs(1);
@@ -29,7 +29,7 @@ async fn evidence_that_is_too_old_is_sent_to_nobody() {
 }
 
 #[tokio::test]
-async fn the_words_of_sts_for_age_are_no_denial() {
+async fn an_age_error_from_sts_is_not_a_denial() {
     let bed = Bed::start();
     let node = bed.instance();
 
@@ -50,7 +50,7 @@ async fn the_words_of_sts_for_age_are_no_denial() {
 }
 
 #[tokio::test]
-async fn credentials_that_expire_on_the_way_are_no_denial() {
+async fn credentials_that_expire_before_sts_checks_them_cause_no_denial() {
     let bed = Bed::start();
     let mut node = bed.instance();
     let principal = Principal::instance(ACCOUNT, INSTANCE);
@@ -61,7 +61,7 @@ async fn credentials_that_expire_on_the_way_are_no_denial() {
 }
 
 #[tokio::test]
-async fn a_clock_ten_minutes_slow_or_fast_stops_nobody() {
+async fn a_clock_skew_of_10_minutes_is_accepted() {
     let early = now() - minutes(10);
     let late = now() + minutes(10);
     // The API server's, ours, and that of STS: each in turn.

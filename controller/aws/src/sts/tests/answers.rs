@@ -78,7 +78,7 @@ async fn a_throttle_or_an_error_of_sts_is_an_outage() {
 }
 
 #[tokio::test]
-async fn what_sts_refuses_is_denied_with_the_code_alone() {
+async fn a_denial_by_sts_contains_only_the_error_code() {
     for code in [
         "SignatureDoesNotMatch",
         "InvalidClientTokenId",
@@ -96,7 +96,7 @@ async fn what_sts_refuses_is_denied_with_the_code_alone() {
 }
 
 #[test]
-fn the_same_is_read_from_xml() {
+fn xml_errors_are_parsed_like_json_errors() {
     let xml = |code: &str, message: &str| {
         format!(
             "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\">\n  <Error>\n    \
@@ -169,7 +169,7 @@ async fn an_answer_of_more_than_16_kib_is_not_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_of_sts_is_an_outage() {
+async fn an_invalid_answer_from_sts_is_an_outage() {
     let other = Principal::instance(ACCOUNT, OTHER_INSTANCE);
     let valid = answer(&format!("\"{ACCOUNT}\""));
     assert!(read(StatusCode::OK, valid.as_bytes()).is_ok());
@@ -215,7 +215,7 @@ async fn what_is_no_answer_of_sts_is_an_outage() {
 }
 
 #[tokio::test]
-async fn no_reason_repeats_an_answer_or_what_was_sent() {
+async fn an_error_never_contains_the_answer_or_the_credentials() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -270,7 +270,7 @@ async fn no_reason_repeats_an_answer_or_what_was_sent() {
 }
 
 #[test]
-fn answers_are_counted_by_what_sts_says_and_not_by_the_status_alone() {
+fn sts_results_are_counted_by_error_code_and_status() {
     let error = |code: &str| json!({"Error": {"Code": code, "Message": ""}}).to_string();
     for (status, body, expected) in [
         (200, "{}".to_owned(), CloudResult::Ok),

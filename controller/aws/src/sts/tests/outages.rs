@@ -81,7 +81,7 @@ async fn given_up(bed: &Bed, reached: impl Fn(&Service) -> bool) -> String {
 }
 
 #[tokio::test]
-async fn an_sts_that_does_not_answer_is_given_up() {
+async fn an_sts_call_without_an_answer_times_out() {
     for fault in [
         Fault::Hang,
         Fault::Trickle {
@@ -241,7 +241,7 @@ async fn a_region_that_hangs_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_hundred_instances_at_once_are_verified_with_a_call_each() {
+async fn a_hundred_concurrent_instances_are_verified_with_one_call_each() {
     let bed = Bed::start();
     let nodes = instances(&bed, 100);
 
@@ -265,7 +265,7 @@ async fn calls_that_follow_each_other_share_a_connection() {
 }
 
 #[tokio::test]
-async fn an_hour_without_sts_denies_nobody_and_ends_by_itself() {
+async fn an_hour_of_sts_outage_causes_no_denial_and_recovers() {
     let bed = Bed::start();
     let mut node = bed.instance();
     let down = Fault::service_unavailable();

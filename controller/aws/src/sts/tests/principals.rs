@@ -20,7 +20,7 @@ fn named(arn: &str, user_id: &str, account: &str) -> Principal {
 }
 
 #[tokio::test]
-async fn who_is_no_session_of_a_role_is_refused() {
+async fn a_caller_that_is_not_an_assumed_role_is_denied() {
     let bed = Bed::start();
     let id = format!("{ACCOUNT}:aws:ec2-instance:{INSTANCE}");
     for arn in [
@@ -70,7 +70,7 @@ async fn a_user_is_refused() {
 }
 
 #[tokio::test]
-async fn two_names_that_do_not_agree_are_refused() {
+async fn a_user_id_that_does_not_match_the_arn_is_denied() {
     let bed = profile(&[ROLE]);
     let instance = format!("arn:aws:sts::{ACCOUNT}:assumed-role/aws:ec2-instance/{INSTANCE}");
     let role = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{INSTANCE}");
@@ -150,7 +150,7 @@ async fn an_instance_of_another_partition_is_verified_in_its_region() {
 }
 
 #[tokio::test]
-async fn a_session_of_a_role_can_call_itself_what_it_likes() {
+async fn a_session_named_after_an_instance_is_denied() {
     for allowed in [&[][..], &["workers"], &["210987654321:nodes"], &["nodes-2"]] {
         let bed = profile(allowed);
         let node = bed.node(Principal::session(ACCOUNT, ROLE, INSTANCE));
@@ -162,7 +162,7 @@ async fn a_session_of_a_role_can_call_itself_what_it_likes() {
 }
 
 #[tokio::test]
-async fn an_instance_in_a_profile_role_is_verified_where_the_operator_vouches_for_the_role() {
+async fn an_instance_in_an_allowed_profile_role_is_verified() {
     for allowed in ["nodes", "123456789012:nodes"] {
         let bed = profile(&[allowed]);
         let node = bed.node(Principal::instance_profile(ACCOUNT, ROLE, INSTANCE));
@@ -192,7 +192,7 @@ async fn credentials_of_one_instance_do_not_prove_the_document_of_another() {
 }
 
 #[tokio::test]
-async fn what_a_name_repeats_is_short_and_printable() {
+async fn a_denial_shortens_the_caller_name_and_makes_it_printable() {
     let bed = Bed::start();
     let arn = format!("arn:\r\n\u{1b}[31m{}", "x".repeat(5000));
 

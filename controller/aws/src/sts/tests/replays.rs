@@ -27,7 +27,7 @@ async fn a_signature_that_was_confirmed_for_another_key_is_a_replay() {
 }
 
 #[tokio::test]
-async fn the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_call() {
+async fn a_repeated_signature_with_the_same_key_needs_no_second_call() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -42,7 +42,7 @@ async fn the_same_signature_for_the_same_key_is_our_own_retry_and_costs_no_call(
 }
 
 #[tokio::test]
-async fn the_same_key_with_other_claims_is_for_sts_to_refuse() {
+async fn the_same_key_with_other_claims_is_refused_by_sts() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -55,7 +55,7 @@ async fn the_same_key_with_other_claims_is_for_sts_to_refuse() {
 }
 
 #[tokio::test]
-async fn a_copy_that_comes_first_is_refused_and_spoils_nothing() {
+async fn a_copied_signature_does_not_block_the_original() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -170,7 +170,7 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
 }
 
 #[tokio::test]
-async fn a_request_waits_while_there_is_no_room_to_remember_it() {
+async fn a_request_waits_while_the_replay_cache_has_no_room() {
     let mut bed = Bed::start();
     bed.verifier.signatures = ReplayCache::with_limits(Limits {
         all: 0,
@@ -186,7 +186,7 @@ async fn a_request_waits_while_there_is_no_room_to_remember_it() {
 }
 
 #[tokio::test]
-async fn of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_is_a_replay() {
+async fn one_signature_for_two_concurrent_keys_is_a_replay() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -212,7 +212,7 @@ async fn of_two_keys_that_are_confirmed_at_once_for_a_signature_the_second_is_a_
 }
 
 #[tokio::test]
-async fn a_call_is_known_by_all_that_it_says() {
+async fn a_cached_call_is_identified_by_all_its_fields() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -371,7 +371,7 @@ async fn the_clusters_of_a_namespace_leave_a_quarter_of_the_memory_to_others() {
 }
 
 #[tokio::test]
-async fn what_sts_refused_is_not_asked_again_for_a_minute() {
+async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     let bed = Bed::start();
     let node = bed.instance();
     let mut forged = node.clone();
@@ -396,7 +396,7 @@ async fn what_sts_refused_is_not_asked_again_for_a_minute() {
 }
 
 #[tokio::test]
-async fn credentials_that_sts_refused_are_refused_for_a_minute_whatever_they_sign() {
+async fn credentials_refused_by_sts_are_denied_for_a_minute() {
     let bed = Bed::start();
     let node = bed.instance();
     let mut unknown = node.clone();

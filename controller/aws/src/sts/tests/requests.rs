@@ -93,7 +93,7 @@ async fn no_evidence_names_a_host() {
 }
 
 #[tokio::test]
-async fn the_sts_of_another_region_or_partition_is_not_asked() {
+async fn evidence_for_another_sts_region_is_denied_without_a_call() {
     let bed = Bed::start();
     for region in ["us-east-1", "cn-north-1", "us-gov-west-1", "us-iso-east-1"] {
         let node = Node {
@@ -127,7 +127,7 @@ async fn a_region_of_no_known_partition_has_no_sts() {
 }
 
 #[test]
-fn the_rebuilt_request_is_the_same_but_for_what_is_proved() {
+fn the_rebuilt_request_contains_only_the_proof_and_fixed_headers() {
     let bed = Bed::start();
     for region in ["eu-west-1", "us-gov-west-1"] {
         let node = Node {
@@ -176,7 +176,7 @@ fn the_rebuilt_request_is_the_same_but_for_what_is_proved() {
 }
 
 #[test]
-fn evidence_has_no_field_for_the_rest() {
+fn evidence_cannot_set_any_other_part_of_the_request() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());
     for name in [
@@ -286,7 +286,7 @@ async fn evidence_of_one_request_is_refused_in_another() {
 }
 
 #[tokio::test]
-async fn no_field_carries_a_header() {
+async fn no_evidence_field_can_inject_a_header() {
     let bed = Bed::start();
     let node = bed.instance();
     let (proof, token) = (node.proof(), node.credentials.session_token.clone());

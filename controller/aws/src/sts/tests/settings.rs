@@ -67,7 +67,7 @@ async fn a_proxy_leads_to_sts_unless_the_host_is_excepted() {
 }
 
 #[tokio::test]
-async fn a_public_endpoint_is_not_believed_on_the_word_of_the_operators_authority() {
+async fn the_operator_ca_is_not_trusted_for_a_public_sts_endpoint() {
     let mut bed = Bed::start();
     let proxy = ConnectProxy::leading_to(bed.service.address());
     let proxied = |settings: &mut StsSettings| {
@@ -96,7 +96,7 @@ async fn a_public_endpoint_is_not_believed_on_the_word_of_the_operators_authorit
 }
 
 #[tokio::test]
-async fn a_proxy_that_asks_for_a_password_is_told_the_one_of_its_url() {
+async fn a_proxy_password_from_the_url_is_sent() {
     let proxy = ConnectProxy::asking_for("Basic dXNlcjpodW50ZXIy");
     let through = |url: String| Bed::with(|settings| settings.proxy.https = Some(url));
 
@@ -110,7 +110,7 @@ async fn a_proxy_that_asks_for_a_password_is_told_the_one_of_its_url() {
 }
 
 #[tokio::test]
-async fn an_empty_variable_is_no_proxy() {
+async fn an_empty_proxy_variable_means_no_proxy() {
     let bed = Bed::with(|settings| settings.proxy.https = Some(String::new()));
 
     bed.verify(&bed.instance()).await.unwrap();

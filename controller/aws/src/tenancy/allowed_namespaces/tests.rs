@@ -89,7 +89,7 @@ fn expression(key: &str, operator: &str, values: &Value) -> Value {
 }
 
 #[test]
-fn operators_are_those_of_kubernetes() {
+fn selector_operators_match_kubernetes_semantics() {
     let by_name = expression("kubernetes.io/metadata.name", "In", &json!(["default"]));
     assert_eq!(permits(&by_name, "default", &[]), Ok(true));
     assert_eq!(permits(&by_name, "other", &[]), Ok(false));
@@ -194,7 +194,7 @@ fn labels_of_every_valid_form_are_selected_by() {
 }
 
 #[test]
-fn the_list_goes_before_an_invalid_selector() {
+fn the_namespace_list_is_checked_before_an_invalid_selector() {
     let mut invalid = expression("environment", "Near", &json!([]));
     invalid["list"] = json!(["default"]);
     assert_eq!(permits(&invalid, "default", &[]), Ok(true));
@@ -203,7 +203,7 @@ fn the_list_goes_before_an_invalid_selector() {
 }
 
 #[test]
-fn the_rule_that_permits_is_told() {
+fn a_permission_contains_the_rule_that_grants_it() {
     let union = json!({"list": ["other"], "selector": {"matchLabels": {"environment": "dev"}}});
     let union: AllowedNamespaces = serde_json::from_value(union).unwrap();
     let dev = labels(DEV);

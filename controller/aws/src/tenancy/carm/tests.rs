@@ -76,7 +76,7 @@ fn a_namespace_without_annotations_has_no_role() {
 }
 
 #[test]
-fn a_team_goes_before_an_account() {
+fn the_role_of_a_team_is_used_before_the_role_of_the_account() {
     assert_eq!(
         of_team(map(&[("team-a", &arn("team"))])),
         Ok(Some(arn("team")))
@@ -100,7 +100,7 @@ fn a_namespace_without_a_team_has_the_role_of_its_account() {
 }
 
 #[test]
-fn a_team_without_a_role_does_not_get_its_accounts() {
+fn a_team_without_a_role_does_not_fall_back_to_its_account() {
     let key = "team-a".to_owned();
     let error = of_team(map(&[])).unwrap_err();
     assert_eq!(
@@ -111,7 +111,7 @@ fn a_team_without_a_role_does_not_get_its_accounts() {
 }
 
 #[test]
-fn the_key_of_the_service_goes_before_the_plain_one() {
+fn a_key_for_the_service_is_used_before_the_general_key() {
     let both = map(&[("ec2.team-a", &arn("service")), ("team-a", &arn("team"))]);
     assert_eq!(of_team(both), Ok(Some(arn("service"))));
     let alone = map(&[("ec2.team-a", &arn("service"))]);
@@ -121,7 +121,7 @@ fn the_key_of_the_service_goes_before_the_plain_one() {
 }
 
 #[test]
-fn an_empty_value_is_a_mistake_and_leads_nowhere_else() {
+fn an_empty_value_is_an_error_without_fallback() {
     for empty in ["", " \n"] {
         let error = of_team(map(&[("ec2.team-a", empty), ("team-a", &arn("team"))])).unwrap_err();
         let key = "ec2.team-a".to_owned();
@@ -169,7 +169,7 @@ fn an_account_has_twelve_digits() {
 }
 
 #[test]
-fn a_value_that_is_no_role_names_its_map_and_key() {
+fn an_invalid_role_value_is_reported_with_its_map_and_key() {
     for invalid in [
         "nodes",
         "arn:aws:iam::111122223333:user/a",
@@ -207,7 +207,7 @@ fn a_value_may_have_an_external_id_and_a_session_name() {
 }
 
 #[test]
-fn the_keys_of_the_second_form_of_the_issue_are_never_looked_up() {
+fn the_alternative_key_format_of_the_ack_issue_is_not_used() {
     let team = arn("team");
     let second = map(&[
         ("team-id/team-a", &team),

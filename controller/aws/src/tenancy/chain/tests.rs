@@ -32,7 +32,7 @@ fn refused(objects: &Objects, name: &str) -> ResolutionError {
 }
 
 #[test]
-fn the_controllers_identity_is_the_controllers_credentials() {
+fn the_controller_identity_uses_the_controller_credentials() {
     let plan = resolved(&objects(), CONTROLLER).unwrap();
     assert_eq!(summary(&plan), ("controller".to_owned(), Vec::new()));
     assert_eq!(plan.account(), None);
@@ -98,7 +98,7 @@ fn an_unreadable_identity_is_invalid() {
 }
 
 #[test]
-fn what_is_wrong_with_an_identity_is_told_to_those_alone_who_may_use_it() {
+fn an_invalid_identity_is_reported_only_to_permitted_namespaces() {
     let name = "AWSClusterStaticIdentity/a";
     let refusal = |allowed: Value| {
         let mut objects = objects();
@@ -214,7 +214,7 @@ fn every_identity_of_a_chain_must_permit_the_namespace() {
 }
 
 #[test]
-fn a_source_of_another_kind_with_the_same_name_is_told_apart() {
+fn a_denied_source_is_not_confused_with_an_identity_of_the_same_name() {
     let mut objects = objects();
     static_identity(&mut objects, "a");
     let none = json!({"allowedNamespaces": null, "secretRef": "a"});
@@ -344,7 +344,7 @@ fn a_source_of_an_unknown_kind_is_refused() {
 }
 
 #[test]
-fn a_session_over_temporary_credentials_is_an_hour_and_its_owner_is_warned() {
+fn a_session_from_temporary_credentials_is_shortened_with_a_warning() {
     let mut objects = objects();
     static_identity(&mut objects, "keys");
     let mut long = role("AWSClusterStaticIdentity/keys", "a");

@@ -94,7 +94,7 @@ fn the_identity_that_the_cluster_names_is_used() {
 }
 
 #[test]
-fn a_cluster_that_names_no_identity_gets_the_controllers_if_its_namespace_may_use_it() {
+fn a_cluster_without_identity_ref_gets_the_controller_identity() {
     let unnamed = naming(json!(null));
     let mut objects = objects();
     let plan = resolved(&objects, &cluster("AWSCluster"), Some(&unnamed)).unwrap();
@@ -174,7 +174,7 @@ fn annotations_do_not_count_for_clusters_of_the_provider() {
 }
 
 #[test]
-fn a_cluster_without_any_identity_is_refused_unless_the_operator_allows_the_controllers() {
+fn a_cluster_without_identity_is_refused_unless_fallback_is_allowed() {
     let objects = with_role();
     for ack in [Ack::Off, CARM.ack, Ack::RoleSelectors] {
         let settings = |fallback| TenancySettings {
@@ -222,7 +222,7 @@ fn the_fallback_is_not_for_annotations_and_selectors_that_fail() {
 }
 
 #[test]
-fn a_service_account_that_is_named_goes_before_all() {
+fn a_named_service_account_overrides_every_other_identity() {
     let mut objects = with_role();
     put(
         &mut objects,
@@ -244,7 +244,7 @@ fn a_service_account_that_is_named_goes_before_all() {
 }
 
 #[test]
-fn labels_of_the_clusters_own_objects_permit_nothing() {
+fn labels_on_the_cluster_object_do_not_permit_an_identity() {
     let mut objects = with_role();
     let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
     let mut spec = role(CONTROLLER, "a");
@@ -285,7 +285,7 @@ fn clusters_whose_names_join_alike_have_their_own_identities() {
 }
 
 #[test]
-fn annotations_of_a_namespace_that_is_not_known_are_not_none() {
+fn an_unknown_namespace_is_not_a_namespace_without_annotations() {
     let mut objects = objects();
     objects.namespaces.clear();
     let settings = TenancySettings {

@@ -33,7 +33,7 @@ fn digests(change: impl FnOnce(&mut Value)) -> Vec<CredentialsKey> {
 }
 
 #[test]
-fn all_that_sts_is_asked_with_is_in_the_digest() {
+fn every_sts_parameter_changes_the_plan_digest() {
     let changes: [fn(&mut Value); 8] = [
         |_| {},
         |spec| spec["roleARN"] = json!("arn:aws:iam::111122223333:role/b"),
@@ -73,7 +73,7 @@ fn the_order_of_session_policies_is_not_in_the_digest() {
 }
 
 #[test]
-fn one_plan_has_one_digest_always() {
+fn the_digest_of_a_plan_is_deterministic() {
     let one = digests(|_| {});
     for _ in 0..1000 {
         assert_eq!(digests(|_| {}), one);
@@ -81,7 +81,7 @@ fn one_plan_has_one_digest_always() {
 }
 
 #[test]
-fn who_may_use_an_identity_is_not_in_the_digest() {
+fn allowed_namespaces_do_not_change_the_plan_digest() {
     let listed = digests(|spec| spec["allowedNamespaces"] = json!({"list": [TENANT]}));
     assert_eq!(listed, digests(|_| {}));
 }
@@ -122,7 +122,7 @@ fn the_same_role_over_two_sources_has_two_digests() {
 }
 
 #[test]
-fn an_access_key_is_not_compared_across_processes_and_a_rotated_one_differs() {
+fn access_key_digests_differ_between_processes_and_rotations() {
     const KEYS: &str = "AWSClusterStaticIdentity/keys";
     let mut objects = objects();
     static_identity(&mut objects, "keys");

@@ -117,7 +117,7 @@ fn an_empty_key_of_a_label_is_invalid() {
 }
 
 #[test]
-fn a_selector_that_cannot_be_read_may_match_and_is_refused() {
+fn an_unreadable_selector_is_refused_and_can_conflict() {
     let later = json!({"arn": arn("a"), "namespaceSelector": {
         "labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
     }});

@@ -38,7 +38,7 @@ async fn a_cluster_that_is_not_there_has_no_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_lasts_though_the_cluster_names_another_identity_meanwhile() {
+async fn a_pause_continues_if_the_cluster_changes_its_identity() {
     let bed = Bed::new();
     bed.role("a");
     bed.role("b");
@@ -66,7 +66,7 @@ async fn a_pause_lasts_though_the_cluster_names_another_identity_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_failed_is_kept_for_its_pause_and_there_are_eight_at_most() {
+async fn at_most_eight_failed_sessions_are_kept_and_only_for_their_pause() {
     let bed = Bed::new();
     for number in 0..12 {
         let name = number.to_string();

@@ -5,7 +5,7 @@ use super::*;
 const OTHER: &str = "eu-west-2";
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_is_asked_about_in_two_regions_has_a_session_in_each() {
+async fn a_cluster_in_two_regions_has_one_session_in_each() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -32,7 +32,7 @@ async fn a_cluster_has_sessions_in_eight_regions_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_former_identity_has_a_session_in_no_region() {
+async fn a_replaced_identity_loses_its_sessions_in_all_regions() {
     let bed = Bed::new();
     bed.role("a");
     bed.role("b");
@@ -47,7 +47,7 @@ async fn a_former_identity_has_a_session_in_no_region() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_tells_of_each_region_whose_session_fails() {
+async fn the_condition_reports_each_region_with_a_failed_session() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -65,7 +65,7 @@ async fn a_condition_tells_of_each_region_whose_session_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_in_a_region_that_is_not_enabled_stops_no_other_of_the_same_root() {
+async fn a_disabled_region_affects_only_its_own_tenant() {
     let bed = Bed::new();
     let [a, b] = ["tenant-a", "tenant-b"].map(|namespace| bed.cluster(namespace, CONTROLLER));
     let unknown = FailureKind::Refused {

@@ -35,7 +35,7 @@ fn rotate(bed: &Bed, id: &str, key: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_secret_ends_the_session_and_lets_requests_under_way_end() {
+async fn a_deleted_secret_ends_the_session_after_pending_requests() {
     let (bed, a) = bed("AKIA1", FIRST);
     bed.role("b");
     let b = bed.cluster("tenant-b", "AWSClusterRoleIdentity/b");
@@ -63,7 +63,7 @@ async fn a_deleted_secret_ends_the_session_and_lets_requests_under_way_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_of_ec2_keeps_no_session_and_a_call_under_way_has_it() {
+async fn a_removed_secret_drops_the_session_after_the_pending_call() {
     let (bed, a) = bed("AKIA1", FIRST);
     let limits = Limits::default();
     let ec2 = Arc::new(FakeEc2::with([facts()]));

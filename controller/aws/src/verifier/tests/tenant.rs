@@ -65,7 +65,7 @@ async fn an_instance_in_another_region_than_its_aws_cluster_is_denied() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_about_an_instance_of_another_region() {
+async fn an_instance_in_a_foreign_region_is_denied_without_a_call() {
     let mut case = Case::valid();
     let (refused, asked) = decide_after(&mut case, &json!("eu-west-2"), |_| ()).await;
     let denied = AwsDenial::RegionNotAllowed(REGION.to_owned());
@@ -77,7 +77,7 @@ async fn nobody_is_asked_about_an_instance_of_another_region() {
 }
 
 #[tokio::test]
-async fn another_region_is_no_denial_while_a_watch_of_the_objects_that_tell_it_is_broken() {
+async fn a_foreign_region_is_not_denied_during_a_broken_watch() {
     for source in [Source::Clusters, Source::Infrastructure("AWSCluster")] {
         let mut case = Case::valid();
         let breaks = |objects: &IdentityStore| {
@@ -106,7 +106,7 @@ async fn another_region_is_no_denial_while_a_watch_of_the_objects_that_tell_it_i
 }
 
 #[tokio::test]
-async fn another_region_is_no_denial_while_the_identity_is_not_resolved() {
+async fn a_foreign_region_is_not_denied_while_the_identity_is_unresolved() {
     let mut case = Case::valid();
     let removes = |objects: &IdentityStore| {
         objects.update(|all| all.remove_identity(IdentityKind::Role, "", "nodes"));

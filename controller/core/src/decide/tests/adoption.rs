@@ -61,7 +61,7 @@ fn denied(request: &CertificateSigningRequest, cluster: &Context) -> &'static st
 }
 
 #[test]
-fn a_node_of_before_is_taken_over_by_its_certificate_alone_where_that_is_allowed() {
+fn an_existing_node_is_adopted_without_evidence_only_if_allowed() {
     let request = stock("metal:///rack/m1");
     let allowed = cluster(Adoption::AllowWithoutEvidence);
 
@@ -76,7 +76,7 @@ fn a_node_of_before_is_taken_over_by_its_certificate_alone_where_that_is_allowed
 }
 
 #[test]
-fn a_certificate_alone_makes_its_node_no_other_machine_and_no_other_node() {
+fn adoption_without_evidence_keeps_the_machine_and_the_node_name() {
     let allowed = cluster(Adoption::AllowWithoutEvidence);
 
     let another_machine = stock("metal:///rack/m2");
@@ -91,7 +91,7 @@ fn a_certificate_alone_makes_its_node_no_other_machine_and_no_other_node() {
 }
 
 #[test]
-fn what_was_issued_without_evidence_is_not_renewed_where_nodes_are_taken_over() {
+fn a_certificate_issued_without_evidence_cannot_be_renewed() {
     let allowed = cluster(Adoption::AllowWithoutEvidence);
     let request = stock("metal:///rack/m1");
     let uid = issued_at(&request, &allowed, now()).uid.to_string();

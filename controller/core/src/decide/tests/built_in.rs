@@ -70,7 +70,7 @@ fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'stati
 }
 
 #[test]
-fn what_is_watched_is_what_is_answered() {
+fn a_cluster_watches_its_own_and_the_built_in_signers() {
     assert_eq!(
         cluster().signers(),
         [
@@ -99,7 +99,7 @@ fn a_built_in_request_without_evidence_is_denied() {
 }
 
 #[test]
-fn while_attestation_is_not_enforced_stock_requests_are_left_alone_whatever_they_are_like() {
+fn stock_requests_are_ignored_while_attestation_is_not_enforced() {
     for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
         let cluster = with(duty);
         let unreadable = |mut request: CertificateSigningRequest| {
@@ -146,7 +146,7 @@ fn assert_as_before(request: &CertificateSigningRequest, cluster: &Context) {
 }
 
 #[test]
-fn while_attestation_is_not_enforced_a_control_plane_machine_renews_where_the_operator_says_so() {
+fn control_plane_renewal_works_while_attestation_is_not_enforced() {
     let control_plane = off(with_control_plane(|_| {}));
     let decision = decided(&stock_renewal(), &control_plane);
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
@@ -156,7 +156,7 @@ fn while_attestation_is_not_enforced_a_control_plane_machine_renews_where_the_op
 }
 
 #[test]
-fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same() {
+fn attested_requests_are_decided_while_attestation_is_not_enforced() {
     let named = |mut request: CertificateSigningRequest| {
         request.metadata.name = Some(format!("{CSR_NAME_PREFIX}x"));
         request
@@ -175,7 +175,7 @@ fn while_attestation_is_not_enforced_our_own_requests_are_decided_all_the_same()
 }
 
 #[test]
-fn a_built_in_request_that_others_approved_is_denied_all_the_same() {
+fn a_built_in_request_approved_elsewhere_is_still_denied() {
     let mut request = stock();
     request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
 
@@ -183,7 +183,7 @@ fn a_built_in_request_that_others_approved_is_denied_all_the_same() {
 }
 
 #[test]
-fn a_built_in_certificate_that_we_did_not_approve_is_told_of() {
+fn a_built_in_certificate_approved_elsewhere_is_reported() {
     let mut request = stock();
     let status = request.status.get_or_insert_default();
     status.conditions = Some(vec![condition("Approved")]);
@@ -218,7 +218,7 @@ fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
 }
 
 #[test]
-fn a_control_plane_machine_renews_kubeadms_certificate_where_the_operator_says_so() {
+fn a_control_plane_machine_can_renew_its_kubeadm_certificate() {
     let decision = decided(&stock_renewal(), &with_control_plane(|_| {}));
 
     let Decision::Approve(approval) = decision else {
@@ -229,7 +229,7 @@ fn a_control_plane_machine_renews_kubeadms_certificate_where_the_operator_says_s
 }
 
 #[test]
-fn a_control_plane_machine_is_known_by_its_node_whatever_name_the_inventory_has_for_it() {
+fn a_control_plane_machine_is_identified_by_its_node_reference() {
     let named = |node: &str| {
         with_control_plane(|machine| {
             machine.node_name = Some(NodeName::parse("prod-1-cp-x7k2p").unwrap());
@@ -264,7 +264,7 @@ fn the_exception_is_for_control_plane_machines_only() {
 }
 
 #[test]
-fn the_exception_is_for_the_node_itself_and_exactly_what_kubeadm_makes() {
+fn the_control_plane_exception_requires_an_exact_kubeadm_request() {
     let cluster = || with_control_plane(|_| {});
     assert!(matches!(
         denied(&stock(), &cluster()),

@@ -42,7 +42,7 @@ fn seen(decided: &Decided) -> Vec<(&'static str, Option<&str>)> {
 }
 
 #[test]
-fn every_check_says_what_it_saw_and_nothing_is_written() {
+fn an_explained_decision_lists_every_check_without_writing_a_record() {
     let records: Arc<dyn Records> = Arc::new(MemoryRecords::default());
 
     let decided = explained(&valid(), &records);
@@ -83,7 +83,7 @@ fn every_check_says_what_it_saw_and_nothing_is_written() {
 }
 
 #[test]
-fn the_check_that_decides_saw_nothing_more_than_its_refusal() {
+fn a_failing_check_records_no_observation() {
     let records: Arc<dyn Records> = Arc::new(MemoryRecords::default());
     let mut request = valid();
     request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
@@ -100,7 +100,7 @@ fn the_check_that_decides_saw_nothing_more_than_its_refusal() {
 }
 
 #[test]
-fn a_record_is_read_as_it_is_and_not_written_over() {
+fn an_explanation_does_not_write_a_record() {
     let cluster = cluster();
     let Decision::Issue(first) = decided(&valid(), &cluster) else {
         panic!("not issued");
@@ -120,7 +120,7 @@ fn a_record_is_read_as_it_is_and_not_written_over() {
 }
 
 #[test]
-fn a_decision_that_nobody_asked_to_explain_keeps_nothing_that_was_seen() {
+fn a_decision_without_explanation_keeps_no_observations() {
     let cluster = cluster();
 
     let decided = block_on(decide(&valid(), &cluster, now(), || Duration::ZERO));

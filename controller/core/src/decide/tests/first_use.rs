@@ -60,7 +60,7 @@ fn a_first_claim_waits_while_a_ready_node_has_the_name() {
 }
 
 #[test]
-fn a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says() {
+fn a_name_held_by_another_machine_is_denied_whatever_its_node_status() {
     let records: Arc<MemoryRecords> = Arc::default();
     let first = Parts {
         records: records.clone(),
@@ -85,7 +85,7 @@ fn a_name_that_another_living_machine_holds_is_denied_whatever_its_node_says() {
 }
 
 #[test]
-fn no_machine_or_one_without_bootstrap_data_waits_and_one_that_goes_is_denied() {
+fn a_machine_must_exist_and_be_ready_and_must_not_be_deleted() {
     let with = |state| Machine {
         state,
         ..machine("m1", "n1", Some("abcdef"))
@@ -108,7 +108,7 @@ fn no_machine_or_one_without_bootstrap_data_waits_and_one_that_goes_is_denied() 
 }
 
 #[test]
-fn a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_node_is_down() {
+fn another_key_for_the_same_machine_waits_until_its_node_is_down() {
     let nodes = Arc::new(MemoryNodes::default());
     let cluster = cluster_of_nodes(nodes.clone());
     issued_at(&valid(), &cluster, now());
@@ -120,7 +120,7 @@ fn a_machine_whose_node_is_up_waits_with_another_key_and_has_it_when_the_node_is
 }
 
 #[test]
-fn a_machine_may_ask_however_long_it_has_been_there() {
+fn a_machine_can_request_a_certificate_at_any_age() {
     let year = Duration::from_hours(365 * 24);
     for time in [now() - year, now(), now() + year] {
         let issuance = cluster();
@@ -169,7 +169,7 @@ fn cluster_with_different_uids() -> Context {
 }
 
 #[test]
-fn the_same_request_finds_its_record() {
+fn a_repeated_request_keeps_its_record() {
     let (cluster, request) = (cluster(), valid());
     let first = issued_at(&request, &cluster, now());
 
@@ -177,7 +177,7 @@ fn the_same_request_finds_its_record() {
 }
 
 #[test]
-fn a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes() {
+fn a_reused_name_is_granted_after_the_old_machine_and_node_are_gone() {
     let records: Arc<MemoryRecords> = Arc::default();
     let first = Parts {
         records: records.clone(),
@@ -222,7 +222,7 @@ fn a_machine_that_reuses_a_name_has_it_when_the_other_is_gone_and_its_node_goes(
 }
 
 #[test]
-fn annotations_of_the_requester_change_nothing() {
+fn annotations_from_the_requester_are_ignored() {
     let annotations = [
         ("attestation.cluster.x-k8s.io/supported-versions", "v0"),
         ("attestation.cluster.x-k8s.io/approved-by", "admin"),
@@ -247,7 +247,7 @@ fn annotations_of_the_requester_change_nothing() {
 }
 
 #[test]
-fn the_signer_of_an_attestor_that_is_not_authorised_issues_nothing() {
+fn a_request_for_an_unauthorized_attestor_is_ignored() {
     let none: Arc<dyn Verifier> = Arc::new(InsecureVerifier);
     let cluster = Context {
         verifiers: Verifiers::from_iter([none]),
@@ -287,7 +287,7 @@ fn by_nobodys(mut request: CertificateSigningRequest) -> CertificateSigningReque
 }
 
 #[test]
-fn a_token_of_nobody_joins_with_evidence_a_machine_that_has_none_of_its_own() {
+fn an_unowned_token_with_evidence_joins_a_machine_without_a_token() {
     let of = |own| with_machines(vec![machine("m1", "n1", own)]).cluster();
 
     issued_at(&by_nobodys(valid()), &of(None), now());
@@ -298,7 +298,7 @@ fn a_token_of_nobody_joins_with_evidence_a_machine_that_has_none_of_its_own() {
 }
 
 #[test]
-fn a_token_of_nobody_joins_without_evidence_only_the_machine_that_it_is_assigned_to() {
+fn an_unowned_token_without_evidence_joins_only_its_assigned_machine() {
     let nobody = TokenId::parse("nobody").unwrap();
     for own in [None, Some("abcdef")] {
         let mut machines = vec![machine("m1", "n1", own), machine("m2", "n2", None)];

@@ -74,7 +74,7 @@ fn renamed_after(join: &CertificateSigningRequest) -> Context {
 }
 
 #[test]
-fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_is_reported_since() {
+fn a_joined_machine_keeps_its_recorded_name_after_an_inventory_change() {
     let cluster = renamed_after(&valid());
 
     for request in [renewal(UID), valid()] {
@@ -83,7 +83,7 @@ fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_is_reported_s
 }
 
 #[test]
-fn a_machine_without_a_record_or_without_proof_has_the_name_that_is_reported_now() {
+fn a_machine_without_record_or_evidence_must_use_the_reported_name() {
     let machines = vec![machine("m1", "n9", Some("abcdef"))];
     let unrecorded = Context {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),
@@ -103,7 +103,7 @@ fn a_machine_without_a_record_or_without_proof_has_the_name_that_is_reported_now
 
 /// An operator changed how the platform's machines are named.
 #[test]
-fn a_machine_that_has_joined_keeps_the_name_of_its_record_whatever_its_platform_tells_since() {
+fn a_joined_machine_keeps_its_recorded_name_after_a_platform_change() {
     let records: Arc<MemoryRecords> = Arc::default();
     let told = |name: &str| {
         let mut parts = Parts {

@@ -60,7 +60,7 @@ pub(super) fn alone(change: impl FnOnce(&mut Machine)) -> Context {
 }
 
 #[test]
-fn a_node_has_its_serving_certificate_approved_for_its_own_name_and_address() {
+fn a_serving_certificate_for_the_own_name_and_address_is_approved() {
     let approval = approved(&serving(), &serving_cluster());
 
     assert_eq!(approval.basis(), ApprovalReason::ServingNamesCorroborated);
@@ -69,7 +69,7 @@ fn a_node_has_its_serving_certificate_approved_for_its_own_name_and_address() {
 }
 
 #[test]
-fn kube_controller_manager_is_asked_for_no_longer_than_policy_grants() {
+fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
     const WEEK: i32 = 7 * 24 * 60 * 60;
     for (seconds, expected) in [
         // As a kubelet asks.
@@ -91,7 +91,7 @@ fn kube_controller_manager_is_asked_for_no_longer_than_policy_grants() {
 }
 
 #[test]
-fn our_own_serving_signer_issues_what_was_corroborated() {
+fn the_own_serving_signer_issues_a_corroborated_certificate() {
     let mut request = serving();
     request.spec.signer_name = Provider::NULL.serving_signer();
 
@@ -103,7 +103,7 @@ fn our_own_serving_signer_issues_what_was_corroborated() {
 }
 
 #[test]
-fn insecure_is_no_way_to_a_serving_certificate() {
+fn an_insecure_node_gets_no_serving_approval() {
     let signer = Provider::INSECURE.serving_signer();
     let cluster = serving_cluster_of(vec![serving_machine()]);
     issued_at(&insecure(), &cluster, now());
@@ -175,7 +175,7 @@ fn a_serving_request_only_contains_digital_signature_and_server_auth() {
 }
 
 #[test]
-fn a_certificate_of_no_record_or_a_former_generation_gets_no_serving_certificate() {
+fn a_replaced_or_unrecorded_certificate_gets_no_serving_certificate() {
     let cluster = serving_cluster();
     let former = CertificateUid::parse(UID).unwrap();
     approved(&serving(), &cluster);
@@ -283,14 +283,14 @@ fn a_client_request_to_a_serving_signer_is_denied() {
 }
 
 #[test]
-fn a_machine_that_is_being_deleted_goes_on_with_serving_certificates() {
+fn a_machine_being_deleted_still_gets_serving_certificates() {
     let cluster = alone(|machine| machine.state = MachineState::Deleting);
 
     approved(&serving(), &cluster);
 }
 
 #[test]
-fn a_machine_that_is_gone_waits() {
+fn a_serving_request_for_a_missing_machine_waits() {
     let cluster = Context {
         inventory: serving_cluster_of(vec![other_machine()]).inventory,
         ..serving_cluster()
@@ -305,7 +305,7 @@ fn a_machine_that_is_gone_waits() {
 }
 
 #[test]
-fn a_nodes_name_is_its_records_whatever_name_the_inventory_has_for_the_machine() {
+fn the_node_name_comes_from_the_record_not_from_the_inventory() {
     for name in [None, Some("prod-1-md-0-x7k2p")] {
         let name = name.map(|name| NodeName::parse(name).unwrap());
         let cluster = alone(|machine| machine.node_name = name.clone());
@@ -317,7 +317,7 @@ fn a_nodes_name_is_its_records_whatever_name_the_inventory_has_for_the_machine()
 }
 
 #[test]
-fn what_we_approved_is_left_to_its_signer() {
+fn a_request_approved_by_this_controller_is_left_to_its_signer() {
     let mut request = serving();
     let mut ours = condition("Approved");
     ours.reason = Some(ApprovalReason::ServingNamesCorroborated.reason().to_owned());
@@ -332,7 +332,7 @@ fn what_we_approved_is_left_to_its_signer() {
 }
 
 #[test]
-fn what_somebody_else_approved_goes_through_every_check() {
+fn a_request_approved_elsewhere_is_still_checked() {
     let mut request = serving_for(&[ip([192, 0, 2, 2])]);
     request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
 

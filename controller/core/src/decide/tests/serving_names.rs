@@ -39,7 +39,7 @@ pub(super) fn with_own(name: &ServingName) -> Context {
 }
 
 #[test]
-fn every_name_and_address_of_the_machine_can_be_asked_for() {
+fn every_reported_name_and_address_of_the_machine_is_approved() {
     for names in [
         vec![dns("n1")],
         vec![dns("m1.internal")],
@@ -111,7 +111,7 @@ fn an_address_of_a_machine_that_is_not_provisioned_yet_waits() {
 }
 
 #[test]
-fn what_is_reported_of_a_machine_that_is_not_provisioned_yet_is_granted() {
+fn names_reported_before_provisioning_are_approved() {
     let decision = decided(&serving_for(&[dns("n1"), ip(ADDRESS)]), &provisioning());
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 }
@@ -146,7 +146,7 @@ fn an_address_or_name_that_another_machine_has_too_is_denied() {
 }
 
 #[test]
-fn an_address_that_a_machine_which_goes_still_has_is_waited_for() {
+fn an_address_of_a_machine_being_deleted_waits() {
     let mut other = other_machine();
     other.addresses.push(ADDRESS.into());
     other.state = MachineState::Deleting;
@@ -301,7 +301,7 @@ fn a_list_without_names_is_denied() {
 }
 
 #[test]
-fn a_name_that_stands_there_twice_is_denied() {
+fn a_duplicate_serving_name_is_denied() {
     assert_eq!(
         denied(&[dns("n1"), ip(ADDRESS), dns("n1")]),
         Denial::ServingNameRepeated(ServingName::Dns("n1".to_owned()))

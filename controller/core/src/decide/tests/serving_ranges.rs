@@ -103,7 +103,7 @@ fn ranges_limit_no_names() {
 }
 
 #[test]
-fn a_range_permits_no_address_that_is_not_the_machines_own() {
+fn a_range_permits_no_unreported_shared_or_reserved_address() {
     let everything = &["0.0.0.0/0", "::/0"];
     let by = |cluster: Context, asked: [u8; 4]| {
         denied_by(&serving_for(&[ip(asked)]), &limited(cluster, everything))
@@ -142,7 +142,7 @@ fn an_address_in_another_form_is_in_no_range() {
 }
 
 #[test]
-fn what_the_node_reports_of_itself_is_limited_and_nobody_is_asked_about_the_rest() {
+fn a_node_reported_address_outside_the_allowed_ranges_is_denied() {
     let (inside, outside) = ("198.51.100.7", "198.51.100.70");
     let names = [inside, outside].map(|text| ServingName::Ip(address(text)));
     let asks = |text: &str, cluster: Context| {
@@ -164,7 +164,7 @@ fn what_the_node_reports_of_itself_is_limited_and_nobody_is_asked_about_the_rest
 }
 
 #[test]
-fn a_renewal_is_denied_once_a_range_was_set_that_its_address_is_outside_of() {
+fn a_serving_renewal_outside_a_new_address_range_is_denied() {
     let cluster = serving_cluster();
     let mut ours = serving();
     ours.spec.signer_name = Provider::NULL.serving_signer();

@@ -33,7 +33,7 @@ pub(super) fn guest_reported(names: Option<Vec<ServingName>>) -> Context {
 }
 
 #[test]
-fn an_address_that_the_node_reports_of_itself_counts_only_where_the_operator_says_so() {
+fn a_node_reported_address_counts_only_if_the_operator_allows_it() {
     let address = std::net::IpAddr::from([198, 51, 100, 7]);
     let request = serving_for(&[ip(address)]);
     let cluster = guest_reported(Some(vec![ServingName::Ip(address)]));
@@ -68,12 +68,12 @@ fn assert_neither_is_approved(cluster: &Context) {
 }
 
 #[test]
-fn what_the_node_reports_of_itself_is_never_another_machines_or_reserved() {
+fn a_node_reported_foreign_or_reserved_name_is_denied() {
     assert_neither_is_approved(&guest_reported(Some(stolen_and_reserved())));
 }
 
 #[test]
-fn nodes_that_cannot_be_read_are_no_denial() {
+fn an_outage_of_the_node_list_is_not_a_denial() {
     let request = serving_for(&[ip([198, 51, 100, 7])]);
     let decision = decided(&request, &guest_reported(None));
 
@@ -156,7 +156,7 @@ fn an_address_that_only_the_machines_platform_reports_is_its_own() {
 }
 
 #[test]
-fn a_platform_is_not_asked_where_the_inventory_reports_the_names() {
+fn the_platform_is_not_queried_if_the_inventory_reports_the_names() {
     let mut cluster = serving_cluster();
     cluster.verifiers = Platform(None).alone();
 
@@ -164,7 +164,7 @@ fn a_platform_is_not_asked_where_the_inventory_reports_the_names() {
 }
 
 #[test]
-fn what_a_platform_reports_is_never_another_machines_or_reserved() {
+fn a_platform_reported_foreign_or_reserved_name_is_denied() {
     let mut cluster = serving_cluster();
     cluster.verifiers = Platform(Some(stolen_and_reserved())).alone();
 
@@ -172,7 +172,7 @@ fn what_a_platform_reports_is_never_another_machines_or_reserved() {
 }
 
 #[test]
-fn a_node_is_not_believed_where_its_platform_reports_addresses() {
+fn a_node_reported_address_is_ignored_if_the_platform_reports_some() {
     let claimed = ServingName::Ip([198, 51, 100, 7].into());
     // Also of a machine that it knows to have none, such as one that is being stopped.
     for reported in [vec![ServingName::Ip(ADDRESS.into())], Vec::new()] {
@@ -186,7 +186,7 @@ fn a_node_is_not_believed_where_its_platform_reports_addresses() {
 }
 
 #[test]
-fn a_platform_that_is_out_of_order_is_no_denial() {
+fn a_platform_outage_is_not_a_denial() {
     let decision = decided(&serving_for(&[ip(ADDRESS)]), &platform_reported(None));
 
     assert!(
@@ -249,7 +249,7 @@ fn an_address_waits_while_the_ranges_of_services_are_unknown() {
 }
 
 #[test]
-fn an_address_of_a_service_that_is_known_is_denied_while_other_ranges_are_unknown() {
+fn a_known_service_address_is_denied_while_other_ranges_are_unknown() {
     let cluster = serving_cluster();
     let service = std::net::IpAddr::from(RESERVED);
     cluster

@@ -268,7 +268,7 @@ fn an_outage_of_the_inventory_is_retried() {
 }
 
 #[test]
-fn a_name_that_cannot_be_settled_is_retried() {
+fn an_undecidable_node_name_is_retried() {
     let shared = Naming::Shared {
         other: "m2".to_owned(),
     };
@@ -358,7 +358,7 @@ fn a_machine_that_is_not_ready_is_retried() {
 }
 
 #[test]
-fn without_evidence_a_machine_that_has_no_provider_id_yet_is_the_one_of_its_token() {
+fn an_insecure_machine_without_a_provider_id_is_matched_by_its_token() {
     let unnamed = Machine {
         provider_id: None,
         unnamed: true,
@@ -384,7 +384,7 @@ fn without_evidence_a_machine_that_has_no_provider_id_yet_is_the_one_of_its_toke
 }
 
 #[test]
-fn a_machine_whose_infra_machine_alone_has_a_provider_id_joins_with_that_and_no_other() {
+fn a_machine_joins_only_with_the_provider_id_of_its_infra_machine() {
     let own = machine("m1", "n1", Some("abcdef"));
     let other = Machine {
         provider_id: machine("m2", "n2", None).provider_id,

@@ -48,7 +48,7 @@ fn node(world: &World) -> Option<Node> {
 }
 
 #[test]
-fn a_sweep_counts_and_finds_the_first_end() {
+fn a_sweep_counts_records_and_reports_the_earliest_expiry() {
     let world = World::held(policy());
     world.claims(&insecure(claim("m2", "n2", 2, 3)), 3).unwrap();
     world.revoke("n1", 3);
@@ -71,7 +71,7 @@ fn a_sweep_counts_and_finds_the_first_end() {
 }
 
 #[test]
-fn a_machine_that_is_gone_leaves_a_tombstone_until_every_certificate_has_expired() {
+fn a_deleted_machine_leaves_a_tombstone_until_its_certificates_expire() {
     let mut world = World::held(policy());
     swept(&world, 1);
     world.becomes("m1", Some(MachineState::Deleting));
@@ -94,7 +94,7 @@ fn a_machine_that_is_gone_leaves_a_tombstone_until_every_certificate_has_expired
 }
 
 #[test]
-fn a_tombstone_is_deleted_after_the_end_of_its_certificates_and_not_at_it() {
+fn a_tombstone_is_deleted_only_after_its_certificates_expire() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);
@@ -107,7 +107,7 @@ fn a_tombstone_is_deleted_after_the_end_of_its_certificates_and_not_at_it() {
 }
 
 #[test]
-fn the_node_that_a_former_holder_left_is_removed_though_the_claim_did_not() {
+fn a_sweep_removes_the_stale_node_that_a_claim_left() {
     let world = World::new();
     world.node("n1", false, 0);
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
@@ -133,7 +133,7 @@ fn issued(hour: u32) -> LastIssued {
 }
 
 #[test]
-fn what_is_written_of_a_certificate_follows_when_it_would_mislead() {
+fn a_certificate_expiry_is_recorded_when_the_record_would_mislead() {
     let minutes = Duration::from_mins(1);
     let day = 24;
     for (written, issued_at, now, due) in [
@@ -165,7 +165,7 @@ fn what_is_written_of_a_certificate_follows_when_it_would_mislead() {
 }
 
 #[test]
-fn the_first_end_is_known_before_it_is_written_down() {
+fn the_earliest_expiry_includes_unwritten_certificates() {
     let world = World::held(policy());
     let ledger = world.ledger();
     block_on(ledger.records().note(&name("n1"), &issued(0))).unwrap();
@@ -178,7 +178,7 @@ fn the_first_end_is_known_before_it_is_written_down() {
 }
 
 #[test]
-fn the_end_of_another_generations_certificate_is_not_the_first() {
+fn an_expiry_from_another_generation_is_ignored() {
     let world = World::held(policy());
     let ledger = world.ledger();
     let of_another = LastIssued {
@@ -206,7 +206,7 @@ fn a_certificate_is_written_down_once() {
 }
 
 #[test]
-fn a_machine_that_was_started_anew_is_written_down_at_once() {
+fn a_reset_or_restart_of_the_tpm_is_recorded_immediately() {
     let boot = |resets, restarts, clock| TpmBoot {
         resets,
         restarts,
@@ -234,7 +234,7 @@ fn a_machine_that_was_started_anew_is_written_down_at_once() {
 }
 
 #[test]
-fn the_node_of_a_tombstone_is_looked_for_ten_minutes_and_later_where_it_was_listed() {
+fn the_node_of_a_tombstone_is_checked_for_10_minutes_and_when_listed() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);
@@ -254,7 +254,7 @@ fn the_node_of_a_tombstone_is_looked_for_ten_minutes_and_later_where_it_was_list
 }
 
 #[test]
-fn what_a_sweep_did_is_told_of_once() {
+fn a_sweep_reports_each_action_once() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     let (node_name, generation) = (name("n1"), 1);
@@ -276,7 +276,7 @@ fn what_a_sweep_did_is_told_of_once() {
 }
 
 #[test]
-fn a_stale_node_that_is_removed_is_told_of_once() {
+fn the_removal_of_a_stale_node_is_reported_once() {
     let world = World::new();
     world.node("n1", false, 0);
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
@@ -292,7 +292,7 @@ fn a_stale_node_that_is_removed_is_told_of_once() {
 }
 
 #[test]
-fn records_come_through_a_move_without_status_and_renew() {
+fn records_without_status_after_a_move_can_renew() {
     let world = World::held(policy());
     let moved = World::new();
     for stored in block_on(world.records.all()).unwrap() {
@@ -309,7 +309,7 @@ fn records_come_through_a_move_without_status_and_renew() {
 }
 
 #[test]
-fn the_revoked_generations_are_the_former_ones_a_tombstones_and_those_that_a_person_revoked() {
+fn replaced_buried_and_manually_revoked_generations_are_revoked() {
     let world = World::held(policy());
     let revoked = |record: &Record, hour| {
         let revoked = record.revoked_generations(LONGEST, at(hour));
@@ -339,7 +339,7 @@ fn the_revoked_generations_are_the_former_ones_a_tombstones_and_those_that_a_per
 }
 
 #[test]
-fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
+fn a_certificate_from_a_stale_cache_expires_before_its_revocation() {
     let world = World::held(policy());
     let cached = World::held(policy());
     world.revoke("n1", 1);
@@ -358,7 +358,7 @@ fn a_certificate_that_is_granted_on_a_cache_ends_before_its_revocation() {
 }
 
 #[test]
-fn a_lower_lifetime_shortens_no_revocation_of_what_was_granted_before() {
+fn a_lower_lifetime_does_not_shorten_an_existing_revocation() {
     let world = World::held(policy());
     world.revoke("n1", 8);
 
@@ -370,7 +370,7 @@ fn a_lower_lifetime_shortens_no_revocation_of_what_was_granted_before() {
 }
 
 #[test]
-fn no_former_generation_is_good_again_however_many_there_were() {
+fn a_replaced_generation_never_becomes_valid_again() {
     let world = World::held(policy());
     let good = |generation: u64| {
         let revoked = world.record("n1").revoked_generations(LONGEST, at(1));
@@ -391,7 +391,7 @@ fn no_former_generation_is_good_again_however_many_there_were() {
 
 /// The record is that of a backup, and the name is claimed again.
 #[test]
-fn a_generation_that_is_opened_after_the_restore_of_a_backup_is_higher_than_all_before() {
+fn a_generation_opened_after_a_restore_is_above_all_earlier_ones() {
     let world = World::held(policy());
     let backup = world.record("n1");
     let stolen = world.granted(&claim("m1", "n1", 2, 1), 1);
@@ -410,7 +410,7 @@ fn a_generation_that_is_opened_after_the_restore_of_a_backup_is_higher_than_all_
 }
 
 #[test]
-fn an_inventory_that_is_away_buries_nobody() {
+fn an_inventory_outage_retires_no_record() {
     #[derive(Debug)]
     struct Away;
     #[async_trait::async_trait]
@@ -454,7 +454,7 @@ fn an_inventory_that_is_away_buries_nobody() {
 }
 
 #[test]
-fn an_inventory_that_answers_buries_the_holder_that_it_does_not_have() {
+fn a_sweep_retires_a_holder_that_is_missing_in_the_inventory() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     for hour in [1, 2] {
@@ -465,7 +465,7 @@ fn an_inventory_that_answers_buries_the_holder_that_it_does_not_have() {
 }
 
 #[test]
-fn the_record_of_a_machine_whose_provider_id_is_still_to_come_is_not_buried() {
+fn a_record_is_kept_while_its_machine_has_no_provider_id() {
     let mut world = World::held(policy());
     let mut machine = Machine::new("m1");
     world.machines = vec![machine.clone()];
@@ -480,7 +480,7 @@ fn the_record_of_a_machine_whose_provider_id_is_still_to_come_is_not_buried() {
 }
 
 #[test]
-fn the_node_of_a_former_holder_that_the_present_one_took_on_stays() {
+fn a_stale_node_adopted_by_the_new_holder_is_kept() {
     let world = World::new();
     world.node("n1", false, 0);
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();

@@ -9,7 +9,7 @@ fn opening(world: &World, claim: &Claim, hour: u32) -> GrantReason {
 }
 
 #[test]
-fn a_first_join_is_told_of_and_a_repeated_one() {
+fn a_first_join_and_a_repeated_join_have_different_grant_reasons() {
     let world = World::new();
     let claim = claim("m1", "n1", 1, 0);
 
@@ -18,7 +18,7 @@ fn a_first_join_is_told_of_and_a_repeated_one() {
 }
 
 #[test]
-fn a_renewal_is_told_of_as_one() {
+fn a_renewal_has_the_grant_reason_renewed() {
     let world = World::held(policy());
 
     let grant = world.renews("m1", 1, 1).unwrap();
@@ -28,7 +28,7 @@ fn a_renewal_is_told_of_as_one() {
 }
 
 #[test]
-fn another_key_says_why_it_could_come() {
+fn a_reenrollment_with_another_key_contains_its_reason() {
     let gone = World::held(policy());
     let again = claim("m1", "n1", 2, 1);
     let because = |world: &World, claim: &Claim, hour| {
@@ -53,7 +53,7 @@ fn another_key_says_why_it_could_come() {
 }
 
 #[test]
-fn a_machine_that_was_gone_is_told_of_when_it_returns() {
+fn a_returning_machine_has_the_grant_reason_reenrolled() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     for sweep in [at(1) - MISSING_MACHINE_TIMEOUT, at(1)] {
@@ -72,7 +72,7 @@ fn a_machine_that_was_gone_is_told_of_when_it_returns() {
 }
 
 #[test]
-fn a_reset_is_told_of_with_the_generation_that_it_gave_up() {
+fn a_reset_grant_reason_contains_the_released_generation() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     world.reset("n1");
@@ -88,7 +88,7 @@ fn a_reset_is_told_of_with_the_generation_that_it_gave_up() {
 }
 
 #[test]
-fn a_name_that_changes_hands_says_whose_it_was() {
+fn a_change_of_holder_contains_the_previous_provider_id() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
 
@@ -99,7 +99,7 @@ fn a_name_that_changes_hands_says_whose_it_was() {
 }
 
 #[test]
-fn a_machine_of_another_name_says_its_former_one() {
+fn a_renamed_machine_grant_contains_the_previous_name() {
     let world = World::held(policy());
 
     let opening = opening(&world, &claim("m1", "n2", 2, 1), 1);
@@ -108,7 +108,7 @@ fn a_machine_of_another_name_says_its_former_one() {
 }
 
 #[test]
-fn a_node_that_is_taken_on_is_told_of() {
+fn an_adopted_node_has_the_grant_reason_adopted() {
     let world = World::with(LedgerPolicy {
         adoption: Adoption::Allow,
         ..policy()

@@ -83,7 +83,7 @@ fn a_sweep_leaves_the_node_of_a_machine_that_came_back() {
 }
 
 #[test]
-fn a_sweep_deletes_the_node_of_the_former_name_when_it_is_down() {
+fn a_sweep_deletes_the_node_of_a_renamed_machine_when_it_is_down() {
     let renamed = || {
         let world = World::held(policy());
         world.claims(&claim("m1", "n2", 1, 1), 1).unwrap();
@@ -96,7 +96,7 @@ fn a_sweep_deletes_the_node_of_the_former_name_when_it_is_down() {
 }
 
 #[test]
-fn a_first_claim_replaces_a_node_of_nobody_that_is_down() {
+fn a_first_claim_replaces_an_unowned_node_that_is_down() {
     for (node, expected) in [
         (node_of(None, false, 0), Ok(true)),
         (node_of(Some("m9"), false, 0), Ok(true)),
@@ -141,7 +141,7 @@ fn a_node_of_the_holder_of_another_name_is_not_replaced() {
 }
 
 #[test]
-fn a_name_changes_hands_only_with_a_node_that_can_go() {
+fn a_name_changes_its_holder_only_if_the_node_can_be_removed() {
     let change = |enforcement, node: Node| {
         let world = retired(enforcement);
         world.nodes.put(name("n1"), node);
@@ -177,7 +177,7 @@ fn a_name_changes_hands_only_with_a_node_that_can_go() {
 }
 
 #[test]
-fn a_machine_that_comes_back_has_its_own_node_and_no_other() {
+fn a_returning_machine_keeps_its_own_node_and_replaces_a_stale_one() {
     let back = |node: Node, claim: Claim| {
         let mut world = retired(true);
         world.becomes("m1", Some(MachineState::Ready));

@@ -4,7 +4,7 @@ use crate::testing::faulty_records::Fault;
 use crate::testing::records::{World, at, claim, insecure, policy, provider_id};
 
 #[test]
-fn a_claim_is_not_refused_on_the_word_of_a_cache_that_lacks_the_record() {
+fn a_claim_with_a_stale_cache_finds_its_record() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     let ledger = world.ledger_over(world.faulty(Fault::Uncached));
@@ -15,7 +15,7 @@ fn a_claim_is_not_refused_on_the_word_of_a_cache_that_lacks_the_record() {
 }
 
 #[test]
-fn what_proved_nothing_is_no_other_machine_than_that_of_its_token() {
+fn an_unattested_holder_can_only_be_the_machine_of_its_token() {
     let mut world = World::with(policy());
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
     world.claims(&insecure(claim("m2", "n2", 2, 0)), 0).unwrap();

@@ -40,7 +40,7 @@ fn restored_before_the_revocation() -> World {
 }
 
 #[test]
-fn a_machine_whose_revocation_no_record_has_is_denied_until_it_is_released() {
+fn a_revoked_machine_without_a_record_is_denied_until_its_release() {
     for is_gone in [false, true] {
         let world = restored_before_the_revocation();
         world.reset("n1");
@@ -68,7 +68,7 @@ fn a_machine_whose_revocation_no_record_has_is_denied_until_it_is_released() {
 
 /// A UID is immutable, and a record's writer chooses it when it creates the record.
 #[test]
-fn of_two_records_with_one_uid_and_key_the_stronger_revocation_is_listed() {
+fn the_stronger_revocation_of_two_records_with_one_uid_is_listed() {
     let revoked = {
         let world = World::held(policy());
         world.edit("n1", |record| record.generation = 7);
@@ -95,7 +95,7 @@ fn of_two_records_with_one_uid_and_key_the_stronger_revocation_is_listed() {
 
 /// The record of a machine that is gone, whose end has passed by the clock of the replica that decides.
 #[test]
-fn a_claim_under_a_clock_that_is_ahead_keeps_the_end_of_former_certificates() {
+fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
     let world = World::held(policy());
     let record = world
         .record("n1")
@@ -121,7 +121,7 @@ fn another_machine_can_have_the_name_of_a_revoked_one() {
 }
 
 #[test]
-fn a_certificate_that_only_the_list_revokes_renews_nothing_and_serves_nothing() {
+fn a_certificate_revoked_only_by_the_list_can_neither_renew_nor_serve() {
     let world = restored_before_the_revocation();
     let uid = world.record("n1").certificate_uid();
 
@@ -183,7 +183,7 @@ fn a_later_generation_that_the_holder_presents_with_evidence_is_noted() {
 }
 
 #[test]
-fn nothing_is_granted_before_the_list_was_read() {
+fn claims_and_renewals_wait_until_the_revocation_list_is_read() {
     let world = World::held(policy());
     world.revocations.forget();
     assert!(!world.revocations.is_read());
@@ -228,7 +228,7 @@ fn each_generation_is_at_or_above_the_floor_and_the_lowest_valid_one() {
 }
 
 #[test]
-fn an_insecure_node_below_the_floor_comes_back_with_another_key_when_it_is_down() {
+fn an_insecure_node_below_the_floor_rejoins_with_another_key_when_down() {
     let world = World::new();
     world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
     world.node("n1", false, 2);
@@ -326,7 +326,7 @@ fn a_machine_that_is_revoked_after_its_release_is_stopped_again() {
 }
 
 #[test]
-fn of_too_many_released_machines_the_first_are_forgotten() {
+fn the_oldest_of_too_many_released_machines_is_dropped() {
     let mut decisions = RevocationDecisions::default();
     for hour in 0..=300 {
         decisions.release(provider_id(&format!("m{hour}")), at(hour));

@@ -30,7 +30,7 @@ fn denial<T: Debug>(result: Result<T, Refusal>) -> Denial {
 }
 
 #[test]
-fn a_certificate_of_a_former_cluster_renews_nothing_and_writes_only_without_a_floor() {
+fn a_certificate_from_a_deleted_cluster_cannot_renew_or_serve() {
     for (floor, writes) in [(0, true), (opened_at(1), false)] {
         let (certificate, world) = created_again(floor);
         let ledger = world.ledger();
@@ -47,7 +47,7 @@ fn a_certificate_of_a_former_cluster_renews_nothing_and_writes_only_without_a_fl
 }
 
 #[test]
-fn a_machine_of_a_former_cluster_claims_its_name_again_with_another_certificate() {
+fn a_machine_from_a_deleted_cluster_gets_a_new_certificate_uid() {
     for (floor, expected) in [(0, 1), (opened_at(1), opened_at(2))] {
         let (certificate, world) = created_again(floor);
         // So that its record has another UID than the first of the former Cluster.

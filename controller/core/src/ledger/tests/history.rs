@@ -65,14 +65,14 @@ fn violation(cases: u32, flaw: Option<Flaw>) -> Option<String> {
 }
 
 #[test]
-fn no_history_has_two_keys_under_one_uid_or_a_revoked_key_that_passes() {
+fn no_history_violates_the_invariants() {
     let violation = violation(2000, None);
 
     assert!(violation.is_none(), "{}", violation.unwrap_or_default());
 }
 
 #[test]
-fn histories_find_what_goes_wrong_without_a_rule() {
+fn histories_detect_each_missing_rule() {
     for (flaw, expected) in [
         (Flaw::GenerationIsNext, "two keys"),
         (Flaw::ListOfRecordsOnly, "revoked"),
@@ -94,7 +94,7 @@ fn broken(flaw: Option<Flaw>, history: &[Event]) -> Option<String> {
 }
 
 #[test]
-fn a_certificate_that_was_revoked_after_the_backup_is_refused_after_each_restore() {
+fn a_revocation_after_the_backup_still_applies_after_each_restore() {
     let workload = |restarted| Event::RestoreWorkload { restarted };
     for (forgotten, restore, flaw) in [
         // The records have it.

@@ -105,7 +105,7 @@ fn one_machine_with_two_keys_at_two_replicas_has_one_generation_a_key() {
 }
 
 #[test]
-fn one_unattested_machine_with_two_keys_at_two_replicas_gets_one_certificate() {
+fn two_keys_from_one_unattested_machine_get_one_certificate() {
     let scenario = scenario([
         insecure(claim("m1", "n1", 1, 0)),
         insecure(claim("m1", "n1", 2, 0)),
@@ -146,7 +146,7 @@ fn a_name_that_is_free_again_goes_to_one_of_two_machines() {
 }
 
 #[test]
-fn the_model_finds_what_goes_wrong_without_a_rule() {
+fn the_model_detects_each_missing_rule() {
     // A record that is written over whatever is there.
     is_broken(&two_machines(), Flaw::CreateOverwrites);
     // A record that is written over another version than was read.

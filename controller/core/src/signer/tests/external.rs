@@ -62,7 +62,7 @@ fn decided_by(signer: Signer) -> (Decision, Context) {
 }
 
 #[test]
-fn another_programs_key_of_every_kind_makes_a_chain_that_verifies() {
+fn an_external_key_of_every_kind_signs_a_valid_chain() {
     for key in [
         &["genrsa", "2048"][..],
         &["genrsa", "4096"],
@@ -133,7 +133,7 @@ fn a_signature_by_another_key_is_never_issued() {
 }
 
 #[test]
-fn while_the_program_is_away_no_name_is_claimed() {
+fn no_name_is_claimed_while_the_external_signer_is_unavailable() {
     let pki = Pki::new();
     let program = Program {
         away: true,
@@ -148,7 +148,7 @@ fn while_the_program_is_away_no_name_is_claimed() {
 }
 
 #[test]
-fn a_refusal_of_the_program_is_no_denial_and_the_request_is_issued_later() {
+fn a_refusal_by_the_external_signer_is_retried_and_not_a_denial() {
     let pki = Pki::new();
     let program = Program {
         refuses: true,

@@ -69,7 +69,7 @@ fn a_certificate_and_its_key_sign() {
 }
 
 #[test]
-fn a_certificate_without_a_key_does_not_sign_and_is_no_error() {
+fn a_ca_without_a_key_is_accepted_but_cannot_sign() {
     let ca = ca();
     for values in [
         vec![("tls.crt", &*ca.certificate)],
@@ -83,7 +83,7 @@ fn a_certificate_without_a_key_does_not_sign_and_is_no_error() {
 }
 
 #[test]
-fn the_first_of_some_certificates_signs_and_evidence_may_be_meant_for_any() {
+fn the_first_of_several_ca_certificates_signs() {
     let (new, old) = (ca(), ca());
     let both = [new.certificate.clone(), old.certificate.clone()].concat();
 
@@ -102,7 +102,7 @@ fn the_first_of_some_certificates_signs_and_evidence_may_be_meant_for_any() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named() {
+fn an_unusable_ca_secret_is_refused_with_its_reason() {
     let (this, other) = (ca(), ca());
     let leaf = CertificateParams::default()
         .self_signed(&KeyPair::generate().unwrap())
@@ -166,7 +166,7 @@ fn certificate_as_key(certificate: &[u8]) -> (&'static str, &[u8]) {
 }
 
 #[test]
-fn a_ca_out_of_its_time_says_so() {
+fn a_ca_outside_its_validity_is_reported() {
     let read = ClusterCa::from_secret(&secret_of(&ca())).unwrap();
 
     assert_eq!(read.out_of_time(year(2026)), Some(CaOutOfTime::NotYetValid));
@@ -175,7 +175,7 @@ fn a_ca_out_of_its_time_says_so() {
 }
 
 #[test]
-fn two_clusters_with_one_key_are_found_whatever_their_certificates_are() {
+fn clusters_with_the_same_ca_key_are_detected_by_its_digest() {
     let key = KeyPair::generate().unwrap();
     let (first, second, other) = (ca_of(&key), ca_of(&key), ca());
     assert_ne!(first.certificate, second.certificate);

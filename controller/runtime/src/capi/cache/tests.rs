@@ -74,8 +74,7 @@ fn serving(of_object: Value) -> (Objects, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn an_object_of_a_version_that_is_not_served_any_more_is_an_outage_and_the_kind_is_looked_up_again()
- {
+async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
     // The text `404 page not found`, as kube reads it.
     let (objects, lookups) = serving(json!({"code": 404, "message": "404 page not found"}));
     let wanted = reference("RackMachine");

@@ -145,7 +145,7 @@ fn a_machine_is_found_by_its_token() {
 }
 
 #[test]
-fn nothing_is_said_before_everything_was_listed() {
+fn queries_fail_until_every_kind_is_listed() {
     let objects = objects();
     let inventory = inventory_of(&objects);
     seen::<Cluster>(&objects, V2.cluster());
@@ -166,7 +166,7 @@ fn nothing_is_said_before_everything_was_listed() {
 }
 
 #[test]
-fn nothing_is_said_of_a_cluster_that_is_paused_or_not_there() {
+fn queries_fail_for_a_paused_or_missing_cluster() {
     let (objects, inventory) = cluster(V2);
     for (pointer, value) in [
         ("/spec/paused", json!(true)),
@@ -210,7 +210,7 @@ fn a_machine_of_another_cluster_is_not_found() {
 }
 
 #[test]
-fn two_machines_with_one_provider_id_are_no_answer() {
+fn two_machines_with_the_same_provider_id_are_an_error() {
     let (objects, inventory) = cluster(V2);
     let same = json!("generic:///rack/m1");
     seen::<objects::Machine>(&objects, with(V2.machine("m2"), "/spec/providerID", same));
@@ -227,7 +227,7 @@ fn two_machines_with_one_provider_id_are_no_answer() {
 }
 
 #[test]
-fn a_machines_state_is_how_far_it_has_come() {
+fn the_machine_state_follows_its_status() {
     let (objects, inventory) = cluster(V2);
     let at = json!("2027-01-01T00:00:00Z");
     let pending = with(V2.machine("m1"), "/status", json!({}));
@@ -247,7 +247,7 @@ fn a_machines_state_is_how_far_it_has_come() {
 }
 
 #[test]
-fn a_node_has_the_name_of_its_configuration_else_the_infrastructures_else_the_machines() {
+fn the_node_name_falls_back_from_config_to_infrastructure_to_machine() {
     let (objects, inventory) = cluster(V2);
     let named = |objects: &Objects| {
         let machine = by_id(&inventory_of(objects), "generic:///rack/m1").unwrap();
@@ -267,7 +267,7 @@ fn a_node_has_the_name_of_its_configuration_else_the_infrastructures_else_the_ma
 }
 
 #[test]
-fn a_machines_node_is_the_one_that_cluster_api_found_and_the_infrastructure_reports() {
+fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
     for contract in BOTH {
         let (objects, inventory) = cluster(contract);
         for (found, expected) in [
@@ -326,7 +326,7 @@ fn a_node_has_no_name_while_its_configuration_is_not_known() {
 }
 
 #[test]
-fn a_token_of_several_is_nobodys_own() {
+fn a_token_shared_by_two_machines_has_no_owner() {
     let (objects, inventory) = cluster(V2);
     configured(&objects, V2.config("m2", "token1"));
 
@@ -337,7 +337,7 @@ fn a_token_of_several_is_nobodys_own() {
 }
 
 #[test]
-fn a_token_that_was_replaced_is_nobodys() {
+fn a_replaced_token_has_no_owner() {
     let (objects, inventory) = cluster(V2);
 
     configured(&objects, V2.config("m1", "token9"));
@@ -396,7 +396,7 @@ fn a_machine_is_found_by_each_address_and_name_that_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_said_of_machines_whose_watch_was_not_heard_of_for_a_minute() {
+async fn queries_fail_if_a_watch_is_silent_for_a_minute() {
     let kinds = [Cluster::KIND, objects::Machine::KIND, MachinePool::KIND];
     let (objects, inventory) = cluster(V2);
     let machine = id("generic:///rack/m1");

@@ -50,7 +50,7 @@ fn parse(kubeconfig: &Value) -> Result<TenantKubeconfig, KubeconfigRefused> {
 }
 
 #[tokio::test]
-async fn what_cluster_api_writes_gives_a_client() {
+async fn a_cluster_api_kubeconfig_is_accepted() {
     let kubeconfig = parse(&valid()).unwrap();
 
     let access = kubeconfig.access(&cluster()).unwrap();
@@ -71,7 +71,7 @@ async fn a_token_in_the_place_of_a_certificate_gives_a_client() {
 }
 
 #[test]
-fn what_only_the_administrator_of_a_machine_may_write_is_refused() {
+fn a_kubeconfig_with_local_files_or_a_proxy_is_refused() {
     for (pointer, value, place, why) in [
         (
             "/clusters/0/cluster/certificate-authority",
@@ -99,7 +99,7 @@ fn what_only_the_administrator_of_a_machine_may_write_is_refused() {
 }
 
 #[test]
-fn a_server_that_only_we_can_reach_is_refused() {
+fn a_server_at_a_local_address_is_refused() {
     for (host, expected) in [
         ("127.0.0.1", LocalRange::Loopback),
         ("[::1]", LocalRange::Loopback),

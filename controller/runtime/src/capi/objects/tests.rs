@@ -102,7 +102,7 @@ fn a_machine_is_read_from_both_contracts() {
 }
 
 #[test]
-fn bootstrap_data_are_there_when_either_contract_or_their_name_says_so() {
+fn bootstrap_data_is_ready_by_status_or_secret_name() {
     let bare = |contract: Contract| {
         let machine = with(contract.machine("m1"), "/status", json!({}));
         with(machine, "/spec/bootstrap/dataSecretName", Value::Null)
@@ -188,7 +188,7 @@ fn a_machines_labels_and_deletion_are_read() {
 }
 
 #[test]
-fn what_a_field_cannot_have_is_as_good_as_missing() {
+fn an_invalid_field_counts_as_missing() {
     let machine = Contract::V1Beta2.machine("m1");
     for id in ["", "m1", "generic:///", "generic:///a b"] {
         let read: Machine = kept(with(machine.clone(), "/spec/providerID", json!(id))).unwrap();
@@ -225,7 +225,7 @@ fn a_reference_does_not_leave_its_namespace() {
 }
 
 #[test]
-fn a_reference_is_no_other_path_of_the_api_server() {
+fn a_reference_with_path_characters_is_ignored() {
     let machine = Contract::V1Beta1.machine("m1");
     for (pointer, text) in [
         (
@@ -271,7 +271,7 @@ fn a_pool_is_read_from_both_contracts() {
 }
 
 #[test]
-fn of_a_bootstrap_token_the_public_half_is_kept() {
+fn only_the_token_id_of_a_bootstrap_token_is_kept() {
     for contract in BOTH {
         let config: BootstrapConfig = kept(contract.config("m1", "abcdef")).unwrap();
 
@@ -289,7 +289,7 @@ fn of_a_bootstrap_token_the_public_half_is_kept() {
 }
 
 #[test]
-fn a_token_that_is_none_is_as_good_as_missing() {
+fn an_invalid_token_counts_as_missing() {
     let pointer = "/spec/joinConfiguration/discovery/bootstrapToken/token";
     for token in ["", "abcdef", "ABCDEF.secretsecretsecr", ".secretsecretsecr"] {
         let config = with(
@@ -344,7 +344,7 @@ fn a_node_name_is_taken_where_it_is_written_out() {
 }
 
 #[test]
-fn a_configuration_says_whether_it_makes_a_control_plane_node() {
+fn a_control_plane_config_is_recognized() {
     let config = Contract::V1Beta2.config("m1", "abcdef");
     let joins: BootstrapConfig = kept(with(
         config.clone(),
@@ -358,7 +358,7 @@ fn a_configuration_says_whether_it_makes_a_control_plane_node() {
 }
 
 #[test]
-fn what_is_not_read_may_be_nested_as_deep_as_a_tenant_likes() {
+fn deeply_nested_unread_fields_are_accepted() {
     let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
     let cluster = with(
         Contract::V1Beta2.cluster(),

@@ -37,7 +37,7 @@ fn machines(objects: &Objects) -> Vec<String> {
 }
 
 #[test]
-fn what_is_not_listed_again_is_gone_when_the_list_is_complete() {
+fn an_object_missing_from_a_complete_list_is_removed() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     list(&objects, &mut listing, &["m1", "m2"]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
@@ -52,7 +52,7 @@ fn what_is_not_listed_again_is_gone_when_the_list_is_complete() {
 }
 
 #[test]
-fn a_list_that_was_cut_short_is_begun_anew() {
+fn an_interrupted_list_is_restarted() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     list(&objects, &mut listing, &["m1"]);
 
@@ -63,7 +63,7 @@ fn a_list_that_was_cut_short_is_begun_anew() {
 }
 
 #[test]
-fn what_is_deleted_or_belongs_to_no_cluster_any_more_is_forgotten() {
+fn a_deleted_object_or_one_without_a_cluster_is_removed() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     list(&objects, &mut listing, &["m1", "m2"]);
     let machine = Contract::V1Beta2.machine("m1");
@@ -88,7 +88,7 @@ fn what_is_deleted_or_belongs_to_no_cluster_any_more_is_forgotten() {
 }
 
 #[test]
-fn every_change_is_told() {
+fn every_change_notifies_the_watchers() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     let mut news = objects.changes();
     let mut changed = || {
@@ -111,7 +111,7 @@ fn every_change_is_told() {
 }
 
 #[test]
-fn a_cluster_hears_of_its_own_changes_and_of_no_machine() {
+fn a_cluster_is_notified_of_its_own_changes_but_not_of_machines() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     let key = |name| ObjectKey::new(NAMESPACE, name);
     let mut own = objects.changes_of(&key("prod-1"));
@@ -142,7 +142,7 @@ fn a_cluster_hears_of_its_own_changes_and_of_no_machine() {
 }
 
 #[test]
-fn a_version_that_is_not_served_any_more_is_gone_whichever_call_says_so() {
+fn an_unserved_api_version_is_recognized_in_every_watch_error() {
     let status = |code| {
         Box::new(Status {
             code,

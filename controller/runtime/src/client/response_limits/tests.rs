@@ -92,7 +92,7 @@ impl Service<Request<()>> for Silent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_calls_than_are_answered_at_once_are_sent() {
+async fn concurrent_calls_are_limited() {
     let asked = Arc::new(AtomicUsize::new(0));
     let mut service = Bounded::new(Silent(asked.clone()), NamedBy::Tenant, "tenant-a");
     let calls = (0..3 * CALLS_AT_ONCE).map(|_| {
@@ -109,7 +109,7 @@ async fn no_more_calls_than_are_answered_at_once_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_for_a_namespace_leave_half_of_the_management_turns_to_others() {
+async fn a_flooding_namespace_gets_half_of_the_management_calls() {
     const ALL: usize = MANAGEMENT_CALLS_AT_ONCE;
     let url = |namespace: &str| format!("https://a/api/v1/namespaces/{namespace}/secrets/a");
     for (named_by, alone, expected) in [
@@ -153,7 +153,7 @@ fn the_namespace_of_a_call_is_that_of_its_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_has_its_turn_until_it_is_read_and_a_watch_only_until_it_begins() {
+async fn an_answer_holds_its_slot_until_read_and_a_watch_only_until_it_begins() {
     for (url, sent) in [(OBJECT, CALLS_AT_ONCE), (WATCH, 3 * CALLS_AT_ONCE)] {
         let silent = tower::service_fn(|_: Request<()>| async {
             let never = stream::pending::<Piece>();
@@ -191,7 +191,7 @@ async fn a_page_and_an_object_are_read_up_to_their_limits() {
 }
 
 #[tokio::test]
-async fn newlines_make_no_answer_longer_that_is_read_whole() {
+async fn newlines_count_toward_the_length_limit() {
     let lines = stream::iter(vec![vec![b'\n'; MAX_OBJECT_LEN]; 2]);
 
     assert_eq!(
@@ -218,7 +218,7 @@ async fn a_watch_has_any_length_and_no_event_more_than_an_object() {
 }
 
 #[tokio::test]
-async fn an_error_is_one_object_whatever_was_asked() {
+async fn an_error_answer_is_limited_to_one_object_for_every_request() {
     for url in [OBJECT, PAGE, WATCH] {
         for status in [302, 403, 503] {
             let lines = stream::iter(vec![vec![b'\n'; MAX_OBJECT_LEN]; 2]);
@@ -254,7 +254,7 @@ async fn an_answer_that_trickles_ends_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_never_begins_ends_at_its_deadline() {
+async fn an_answer_that_never_starts_times_out() {
     let begun = Instant::now();
     let silent = tower::service_fn(|_: Request<()>| async {
         pending::<()>().await;
@@ -322,7 +322,7 @@ async fn an_answer_of_a_tenants_api_server_has_few_values() {
 }
 
 #[tokio::test]
-async fn managed_fields_without_end_become_nothing() {
+async fn unlimited_managed_fields_are_removed() {
     let many = vec!["{}"; 500_000].join(",");
     let object = format!(r#"{{"metadata":{{"name":"a","managedFields":[{many}]}}}}"#);
     for (url, text) in [
@@ -340,7 +340,7 @@ async fn managed_fields_without_end_become_nothing() {
 }
 
 #[tokio::test]
-async fn a_page_of_a_tenants_api_server_is_small_and_one_object_may_be_large() {
+async fn a_tenant_page_is_limited_more_than_a_single_object() {
     let alone = PAGE.replace("limit=16", "limit=1");
     for (url, max) in [
         (PAGE, MAX_TENANT_PAGE_LEN),
@@ -354,7 +354,7 @@ async fn a_page_of_a_tenants_api_server_is_small_and_one_object_may_be_large() {
 }
 
 #[tokio::test]
-async fn answers_that_are_not_read_to_the_end_take_no_more_than_a_share_together() {
+async fn unread_answers_share_one_memory_limit() {
     let mut service = Bounded::new(
         tower::service_fn(|_: Request<()>| async {
             let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(
@@ -416,7 +416,7 @@ async fn a_list_of_a_tenants_api_server_has_a_limit_of_pages_and_a_rate() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_read_alone_has_no_more_values_than_one_of_a_watch() {
+async fn a_single_object_has_the_same_value_limit_as_a_watch_event() {
     let request = OBJECT.trim_end_matches("/status");
     for url in [request, OBJECT] {
         let values = async |count: usize| {

@@ -62,7 +62,7 @@ fn appraised(
 }
 
 #[test]
-fn what_the_platform_names_is_taken_for_named_where_it_is_not_asked() {
+fn a_node_name_from_the_platform_is_assumed_while_offline() {
     let (identity, not_asked) = appraised(&Provider::AWS, None);
 
     let identity = identity.unwrap();
@@ -72,7 +72,7 @@ fn what_the_platform_names_is_taken_for_named_where_it_is_not_asked() {
 }
 
 #[test]
-fn a_tpm_is_the_one_that_the_request_names_or_nothing_is_taken_for_proved() {
+fn an_offline_tpm_key_is_assumed_only_if_the_request_names_it() {
     let key = "0f".repeat(32);
 
     let (named, not_asked) = appraised(&Provider::TPM, Some(&key));

@@ -47,7 +47,7 @@ fn opened(rules: &[PolicyRule], kind: &str, subject: &str) -> Vec<Grant> {
 }
 
 #[test]
-fn a_rule_grants_what_the_authorizer_says_it_grants() {
+fn a_rule_grants_the_same_as_the_kubernetes_authorizer() {
     const GROUP: &str = "certificates.k8s.io";
     const BOTH: &str = "certificatesigningrequests/nodeclient";
     for (groups, resources, verbs, expected) in [
@@ -69,7 +69,7 @@ fn a_rule_grants_what_the_authorizer_says_it_grants() {
 }
 
 #[test]
-fn a_rule_for_named_objects_grants_nothing_that_is_asked_without_a_name() {
+fn a_rule_with_resource_names_grants_no_request_without_a_name() {
     let mut rule = rule(
         &["certificates.k8s.io"],
         &["certificatesigningrequests/nodeclient"],
@@ -80,7 +80,7 @@ fn a_rule_for_named_objects_grants_nothing_that_is_asked_without_a_name() {
 }
 
 #[test]
-fn everybody_who_has_proved_nothing_is_a_holder_and_administrators_are_not() {
+fn unattested_subjects_are_reported_and_administrators_are_not() {
     let anything = [rule(&["*"], &["*"], &["*"])];
     let both = vec![Grant::NodeClient, Grant::SelfNodeClient];
     let first = vec![Grant::NodeClient];
@@ -124,7 +124,7 @@ fn a_role_that_is_not_there_grants_nothing() {
 }
 
 #[test]
-fn what_a_person_made_of_kubeadms_binding_is_no_longer_kubeadms() {
+fn a_modified_kubeadm_binding_is_not_recognized_as_from_kubeadm() {
     let untouched = of_kubeadm(KUBEADM[0]);
     assert!(is_kubeadms(&untouched));
 
@@ -143,7 +143,7 @@ fn what_a_person_made_of_kubeadms_binding_is_no_longer_kubeadms() {
 }
 
 #[test]
-fn the_bytes_of_a_candidate_are_those_of_all_bindings_that_are_made_of_it() {
+fn the_size_of_a_candidate_covers_all_bindings_made_from_it() {
     let subjects = |count: usize| {
         let mut binding = binding(&"n".repeat(100), &"r".repeat(100), "User", "system:node:a");
         let subjects = binding.subjects.as_mut().unwrap();

@@ -65,7 +65,7 @@ async fn found(ranges: Result<Value, u16>) -> (Vec<String>, bool) {
 const OWN: [&str; 2] = ["10.96.0.1/32", "fd00::1/128"];
 
 #[tokio::test]
-async fn the_ranges_of_services_are_those_of_all_objects_and_the_service_kubernetes() {
+async fn the_service_ranges_come_from_all_objects_and_the_kubernetes_service() {
     let all = json!([
         object(&json!(["10.96.0.0/12", "fd00::/108"])),
         object(&json!(["10.80.0.0/16"]))

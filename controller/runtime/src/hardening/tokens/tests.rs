@@ -48,7 +48,7 @@ fn a_token_without_an_end_gets_none() {
 }
 
 #[test]
-fn what_is_no_token_or_ends_at_no_time_is_not_touched() {
+fn a_secret_that_is_not_a_token_or_has_no_valid_expiry_is_ignored() {
     assert_eq!(life("Opaque", Some("2026-01-01T00:00:00Z")), None);
     assert_eq!(life(SECRET_TYPE, Some("tomorrow")), None);
     let no_base64 = r#"{"metadata":{"resourceVersion":"7"},"type":"bootstrap.kubernetes.io/token",
@@ -59,7 +59,7 @@ fn what_is_no_token_or_ends_at_no_time_is_not_touched() {
 }
 
 #[test]
-fn the_end_is_written_as_kubernetes_reads_it_and_over_what_was_read_only() {
+fn a_token_expiry_patch_is_rfc3339_and_has_the_resource_version() {
     let text = secret(SECRET_TYPE, Some("1970-01-01T01:00:00Z"));
     let (found, life) = TokenSecret::parse(&text).unwrap();
     assert_eq!(life, Life::Ends(at(1)));
@@ -92,7 +92,7 @@ fn the_secret_half_is_not_kept() {
 }
 
 #[test]
-fn a_missing_token_is_read_ever_more_seldom_and_at_last_once_a_day() {
+fn a_missing_token_is_read_with_backoff_up_to_once_a_day() {
     let (mut life, mut waits) = (None, Vec::new());
     for _ in 0..12 {
         let missing = Life::missing(life, at(0));
@@ -108,7 +108,7 @@ fn a_missing_token_is_read_ever_more_seldom_and_at_last_once_a_day() {
 }
 
 #[test]
-fn a_token_is_gone_once_it_was_missing_for_some_minutes() {
+fn a_token_is_gone_after_several_minutes_without_it() {
     let token = |id| TokenId::parse(id).unwrap();
     let mut tokens = Tokens::new(Duration::ZERO);
     let mut put = |id, life| {

@@ -58,7 +58,7 @@ fn a_cluster_that_is_served_is_ready() {
 }
 
 #[test]
-fn what_was_not_done_is_named() {
+fn incomplete_tasks_are_named_in_the_ready_condition() {
     let verdict = serving(Health {
         undone: vec![
             "revocation: forbidden".to_owned(),
@@ -81,7 +81,7 @@ fn what_was_not_done_is_named() {
 }
 
 #[test]
-fn too_many_missing_machines_are_for_a_person_to_decide_about() {
+fn too_many_missing_machines_set_a_condition_with_the_annotation() {
     let mut health = healthy();
     health.held_back = Some(12);
     health.identities = Some(IdentityCounts {
@@ -210,7 +210,7 @@ fn unknown_addresses_of_services_are_a_condition() {
 }
 
 #[test]
-fn machines_whose_nodes_cannot_come_back_are_a_condition() {
+fn locked_out_machines_set_a_condition_with_the_remedy() {
     const CONDITION: &str = "NodesCanReturn";
     let of = |locked_out| {
         serving(Health {
@@ -267,7 +267,7 @@ fn records_are_counted_by_an_attestor_only_if_that_is_not_authorized() {
 }
 
 #[test]
-fn each_thing_that_is_wrong_has_its_reason() {
+fn each_failure_has_its_reason_in_the_ready_condition() {
     let with = |change: &dyn Fn(&mut Health)| {
         let mut health = healthy();
         change(&mut health);
@@ -305,7 +305,7 @@ fn each_thing_that_is_wrong_has_its_reason() {
 }
 
 #[test]
-fn what_attestors_say_is_said_and_changes_nothing_else() {
+fn attestor_reports_are_conditions_and_do_not_affect_ready() {
     let verdict = ClusterPhase::Serving {
         ca: None,
         health: Box::new(healthy()),
@@ -324,7 +324,7 @@ fn what_attestors_say_is_said_and_changes_nothing_else() {
 }
 
 #[test]
-fn what_is_said_twice_changes_nothing() {
+fn an_unchanged_verdict_keeps_the_status() {
     let mut authentication = authentication("aws");
     let verdict = serving(healthy());
     let first = status(&authentication, &verdict, now());
@@ -336,7 +336,7 @@ fn what_is_said_twice_changes_nothing() {
 }
 
 #[test]
-fn the_signers_are_those_that_kubelets_ask() {
+fn the_status_lists_the_signers_that_kubelets_must_use() {
     let of = |attestor: &str| {
         let status = status(&authentication(attestor), &serving(healthy()), now());
         (
@@ -355,7 +355,7 @@ fn the_signers_are_those_that_kubelets_ask() {
 }
 
 #[test]
-fn a_restart_leaves_the_conditions_as_they_are_until_something_is_known() {
+fn a_restart_keeps_the_conditions_until_new_data_arrives() {
     let mut authentication = authentication("aws");
     let mut health = healthy();
     health.paths = Some((AutoApprove::Closed, "closed".to_owned()));
@@ -371,7 +371,7 @@ fn a_restart_leaves_the_conditions_as_they_are_until_something_is_known() {
 }
 
 #[test]
-fn what_was_never_known_is_said_to_be_unknown() {
+fn conditions_without_data_are_unknown_and_pending() {
     for verdict in [ClusterPhase::Waiting, serving(Health::default())] {
         for condition in [
             "Ready",
@@ -384,7 +384,7 @@ fn what_was_never_known_is_said_to_be_unknown() {
 }
 
 #[test]
-fn an_attestor_that_was_not_asked_again_yet_says_what_it_said_before() {
+fn a_pending_attestor_keeps_its_previous_condition() {
     let with = |holds, reason| ClusterPhase::Serving {
         ca: None,
         health: Box::new(healthy()),

@@ -162,7 +162,7 @@ impl World {
 }
 
 #[test]
-fn a_cluster_of_which_all_is_right_is_served() {
+fn a_valid_cluster_is_served() {
     let mut world = world();
 
     let service = world.plan().unwrap().unwrap();
@@ -172,7 +172,7 @@ fn a_cluster_of_which_all_is_right_is_served() {
 }
 
 #[test]
-fn nothing_is_said_of_a_cluster_before_all_was_read() {
+fn a_cluster_has_no_plan_until_every_source_is_read() {
     let changes: [fn(&mut Sources); 3] = [
         |sources| sources.cluster = Observed::Unknown,
         |sources| sources.kubeconfig = Observed::Unknown,
@@ -192,7 +192,7 @@ type Change = fn(&mut World);
 /// Each why is put in the way of a cluster that has all those after it already: the one that
 /// a person has to act on first is the one that is said.
 #[test]
-fn of_many_obstacles_the_first_is_said() {
+fn the_first_of_many_obstacles_is_reported() {
     let mut world = world();
     let reasons: [(&str, Change); 11] = [
         ("CAKeyNotFound", |world| {
@@ -237,7 +237,7 @@ fn of_many_obstacles_the_first_is_said() {
 }
 
 #[test]
-fn an_audience_that_is_none_is_named() {
+fn an_invalid_audience_is_reported() {
     let mut world = world();
     world.authentication.spec.audiences = vec!["no audience\n".to_owned()];
 
@@ -269,7 +269,7 @@ fn ranges_of_addresses_are_read() {
 
 /// Such a cluster has no service: its limit would be the other ranges, or none.
 #[test]
-fn a_range_of_addresses_that_is_none_is_named_wherever_it_stands() {
+fn an_invalid_address_range_is_reported_at_every_position() {
     for text in [
         "10.0.0.1/8",
         "10.0.0.0",
@@ -336,7 +336,7 @@ fn a_key_of_another_ca_has_a_reason_of_its_own() {
 }
 
 #[test]
-fn a_cluster_that_is_paused_holds_its_ca_key_all_the_same() {
+fn a_paused_cluster_still_holds_its_ca_key() {
     let mut world = world();
     world.pause();
     assert_eq!(world.why().reason(), "Paused");
@@ -348,7 +348,7 @@ fn a_cluster_that_is_paused_holds_its_ca_key_all_the_same() {
 }
 
 #[test]
-fn a_cluster_without_its_ca_key_is_not_served_and_told_the_ways_out() {
+fn a_cluster_without_its_ca_key_is_not_served_and_gets_remedies() {
     for bindings in [AutoApproveBindings::Report, AutoApproveBindings::Remove] {
         let mut world = world();
         world.authentication.spec.auto_approve_bindings = bindings;
@@ -435,7 +435,7 @@ fn no_obstacle_repeats_a_secret() {
 }
 
 #[test]
-fn a_service_is_another_when_anything_of_it_is() {
+fn every_relevant_change_changes_the_fingerprint() {
     let changes: [fn(&mut World); 6] = [
         |world| world.authentication.spec.audiences = vec![format!("sha256:{}", "0".repeat(64))],
         |world| world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()],
@@ -459,7 +459,7 @@ fn a_service_is_another_when_anything_of_it_is() {
 }
 
 #[test]
-fn a_service_is_the_same_after_a_change_of_the_cluster_that_it_does_not_depend_on() {
+fn an_irrelevant_cluster_change_keeps_the_fingerprint() {
     let changes: [fn(&mut Cluster); 3] = [
         |cluster| cluster.watch_filter = Some("a".to_owned()),
         |cluster| cluster.deleting = true,

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_made_is_not_changed_and_a_difference_is_told() {
+    fn a_manual_object_is_not_changed_and_a_difference_is_reported() {
         let cluster = cluster(named(&["aws"]));
         let mut known = made_here(&["tpm"]);
         known.metadata.annotations = None;
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_says_nothing_is_paused_or_goes_changes_nothing() {
+    fn an_unset_paused_or_deleting_cluster_causes_no_step() {
         let names = cluster(named(&["aws"]));
         let paused = Cluster {
             paused: true,
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn attestors_that_cannot_be_told_change_nothing_and_are_told() {
+    fn invalid_attestors_are_reported_and_change_nothing() {
         for (invalid, reason) in [
             (InvalidOwnAttestors::Contradictory, "AttestorsContradictory"),
             (InvalidOwnAttestors::Malformed, "AttestorsInvalid"),

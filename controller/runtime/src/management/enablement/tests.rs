@@ -28,7 +28,7 @@ fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_tried_again_rarely_and_an_outage_soon() {
+async fn a_refused_step_is_retried_rarely_and_an_outage_soon() {
     for (outcome, tries, same, another) in [
         (Outcome::Written, 1, 4, 2),
         (Outcome::Written, 2, 8, 2),
@@ -44,7 +44,7 @@ async fn what_is_refused_is_tried_again_rarely_and_an_outage_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_step_for_the_same_word_need_not_wait_for_long() {
+async fn a_different_step_is_retried_sooner() {
     let at = Instant::now();
     let last = Last {
         wanted: Wanted {
@@ -61,7 +61,7 @@ async fn another_step_for_the_same_word_need_not_wait_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_has_one_step_at_a_time_and_the_first_at_once() {
+async fn a_cluster_has_one_step_at_a_time_and_the_first_immediately() {
     let now = Instant::now();
     let last = Last {
         wanted: wanted("aws"),
@@ -75,7 +75,7 @@ async fn a_cluster_has_one_step_at_a_time_and_the_first_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clusters_that_change_their_minds_all_the_time_let_others_go_first() {
+async fn frequently_changing_clusters_are_processed_last() {
     let now = Instant::now();
     let due = |name: &str, last: Option<Instant>| DueStep {
         last,

@@ -123,7 +123,7 @@ fn candidate(leases: &Memory, identity: &str) -> Candidate {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_leads_and_the_other_waits_until_it_is_given_up() {
+async fn the_second_replica_waits_until_the_lease_is_released() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
     let mut term = first.lead().await;
@@ -290,7 +290,7 @@ async fn a_lost_term_ends_with_its_work_though_the_lease_stays_out_of_reach() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_tells_whether_it_waits_leads_or_is_cut_off() {
+async fn the_leader_metric_shows_waiting_leading_and_lost() {
     let leases = Memory::default();
     let metrics = Metrics::new("1");
     let replica = Candidate {
@@ -331,7 +331,7 @@ async fn a_replica_tells_whether_it_waits_leads_or_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_whose_renewal_was_cancelled_on_its_way_is_given_up_at_once() {
+async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
     let mut term = first.lead().await;
@@ -349,7 +349,7 @@ async fn a_lease_whose_renewal_was_cancelled_on_its_way_is_given_up_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_another_replica_took_is_not_given_up() {
+async fn a_lease_held_by_another_replica_is_not_released() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
     let term = first.lead().await;

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_another_workload_cluster_raises_the_floor_to_its_beginning() {
+    fn only_a_new_workload_cluster_raises_the_floor() {
         assert_eq!(seen(None, 0, "a", 30), (0, 1));
         assert_eq!(seen(Some("a"), 0, "a", 30), (0, 1));
         assert_eq!(seen(Some("a"), 0, "b", 30), (30, 2));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_in_the_future_is_now() {
+    fn a_cluster_creation_time_in_the_future_counts_as_now() {
         assert_eq!(seen(Some("a"), 0, "b", 90), (50, 2));
     }
 }

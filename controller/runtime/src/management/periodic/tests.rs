@@ -30,7 +30,7 @@ fn upkeep() -> Upkeep {
 }
 
 #[tokio::test]
-async fn what_has_ended_only_by_the_clock_of_this_machine_has_not_ended() {
+async fn expiry_uses_the_earlier_of_the_local_and_the_server_clock() {
     const DAY: Duration = Duration::from_hours(24);
     let begin = now();
     assert!(upkeep().ended_by() >= begin, "the only clock");

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_live_token_is_locked_out_when_its_certificate_has_ended_or_is_reset() {
+    fn a_machine_without_token_is_locked_out_if_expired_or_reset() {
         assert_eq!(found(|_| {}, |_| {}), ["m1"]);
         assert!(found(renewed, |_| {}).is_empty());
         let reset = |record: &mut Record| {

@@ -29,7 +29,7 @@ fn allowed(annotations: &Value) -> usize {
 }
 
 #[test]
-fn a_person_allows_as_many_retirements_as_the_annotation_says_and_else_none() {
+fn the_retirement_annotation_allows_exactly_its_number() {
     let annotated = |value| allowed(&json!({ALLOW_RETIREMENT_ANNOTATION: value}));
 
     assert_eq!(annotated("12"), 12);
@@ -183,7 +183,7 @@ async fn answer(request: Request<kube::client::Body>, written: Written) -> Answe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_is_written_while_the_secrets_of_other_clusters_are_being_listed() {
+async fn a_status_is_written_while_secrets_of_other_clusters_are_listed() {
     let written: Written = Written::default();
     let server = written.clone();
     let management = ClusterAccess::in_memory(move |request| answer(request, server.clone()));

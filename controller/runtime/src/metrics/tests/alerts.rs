@@ -99,7 +99,7 @@ fn written() -> BTreeSet<Use> {
 }
 
 #[tokio::test]
-async fn each_label_value_of_the_alerts_and_the_dashboard_is_one_that_is_written() {
+async fn the_alerts_and_the_dashboard_use_only_existing_label_values() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     // A test of the controller compares the page with the reasons in the code.

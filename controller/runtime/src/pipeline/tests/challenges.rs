@@ -142,7 +142,7 @@ async fn an_issued_request_is_annotated_with_the_endorsement_key() {
 }
 
 #[tokio::test]
-async fn an_endorsement_key_that_the_requester_annotated_is_denied_unless_it_is_the_machines() {
+async fn a_foreign_endorsement_key_annotation_is_denied() {
     let own = endorsement_key().to_string();
     for phase in [Phase::Enrol, Phase::Respond] {
         let request = answered(phase, Some(&own)).await;

@@ -258,12 +258,12 @@ async fn a_join_takes_three_writes_and_survives_a_crash_after_each() {
 }
 
 #[tokio::test]
-async fn a_reenrolment_survives_a_crash_after_each_write() {
+async fn a_reenrollment_survives_a_crash_after_each_write() {
     survives(REENROLMENT).await;
 }
 
 #[tokio::test]
-async fn a_change_of_hands_survives_a_crash_after_each_write() {
+async fn a_change_of_holder_survives_a_crash_after_each_write() {
     survives(CHANGE_OF_HANDS).await;
 }
 

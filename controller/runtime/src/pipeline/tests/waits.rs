@@ -64,7 +64,7 @@ impl Verifier for Unread {
 }
 
 #[tokio::test]
-async fn a_machine_is_told_of_a_request_that_waits_for_a_person_again_and_again_but_seldom() {
+async fn a_waiting_machine_gets_events_at_growing_intervals() {
     let object = ObjectReference {
         kind: Some("Machine".to_owned()),
         namespace: Some("prod".to_owned()),
@@ -110,7 +110,7 @@ async fn a_machine_is_told_of_a_request_that_waits_for_a_person_again_and_again_
 }
 
 #[tokio::test]
-async fn a_stock_request_is_looked_at_again_until_it_is_answered_or_attestation_is_enforced() {
+async fn a_stock_request_is_rechecked_until_answered_or_enforced() {
     let context = cluster();
     context.enforcement.set(false);
     let mut stock = valid();

@@ -48,7 +48,7 @@ fn each_value_of_a_request_is_counted_with_its_struct() {
 }
 
 #[test]
-fn a_request_without_other_metadata_is_kept_without_the_fields_that_are_not_read() {
+fn a_request_is_kept_without_unread_fields() {
     let extra = json!({"extra": {"authentication.kubernetes.io/credential-id": ["a"]}});
     let seen = request(&json!({"managedFields": [{}]}), &extra);
     assert!(has_no_other_metadata(&seen));

@@ -8,7 +8,7 @@ use super::*;
 const MOST: usize = 16 * 1024 * 1024;
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_memory() {
+async fn an_endless_list_of_requests_uses_bounded_memory() {
     let mut queue = Queue::default();
 
     for number in 0..MAX_ENTRIES + 20 {
@@ -29,7 +29,7 @@ async fn an_api_server_that_lists_without_end_gets_no_more_than_its_share_of_mem
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_as_long_as_they_may_be_take_no_more_than_a_share() {
+async fn requests_with_the_longest_names_stay_within_the_memory_share() {
     let alone = Share::alone(SHARE);
     let mut queue = Queue {
         memory: alone.holding(),
@@ -86,7 +86,7 @@ async fn sixty_thousand_requests_of_one_token_delay_no_other_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_has_most_gives_way_where_there_is_no_place_left() {
+async fn a_full_queue_drops_requests_from_the_largest_requester() {
     let mut queue = Queue::default();
     for number in 0..MAX_ENTRIES {
         let requester = number / MAX_OF_REQUESTER;
@@ -105,7 +105,7 @@ async fn whoever_has_most_gives_way_where_there_is_no_place_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_out_is_listed_again_when_there_is_room() {
+async fn dropped_requests_are_listed_again_when_there_is_room() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OF_REQUESTER {
         queue.sees(csr_by("token", &number.to_string()));
@@ -123,7 +123,7 @@ async fn what_was_left_out_is_listed_again_when_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_has_not_ended_is_not_begun_anew() {
+async fn an_unfinished_list_is_not_restarted() {
     let mut queue = Queue::default();
     queue.listing();
     for number in 0..=MAX_OF_REQUESTER {

@@ -38,7 +38,7 @@ fn not_renewed(world: &World, outage: Duration) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_days_without_a_controller_fill_no_cluster_and_cost_no_node() {
+async fn five_days_without_a_controller_lose_no_node_and_bound_requests() {
     let outage = 5 * DAY;
     let (mut world, mut controller) = after_outage(outage).await;
     assert_eq!(world.certificates(outage), NODES);
@@ -64,7 +64,7 @@ async fn five_days_without_a_controller_fill_no_cluster_and_cost_no_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_without_a_controller_makes_renewals_wait_and_costs_no_node() {
+async fn a_day_without_a_controller_delays_renewals_and_loses_no_node() {
     let outage = DAY;
     let (mut world, mut controller) = after(Away::Controller, outage, FEW, Duration::ZERO).await;
     assert_eq!(world.certificates(outage + 4 * DAY), FEW);
@@ -97,22 +97,22 @@ async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn seven_days_without_a_controller_end_certificates_and_tokens_until_tokens_are_recreated() {
+async fn after_seven_days_without_controller_recreated_tokens_are_needed() {
     ends_certificates_and_tokens(Away::Controller, 7 * DAY).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_days_without_a_controller_end_certificates_and_tokens_until_tokens_are_recreated() {
+async fn after_ten_days_without_controller_recreated_tokens_are_needed() {
     ends_certificates_and_tokens(Away::Controller, 10 * DAY).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_days_without_an_api_server_end_certificates_and_tokens_until_tokens_are_recreated() {
+async fn after_ten_days_without_api_server_recreated_tokens_are_needed() {
     ends_certificates_and_tokens(Away::ApiServer, 10 * DAY).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn hours_or_days_without_an_api_server_leave_no_request_behind_and_cost_no_node() {
+async fn an_api_server_outage_of_up_to_five_days_loses_no_node() {
     for outage in [2 * HOUR, 2 * DAY, 5 * DAY] {
         let (mut world, mut controller) = after(Away::ApiServer, outage, FEW, Duration::ZERO).await;
         assert_eq!(world.certificates(outage), FEW, "{outage:?}");
@@ -127,7 +127,7 @@ async fn hours_or_days_without_an_api_server_leave_no_request_behind_and_cost_no
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_pending_when_an_api_server_goes_are_answered_or_filed_again() {
+async fn requests_pending_at_an_api_server_outage_are_answered_or_refiled() {
     for outage in [HOUR, 2 * DAY] {
         let begin = 3 * HOUR;
         let mut world = World::new(Away::ApiServer, begin + outage, FEW, Duration::ZERO);
@@ -152,7 +152,7 @@ async fn requests_that_are_pending_when_an_api_server_goes_are_answered_or_filed
 }
 
 #[tokio::test(start_paused = true)]
-async fn certificates_that_end_without_an_api_server_are_replaced_only_while_tokens_are_valid() {
+async fn certificates_expired_in_an_outage_are_replaced_while_tokens_last() {
     // Certificates that were not renewed for another reason, and end during the day of the outage.
     let ago = LIFETIME.saturating_sub(DAY);
     for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
@@ -169,7 +169,7 @@ async fn certificates_that_end_without_an_api_server_are_replaced_only_while_tok
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_day_without_sts_denies_nobody_and_each_node_renews_afterwards() {
+async fn a_day_without_sts_denies_no_node_and_all_renew_afterwards() {
     let outage = DAY;
     let mut world = World::new(Away::Sts, outage, FEW, Duration::ZERO);
     let mut controller = Some(Controller::start(&world, Duration::ZERO));

@@ -19,7 +19,7 @@ async fn a_request_with_other_metadata_is_read_again_at_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_in_progress_take_no_more_than_a_share_and_one_is_always_in_progress() {
+async fn requests_in_progress_share_memory_and_one_always_proceeds() {
     for (share, most) in [(0, 1), (1024 * 1024, 33)] {
         let mut queue = Queue {
             room: Room::new(&Share::alone(share)),

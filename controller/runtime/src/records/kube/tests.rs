@@ -254,7 +254,7 @@ fn watched(listed: Vec<Record>) -> (KubeRecords, UnboundedSender<Value>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_known_of_a_store_that_was_not_heard_of_for_a_minute() {
+async fn records_are_unknown_after_a_minute_without_watch_events() {
     let (records, sender) = watched_once();
     assert!(records.known(&name("n1")).await.is_ok());
 
@@ -266,7 +266,7 @@ async fn nothing_is_known_of_a_store_that_was_not_heard_of_for_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
+async fn a_renewal_waits_after_a_minute_without_watch_events() {
     let (records, sender) = watched(vec![bare()]);
     let world = World::new();
     let machines = StaticInventory::new(world.machines).unwrap();
@@ -292,7 +292,7 @@ async fn a_renewal_waits_while_its_record_was_not_heard_of_for_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_is_enough_to_be_heard_of() {
+async fn a_bookmark_keeps_the_records_known() {
     let (records, sender) = watched_once();
     assert!(records.known(&name("n1")).await.is_ok());
     for version in 2..10 {

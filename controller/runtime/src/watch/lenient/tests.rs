@@ -223,7 +223,7 @@ fn identity() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_object_that_cannot_be_read_keeps_no_other_of_its_kind_from_being_read() {
+async fn one_unreadable_object_does_not_block_others_of_its_kind() {
     lists::<CertificateSigningRequest, CertificateSigningRequest>("CSR", request()).await;
     lists::<KubeletAuthentication, KubeletAuthentication>("KA", authentication()).await;
     lists::<NodeIdentity, NodeIdentity>("NodeIdentity", identity()).await;
@@ -274,7 +274,7 @@ async fn one_object_is_read_whatever_its_managed_fields_are() {
 }
 
 #[test]
-fn one_word_of_a_later_version_keeps_no_other_object_from_being_read() {
+fn an_enum_value_from_a_later_version_does_not_block_other_objects() {
     let object = |name: &str, adoption: &str| {
         let mut object = named(authentication(), name);
         object["spec"]["adoption"] = json!(adoption);
@@ -323,7 +323,7 @@ fn an_object_that_is_being_deleted_is_so_whenever_that_is() {
 }
 
 #[test]
-fn an_error_tells_nothing_of_what_was_read() {
+fn a_parse_error_contains_no_object_content() {
     let object = json!({"data": {"token": "swordfish", "other": ["\"swordfish\""]}});
     let object: Lenient<Secret> = serde_json::from_value(object).unwrap();
     let error = object.object.unwrap_err().to_string();
@@ -344,7 +344,7 @@ fn metadata(namespace: &str, uid: u32) -> ObjectMeta {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_version_of_an_unreadable_object_is_told_once() {
+async fn each_version_of_an_unreadable_object_is_logged_once() {
     let mut skipped = Skipped::new("Node");
     let mut later = metadata("a", 0);
     later.resource_version = Some("2".to_owned());
@@ -357,8 +357,7 @@ async fn each_version_of_an_unreadable_object_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_objects_of_one_namespace_keep_none_of_another_from_the_log_and_their_rate_refills()
- {
+async fn unreadable_objects_are_rate_limited_by_namespace() {
     let mut skipped = Skipped::new("Node");
     for uid in 0..TOLD.burst {
         assert!(skipped.is_new(&metadata("a", uid)), "{uid}");
@@ -374,7 +373,7 @@ async fn unreadable_objects_of_one_namespace_keep_none_of_another_from_the_log_a
 }
 
 #[tokio::test(start_paused = true)]
-async fn unreadable_objects_with_endless_namespaces_and_versions_take_a_bounded_memory() {
+async fn the_log_of_unreadable_objects_uses_bounded_memory() {
     let mut skipped = Skipped::new("Node");
     let namespaces = u32::try_from(MAX_NAMESPACES).unwrap();
     for number in 0..namespaces + 2 * TOLD.burst {

@@ -126,7 +126,7 @@ fn the_certificates_of_a_kubelets_client_and_server_are_signed() {
 }
 
 #[test]
-fn a_certificate_that_is_not_a_nodes_is_refused() {
+fn a_certificate_that_is_not_for_a_node_is_refused() {
     let cases: [(&str, Change); 14] = [
         ("its group is not that of nodes", |params| {
             params.distinguished_name = named(&[
@@ -189,7 +189,7 @@ fn a_certificate_that_is_not_a_nodes_is_refused() {
 }
 
 #[test]
-fn a_server_certificate_for_what_is_no_kubelets_is_refused() {
+fn a_server_certificate_for_reserved_names_is_refused() {
     const NAME: &str = "it has a DNS name that is reserved";
     const ADDRESS: &str = "it has an address that is reserved";
     const KIND: &str = "it has a name that is neither DNS nor an address";
@@ -234,7 +234,7 @@ fn the_longest_life_that_can_be_set_is_signed_with_the_begin_in_the_past() {
 }
 
 #[test]
-fn a_certificate_that_begins_at_another_time_is_refused() {
+fn a_certificate_with_a_start_time_far_from_now_is_refused() {
     let begin = SystemTime::from(valid().not_before);
     let (skew, second) = (Duration::from_mins(10), Duration::from_secs(1));
 

@@ -195,7 +195,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_call_is_refused_at_once_while_the_token_hangs_in_calls_that_nobody_waits_for() {
+async fn a_call_is_refused_immediately_while_abandoned_calls_hang() {
     let mut world = world();
     world.abandon().await;
 
@@ -212,7 +212,7 @@ async fn a_call_is_refused_at_once_while_the_token_hangs_in_calls_that_nobody_wa
 
 /// Twice as many hanging calls of one CA as the token is asked at a time, and a call of another CA.
 #[tokio::test]
-async fn a_hung_key_of_one_ca_takes_no_turn_of_another_ca() {
+async fn a_hanging_ca_key_does_not_block_another_ca() {
     let calls = Calls {
         of_all: 4,
         of_ca: 4,
@@ -277,7 +277,7 @@ async fn status_is_answered_while_all_turns_are_taken() {
 }
 
 #[tokio::test]
-async fn a_token_that_hangs_is_not_healthy_and_is_asked_once_by_all_calls_of_status() {
+async fn a_hanging_token_is_unhealthy_and_all_status_calls_share_one_query() {
     let mut world = world_of(ONE_CALL, true);
     tokio::time::pause();
     let healths: Vec<_> = (0..20)
@@ -304,7 +304,7 @@ async fn a_token_that_hangs_is_not_healthy_and_is_asked_once_by_all_calls_of_sta
 }
 
 #[tokio::test]
-async fn a_signature_that_nobody_waits_for_is_logged() {
+async fn a_signature_of_an_abandoned_call_is_logged() {
     let mut world = world();
     let serial = world.serial();
     world.abandon().await;
@@ -320,7 +320,7 @@ async fn a_signature_that_nobody_waits_for_is_logged() {
 }
 
 #[tokio::test]
-async fn a_service_whose_token_refused_the_pin_stays_and_tells_it() {
+async fn a_service_with_a_refused_pin_keeps_running_and_reports_it() {
     let World { requests, .. } = world();
     let [request, _] = requests;
     let authorities = vec![ca("ca").authority];

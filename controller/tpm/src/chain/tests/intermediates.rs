@@ -244,7 +244,7 @@ fn an_intermediate_is_one_certificate_to_the_last_byte() {
 }
 
 #[test]
-fn an_endorsement_keys_own_certificate_is_no_authority() {
+fn an_endorsement_certificate_is_not_accepted_as_an_authority() {
     // A certificate by the name of the authority, whose key is an endorsement key.
     let maker = maker(1);
     let name = Some("a maker intermediate 1".to_owned());
@@ -262,7 +262,7 @@ fn an_endorsement_keys_own_certificate_is_no_authority() {
 }
 
 #[test]
-fn the_chain_of_an_enrolment_counts_where_an_authority_is_required() {
+fn the_chain_of_an_enrollment_counts_where_an_authority_is_required() {
     let maker = maker(COUNT);
     let machine = machine(Kind::P256);
     let mut case = Case::of_nobody();

@@ -294,7 +294,7 @@ fn a_denial_names_the_authority_that_was_tried_and_why_it_does_not_count() {
 }
 
 #[test]
-fn a_denial_names_the_issuer_that_nobody_listed_and_the_listed_ones() {
+fn a_denial_contains_the_unlisted_issuer_and_the_listed_ones() {
     let p256 = spki(Kind::P256);
     let issued = vendors::amd_ftpm(&p256);
     let others: Vec<_> = (1..=6).map(|number| format!("CA {number}")).collect();
@@ -327,7 +327,7 @@ fn a_denial_names_the_issuer_that_nobody_listed_and_the_listed_ones() {
 }
 
 #[test]
-fn of_several_authorities_with_one_name_the_one_that_signed_is_told() {
+fn the_signing_one_of_several_authorities_with_one_name_is_reported() {
     // One of AMD's names is that of an RSA key and of an ECC key.
     let p256 = spki(Kind::P256);
     let issued = vendors::infineon_expired(&p256);

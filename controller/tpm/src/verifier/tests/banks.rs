@@ -91,7 +91,7 @@ fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
 }
 
 #[test]
-fn a_machine_that_measures_nothing_into_its_only_strong_bank_sha384_is_found() {
+fn a_machine_with_an_unmeasured_sha384_bank_is_reported() {
     for (tpm, value, unmeasured) in [
         (Swtpm::with_banks("sha1,sha384"), measured(), 0),
         (

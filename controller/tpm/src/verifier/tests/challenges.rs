@@ -26,7 +26,7 @@ fn a_quote_over_another_secret_is_denied() {
 }
 
 #[test]
-fn evidence_is_good_for_the_key_that_it_was_made_for_alone() {
+fn evidence_for_another_key_is_denied() {
     let mut case = Case::valid();
     case.spki = b"the key of whoever read the request";
 
@@ -53,7 +53,7 @@ fn others() -> Vec<(&'static str, Case)> {
 }
 
 #[test]
-fn a_challenge_of_another_request_answers_for_none_but_that() {
+fn a_challenge_is_not_accepted_for_another_request() {
     for (what, other) in others() {
         assert_eq!(
             denied(other.respond(&GOOD.response)),
@@ -64,7 +64,7 @@ fn a_challenge_of_another_request_answers_for_none_but_that() {
 }
 
 #[test]
-fn a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
+fn an_opened_secret_is_not_accepted_for_another_request() {
     // The machine asks for a challenge elsewhere, opens it, and shows here what follows from it.
     let here = Case::valid();
     for (what, elsewhere) in others() {
@@ -80,7 +80,7 @@ fn a_secret_that_was_had_by_another_request_answers_for_none_but_that() {
 }
 
 #[test]
-fn a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for() {
+fn a_challenge_from_another_controller_fails_as_expired() {
     let mut elsewhere = Case::valid();
     elsewhere.keys.current = key(2);
     let here = Case::valid();
@@ -96,7 +96,7 @@ fn a_challenge_of_another_controller_fails_here_whatever_it_was_opened_for() {
 }
 
 #[test]
-fn a_challenge_from_before_a_move_of_the_cluster_expires_and_is_not_denied() {
+fn a_challenge_from_another_cluster_uid_fails_as_expired() {
     // clusterctl move gives the Cluster another UID; another Cluster has another one too.
     let here = Case::valid();
     let mut elsewhere = here.clone();
@@ -128,7 +128,7 @@ fn another_audience_of_the_same_cluster_has_other_secrets() {
 }
 
 #[test]
-fn another_id_or_end_makes_another_secret() {
+fn a_response_with_another_id_or_expiry_is_denied() {
     let case = Case::valid();
     let mut other_id = GOOD.response.clone();
     other_id.id = case.challenge(&GOOD.enrolment).id;
@@ -182,7 +182,7 @@ fn an_answer_comes_within_five_minutes_and_is_looked_at_within_fourteen() {
 }
 
 #[test]
-fn an_end_that_is_no_time_is_malformed() {
+fn an_invalid_expiry_is_malformed() {
     for expiry in [
         "2026-02-30T12:05:00Z",
         "2026-13-01T12:05:00Z",

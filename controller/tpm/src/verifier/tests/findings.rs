@@ -25,7 +25,7 @@ fn findings(verifier: &TpmVerifier) -> Findings {
 }
 
 #[test]
-fn a_machine_whose_firmware_measures_nothing_is_denied_under_a_policy_and_else_found() {
+fn unmeasured_firmware_is_reported_and_denied_under_a_pcr_policy() {
     let machine = TpmMachine::new(Arc::new(Swtpm::unmeasured()), Kind::P256);
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&machine));
@@ -59,7 +59,7 @@ fn a_machine_whose_firmware_measures_is_not_found() {
 }
 
 #[test]
-fn an_endorsement_certificate_that_expires_soon_is_found_where_one_is_required() {
+fn an_expiring_required_endorsement_certificate_is_reported() {
     let machine = machine();
     let mut case = Case::valid();
     case.now = later();

@@ -75,7 +75,7 @@ fn waits(decided: Result<Assurance, Refusal>) -> String {
 }
 
 #[test]
-fn a_machine_that_nobody_listed_is_known_by_its_host() {
+fn a_machine_without_an_own_entry_is_matched_by_its_host() {
     let mut listed = Case::of_nobody().called(ID);
     listed.allow_host(HOST, digest(&machine()));
     for case in [listed, case(&[list("rack-1", &[(&own(), HOST)])])] {
@@ -91,7 +91,7 @@ fn a_machine_that_nobody_listed_is_known_by_its_host() {
 }
 
 #[test]
-fn another_hosts_entry_says_nothing_of_the_machine() {
+fn an_entry_for_another_host_does_not_apply() {
     for host in [
         "metal3://metal/host-70/",
         "metal3://metal/host-7",
@@ -146,7 +146,7 @@ fn one_digest_may_stand_for_several_hosts() {
 }
 
 #[test]
-fn a_config_map_that_cannot_be_read_delays_and_denies_nobody() {
+fn an_unreadable_config_map_defers_requests_without_denial() {
     let mut known = Case::of_nobody().called(ID);
     known.allow("m1", digest(&machine()));
     for mut case in [Case::of_nobody().called(ID), known] {
@@ -172,7 +172,7 @@ fn a_response_waits_for_the_lists_too_and_is_denied_by_them() {
 }
 
 #[test]
-fn a_malformed_entry_delays_those_that_nobody_lists_and_no_others() {
+fn a_malformed_entry_delays_only_unlisted_machines() {
     let upper = "0F".repeat(32);
     for (key, value) in [
         (upper.as_str(), "metal3://metal/host-8/"),
@@ -210,7 +210,7 @@ fn a_machine_that_no_list_has_is_denied_where_all_of_it_was_read() {
 }
 
 #[test]
-fn the_platform_is_asked_only_for_machines_that_no_list_has() {
+fn the_platform_is_queried_only_for_machines_without_a_list_entry() {
     let mut listed = case(&[list("rack-1", &[(&own(), HOST)])]);
     listed.platform = Arc::new(FakePlatform::OutOfOrder);
     listed.challenge(&GOOD.enrolment);
@@ -221,7 +221,7 @@ fn the_platform_is_asked_only_for_machines_that_no_list_has() {
 }
 
 #[test]
-fn config_maps_that_nobody_reads_are_not_passed_over() {
+fn config_maps_that_cannot_be_read_defer_the_request() {
     let mut case = Case::valid();
     case.settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
     let verifier = case.verifier();
@@ -306,7 +306,7 @@ fn a_machine_without_a_provider_id_needs_a_listed_key() {
 }
 
 #[test]
-fn provider_ids_that_come_late_are_accepted_where_the_settings_say_so() {
+fn late_provider_ids_are_accepted_only_with_the_setting() {
     let mut case = Case::valid();
     assert!(!case.verifier().accepts_late_provider_ids());
 

@@ -45,7 +45,7 @@ fn endorsement_denied(public: &[u8]) -> TpmDenial {
 }
 
 #[test]
-fn a_key_that_is_not_limited_to_attesting_or_could_leave_its_tpm_is_denied() {
+fn an_unrestricted_or_exportable_attestation_key_is_denied() {
     let software = SoftwareKey::generate();
     for (key, attributes) in [
         (AttestationKey::unrestricted(), 0x0004_0472),
@@ -64,7 +64,7 @@ fn a_key_that_is_not_limited_to_attesting_or_could_leave_its_tpm_is_denied() {
 }
 
 #[test]
-fn each_attribute_counts_those_of_no_meaning_among_them() {
+fn every_attribute_bit_of_the_attestation_key_is_checked() {
     let good = &GOOD.enrolment.keys.attestation;
     for bit in 0..32 {
         let mut public = good.clone();
@@ -88,7 +88,7 @@ fn a_key_with_a_policy_is_denied() {
 }
 
 #[test]
-fn a_software_key_that_says_so_is_denied() {
+fn a_key_with_software_attributes_is_denied() {
     let software = SoftwareKey::generate();
     for attributes in [0x0004_0040, 0x0005_0440, 0x0005_0442, 0x0005_0462] {
         assert_eq!(
@@ -279,7 +279,7 @@ fn an_endorsement_key_of_another_template_is_denied() {
 }
 
 #[test]
-fn an_endorsement_key_that_is_no_key_is_malformed() {
+fn an_invalid_endorsement_key_is_malformed() {
     let good = &GOOD.enrolment.keys.endorsement;
     let mut off_curve = good.clone();
     *off_curve.last_mut().unwrap() ^= 1;
@@ -325,7 +325,7 @@ fn another_attestation_key_than_the_challenged_one_is_denied() {
 }
 
 #[test]
-fn another_tpm_cannot_open_what_is_sealed_for_the_machines() {
+fn a_challenge_cannot_be_opened_by_another_tpm() {
     let case = Case::valid();
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
     // It shows the machine's endorsement key, and an attestation key of its own.

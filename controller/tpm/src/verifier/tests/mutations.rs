@@ -85,7 +85,7 @@ fn no_random_change_of_a_quote_is_accepted() {
 }
 
 #[test]
-fn no_random_change_of_an_enrolment_is_challenged_for_another_tpm() {
+fn no_random_change_of_an_enrollment_is_challenged_for_another_tpm() {
     let mut case = Case::valid();
     let endorsement = GOOD.enrolment.keys.endorsement.clone();
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
@@ -119,7 +119,7 @@ fn no_random_change_of_an_enrolment_is_challenged_for_another_tpm() {
 }
 
 #[test]
-fn no_random_change_of_the_json_is_accepted_with_other_words() {
+fn a_mutated_response_is_denied_or_has_the_same_content() {
     let case = Case::valid();
     let verifier = case.verifier();
     let good = TpmEvidence::Respond(GOOD.response.clone()).to_json();

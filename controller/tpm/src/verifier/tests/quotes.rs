@@ -38,7 +38,7 @@ fn qualifying() -> Vec<u8> {
 }
 
 #[test]
-fn words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
+fn a_signature_by_an_unrestricted_key_is_denied() {
     let forger = machine().with_attestation_key(AttestationKey::unrestricted());
     let signature = forger.sign(&GOOD.response.quote.attest).unwrap();
 
@@ -53,7 +53,7 @@ fn words_that_an_unrestricted_key_signed_are_not_the_attestation_keys() {
 }
 
 #[test]
-fn a_quote_of_another_machine_is_not_the_attestation_keys() {
+fn a_relayed_quote_from_another_machine_is_denied() {
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
     let quote = another.quote(&qualifying(), &REGISTERS);
     let relayed = with_statement(Statement {
@@ -65,7 +65,7 @@ fn a_quote_of_another_machine_is_not_the_attestation_keys() {
 }
 
 #[test]
-fn what_the_key_signed_that_is_not_the_tpms_own_is_denied() {
+fn a_signature_over_data_from_outside_the_tpm_is_denied() {
     for message in [&br#"{"pcrs":{}}"#[..], b"\xff\x54\x43", b"", &[0xff; 145]] {
         let signature = machine().sign_with_ticket(message).unwrap();
         let mut attest = message.to_vec();
@@ -91,7 +91,7 @@ fn what_the_key_signed_that_is_not_the_tpms_own_is_denied() {
 }
 
 #[test]
-fn what_the_tpm_says_of_something_else_is_no_quote() {
+fn a_signed_statement_of_another_kind_is_not_accepted_as_a_quote() {
     let (machine, data) = (machine(), qualifying());
     for (statement, tag) in [
         (machine.certify(&AttestationKey::unrestricted()).1, 0x8017),
@@ -293,7 +293,7 @@ fn a_quote_over_no_registers_is_denied() {
 }
 
 #[test]
-fn values_that_are_not_those_of_the_quote_are_denied() {
+fn register_values_that_do_not_match_the_quote_are_denied() {
     let good = &GOOD.response.quote.registers;
     for changed in REGISTERS {
         let registers = good.iter().map(|(number, value)| {
@@ -343,7 +343,7 @@ fn boot(machine: &TpmMachine, case: &Case) -> TpmBoot {
 }
 
 #[test]
-fn a_copy_of_the_tpm_is_behind_the_original() {
+fn a_copied_tpm_has_lower_boot_counters_than_the_original() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();
@@ -368,7 +368,7 @@ fn a_copy_of_the_tpm_is_behind_the_original() {
 }
 
 #[test]
-fn a_clock_that_is_not_safe_is_written_down_and_not_denied() {
+fn an_unsafe_tpm_clock_is_recorded_and_not_denied() {
     let tpm = Arc::new(Swtpm::unmeasured());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();

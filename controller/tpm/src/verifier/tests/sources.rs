@@ -54,7 +54,7 @@ fn a_provider_id_of_another_form_names_no_key() {
 }
 
 #[test]
-fn the_list_is_by_machine_and_the_key_of_another_one_is_denied() {
+fn a_key_listed_for_another_machine_is_denied() {
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&of(Kind::P384)));
     case.allow("m2", digest(&machine()));
@@ -72,7 +72,7 @@ fn the_list_is_by_machine_and_the_key_of_another_one_is_denied() {
 }
 
 #[test]
-fn a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
+fn a_genuine_tpm_that_is_not_listed_for_the_machine_is_denied() {
     let mut case = Case::valid();
     // Its maker certified it today.
     case.now += Duration::from_hours(24 * 365 * 50);
@@ -99,7 +99,7 @@ fn a_genuine_tpm_of_the_same_maker_is_not_the_machines() {
 }
 
 #[test]
-fn the_keys_of_a_request_never_say_which_is_trusted() {
+fn a_key_in_the_request_is_not_trusted_by_itself() {
     let case = Case::of_nobody();
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
         assert_eq!(
@@ -110,7 +110,7 @@ fn the_keys_of_a_request_never_say_which_is_trusted() {
 }
 
 #[test]
-fn all_that_is_known_without_asking_must_agree() {
+fn the_provider_id_and_the_allow_list_must_agree() {
     let own = format!("tpm://{}", digest(&machine())).leak();
     let mut agreeing = Case::valid().called(own);
     agreeing.challenge(&GOOD.enrolment);
@@ -129,7 +129,7 @@ fn all_that_is_known_without_asking_must_agree() {
 }
 
 #[test]
-fn the_platforms_word_counts_where_nobody_else_knows() {
+fn the_platform_decides_if_no_list_has_the_machine() {
     let mut case = Case::of_nobody();
     case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
     let good = Good::of(&machine(), &case);
@@ -145,7 +145,7 @@ fn the_platforms_word_counts_where_nobody_else_knows() {
 }
 
 #[test]
-fn the_platform_is_not_asked_for_a_key_that_somebody_else_knows_or_where_the_quote_is_bad() {
+fn the_platform_is_not_queried_for_a_listed_key_or_a_bad_quote() {
     let mut case = Case::valid();
     case.platform = Arc::new(FakePlatform::OutOfOrder);
     case.challenge(&GOOD.enrolment);
@@ -157,7 +157,7 @@ fn the_platform_is_not_asked_for_a_key_that_somebody_else_knows_or_where_the_quo
 }
 
 #[test]
-fn a_platform_that_is_out_of_order_delays_and_denies_nobody() {
+fn a_platform_outage_defers_requests_without_denial() {
     let mut case = Case::of_nobody();
     case.platform = Arc::new(FakePlatform::OutOfOrder);
     for decided in [case.enrol(&GOOD.enrolment), case.respond(&GOOD.response)] {
@@ -172,7 +172,7 @@ fn a_platform_that_is_out_of_order_delays_and_denies_nobody() {
 }
 
 #[test]
-fn what_the_platform_calls_the_node_is_part_of_the_identity() {
+fn the_identity_contains_the_node_name_from_the_platform() {
     let key = digest(&machine());
     let named = FakePlatform::Names(key, "ip-10-0-0-1.eu-west-1.compute.internal");
     for (platform, expected) in [
@@ -195,7 +195,7 @@ fn what_the_platform_calls_the_node_is_part_of_the_identity() {
 }
 
 #[test]
-fn a_platform_that_does_not_tell_the_nodes_name_delays_and_denies_nobody() {
+fn a_platform_without_node_name_defers_requests_without_denial() {
     let mut case = Case::of_nobody();
     case.platform = Arc::new(FakePlatform::ForgotTheName(digest(&machine())));
     let good = Good::of(&machine(), &case);
@@ -209,7 +209,7 @@ fn a_platform_that_does_not_tell_the_nodes_name_delays_and_denies_nobody() {
 }
 
 #[test]
-fn the_names_for_serving_are_the_platforms() {
+fn serving_names_come_from_the_platform() {
     let key = digest(&machine());
     let provider_id = ProviderId::parse(Case::of_nobody().provider_id).unwrap();
     let asked = |platform: FakePlatform| {
@@ -229,7 +229,7 @@ fn the_names_for_serving_are_the_platforms() {
 }
 
 #[test]
-fn the_platform_is_asked_about_the_machine_and_the_kind_of_the_key() {
+fn the_platform_query_contains_the_provider_id_and_the_key_kind() {
     #[derive(Debug)]
     struct Expects(KeyKind, KeyDigest);
     #[async_trait::async_trait]

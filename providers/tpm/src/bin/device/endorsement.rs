@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_of_its_kind() {
+    fn each_endorsement_template_is_recognized_by_its_kind() {
         for (kind, length) in [
             (EndorsementKey::Rsa2048, 314),
             (EndorsementKey::EccP256, 122),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nonce_begins_the_template_and_a_template_of_another_kind_is_ignored() {
+    fn an_endorsement_template_uses_the_nonce_and_ignores_other_kinds() {
         for kind in [EndorsementKey::Rsa2048, EndorsementKey::EccP256] {
             let standard = kind.template();
             let begin = kind.fixed().len() + 2;

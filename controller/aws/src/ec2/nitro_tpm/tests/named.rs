@@ -19,7 +19,7 @@ async fn name_of(
 }
 
 #[tokio::test]
-async fn a_node_is_called_as_ec2_and_the_policy_say() {
+async fn the_node_name_follows_ec2_and_the_policy() {
     let account = "300000000021";
     let instance = instance(account);
     for (node_name, expected) in [
@@ -41,7 +41,7 @@ async fn a_node_is_called_as_ec2_and_the_policy_say() {
 }
 
 #[tokio::test]
-async fn a_node_serves_at_the_addresses_that_ec2_reports_while_its_instance_runs() {
+async fn serving_names_come_from_ec2_while_the_instance_runs() {
     let account = "300000000024";
     let instance = instance(account);
     let cluster = cluster(account);
@@ -61,7 +61,7 @@ async fn a_node_serves_at_the_addresses_that_ec2_reports_while_its_instance_runs
 }
 
 #[tokio::test]
-async fn ec2_has_no_say_in_the_name_of_a_node_that_is_not_the_clusters_instance() {
+async fn ec2_gives_no_name_for_a_node_that_is_not_an_instance_of_the_cluster() {
     let account = "300000000022";
     let instance = instance(account);
     let cluster = limited(LIMITS).of_cluster(instances(), policy(account, &["eu-west-2"]));
@@ -75,7 +75,7 @@ async fn ec2_has_no_say_in_the_name_of_a_node_that_is_not_the_clusters_instance(
 }
 
 #[tokio::test]
-async fn a_node_waits_for_a_name_that_ec2_does_not_tell_yet() {
+async fn a_node_waits_for_a_name_until_ec2_knows_its_instance() {
     let account = "300000000023";
     let young = instance(account);
     let cluster = cluster(account);
@@ -220,8 +220,7 @@ async fn a_tpm_of_an_instance_passes_the_checks_of_its_instance_or_is_denied() {
 }
 
 #[tokio::test]
-async fn a_tpm_of_an_instance_in_another_region_than_its_cluster_is_denied_and_in_an_outage_waits()
-{
+async fn a_tpm_in_a_foreign_region_is_denied_and_waits_during_an_outage() {
     let (policy, facts) = owned();
     let id = format!("aws:///eu-west-1a/{INSTANCE}");
     for (region, expected) in [

@@ -8,7 +8,7 @@ use super::*;
 use crate::sessions::testing::NamedTokens;
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_aws_refuses_is_assumed_again_and_not_again_and_again() {
+async fn a_session_refused_by_aws_is_renewed_only_once_in_a_while() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
@@ -34,7 +34,7 @@ async fn a_session_that_aws_refuses_is_assumed_again_and_not_again_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_access_key_that_aws_refuses_is_what_its_secret_has() {
+async fn a_refused_static_access_key_is_kept() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -70,7 +70,7 @@ async fn a_source_that_sts_refuses_is_assumed_again_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_aws_refuses_is_used_on_where_there_is_no_other() {
+async fn a_refused_session_is_still_used_if_there_is_no_other() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_secret_is_that_of_the_namespace_of_the_provider() {
+fn an_identity_secret_is_read_from_the_provider_namespace() {
     let mut objects = objects();
     static_identity(&mut objects, "keys");
     assert_eq!(
@@ -74,7 +74,7 @@ fn a_namespace_is_refused_before_the_secret_is_read() {
 }
 
 #[test]
-fn a_service_account_is_that_of_the_clusters_namespace() {
+fn a_service_account_is_read_from_the_namespace_of_the_cluster() {
     let mut objects = objects();
     let spec = json!({"roleARN": arn("a")});
     put(&mut objects, "AWSServiceAccountIdentity/nodes", &spec);

@@ -154,7 +154,7 @@ fn another_provider_than_the_signers_is_denied() {
 }
 
 #[test]
-fn a_signer_with_evidence_is_denied_a_request_without_provider() {
+fn a_request_without_provider_is_denied_by_an_evidence_signer() {
     assert_eq!(
         denied_request(&csr_block()),
         Denial::ProviderMismatch {
@@ -179,7 +179,7 @@ fn an_insecure_request_with_another_provider_is_denied() {
 }
 
 #[test]
-fn evidence_is_required_where_the_provider_has_some_and_denied_where_not() {
+fn missing_evidence_and_unexpected_evidence_are_denied() {
     let without = csr_block() + &provider_block("null");
     let mut insecure = insecure();
     insecure.spec.request.0 =
@@ -270,7 +270,7 @@ fn evidence_that_is_not_json_of_a_version_is_denied() {
 }
 
 #[test]
-fn the_messages_for_a_requester_repeat_nothing_of_the_request() {
+fn denial_messages_contain_no_text_from_the_request() {
     let mut request = object(envelope(&Csr::valid().der()));
     request.spec.username = Some("system:admin-of-elsewhere".to_owned());
     request.spec.groups = Some(texts(&["system:masters"]));

@@ -31,7 +31,7 @@ fn oid(text: &str) -> ObjectIdentifier {
 }
 
 #[test]
-fn to_be_a_ca_is_denied() {
+fn a_ca_request_is_denied() {
     let ca = der::sequence(&[der::boolean(true)]);
 
     for critical in [true, false] {

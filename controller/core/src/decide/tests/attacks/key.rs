@@ -106,7 +106,7 @@ fn a_signature_of_zeros_or_beyond_the_order_is_denied() {
 }
 
 #[test]
-fn a_signature_that_is_none_is_denied() {
+fn an_invalid_self_signature_is_denied() {
     for signature in [vec![], vec![0x30, 0x00], vec![0; 72]] {
         let csr = Csr {
             signature: Some(signature),

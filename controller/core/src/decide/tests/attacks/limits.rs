@@ -194,7 +194,7 @@ fn many_usages_are_denied() {
 }
 
 #[test]
-fn evidence_of_another_version_fails_and_the_versions_that_are_read_are_told() {
+fn an_unsupported_evidence_version_fails_with_the_supported_versions() {
     let request = block("CERTIFICATE REQUEST", &Csr::valid().der())
         + &provider_block("null")
         + &evidence_block(br#"{"version":"v2","new":[1]}"#);
@@ -284,7 +284,7 @@ proptest! {
 }
 
 #[test]
-fn the_valid_evidence_is_what_the_cluster_reads() {
+fn valid_evidence_is_accepted() {
     let request = block("CERTIFICATE REQUEST", &Csr::valid().der())
         + &provider_block("null")
         + &evidence_block(EVIDENCE);

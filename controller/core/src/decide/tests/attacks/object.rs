@@ -96,7 +96,7 @@ fn a_lifetime_beyond_policy_is_cut() {
 }
 
 #[test]
-fn a_policy_below_what_can_be_asked_for_holds() {
+fn a_policy_lifetime_below_the_requestable_minimum_applies() {
     let minute = Duration::from_mins(1);
 
     assert_eq!(lifetime_of(None, minute).as_secs(), 60);
@@ -140,7 +140,7 @@ fn with_status(conditions: &[&str], certificate: Option<&str>) -> CertificateSig
 }
 
 #[test]
-fn a_request_that_was_answered_is_ignored() {
+fn an_answered_request_is_ignored() {
     assert_eq!(
         ignored(&with_status(&["Denied"], None)),
         Ignored::AlreadyDenied
@@ -160,7 +160,7 @@ fn a_request_that_was_answered_is_ignored() {
 }
 
 #[test]
-fn an_approval_by_somebody_else_spares_no_check() {
+fn an_existing_approval_does_not_skip_any_check() {
     let mut request = with_status(&["Approved"], None);
     assert!(matches!(decided(&request, &cluster()), Decision::Issue(_)));
 
@@ -191,7 +191,7 @@ fn a_token_that_is_not_the_machines_own_is_denied() {
 }
 
 #[test]
-fn a_machine_without_a_token_of_its_own_joins_with_a_shared_one() {
+fn a_machine_without_a_token_joins_with_a_shared_token() {
     let mut request = object(envelope(&for_machine("metal:///rack/m3", "n3")));
     request.spec.username = Some("system:bootstrap:shared".to_owned());
 
@@ -213,7 +213,7 @@ fn another_nodes_name_is_denied() {
 }
 
 #[test]
-fn another_machines_provider_id_with_ones_own_token_is_denied() {
+fn the_provider_id_of_another_machine_with_the_own_token_is_denied() {
     let mut request = insecure();
     let csr = for_machine("metal:///rack/m2", "n2");
     request.spec.request.0 = block("CERTIFICATE REQUEST", &csr).into_bytes();

@@ -47,7 +47,7 @@ fn a_missing_user_is_denied() {
 }
 
 #[test]
-fn a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
+fn unexpected_groups_of_a_bootstrap_token_are_denied() {
     for groups in [
         &[][..],
         &["system:authenticated"],
@@ -67,7 +67,7 @@ fn a_tokens_groups_without_that_of_tokens_or_with_another_are_denied() {
 }
 
 #[test]
-fn a_nodes_groups_without_that_of_nodes_or_with_another_are_denied() {
+fn unexpected_groups_of_a_node_are_denied() {
     for groups in [
         &[][..],
         &["system:nodes"],
@@ -102,7 +102,7 @@ fn a_node_that_asks_for_another_nodes_certificate_is_denied() {
 }
 
 #[test]
-fn a_node_whose_certificate_carries_no_uid_of_ours_is_denied() {
+fn a_node_without_a_valid_certificate_uid_is_denied() {
     for uid in [
         "",
         "8b0d0f3e-1b1f-4a6a-9b60-0d7f2f3a8f11",
@@ -128,7 +128,7 @@ fn a_renewal_without_a_record_is_denied() {
 }
 
 #[test]
-fn a_renewal_by_a_former_certificate_is_denied() {
+fn a_renewal_with_a_replaced_certificate_is_denied() {
     let cluster = cluster();
     let former = issued_at(&valid(), &cluster, now()).uid;
     let present = issued_at(&valid(), &cluster, now()).uid;

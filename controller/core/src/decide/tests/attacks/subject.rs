@@ -122,7 +122,7 @@ fn two_common_names_are_denied() {
 }
 
 #[test]
-fn another_order_is_denied() {
+fn a_subject_with_another_order_is_denied() {
     assert_eq!(
         denied_subject(&[node(NODE_CN), nodes()]),
         Denial::SubjectNotCanonical
@@ -169,7 +169,7 @@ fn text_that_is_not_utf8_is_denied() {
 }
 
 #[test]
-fn an_attribute_beside_organization_and_common_name_is_denied() {
+fn an_extra_subject_attribute_is_denied() {
     let serial_number = "2.5.4.5";
     let locality = "2.5.4.7";
     let organizational_unit = "2.5.4.11";

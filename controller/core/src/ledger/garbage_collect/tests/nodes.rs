@@ -32,7 +32,7 @@ impl Nodes for Rejoined {
 }
 
 #[test]
-fn the_node_of_a_name_that_is_claimed_anew_during_a_sweep_stays() {
+fn a_node_whose_name_is_claimed_during_a_sweep_is_kept() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);

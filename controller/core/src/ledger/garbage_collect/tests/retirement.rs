@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_machine_is_gone_when_it_was_missing_for_ten_minutes_and_two_rounds() {
+fn a_machine_counts_as_deleted_after_10_minutes_and_two_sweeps() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     let ledger = world.ledger();
@@ -31,7 +31,7 @@ fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
 }
 
 #[test]
-fn a_record_is_retired_once_another_machine_has_its_provider_id_and_its_own_has_not() {
+fn a_record_is_retired_when_its_provider_id_moves_to_another_machine() {
     let named = |name: &str| Machine {
         provider_id: Some(provider_id("m1")),
         ..Machine::new(name)
@@ -85,7 +85,7 @@ fn a_record_is_retired_once_its_machine_has_another_provider_id() {
 }
 
 #[test]
-fn a_pools_member_that_proved_nothing_keeps_its_record_once_a_machine_stands_for_it() {
+fn an_unattested_pool_member_keeps_its_record_when_it_gets_a_machine() {
     let mut world = World::with(policy());
     let member = provider_id("m1");
     let claimed = crate::ledger::Claim {
@@ -104,7 +104,7 @@ fn a_pools_member_that_proved_nothing_keeps_its_record_once_a_machine_stands_for
 }
 
 #[test]
-fn a_machine_that_comes_back_in_between_begins_anew() {
+fn a_returning_machine_restarts_the_missing_timeout() {
     let mut world = World::held(policy());
     let minutes = |minutes| at(5) + Duration::from_mins(minutes);
     for (minute, state, is_held) in [
@@ -121,7 +121,7 @@ fn a_machine_that_comes_back_in_between_begins_anew() {
 }
 
 #[test]
-fn the_next_holder_of_a_name_is_not_missing_for_as_long_as_the_former() {
+fn the_missing_timeout_restarts_with_each_holder_of_a_name() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept(&world, 1);
@@ -158,7 +158,7 @@ fn live(world: &World) -> usize {
 }
 
 #[test]
-fn more_than_a_fifth_and_more_than_five_records_at_once_stay() {
+fn a_sweep_holds_back_if_too_many_machines_are_missing() {
     for (machines, gone, retired) in [
         (5, 5, true),
         (6, 6, false),
@@ -185,7 +185,7 @@ fn more_than_a_fifth_and_more_than_five_records_at_once_stay() {
 }
 
 #[test]
-fn a_person_allows_as_many_as_are_counted() {
+fn a_retirement_allowance_must_cover_every_missing_machine() {
     let mut world = crowd(8);
     for n in 0..8 {
         world.becomes(&format!("c{n}"), None);
@@ -201,7 +201,7 @@ fn a_person_allows_as_many_as_are_counted() {
 }
 
 #[test]
-fn a_wall_clock_that_is_set_ahead_retires_nobody() {
+fn a_wall_clock_jump_neither_retires_nor_keeps_a_record() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     let ledger = world.ledger();
@@ -222,7 +222,7 @@ fn a_wall_clock_that_is_set_ahead_retires_nobody() {
 }
 
 #[test]
-fn machines_that_were_seen_while_they_were_deleted_are_retired_however_many_they_are() {
+fn machines_seen_during_their_deletion_are_retired_in_any_number() {
     for (deleted, retired) in [(8, true), (3, true), (2, false)] {
         let mut world = crowd(8);
         for n in 0..deleted {
@@ -257,7 +257,7 @@ fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
 }
 
 #[test]
-fn a_tombstone_that_has_ended_only_by_a_clock_that_is_ahead_stays() {
+fn a_tombstone_is_kept_if_only_a_fast_clock_says_expired() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);

@@ -16,7 +16,7 @@ fn n1() -> NodeName {
 }
 
 #[test]
-fn a_record_is_replaced_in_memory_alone() {
+fn a_rehearsal_replaces_records_only_in_memory() {
     let actual = joined();
     let before = block_on(actual.read(&n1())).unwrap().unwrap();
     let rehearsal = Rehearsal::over(actual.clone());

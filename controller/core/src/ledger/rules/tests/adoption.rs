@@ -19,7 +19,7 @@ fn bare(machine: &str, key: u8, hour: u32) -> Claim {
 }
 
 #[test]
-fn a_node_without_evidence_is_adopted_where_policy_says_so_and_evidence_is_not_to_be_had() {
+fn a_node_without_evidence_is_adopted_only_with_the_matching_policy() {
     let without = adopting(Adoption::AllowWithoutEvidence);
     assert_eq!(without.granted(&bare("m1", 1, 0), 0), 1);
     assert!(!without.record("n1").holder.is_attested());
@@ -38,7 +38,7 @@ fn a_node_without_evidence_is_adopted_where_policy_says_so_and_evidence_is_not_t
 }
 
 #[test]
-fn without_evidence_no_node_is_adopted_that_is_not_there() {
+fn a_missing_node_is_not_adopted_without_evidence() {
     let world = World::with(LedgerPolicy {
         adoption: Adoption::AllowWithoutEvidence,
         ..policy()
@@ -51,7 +51,7 @@ fn without_evidence_no_node_is_adopted_that_is_not_there() {
 }
 
 #[test]
-fn a_certificate_alone_opens_one_generation_and_no_other() {
+fn adoption_without_evidence_opens_only_one_generation() {
     let mut world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
 
@@ -73,7 +73,7 @@ fn a_certificate_alone_opens_one_generation_and_no_other() {
 }
 
 #[test]
-fn a_certificate_alone_opens_no_record_of_a_machine_that_has_one_by_another_name() {
+fn adoption_without_evidence_cannot_rename_a_recorded_machine() {
     let world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
     world.node("n2", true, 0);
@@ -88,7 +88,7 @@ fn a_certificate_alone_opens_no_record_of_a_machine_that_has_one_by_another_name
 }
 
 #[test]
-fn a_certificate_alone_does_not_undo_a_revocation() {
+fn adoption_without_evidence_does_not_undo_a_revocation() {
     let world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
     world.revoke("n1", 1);
@@ -99,7 +99,7 @@ fn a_certificate_alone_does_not_undo_a_revocation() {
 }
 
 #[test]
-fn a_certificate_alone_takes_no_record_of_another_machine() {
+fn adoption_without_evidence_cannot_take_a_name_from_another_machine() {
     let world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
 

@@ -59,7 +59,7 @@ fn the_same_key_finds_its_claim() {
 }
 
 #[test]
-fn the_same_key_is_no_renewal_for_a_machine_that_proved_nothing() {
+fn a_repeated_key_does_not_renew_an_insecure_certificate() {
     let world = World::new();
     let claims = |hour| {
         world
@@ -78,7 +78,7 @@ fn the_same_key_is_no_renewal_for_a_machine_that_proved_nothing() {
 }
 
 #[test]
-fn another_key_waits_while_the_node_is_up_and_opens_a_generation_when_it_is_down() {
+fn a_claim_with_another_key_waits_until_the_node_is_down() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     assert_eq!(world.waits(&claim("m1", "n1", 2, 1), 1), "IdentityLive");
@@ -103,7 +103,7 @@ fn another_key_opens_a_generation_when_the_node_is_gone() {
 }
 
 #[test]
-fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lease_is_older() {
+fn a_claim_with_another_key_waits_until_certificates_and_lease_expire() {
     let world = World::held(policy());
     // Nobody is there to call it down.
     world.node("n1", true, 10);
@@ -115,7 +115,7 @@ fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lea
 }
 
 #[test]
-fn a_reset_holds_for_its_generation_and_once() {
+fn a_reset_applies_once_and_only_to_its_generation() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     world.reset("n1");
@@ -127,7 +127,7 @@ fn a_reset_holds_for_its_generation_and_once() {
 }
 
 #[test]
-fn a_machine_that_proves_nothing_waits_for_the_end_of_its_certificate() {
+fn an_insecure_machine_with_another_key_waits_until_expiry() {
     let world = World::new();
     world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
 
@@ -143,7 +143,7 @@ fn a_machine_that_proves_nothing_waits_for_the_end_of_its_certificate() {
 }
 
 #[test]
-fn a_machine_that_proved_itself_waits_without_evidence_until_its_record_is_reset() {
+fn an_attested_machine_without_evidence_waits_until_its_record_is_reset() {
     let world = World::held(policy());
 
     for hour in [1, 40, 400] {
@@ -160,7 +160,7 @@ fn a_machine_that_proved_itself_waits_without_evidence_until_its_record_is_reset
 }
 
 #[test]
-fn another_machine_is_denied_the_name_of_one_that_lives() {
+fn a_name_held_by_a_live_machine_is_denied_to_others() {
     let world = World::held(policy());
 
     for key in [1, 2] {
@@ -172,7 +172,7 @@ fn another_machine_is_denied_the_name_of_one_that_lives() {
 }
 
 #[test]
-fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone() {
+fn a_claim_by_another_machine_waits_until_the_holder_is_deleted() {
     let mut world = World::held(policy());
     world.node("n1", true, 1);
     world.becomes("m1", Some(MachineState::Deleting));
@@ -197,7 +197,7 @@ fn another_machine_waits_while_the_holder_goes_and_has_the_name_when_it_is_gone(
 }
 
 #[test]
-fn a_machine_takes_another_name_when_the_node_of_its_former_one_is_down() {
+fn a_machine_changes_its_name_when_its_previous_node_is_down() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     assert_eq!(world.waits(&claim("m1", "n2", 2, 1), 1), "IdentityLive");
@@ -215,7 +215,7 @@ fn a_machine_takes_another_name_when_the_node_of_its_former_one_is_down() {
 }
 
 #[test]
-fn a_machine_that_cannot_have_a_name_keeps_its_own() {
+fn a_machine_denied_a_new_name_keeps_its_own() {
     let world = World::held(policy());
     world.claims(&claim("m2", "n2", 2, 0), 0).unwrap();
 
@@ -227,7 +227,7 @@ fn a_machine_that_cannot_have_a_name_keeps_its_own() {
 }
 
 #[test]
-fn a_machine_takes_its_former_name_up_again() {
+fn a_machine_can_return_to_its_previous_name() {
     let world = World::held(policy());
     world.claims(&claim("m1", "n2", 2, 1), 1).unwrap();
 
@@ -254,7 +254,7 @@ fn a_revoked_machine_gets_nothing_until_it_is_reset() {
 }
 
 #[test]
-fn a_node_of_before_is_adopted_where_policy_says_so_though_it_is_up() {
+fn an_existing_node_is_adopted_while_up_only_with_the_policy() {
     let refusing = World::new();
     let adopting = World::with(LedgerPolicy {
         adoption: Adoption::Allow,
@@ -269,7 +269,7 @@ fn a_node_of_before_is_adopted_where_policy_says_so_though_it_is_up() {
 }
 
 #[test]
-fn a_certificate_of_before_takes_no_record_of_another_machine() {
+fn an_adopting_certificate_cannot_take_the_record_of_another_machine() {
     let mut world = World::held(LedgerPolicy {
         adoption: Adoption::Allow,
         ..policy()
@@ -345,7 +345,7 @@ fn a_first_claim_with_the_key_of_another_live_record_is_denied() {
 }
 
 #[test]
-fn a_next_generation_by_the_key_of_another_live_record_is_denied() {
+fn a_new_generation_with_the_key_of_another_live_record_is_denied() {
     let world = World::held(policy());
     world.claims(&claim("m2", "n2", 2, 1), 1).unwrap();
 
@@ -356,7 +356,7 @@ fn a_next_generation_by_the_key_of_another_live_record_is_denied() {
 }
 
 #[test]
-fn a_key_is_the_machines_own_under_another_name_and_nobodys_after_a_tombstone() {
+fn a_key_can_be_reused_after_a_rename_or_a_tombstone() {
     let world = World::held(policy());
     assert_eq!(world.granted(&claim("m1", "n2", 1, 1), 1), 1);
     assert!(!world.record("n1").is_live());
@@ -383,7 +383,7 @@ fn unnamed() -> World {
 }
 
 #[test]
-fn a_machine_that_said_another_provider_id_before_waits_for_its_certificates_end() {
+fn a_machine_with_a_changed_provider_id_waits_for_certificate_expiry() {
     let world = unnamed();
     world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
     let again = claiming("m1", "m1", "n1", 1, 11);
@@ -394,7 +394,7 @@ fn a_machine_that_said_another_provider_id_before_waits_for_its_certificates_end
 }
 
 #[test]
-fn a_machine_that_was_revoked_does_not_come_back_by_another_provider_id() {
+fn a_revoked_machine_cannot_rejoin_with_another_provider_id() {
     for is_buried in [false, true] {
         let world = unnamed();
         world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
@@ -413,7 +413,7 @@ fn a_machine_that_was_revoked_does_not_come_back_by_another_provider_id() {
 }
 
 #[test]
-fn a_machine_that_its_infrastructure_names_otherwise_than_its_record_has_its_name_at_once() {
+fn a_provider_id_from_the_infrastructure_overrides_the_record() {
     let mut world = unnamed();
     world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
     world.becomes("m1", Some(MachineState::Ready));
@@ -425,7 +425,7 @@ fn a_machine_that_its_infrastructure_names_otherwise_than_its_record_has_its_nam
 }
 
 #[test]
-fn a_machine_without_a_name_keeps_no_member_of_a_pool_out_whose_provider_id_it_said() {
+fn a_guessed_provider_id_does_not_block_the_pool_member_that_has_it() {
     let mut world = unnamed();
     world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
     let member = provider_id("m8");
@@ -440,7 +440,7 @@ fn a_machine_without_a_name_keeps_no_member_of_a_pool_out_whose_provider_id_it_s
 }
 
 #[test]
-fn a_provider_id_that_another_machine_only_said_keeps_nobody_out() {
+fn a_provider_id_claimed_without_evidence_does_not_block_its_machine() {
     for claimed in [claiming("m2", "m2", "n2", 2, 1), claim("m2", "n2", 2, 1)] {
         let world = unnamed();
         world.granted(&claiming("m1", "m2", "n1", 1, 0), 0);

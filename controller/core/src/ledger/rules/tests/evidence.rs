@@ -76,7 +76,7 @@ fn a_renewal_with_evidence_opens_a_generation_with_the_proved_holder() {
 }
 
 #[test]
-fn the_generation_before_stays_valid_until_the_node_was_seen_with_the_new_one() {
+fn the_previous_generation_is_valid_until_the_new_certificate_is_used() {
     for is_serving in [false, true] {
         let world = unproved();
         let first = world.record("n1").certificate_uid();
@@ -106,7 +106,7 @@ fn the_generation_before_stays_valid_until_the_node_was_seen_with_the_new_one() 
 }
 
 #[test]
-fn a_certificate_of_the_generation_before_gets_no_serving_certificate() {
+fn a_superseded_certificate_gets_no_serving_certificate() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     renews(&world, proved(), first, 1).unwrap();
@@ -173,7 +173,7 @@ fn a_renewal_with_the_tpm_of_another_machine_is_denied() {
 }
 
 #[test]
-fn a_first_proof_that_is_in_doubt_is_denied() {
+fn a_doubtful_first_attestation_is_denied() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     let doubt = || Denial::RecordMissing(name("n1"));
@@ -185,7 +185,7 @@ fn a_first_proof_that_is_in_doubt_is_denied() {
 }
 
 #[test]
-fn a_revoked_record_is_not_strengthened() {
+fn a_revoked_record_cannot_be_upgraded_with_evidence() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     world.revoke("n1", 1);

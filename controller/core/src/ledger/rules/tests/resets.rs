@@ -4,7 +4,7 @@ use crate::refusal::Denial;
 use crate::testing::records::*;
 
 #[test]
-fn another_machine_has_a_name_that_was_reset_while_the_holders_machine_exists() {
+fn a_reset_name_can_be_claimed_while_the_machine_of_its_holder_exists() {
     let reset = || {
         let world = World::held(policy());
         world.reset("n1");
@@ -29,7 +29,7 @@ fn another_machine_has_a_name_that_was_reset_while_the_holders_machine_exists() 
 }
 
 #[test]
-fn a_renewal_ends_the_reset_of_its_record() {
+fn a_renewal_clears_the_reset_of_its_record() {
     let world = World::held(policy());
     world.reset("n1");
 

@@ -62,7 +62,7 @@ fn held(boot: TpmBoot) -> World {
 }
 
 #[test]
-fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset() {
+fn a_changed_endorsement_key_is_denied_until_a_reset() {
     let world = held(boot(2, 0, 5));
     let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(0, 0, 1));
     let denial = Denial::AnotherInstance(name("n1"), provider_id("m1"));
@@ -77,7 +77,7 @@ fn the_same_provider_id_with_another_endorsement_key_is_denied_until_it_is_reset
 }
 
 #[test]
-fn a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_there() {
+fn a_tpm_recorded_for_another_machine_is_denied_while_that_one_exists() {
     let mut world = held(boot(2, 0, 5));
     let second = by_tpm(claim("m2", "n2", 2, 1), "m2", b"ek", boot(2, 0, 6));
 
@@ -96,7 +96,7 @@ fn a_tpm_that_is_known_as_another_machines_is_denied_while_that_machine_is_there
 }
 
 #[test]
-fn a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
+fn a_tpm_of_a_reset_machine_can_join_as_another_machine() {
     let world = held(boot(2, 0, 5));
     world.reset("n1");
 
@@ -105,7 +105,7 @@ fn a_tpm_whose_machine_a_person_gave_up_may_be_anothers() {
 }
 
 #[test]
-fn a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
+fn a_tpm_with_lower_boot_counters_is_denied_until_a_reset() {
     let denial = Denial::TpmRanBackwards(name("n1"), provider_id("m1"));
     for (later, is_denied) in [
         (boot(2, 3, 5), false),
@@ -139,7 +139,7 @@ fn a_tpm_that_is_further_back_than_it_was_is_denied_until_it_is_reset() {
 }
 
 #[test]
-fn what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
+fn the_boot_counters_of_a_renewal_count_only_within_its_generation() {
     let noted = |boot, generation| LastIssued {
         generation,
         serial: "0a".to_owned(),
@@ -165,7 +165,7 @@ fn what_a_renewal_saw_of_the_tpm_counts_within_its_generation() {
 }
 
 #[test]
-fn what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
+fn tpm_boot_counters_count_before_they_are_recorded() {
     let world = held(boot(2, 0, 5));
     let ledger = world.ledger();
     ledger.issued(
@@ -198,7 +198,7 @@ fn what_was_seen_of_a_tpm_counts_before_it_is_written_down() {
 }
 
 #[test]
-fn an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_denied() {
+fn evidence_older_than_the_recorded_boot_state_fails_as_expired() {
     let world = held(boot(2, 0, 5));
     let note = LastIssued {
         generation: 1,
@@ -232,7 +232,7 @@ fn an_answer_that_waited_while_its_machine_gave_a_later_one_fails_and_is_not_den
 }
 
 #[test]
-fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
+fn a_machine_that_joined_with_its_tpm_is_denied_without_it() {
     let world = held(boot(2, 0, 5));
     let without = AttestedIdentity::vouched(Identity::of(provider_id("m1")));
     let renewal = Renewal {
@@ -257,7 +257,7 @@ fn a_machine_that_joined_by_its_tpm_does_not_go_on_without_it() {
 }
 
 #[test]
-fn a_tpm_opens_no_second_machine_by_the_provider_id_of_the_first() {
+fn a_tpm_cannot_join_a_second_machine_with_the_same_provider_id() {
     let machine = |name: &str| Machine {
         provider_id: None,
         ..Machine::new(name)

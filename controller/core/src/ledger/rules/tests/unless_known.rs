@@ -35,7 +35,7 @@ fn suspect(claim: Claim) -> Claim {
 }
 
 #[test]
-fn a_first_claim_is_denied_for_it_and_leaves_no_record() {
+fn a_doubtful_first_claim_is_denied_without_a_record() {
     let world = World::new();
 
     assert_eq!(world.denied(&suspect(claim("m1", "n1", 1, 0)), 0), moved());
@@ -45,7 +45,7 @@ fn a_first_claim_is_denied_for_it_and_leaves_no_record() {
 }
 
 #[test]
-fn a_repeated_claim_and_a_reenrolment_pass() {
+fn a_doubtful_repeated_claim_or_reenrollment_is_accepted() {
     let world = World::held(policy());
     assert_eq!(world.granted(&suspect(claim("m1", "n1", 1, 1)), 1), 1);
 
@@ -62,7 +62,7 @@ fn a_repeated_claim_and_a_reenrolment_pass() {
 }
 
 #[test]
-fn a_renewal_passes() {
+fn a_doubtful_renewal_is_accepted() {
     let world = World::held(policy());
     let identity = Identity::of(provider_id("m1"));
     let renewal = Renewal {
@@ -79,7 +79,7 @@ fn a_renewal_passes() {
 }
 
 #[test]
-fn a_machine_that_returns_or_was_reset_passes() {
+fn a_doubtful_claim_after_a_return_or_reset_is_accepted() {
     let world = World::held(policy());
     world.edit("n1", |record| {
         *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
@@ -98,7 +98,7 @@ fn a_machine_that_returns_or_was_reset_passes() {
 }
 
 #[test]
-fn the_same_machine_under_another_name_passes_also_after_a_crash_between_the_writes() {
+fn a_renamed_machine_is_accepted_also_after_a_crash_between_two_writes() {
     let world = World::held(policy());
     assert_eq!(world.granted(&suspect(claim("m1", "n2", 2, 1)), 1), 1);
 
@@ -110,7 +110,7 @@ fn the_same_machine_under_another_name_passes_also_after_a_crash_between_the_wri
 }
 
 #[test]
-fn another_machine_that_takes_over_a_name_is_denied_for_it() {
+fn a_doubtful_takeover_of_a_name_is_denied() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
 
@@ -119,7 +119,7 @@ fn another_machine_that_takes_over_a_name_is_denied_for_it() {
 }
 
 #[test]
-fn a_node_of_before_is_not_adopted() {
+fn a_doubtful_adoption_is_denied() {
     let world = World::with(LedgerPolicy {
         adoption: Adoption::Allow,
         ..policy()
@@ -131,7 +131,7 @@ fn a_node_of_before_is_not_adopted() {
 }
 
 #[test]
-fn a_record_that_was_opened_without_proof_does_not_vouch_for_who_proves_it_now() {
+fn an_unattested_record_does_not_vouch_for_an_attested_claim() {
     let world = World::new();
     world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
 
@@ -139,7 +139,7 @@ fn a_record_that_was_opened_without_proof_does_not_vouch_for_who_proves_it_now()
 }
 
 #[test]
-fn a_record_of_another_endorsement_key_does_not_vouch_for_who_comes_after_a_reset() {
+fn a_record_with_a_different_endorsement_key_does_not_vouch() {
     let with_key = |key: &[u8], claim: Claim| {
         let identity = Identity {
             endorsement_key: Some(KeyDigest::of(key)),

@@ -75,7 +75,7 @@ fn each_step_of_a_replaced_ca_renews_with_the_first_certificate() {
 }
 
 #[test]
-fn evidence_for_the_ca_of_a_former_cluster_is_not_meant_for_another_ca() {
+fn evidence_for_a_replaced_ca_is_not_accepted_for_the_new_ca() {
     let (former, new) = (ca(), ca());
     let of_former = Audience::of_ca(&der(&former.certificate));
     for (current, is_meant) in [(&former, true), (&new, false)] {

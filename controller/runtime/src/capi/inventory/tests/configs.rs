@@ -35,7 +35,7 @@ fn joined(name: &str) -> Value {
 }
 
 #[test]
-fn the_configuration_of_a_machine_is_read_once_when_something_is_asked_of_it() {
+fn a_bootstrap_config_is_read_once_and_only_when_needed() {
     let (objects, inventory, read) = counted();
     for name in ["m1", "m2"] {
         seen::<objects::Machine>(&objects, V2.machine(name));
@@ -64,7 +64,7 @@ fn the_configuration_of_a_machine_without_bootstrap_data_is_not_read() {
 }
 
 #[test]
-fn the_owner_of_a_token_is_looked_for_first_among_the_machines_that_may_be_joining() {
+fn a_token_owner_is_searched_first_among_the_joining_machines() {
     let (objects, inventory, read) = counted();
     seen::<objects::Machine>(&objects, joined("m1"));
     seen::<objects::Machine>(&objects, V2.machine("m2"));
@@ -92,7 +92,7 @@ fn an_unknown_token_has_every_configuration_read_once() {
 }
 
 #[test]
-fn a_name_is_compared_with_those_that_joining_machines_have_written_out() {
+fn a_name_is_compared_with_the_configs_of_joining_machines() {
     let (objects, inventory, read) = counted();
     for name in ["m1", "m2"] {
         seen::<objects::Machine>(&objects, V2.machine(name));
@@ -108,7 +108,7 @@ fn a_name_is_compared_with_those_that_joining_machines_have_written_out() {
 }
 
 #[test]
-fn a_name_that_the_machines_own_configuration_has_is_compared_with_no_other() {
+fn a_name_from_the_own_config_is_not_compared_with_other_configs() {
     let (objects, inventory, read) = counted();
     for name in ["m1", "m2"] {
         seen::<objects::Machine>(&objects, V2.machine(name));
@@ -124,7 +124,7 @@ fn a_name_that_the_machines_own_configuration_has_is_compared_with_no_other() {
 }
 
 #[test]
-fn a_configuration_is_forgotten_with_its_machine_and_not_when_the_machine_changes() {
+fn a_config_is_dropped_with_its_machine_but_not_on_a_machine_update() {
     let (objects, inventory, read) = counted();
     let machine = || V2.machine("m1");
     seen::<objects::Machine>(&objects, joined("m2"));
@@ -169,7 +169,7 @@ fn tokens_are_known_once_some_calls_have_read_all_configurations() {
 }
 
 #[test]
-fn requests_that_need_one_configuration_at_once_have_it_read_once() {
+fn concurrent_queries_read_a_config_once() {
     let (objects, inventory, read) = counted();
     seen::<objects::Machine>(&objects, V2.machine("m1"));
     let id = id("generic:///rack/m1");
@@ -197,7 +197,7 @@ fn owner_of(inventory: &CapiInventory, text: &str) -> Option<String> {
 }
 
 #[test]
-fn a_token_that_is_assigned_to_a_machine_is_its_own_and_that_of_two_is_nobodys() {
+fn an_assigned_token_owns_one_machine_and_a_shared_one_has_no_owner() {
     let (objects, inventory) = cluster(V2);
     assert_eq!(owner_of(&inventory, "manual"), None);
 
@@ -250,7 +250,7 @@ fn the_token_of_a_control_plane_machine_is_its_own() {
 }
 
 #[test]
-fn machines_with_a_token_of_their_own_are_told_and_no_member_of_a_pool() {
+fn only_machines_with_an_unshared_token_are_listed_and_no_pool_members() {
     let (objects, inventory) = cluster(V2);
     let named = || {
         let mut machines = inventory.token_machines().unwrap();

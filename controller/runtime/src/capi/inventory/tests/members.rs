@@ -26,7 +26,7 @@ fn pool_machine(contract: Contract, name: &str, pool: &str, id: &str) -> Value {
 }
 
 #[test]
-fn a_pools_member_is_found_by_its_list_and_a_pools_token_is_the_pools() {
+fn a_pool_member_is_found_in_the_list_of_its_pool() {
     for contract in BOTH {
         let (_, inventory) = with_pool(contract);
 
@@ -91,7 +91,7 @@ fn a_pool_with_a_long_name_is_found_by_its_digest() {
 }
 
 #[test]
-fn a_pools_state_is_its_members() {
+fn the_state_of_a_pool_applies_to_its_members() {
     let (objects, inventory) = with_pool(V2);
     let pool = V2.pool("p1", &MEMBERS);
     let at = json!("2027-01-01T00:00:00Z");
@@ -111,7 +111,7 @@ fn a_pools_state_is_its_members() {
 }
 
 #[test]
-fn one_provider_id_in_two_pools_or_of_a_strange_machine_is_no_answer() {
+fn a_provider_id_in_two_pools_or_in_a_foreign_machine_is_an_error() {
     let (objects, inventory) = with_pool(V2);
     seen::<MachinePool>(&objects, V2.pool("p2", &MEMBERS[..1]));
     assert_eq!(
@@ -175,7 +175,7 @@ fn unprovisioned(contract: Contract, objects: &Objects) -> CapiInventory {
 }
 
 #[test]
-fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() {
+fn the_machine_of_a_token_has_the_provider_id_of_its_infra_machine() {
     for contract in BOTH {
         let objects = answered_by(|path| infrastructure(path, "generic:///rack/new"));
         let inventory = unprovisioned(contract, &objects);
@@ -197,7 +197,7 @@ fn the_tokens_machine_has_the_provider_id_that_its_infrastructure_has_already() 
 }
 
 #[test]
-fn a_machine_is_unnamed_only_where_its_infrastructure_says_so() {
+fn a_machine_is_unnamed_only_if_its_infra_machine_has_no_provider_id() {
     let says = |spec: Value| {
         answered_by(move |path| {
             let mut answer = infrastructure(path, "");
@@ -231,7 +231,7 @@ fn a_machine_is_unnamed_only_where_its_infrastructure_says_so() {
 }
 
 #[test]
-fn what_the_infrastructure_is_called_is_looked_up_once() {
+fn the_infrastructure_kind_is_looked_up_once() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let objects = answered_by(move |path| {
@@ -252,7 +252,7 @@ fn what_the_infrastructure_is_called_is_looked_up_once() {
 }
 
 #[test]
-fn an_infrastructures_provider_id_that_another_machine_has_is_no_answer() {
+fn an_infra_provider_id_of_another_machine_is_an_error() {
     let objects = answered_by(|path| infrastructure(path, "generic:///rack/m2"));
     let inventory = unprovisioned(V2, &objects);
 
@@ -265,7 +265,7 @@ fn an_infrastructures_provider_id_that_another_machine_has_is_no_answer() {
 }
 
 #[test]
-fn infrastructure_that_cannot_be_read_is_no_answer() {
+fn unreadable_infrastructure_is_an_error() {
     let objects = answered_by(|_| {
         json!({
             "kind": "Status", "status": "Failure", "message": "later",

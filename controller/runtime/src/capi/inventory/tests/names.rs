@@ -33,7 +33,7 @@ fn reporting(machine: &str, kind: &str, address: &str) -> Value {
 const WRITTEN: &str = "/spec/joinConfiguration/nodeRegistration/name";
 
 #[test]
-fn a_nodes_name_is_its_infra_machines_its_machines_or_one_that_is_reported_of_its_host() {
+fn a_node_name_must_match_the_machine_or_a_reported_hostname() {
     for contract in BOTH {
         let (_, inventory) = cluster(contract);
         for own in ["m1-infra", "m1", "m1.example.com"] {
@@ -91,7 +91,7 @@ fn a_name_that_is_written_out_is_the_only_one() {
 }
 
 #[test]
-fn a_name_that_no_object_gives_a_machine_any_longer_is_anothers() {
+fn a_name_is_compared_only_with_the_current_objects() {
     let (objects, inventory) = cluster(V2);
     let written = |machine: &str, token: &str, name: Value| {
         configured(&objects, with(V2.config(machine, token), WRITTEN, name));
@@ -152,7 +152,7 @@ fn a_name_may_be_reported_until_the_infrastructure_is_provisioned() {
 }
 
 #[test]
-fn a_name_that_is_reported_of_two_machines_is_neithers() {
+fn a_name_reported_for_two_machines_is_shared() {
     let (objects, inventory) = cluster(V2);
     let host = "m1.example.com";
     seen::<objects::Machine>(&objects, reporting("m2", "InternalDNS", host));
@@ -181,7 +181,7 @@ fn a_reported_name_is_not_taken_from_the_machine_whose_objects_have_it() {
 }
 
 #[test]
-fn of_two_machines_with_one_reported_name_the_one_whose_node_it_is_has_it() {
+fn a_name_reported_for_two_machines_belongs_to_the_one_with_the_node() {
     let (objects, inventory) = cluster(V2);
     let host = "m1.example.com";
     let node = json!({ "name": host });

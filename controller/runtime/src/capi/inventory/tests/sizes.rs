@@ -51,7 +51,7 @@ fn assert_few(what: &str, run: impl FnOnce()) {
 }
 
 #[test]
-fn an_unknown_token_beside_many_objects_visits_few() {
+fn an_unknown_token_visits_few_objects_among_many() {
     let (_, inventory) = crowd();
 
     for _ in 0..2 {
@@ -78,7 +78,7 @@ fn named(inventory: &CapiInventory, machine: &str, asked: &str) -> Result<Naming
 }
 
 #[test]
-fn a_name_beside_a_pool_with_many_members_visits_few() {
+fn a_name_query_visits_few_objects_with_a_large_pool() {
     let (objects, inventory) = cluster(V2);
     let ids: Vec<String> = (0..MANY)
         .map(|number| format!("generic:///pool/{number}"))
@@ -108,7 +108,7 @@ fn a_provider_id_of_many_machines_is_no_answer_and_visits_few() {
 }
 
 #[test]
-fn a_token_of_many_machines_is_nobodys_and_visits_few() {
+fn a_token_shared_by_many_machines_has_no_owner_and_visits_few_objects() {
     let annotations = json!({"attestation.cluster.x-k8s.io/bootstrap-token-id": "shared"});
     let (objects, inventory) =
         many(|machine| with(machine, "/metadata/annotations", annotations.clone()));
@@ -183,7 +183,7 @@ fn a_configuration_of_many_machines_visits_few() {
 }
 
 #[test]
-fn lists_of_many_machines_visit_few_at_a_time() {
+fn lists_of_many_machines_are_visited_in_small_pages() {
     let (_, inventory) = many(|machine| machine);
 
     assert_few("lists", || {

@@ -65,7 +65,7 @@ fn a_cluster_names_its_attestors_by_an_annotation_or_a_variable() {
 }
 
 #[test]
-fn attestors_that_cannot_be_told_are_invalid_and_the_cluster_is_read_all_the_same() {
+fn invalid_attestor_settings_are_reported_without_rejecting_the_cluster() {
     let long = "a".repeat(1025);
     for (annotation, values, expected) in [
         (

@@ -36,7 +36,7 @@ fn a_cluster_of_any_size_takes_a_bounded_memory() {
 }
 
 #[test]
-fn more_ranges_of_services_than_the_limit_have_an_entry_that_is_no_range() {
+fn service_ranges_over_the_limit_end_with_an_invalid_entry() {
     let of = |count: usize| {
         let cluster = with(
             Contract::V1Beta2.cluster(),

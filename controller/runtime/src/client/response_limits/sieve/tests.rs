@@ -19,7 +19,7 @@ fn pass(text: &str, limits: Limits, lines: bool) -> Result<(), Excess> {
 }
 
 #[test]
-fn managed_fields_are_taken_out_however_the_text_is_cut() {
+fn managed_fields_are_removed_at_every_chunk_size() {
     let fields = json!([{"time": "9999-12-31T23:59:59Z", "a": [{"b\"]},": "c,\\"}, 1]}, null]);
     let object = |fields: Value| {
         json!({
@@ -40,7 +40,7 @@ fn managed_fields_are_taken_out_however_the_text_is_cut() {
 }
 
 #[test]
-fn what_is_no_key_of_metadata_stays() {
+fn managed_fields_outside_metadata_are_kept() {
     for text in [
         r#"{"metadata":["managedFields",{"managedFields":1}]}"#,
         r#"{"spec":{"managedFields":{"metadata":1}},"managedFields":2}"#,
@@ -55,7 +55,7 @@ fn what_is_no_key_of_metadata_stays() {
 }
 
 #[test]
-fn values_and_items_are_counted_and_those_taken_out_are_not() {
+fn removed_values_are_not_counted_toward_the_limits() {
     let text = r#"{"metadata":{"managedFields":[{},{}]},"items":[{},{"a":[1,2]},5]}"#;
     let exactly = Limits {
         values: 10,
@@ -80,7 +80,7 @@ fn values_and_items_are_counted_and_those_taken_out_are_not() {
 }
 
 #[test]
-fn an_object_that_has_too_much_loses_the_rest_and_the_others_nothing() {
+fn an_oversized_object_is_cut_without_affecting_others() {
     // In the order of an API server, which has the name first.
     let object = |name: &str, members: &str| {
         format!(r#"{{"metadata":{{"name":"{name}","x":{{{members}}}}},"spec":{{"c":[1]}}}}"#)
@@ -135,7 +135,7 @@ fn a_line_in_the_middle_of_a_piece_is_checked_too() {
 }
 
 #[test]
-fn what_is_nested_as_deep_as_somebody_likes_passes() {
+fn deeply_nested_values_pass() {
     let deep = "[".repeat(5000) + &"]".repeat(5000);
     for text in [
         format!(r#"{{"spec":{deep}}}"#),

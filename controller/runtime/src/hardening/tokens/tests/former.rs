@@ -87,7 +87,7 @@ fn time(hours: u64) -> SystemTime {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_extended_before_ends_unless_it_is_wanted() {
+async fn a_previously_extended_token_expires_unless_it_is_still_needed() {
     let server = Server::new(|number, _| {
         let names = match number {
             0 => ["bootstrap-token-aaaaaa", "bootstrap-token-", "other"],

@@ -42,7 +42,7 @@ fn pages_of(count: usize, prefix: &'static str) -> Client {
 }
 
 #[tokio::test]
-async fn a_list_of_nodes_that_does_not_end_is_given_up() {
+async fn an_endless_list_of_nodes_fails_after_500_pages() {
     let two = nodes_named(&pages(2), MAX_WITHOUT, |name| name == "n2")
         .await
         .unwrap();

@@ -190,7 +190,7 @@ async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_without_entries_costs_no_call_again() {
+async fn an_empty_revocation_list_is_not_published_again() {
     let (stored, access) = api_server();
     let world = World::held(policy());
     let mut list = RevocationList::default();

@@ -159,7 +159,7 @@ async fn released(case: Case) -> Noted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_policy_of_a_cluster_that_is_not_served_is_removed_after_the_deletion() {
+async fn the_policy_of_an_unserved_cluster_is_removed_after_its_deletion() {
     let Noted {
         deletions, told, ..
     } = released(Case::default()).await;
@@ -173,7 +173,7 @@ async fn the_policy_of_a_cluster_that_is_not_served_is_removed_after_the_deletio
 const AWAY: Duration = Duration::from_mins(10);
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_cannot_be_removed_is_told_and_tried_again() {
+async fn a_failed_policy_removal_is_reported_and_retried() {
     let noted = released(Case {
         away: AWAY,
         ..Case::default()
@@ -219,7 +219,7 @@ async fn the_policy_of_a_cluster_that_is_created_again_before_its_release_stays(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_is_created_again_is_served_after_the_release_that_was_begun() {
+async fn a_recreated_cluster_is_served_only_after_its_release_completes() {
     let slow = Duration::from_secs(2);
     let noted = released(Case {
         slow,

@@ -16,7 +16,7 @@ fn in_former_version(mut owner: Value) -> Value {
 }
 
 #[tokio::test]
-async fn records_without_a_cluster_as_owner_in_a_served_version_get_it_and_others_stay() {
+async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
     let (client, written) = with_records(vec![
         ("prod-1.n1", None),
         ("prod-1.n2", Some(owner("ConfigMap", "c"))),
