@@ -57,7 +57,7 @@ impl Provider {
         }
     }
 
-    /// The provider whose client signer this is; `None` for every other signer.
+    /// The provider of this client signer. `None` for other signers.
     pub fn of_client_signer(signer_name: &str) -> Option<Self> {
         Self::parse(signer_name.strip_prefix(CLIENT_SIGNER_PREFIX)?).ok()
     }

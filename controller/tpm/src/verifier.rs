@@ -9,7 +9,7 @@
 //! | 5 | the response arrived in time, to a challenge with a key in use | respond | none |
 //! | 6 | the attestation key signed the quote, for this request and its challenge | respond | none |
 //! | 7 | the policy allows the boot state of the machine | respond | none |
-//! | 8 | the endorsement key matches the `ConfigMaps` for the machine's host | both | the management cluster, every few seconds |
+//! | 8 | the endorsement key matches the `ConfigMaps` for the machine's host | both | management cluster, every few seconds |
 //! | 9 | the endorsement key belongs to the machine, if 3 and 8 did not decide | both | the platform |
 //! | 10 | the platform accepts the machine, and reports the name of its Node | respond | the platform |
 //!

@@ -22,7 +22,7 @@ pub enum InvalidChallenge {
     /// The content is not the JSON object of a challenge.
     #[error("the challenge is not its JSON object")]
     Json(#[source] serde_json::Error),
-    /// A field does not have its form.
+    /// A field is malformed.
     #[error(transparent)]
     Field(#[from] InvalidField),
 }

@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions, in the form that an API server accepts.
+//! The custom resource definitions, in the form that an API server accepts.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -9,7 +9,8 @@ use super::{
     AWSServiceAccountIdentity, KubeletAuthentication, NodeIdentity, RevokedNodeCredentials,
 };
 
-/// All CustomResourceDefinitions: those for the management cluster, followed by the one for workload clusters.
+/// All custom resource definitions: first the definitions for the management cluster, then the definition for workload
+/// clusters.
 pub fn manifests() -> Vec<CustomResourceDefinition> {
     vec![
         prepared(KubeletAuthentication::crd()),
@@ -19,7 +20,7 @@ pub fn manifests() -> Vec<CustomResourceDefinition> {
     ]
 }
 
-/// The CustomResourceDefinition of [`RevokedNodeCredentials`], for workload clusters.
+/// The definition of [`RevokedNodeCredentials`], for workload clusters.
 pub fn workload_manifest() -> CustomResourceDefinition {
     prepared(RevokedNodeCredentials::crd())
 }
