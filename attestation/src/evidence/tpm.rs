@@ -1,5 +1,5 @@
-//! Evidence of a machine with a TPM 2.0: an attestation key that can sign only the TPM's own statements, and a quote
-//! with this key over the key binding.
+//! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. The key
+//! can sign only the TPM's own statements.
 //!
 //! It requires two requests with the same key, because a request can be answered only once. The first request
 //! ([`Enrolment`]) names the keys. It fails, and returns a [`Challenge`] that only the TPM with the machine's

@@ -58,8 +58,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether the kubelet is not running: the Node is not ready, and both the Node and the last renewal of its Lease
-    /// are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
+    /// Whether the kubelet is not running. In this case, the Node is not ready, and both the Node and the last renewal
+    /// of its Lease are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
     pub fn is_down(&self, now: SystemTime) -> bool {
         let since = now.checked_sub(LEASE_GRACE);
         let is_new = self

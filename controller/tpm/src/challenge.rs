@@ -8,9 +8,9 @@
 //! replica detects such a replay, as long as the challenge keys are in use. The same ID with the same key is a retry of
 //! the same node.
 //!
-//! The ID identifies the challenge key and the Cluster. So a response to a challenge from a key that is not in use here
-//! is not denied as a contradiction, because replicas observe a key rotation at different times. The same applies to a
-//! Cluster that was moved to another management cluster, where it has a different UID.
+//! The ID identifies the challenge key and the Cluster. A challenge from a key that is not in use here is therefore not
+//! a contradiction, because replicas observe a key rotation at different times. The same applies to a Cluster that was
+//! moved to another management cluster, where it has a different UID.
 
 use std::fmt;
 use std::sync::Arc;
@@ -195,8 +195,8 @@ pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
     Expiry::parse(&humantime::format_rfc3339_seconds(end).to_string())
 }
 
-/// Checks that a response arrived in time, by this clock or by the API server's creation time of the request, and that
-/// it did not wait too long since.
+/// Checks that a response arrived in time, by this clock or by the API server's creation time of the request. Also
+/// checks that it did not wait too long since.
 ///
 /// The expiry comes from the response. A different expiry than in the challenge results in a different secret.
 ///

@@ -55,8 +55,8 @@ impl PcrPolicy {
     /// # Errors
     ///
     /// Returns an error if a state has no registers, an invalid register or digest, or only registers that software can
-    /// reset, because any program can produce such a state. Also returns an error for a value that shows that the
-    /// firmware did not measure.
+    /// reset. Any program can produce a state with only such registers. Also returns an error for a value that shows
+    /// that the firmware did not measure.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
         let states: Result<_, _> = allowed

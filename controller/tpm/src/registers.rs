@@ -16,8 +16,9 @@ const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 /// The text that systemd measures.
 const SEPARATOR: &[u8] = b"os-separator";
 
-/// The localities of `TPM2_Startup`. Before any measurement, the last byte of register 0 contains the locality ("PC
-/// Client Platform TPM Profile": from locality 3, or by a core root of trust for measurement).
+/// The localities of `TPM2_Startup`. Before any measurement, the last byte of register 0 contains the locality. "PC
+/// Client Platform TPM Profile" defines 3 for a startup from locality 3, and 4 for a core root of trust for
+/// measurement.
 const STARTED: [u8; 3] = [0, 3, 4];
 
 /// Returns the value of a register after systemd extended it with its separator. `None` for a register that systemd

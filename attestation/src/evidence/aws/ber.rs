@@ -48,8 +48,8 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
 ///
 /// # Errors
 ///
-/// Returns an error for more than one element, more than `MAX_SIZE` bytes, more than `MAX_DEPTH` levels, and for
-/// lengths and tags in forms that AWS does not send.
+/// Returns an error for more than one element, more than `MAX_SIZE` bytes, or more than `MAX_DEPTH` levels. Also
+/// rejects lengths and tags in forms that AWS does not send.
 pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     ensure!(ber.len() <= MAX_SIZE, InvalidBer("it is too large"));
     let mut input = Input(ber);

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::schema::rule_at;
 
-/// The rules. Each has the path of the invalid field below `spec`, the CEL rule that is true for valid objects, and the
-/// message with the reason and the fix.
+/// The rules. Each has the path of the invalid field below `spec`, the CEL rule, and the message with the reason and
+/// the fix. The rule is true for valid objects.
 const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         ".aws",

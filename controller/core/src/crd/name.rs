@@ -11,8 +11,8 @@ const MAX_CLUSTER: usize = 63;
 
 /// The name of a node's [`NodeIdentity`](super::NodeIdentity): `<cluster>.<node name>`.
 ///
-/// If this name is too long, or is ambiguous because the Cluster's name contains a dot, the function returns a
-/// different form: the first label is the Cluster's name with a digest of both names, followed by the cut node name.
+/// If this name is too long, or is ambiguous because the Cluster's name contains a dot, the name has a different form.
+/// Its first label is the Cluster's name with a digest of both names. The node name follows, cut to the maximum length.
 /// This label is longer than any valid Cluster name, so no other pair of names results in the same object name.
 ///
 /// # Guarantees

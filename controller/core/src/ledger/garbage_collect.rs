@@ -153,15 +153,15 @@ impl RecordLedger {
     ///
     /// The sweep retires records whose machine is gone, unless there are too many at the same time
     /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
-    /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is misleading: at most
-    /// once a day for each record, unless certificates have a shorter validity. The earliest expiry in the report does
-    /// not depend on these writes: it comes from records and memory.
+    /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is misleading. This
+    /// happens at most once a day for each record, unless certificates have a shorter validity. The earliest expiry in
+    /// the report does not depend on these writes: it comes from records and memory.
     ///
     /// The replica that serves the cluster calls this once a minute, while the inventory is complete and the cluster is
-    /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`, which is `now` or
-    /// earlier, so that a clock that is ahead does not delete records. `elapsed` is a monotonic time, for absences.
-    /// `listed` has the names of the Nodes if a list was made since the last sweep. With it, the cost does not grow
-    /// with the number of retired records.
+    /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`. This time is
+    /// `now` or earlier, so that a clock that is ahead does not delete records. `elapsed` is a monotonic time, for
+    /// absences. `listed` has the names of the Nodes if a list was made since the last sweep. With it, the cost does
+    /// not grow with the number of retired records.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The rules for deleting Nodes. All parts of the ledger that delete a Node use them.
 //!
 //! A kubelet creates its Node with the provider ID of its machine. The Node of another machine is never deleted,
-//! regardless of the records for its name: machines without a record have Nodes too, with names that other machines had
-//! before.
+//! regardless of the records for its name. Machines without a record have Nodes too, and their names can have belonged
+//! to other machines before.
 
 use std::sync::Arc;
 use std::time::SystemTime;

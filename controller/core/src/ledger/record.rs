@@ -15,8 +15,8 @@ mod holder;
 pub use holder::RecordHolder;
 
 /// After a record changes, a certificate for its old state can expire this much later than the maximum validity
-/// permits. A replica's watch lags by at most one minute, the replica decides within another minute, and its clock can
-/// differ from the clock of the operator who revoked.
+/// permits. A replica's watch lags by at most one minute, and the replica decides within another minute. Its clock can
+/// also differ from the clock of the operator who revoked.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
 /// The holder of one node name, and its key.

@@ -385,8 +385,9 @@ impl RecordLedger {
         }
     }
 
-    /// Clears fields of the record that are obsolete after the node was seen: a reset, with which a later claim could
-    /// take the name, and the validity of the previous generation. If this fails, the next request retries.
+    /// Clears the fields of the record that are obsolete after the node was seen. These are a reset, with which a later
+    /// claim could take the name, and the superseded generation, whose certificates then end. If this fails, the next
+    /// request retries.
     async fn settle(&self, name: &NodeName, end: impl Fn(&mut Record)) {
         let settled = |stored: &Stored| {
             let mut record = stored.record.clone();

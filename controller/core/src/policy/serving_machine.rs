@@ -7,8 +7,8 @@ use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::serving::ServingPolicy;
 
-/// Checks that the name is the node's own name, or that it is reported for its machine: by the infrastructure, or by
-/// another source in `reported` (the machine's platform or the node itself).
+/// Checks that the name is the node's own name, or that it is reported for its machine. The infrastructure or another
+/// source in `reported` can report it: the machine's platform, or the node itself.
 pub(crate) fn is_reported(
     name: &ServingName,
     node_name: &NodeName,

@@ -15,9 +15,8 @@ use crate::refusal::{Reason, Refusal, Unavailable};
 /// An implementation has its own deadlines.
 #[async_trait::async_trait]
 pub trait Platform: Debug + Send + Sync {
-    /// Returns the digest of the endorsement key of this kind in the TPM of the machine with this provider ID: SHA-256
-    /// of the DER of its `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` if the platform does not have the machine,
-    /// or the TPM has no such key.
+    /// Returns the digest of a machine's endorsement key of this kind: SHA-256 of the DER of its `SubjectPublicKeyInfo`
+    /// ([`KeyDigest::of`]). `None` if the platform does not have the machine, or the TPM has no such key.
     ///
     /// # Errors
     ///

@@ -94,7 +94,7 @@ pub(crate) enum TokenError {
 }
 
 impl Token {
-    /// Loads the library, and logs in. If the token rejects the PIN, this still returns the token: otherwise a
+    /// Loads the library, and logs in. If the token rejects the PIN, this still returns the token. Otherwise a
     /// supervisor would restart the process, and each restart would use one of the token's few tries.
     pub(crate) fn open(
         library: &Path,
