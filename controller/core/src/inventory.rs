@@ -152,7 +152,7 @@ pub struct AmbiguousMachines {
 impl StaticInventory {
     /// Creates the inventory of these machines. No two of them can have the same name, provider ID, node name or token.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
-        // One pass over the list, because it is read again after every change while requests wait.
+        // The list is read only once, because this happens after every change, while requests wait.
         let mut seen = HashMap::new();
         for second in &machines {
             for (field, value) in named_by(second) {

@@ -43,7 +43,7 @@ impl Context {
         request::signers(&self.verifiers)
     }
 
-    /// The same signer names, without those of unavailable attestation providers, whose requests wait.
+    /// The same signer names, without the signers of unavailable attestation providers, whose requests wait.
     pub fn available_signers(&self) -> Vec<String> {
         request::signers(&self.verifiers.available())
     }

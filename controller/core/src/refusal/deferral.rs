@@ -141,7 +141,7 @@ impl Unavailable {
     }
 }
 
-/// A call that an [explanation](crate::decide::explain) does not make. The value names what is not queried.
+/// A call that an [explanation](crate::decide::explain) does not make. The value names the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not asked: {0}")]
 pub struct NotAsked(pub &'static str);

@@ -78,7 +78,7 @@ use token::{Keys, Token};
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// The maximum number of concurrent signatures. Each has a session of the token. Further signatures wait: first for
-/// other signatures of the same CA, then for those of all CAs. `Status` does not count.
+/// other signatures of the same CA, then for the signatures of all CAs. `Status` does not count.
 const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,
