@@ -75,9 +75,9 @@ pub struct Decided {
 
 /// Decides on `request` at `now`.
 ///
-/// It writes only node identities in the ledger. It can be repeated: the same request gets the same node identity. The
-/// traits in `context` have their own deadlines. `elapsed` is a monotonic clock, used only for the durations of the
-/// checks.
+/// It writes only through the ledger, which stores node identities, and deletes the Node of a previous holder. It can
+/// be repeated: the same request gets the same node identity. The traits in `context` have their own deadlines.
+/// `elapsed` is a monotonic clock, used only for the durations of the checks.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -89,7 +89,7 @@ pub async fn decide(
 
 /// Decides like [`decide`], with the same checks, and keeps [the observation of each check](Step::saw).
 ///
-/// It writes to the ledger of `context`. For an explanation without any writes, use
+/// It writes through the ledger of `context`. For an explanation without any writes, use
 /// [`Rehearsal`](crate::ledger::Rehearsal) for the records, [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for the
 /// Nodes, and [a signer without the CA key](crate::signer::Signer::rehearsal).
 pub async fn explain(
