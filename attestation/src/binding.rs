@@ -3,25 +3,24 @@
 use crate::framing::FramedDigest;
 use crate::names::{Audience, NodeName, Provider, ProviderId};
 
-/// Domain separation of the binding; the provider and the version follow it.
+/// The domain separation of the binding. The provider and the version follow it.
 const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
 
-/// The digest that evidence must cover, over everything the request claims.
+/// The digest that evidence must cover. It covers everything that the request claims.
 ///
-/// Everything in a certificate signing request can be read by every holder of a bootstrap token.
-/// Evidence that covers this digest is useless without the private key of the request it was made
-/// for. It is never sent: the node computes it from what it asks for, the verifier from what was
-/// asked.
+/// Anyone who has a bootstrap token can read every certificate signing request. Evidence that covers this digest is
+/// useless without the private key of its request. The digest is never sent: the node computes it from the request that
+/// it creates, and the verifier from the request that it receives.
 #[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq)]
 #[debug("KeyBinding({})", self.to_hex())]
 pub struct KeyBinding([u8; 32]);
 
 impl KeyBinding {
-    /// The binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the
-    /// machine and the name.
+    /// Creates the binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the machine and the
+    /// node name.
     ///
-    /// `parts` are what the provider adds: for `aws` the digest of the identity document, for `tpm`
-    /// the challenge.
+    /// `parts` are the fields that the provider adds: for `aws` the digest of the identity document, for `tpm` the
+    /// challenge.
     pub fn new(
         provider: &Provider,
         audience: &Audience,

@@ -1,9 +1,9 @@
-//! Errors as text.
+//! Error texts.
 
 use std::error::Error;
 use std::iter;
 
-/// Returns the error from the function unless the condition holds, as `anyhow::ensure` does, with a typed error.
+/// Returns the error from the function unless the condition holds: `anyhow::ensure` for typed errors.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $error:expr) => {
@@ -13,11 +13,11 @@ macro_rules! ensure {
     };
 }
 
-/// The most bytes of an error's text. It can repeat what others wrote, which has no limit, and stands in a line of the log
-/// for each request.
+/// The maximum size of an error text, in bytes. An error can repeat text of unlimited size from outside, and the log
+/// contains it for each request.
 const MAX_LEN: usize = 4096;
 
-/// The error and its causes on one line, with ": " between. A longer text is cut, and ends in dots.
+/// The error and its causes on one line, separated by ": ". A longer text is cut, and ends with "...".
 pub fn error_chain(error: &dyn Error) -> String {
     let chain = iter::successors(Some(error), |&error| error.source());
     let words: Vec<_> = chain.map(ToString::to_string).collect();
@@ -29,7 +29,7 @@ pub fn error_chain(error: &dyn Error) -> String {
     text
 }
 
-/// The text, or its beginning of at most `len` bytes.
+/// The longest prefix of the text that has at most `len` bytes and ends at a character boundary.
 pub fn shortened(text: &str, len: usize) -> &str {
     text.get(..text.floor_char_boundary(len)).unwrap_or(text)
 }

@@ -1,21 +1,20 @@
-//! Length-prefixed fields, so that two lists of fields never hash alike.
+//! Length-prefixed fields, so that two different lists of fields never have the same hash input.
 
 use sha2::{Digest, Sha256};
 
-/// SHA-256 over fields, each after its length as four big-endian bytes.
+/// SHA-256 over fields, each preceded by its length as four big-endian bytes.
 #[derive(Default)]
 pub(crate) struct FramedDigest(Sha256);
 
 impl FramedDigest {
-    /// A digest over `prefix`, as it is, and what is added after it.
+    /// Creates a digest that begins with `prefix`, without a length.
     pub(crate) fn with_prefix(prefix: &[u8]) -> Self {
         Self(Sha256::new_with_prefix(prefix))
     }
 
     /// Adds one field.
     ///
-    /// A field longer than 4 GiB cannot be framed; its length saturates, and both halves agree on
-    /// that.
+    /// The length of a field above 4 GiB saturates. The node and the verifier compute the same digest for it.
     pub(crate) fn field(mut self, bytes: &[u8]) -> Self {
         self.0
             .update(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());

@@ -1,10 +1,10 @@
 //! Kubeconfigs: an API server with its CA certificates, and a login.
 //!
-//! A kubeconfig is a foreign format (client-go's `tools/clientcmd/api/v1/types.go`), so unknown keys
-//! are ignored, as there. A field that would make the connection or the login differ from what the
-//! text says is refused, with a reason. What else is refused depends on who wrote it: [`Policy`].
+//! The format of kubeconfigs belongs to client-go (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser
+//! ignores unknown keys. It rejects, with a reason, a field that would make the connection or the login differ from the
+//! text. Further rejections depend on the author of the kubeconfig: see [`Policy`].
 //!
-//! Nothing is read but the text. The caller reads the files that it names.
+//! The parser reads only the text. The caller reads the files that the text names.
 
 mod document;
 mod endpoint;
@@ -21,17 +21,17 @@ pub use source::no_files;
 /// The policy on a kubeconfig, by its author.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// The administrator of this machine. It may name files, and a proxy. Only the current context
-    /// counts. Encodings are those that client-go accepts.
+    /// The author is the administrator of this machine. The kubeconfig can name files and a proxy. Only the current
+    /// context is checked. The accepted encodings are the ones that client-go accepts.
     Machine,
-    /// A tenant. Everything is inline, and nothing runs a program, reads a file, or connects by way
-    /// of another host. Every entry is checked, and errors repeat nothing of the text.
+    /// The author is a tenant. All content is inline. The kubeconfig cannot run a program, read a file, or connect
+    /// through another host. Every entry is checked, and errors do not contain any of its text.
     Tenant,
 }
 
 impl Policy {
-    /// The most bytes of a kubeconfig, or of a file that it names. Ten times what is usual: a CA
-    /// bundle, a certificate and a key in base64, or what Cluster API writes.
+    /// The maximum size of a kubeconfig, or of a file that it names, in bytes. It is ten times the usual size: a CA
+    /// bundle, a certificate and a key in base64, or the kubeconfig that Cluster API writes.
     pub fn max_len(self) -> usize {
         match self {
             Self::Machine => 1024 * 1024,

@@ -1,19 +1,18 @@
-//! The words that both halves of kubelet authentication share: names, the request's envelope,
-//! evidence, key binding, kubeconfigs, the encoding of signed documents.
+//! The vocabulary that both halves of kubelet authentication share: names, the request's envelope, evidence, key
+//! binding, kubeconfigs, and the encoding of signed documents.
 //!
-//! A node builds these and a verifier takes them apart, so each is defined once, here.
+//! The node creates these values and a verifier parses them, so each has one definition in this crate.
 //!
 //! # Guarantees
 //!
 //! - Pure: no input or output, no clock, no randomness, no async.
-//! - Parsing is strict: for every accepted request envelope and certification request there is
-//!   exactly one encoding, so no two parsers can read the same bytes differently.
-//! - Nothing is verified. What a requester wrote stays a claim until the controller's checks have
-//!   passed.
+//! - Strict parsing: every accepted request envelope and certification request has exactly one encoding, so two parsers
+//!   cannot read the same bytes differently.
+//! - No verification: all values are claims of the requester until the controller has checked them.
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `text`: names that are checked text, and text of others for a terminal
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike

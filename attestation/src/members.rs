@@ -1,4 +1,4 @@
-//! JSON objects whose names are all different.
+//! JSON objects without duplicate names.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 
-/// The members of a JSON object, each name once.
+/// The members of a JSON object. Each name occurs once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members<V>(pub BTreeMap<String, V>);
 

@@ -1,4 +1,4 @@
-//! Names: of nodes, machines, providers, signers, clusters and requests.
+//! Names of nodes, machines, providers, signers, clusters and requests.
 
 mod csr_name;
 mod machine;

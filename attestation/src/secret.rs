@@ -6,19 +6,19 @@ use zeroize::{Zeroize, Zeroizing};
 ///
 /// # Guarantees
 ///
-/// Neither `Debug` nor any other trait shows the content. The value cannot be cloned, and its
-/// memory is zeroed on drop. Only [`Secret::expose`] gives access.
+/// `Debug` and all other traits hide the content. The value cannot be cloned, and its memory is zeroed on drop. Only
+/// [`Secret::expose`] gives access.
 #[derive(derive_more::Debug)]
 #[debug("Secret(..)")]
 pub struct Secret<T: Zeroize>(Zeroizing<T>);
 
 impl<T: Zeroize> Secret<T> {
-    /// Hides `value`.
+    /// Wraps `value`.
     pub fn new(value: T) -> Self {
         Self(Zeroizing::new(value))
     }
 
-    /// The content, to use and not to keep.
+    /// The content. The caller must not store it.
     pub fn expose(&self) -> &T {
         &self.0
     }

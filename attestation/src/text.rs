@@ -1,8 +1,8 @@
-//! Names that are checked text, and text of others for a terminal.
+//! Names that are checked text, and untrusted text for a terminal.
 
 use std::fmt::Write as _;
 
-/// `as_str` of types that hold their text in the first field.
+/// Implements `as_str` for types that hold their text in the first field.
 macro_rules! as_text {
     ($($name:ty),+) => { $(
         impl $name {
@@ -14,7 +14,7 @@ macro_rules! as_text {
     )+ };
 }
 
-/// Deserialization of names with a `parse`, which is the only way to make one.
+/// Implements deserialization through `parse`, so that a value cannot be created without its checks.
 macro_rules! parsed_from_text {
     ($($name:ty),+) => { $(
         impl<'de> serde::Deserialize<'de> for $name {
@@ -28,8 +28,9 @@ macro_rules! parsed_from_text {
 
 pub(crate) use {as_text, parsed_from_text};
 
-/// Whether a terminal shows nothing for the character, or lets it rule how others are shown: a control character, a line
-/// separator, or a format character of Unicode, such as those that reverse the direction of text.
+/// Whether the character is invisible on a terminal, or changes how a terminal shows other characters. These are
+/// control characters, line separators, and Unicode format characters, such as the ones that reverse the text
+/// direction.
 pub fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
@@ -38,13 +39,13 @@ pub fn is_invisible(letter: char) -> bool {
             | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The text in one line for a terminal or a log: invisible characters become spaces.
+/// The text on one line for a terminal or a log. Invisible characters become spaces.
 pub fn visible(text: &str) -> String {
     let visible = |letter| if is_invisible(letter) { ' ' } else { letter };
     text.chars().map(visible).collect()
 }
 
-/// The text for a terminal: invisible characters become spaces, and the ends of lines and tabs stay.
+/// The text for a terminal. Invisible characters become spaces, except line ends and tabs.
 pub fn visible_lines(text: &str) -> String {
     let visible = |letter| {
         if is_invisible(letter) && !"\n\t".contains(letter) {
@@ -56,7 +57,7 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The same JSON, with the invisible characters of its texts escaped. Line ends and spaces between values stay.
+/// The same JSON, with invisible characters in its strings escaped. Line ends and spaces between values stay.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -65,7 +66,7 @@ pub fn visible_json(json: &str) -> String {
             continue;
         }
         for unit in letter.encode_utf16(&mut [0; 2]) {
-            // Writing to a text does not fail.
+            // Writing to a `String` does not fail.
             let _ = write!(escaped, "\\u{unit:04x}");
         }
     }

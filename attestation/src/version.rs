@@ -6,30 +6,30 @@ use serde::Serialize;
 
 use crate::text::as_text;
 
-/// Annotation on a refused request: the versions that the controller accepts, separated by commas.
+/// The annotation on a failed request with the versions that the controller accepts, separated by commas.
 pub const SUPPORTED_VERSIONS_ANNOTATION: &str = "attestation.cluster.x-k8s.io/supported-versions";
 
-/// The longest name of a version that is read.
+/// The maximum length of a version name.
 const MAX_VERSION_LEN: usize = 32;
 
 /// A version of the evidence format, such as `v1`.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EvidenceVersion(Cow<'static, str>);
 
-/// A version's name is not one.
+/// An invalid version name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an evidence version is 1 to {MAX_VERSION_LEN} lower-case letters and digits")]
 pub struct InvalidVersion;
 
 impl EvidenceVersion {
-    /// The version that evidence of every provider has.
+    /// The version that the evidence of every provider supports.
     pub const V1: Self = Self(Cow::Borrowed("v1"));
 
-    /// The version in which the evidence of a TPM may carry the certificates of the authorities
-    /// between its endorsement key and the vendor's root.
+    /// The version in which TPM evidence can contain the intermediate certificates between the endorsement key
+    /// certificate and the vendor's root.
     pub const V2: Self = Self(Cow::Borrowed("v2"));
 
-    /// Reads a version's name.
+    /// Parses a version name.
     pub fn parse(name: &str) -> Result<Self, InvalidVersion> {
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         if name.is_empty() || name.len() > MAX_VERSION_LEN || !name.bytes().all(allowed) {
@@ -44,8 +44,7 @@ impl EvidenceVersion {
         names.join(",")
     }
 
-    /// The versions named in the value of [`SUPPORTED_VERSIONS_ANNOTATION`]; what is no version is
-    /// passed over.
+    /// The versions in the value of [`SUPPORTED_VERSIONS_ANNOTATION`]. Invalid entries are skipped.
     pub fn parse_list(value: &str) -> Vec<Self> {
         let names = value.split(',');
         names

@@ -1,4 +1,4 @@
-//! The addresses of a host, also in a static program.
+//! Host lookup that also works in statically linked programs.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -7,22 +7,23 @@ use dns_lookup::{AddrFamily, AddrInfoHints, SockType, getaddrinfo};
 
 type Addresses = io::Result<Vec<SocketAddr>>;
 
-/// The addresses of a host, with port 0. Blocks, and has no deadline.
+/// Looks up the addresses of a host, with port 0. Blocks, and has no deadline.
 ///
-/// musl, the C library of static programs, looks IPv4 and IPv6 addresses up together, and fails if the name server refuses either
-/// (`name_from_dns` in `src/network/lookup_name.c`). glibc uses the other answer, and so does Go, that
-/// is, the kubelet and other clients of Kubernetes. So after a failure, this looks each family up separately.
+/// musl, the C library of static programs, looks up IPv4 and IPv6 addresses together, and fails if the name server
+/// rejects either query (`name_from_dns` in `src/network/lookup_name.c`). glibc and Go, and so the kubelet and other
+/// Kubernetes clients, use the answer to the other query. So after a failure, this function looks up each family
+/// separately.
 ///
 /// # Errors
 ///
-/// The host has no address of either family. The error is that of the lookup of both.
+/// Returns an error if the host has no address of either family. The error comes from the combined lookup.
 #[expect(clippy::disallowed_methods, reason = "a failure is not the last word")]
 pub fn addresses(host: &str) -> Addresses {
     let both = (host, 0).to_socket_addrs();
     either(both.map(Iterator::collect), |family| of(host, family))
 }
 
-/// `both`, or otherwise the addresses of each family that has some.
+/// Returns `both`, or if it failed, the addresses of each family that has any.
 fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
     both.or_else(|error| {
         let families = [AddrFamily::Inet, AddrFamily::Inet6];

@@ -1,8 +1,8 @@
-//! `spec.request`: the certification request and, after it, the attestation blocks.
+//! `spec.request`: the certification request, followed by the attestation blocks.
 //!
-//! The API server parses the first PEM block and stores the rest as it is; two parsers of the same
-//! bytes must not see different requests. So there is one encoding: RFC 7468's strict form (64
-//! columns, line feeds), the blocks in order.
+//! The API server parses only the first PEM block, and stores all bytes unchanged. Two parsers of the same bytes must
+//! not see different requests. So only one encoding is accepted: the strict form of RFC 7468 (64 columns, line feeds),
+//! with the blocks in order.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use pem::{EncodeConfig, LineEnding, Pem};
@@ -11,15 +11,14 @@ use crate::ensure;
 use crate::evidence::MAX_EVIDENCE_LEN;
 use crate::names::Provider;
 
-/// The most a request may have, in bytes: every node and every bootstrap token can list all of
-/// them.
+/// The maximum size of a request, in bytes. Every node and every bootstrap token can list all requests.
 pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 const CSR: &str = "CERTIFICATE REQUEST";
 const PROVIDER: &str = "KUBELET AUTHENTICATOR ATTESTATION PROVIDER";
 const EVIDENCE: &str = "KUBELET AUTHENTICATOR ATTESTATION DATA";
 
-/// The parts of a request. The request's own signature covers only the first.
+/// The parts of a request. The signature of the PKCS#10 request covers only the first part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
     /// DER of the PKCS#10 certification request.
@@ -37,34 +36,34 @@ pub enum InvalidEnvelope {
     /// More than [`MAX_REQUEST_LEN`] bytes.
     #[error("the request has more than {MAX_REQUEST_LEN} bytes")]
     TooLarge,
-    /// No PEM block at all.
+    /// There is no PEM block.
     #[error("the request has no PEM block")]
     NoPem,
-    /// The first block is another, or something stands before it.
+    /// The first block has a different label, or text precedes it.
     #[error("the request does not begin with a {CSR} block")]
     NotFirst,
-    /// A second certification request.
+    /// There is a second certification request.
     #[error("the request has two {CSR} blocks")]
     SecondRequest,
-    /// A block that stands twice.
+    /// A block occurs twice.
     #[error("the request has a block twice")]
     DuplicateBlock,
-    /// A block that does not belong here.
+    /// A block has an unknown label.
     #[error("the request has an unknown block")]
     UnknownBlock,
-    /// Evidence before its provider, or without one.
+    /// There is evidence without a provider block before it.
     #[error("the request has evidence that no provider block precedes")]
     EvidenceWithoutProvider,
-    /// Text between or after the blocks.
+    /// There is text between or after the blocks.
     #[error("the request has text outside its blocks")]
     TextOutside,
-    /// A PEM header, an odd line, an end that does not match, or text that is not base64.
+    /// A block has a PEM header, an invalid line or end line, or invalid base64.
     #[error("the request has a block that is not strict PEM")]
     NotStrict,
-    /// The provider block does not hold a provider's name.
+    /// The provider block does not contain a provider name.
     #[error("the provider block holds no provider's name")]
     Provider,
-    /// More than [`MAX_EVIDENCE_LEN`] bytes of evidence.
+    /// The evidence exceeds [`MAX_EVIDENCE_LEN`] bytes.
     #[error("the evidence has more than {MAX_EVIDENCE_LEN} bytes")]
     EvidenceTooLarge,
 }
@@ -84,11 +83,11 @@ impl Envelope {
         blocks.collect::<String>().into_bytes()
     }
 
-    /// Reads `spec.request`, in time linear in its size.
+    /// Parses `spec.request`, in time linear in its size.
     ///
     /// # Errors
     ///
-    /// Everything but the one encoding of an envelope is refused; the error says by which rule.
+    /// Returns an error for every text except the only encoding of an envelope. The error identifies the violated rule.
     pub fn parse(request: &[u8]) -> Result<Self, InvalidEnvelope> {
         ensure!(request.len() <= MAX_REQUEST_LEN, InvalidEnvelope::TooLarge);
         let text = str::from_utf8(request).map_err(|_| InvalidEnvelope::NoPem)?;
@@ -127,8 +126,7 @@ impl Envelope {
         if evidence.is_some_and(|evidence| evidence.len() > MAX_EVIDENCE_LEN) {
             return Err(InvalidEnvelope::EvidenceTooLarge);
         }
-        // The rules above say what is wrong; this one leaves nothing else to be wrong (carriage
-        // returns, line lengths).
+        // The rules above give precise errors. This rule catches the rest: carriage returns and line lengths.
         ensure!(envelope.encode() == request, InvalidEnvelope::NotStrict);
         Ok(envelope)
     }
@@ -138,7 +136,7 @@ fn begin_label(line: &str) -> Option<&str> {
     line.strip_prefix("-----BEGIN ")?.strip_suffix("-----")
 }
 
-/// Reads up to the end of the block of this label.
+/// Decodes the block with this label, whose first line was already read.
 fn body<'a>(
     lines: &mut impl Iterator<Item = &'a str>,
     label: &str,

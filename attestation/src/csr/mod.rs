@@ -1,4 +1,4 @@
-//! The request: its envelope, the PKCS#10 request inside, and the names of what may stand in it.
+//! The request: its envelope, the PKCS#10 request inside it, its subject, and object identifiers.
 
 #[cfg(test)]
 mod encode;
@@ -7,8 +7,8 @@ pub mod oid;
 pub mod parse;
 pub mod subject;
 
-/// The usages of a kubelet's client certificate, as `spec.usages` lists them.
+/// The usages of a kubelet client certificate, as in `spec.usages`.
 pub const CLIENT_USAGES: [&str; 2] = ["digital signature", "client auth"];
 
-/// The usages of a kubelet's serving certificate, as `spec.usages` lists them.
+/// The usages of a kubelet serving certificate, as in `spec.usages`.
 pub const SERVING_USAGES: [&str; 2] = ["digital signature", "server auth"];

@@ -4,11 +4,10 @@ use x509_cert::der::asn1::ObjectIdentifier;
 
 /// Extension: the machine's provider ID as a DER `UTF8String`.
 ///
-/// `KubernetesNodeProviderIdentifierOID`, the proof-of-concept arc of the Cluster API kubelet
-/// authentication proposal.
+/// `KubernetesNodeProviderIdentifierOID`, the proof-of-concept arc of the Cluster API kubelet authentication proposal.
 pub const PROVIDER_ID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.11129.2.1.21");
 
-/// Subject attribute: the user's UID, which the API server hands on
+/// Subject attribute: the UID of the user. The API server copies it into the user info
 /// (`AllowParsingUserUIDFromCertAuth`, Kubernetes 1.33).
 pub const KUBERNETES_USER_UID: ObjectIdentifier =
     ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2");
@@ -35,7 +34,7 @@ pub const KEY_USAGE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.15"
 /// Extended key usage (RFC 5280 section 4.2.1.12).
 pub const EXTENDED_KEY_USAGE: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.37");
 
-/// Public key on an elliptic curve (RFC 5480 section 2.1.1).
+/// Elliptic curve public key (RFC 5480 section 2.1.1).
 pub const EC_PUBLIC_KEY: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.2.1");
 
 /// The curve P-256 (RFC 5480 section 2.1.1.1).

@@ -1,4 +1,4 @@
-//! The PKCS#10 certification request (RFC 2986), read strictly.
+//! The strict parser of PKCS#10 certification requests (RFC 2986).
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ use x509_cert::request::CertReq;
 use crate::csr::oid;
 use crate::names::ProviderId;
 
-/// DER that is not a certification request as we read them.
+/// DER that this module does not accept as a certification request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidRequest {
-    /// Not a PKCS#10 request in DER: another structure, a non-minimal or indefinite length, bytes
-    /// after its end.
+    /// The bytes are not a PKCS#10 request in DER: a different structure, a length that is not minimal or not definite,
+    /// or bytes after its end.
     #[error("the request is not a PKCS#10 structure in DER")]
     Der(#[source] x509_cert::der::Error),
-    /// It decodes, but encodes to other bytes.
+    /// The request decodes, but its DER encoding differs.
     #[error("the request is not in its DER encoding")]
     NotCanonical,
-    /// An attribute other than requested extensions.
+    /// There is an attribute other than the requested extensions.
     #[error("the request has an attribute that is not accepted")]
     UnknownAttribute,
-    /// Two lists of requested extensions.
+    /// There are two lists of requested extensions.
     #[error("the request has two lists of extensions")]
     DuplicateAttribute,
-    /// Two extensions of one kind.
+    /// The same extension occurs twice.
     #[error("the request has an extension twice")]
     DuplicateExtension,
 }
 
-/// A certification request: what somebody asks for, and nothing of it verified.
+/// A certification request, without any verification of its claims.
 #[derive(Debug, Clone)]
 pub struct CertificationRequest {
     request: CertReq,
@@ -43,11 +43,11 @@ pub struct CertificationRequest {
 }
 
 impl CertificationRequest {
-    /// Reads DER.
+    /// Parses DER.
     ///
     /// # Guarantees
     ///
-    /// The input is the only encoding of the result: it was encoded again and compared.
+    /// The input is the only encoding of the result: the result is encoded again and compared.
     pub fn from_der(der: &[u8]) -> Result<Self, InvalidRequest> {
         let request = CertReq::from_der(der).map_err(InvalidRequest::Der)?;
         if request.to_der().map_err(InvalidRequest::Der)? != der {
@@ -65,7 +65,7 @@ impl CertificationRequest {
         })
     }
 
-    /// The subject asked for.
+    /// The requested subject.
     pub fn subject(&self) -> &Name {
         &self.request.info.subject
     }
@@ -75,7 +75,7 @@ impl CertificationRequest {
         &self.spki
     }
 
-    /// The algorithm of the key, and its parameters as an OID where they are one (the named curve).
+    /// The algorithm of the key, and its parameters if they are an OID (the named curve).
     pub fn key_algorithm(&self) -> (ObjectIdentifier, Option<ObjectIdentifier>) {
         let algorithm = &self.request.info.public_key.algorithm;
         let parameters = algorithm.parameters.as_ref();
@@ -83,7 +83,7 @@ impl CertificationRequest {
         (algorithm.oid, curve)
     }
 
-    /// The key's bits: for an elliptic curve, the point. `None` if they are not whole bytes.
+    /// The bits of the key: for an elliptic curve, the point. `None` if they are not whole bytes.
     pub fn key_bits(&self) -> Option<&[u8]> {
         self.request.info.public_key.subject_public_key.as_bytes()
     }
@@ -93,7 +93,7 @@ impl CertificationRequest {
         &self.signed
     }
 
-    /// The algorithm of the signature; `None` if it has parameters.
+    /// The signature algorithm. `None` if it has parameters.
     pub fn signature_algorithm(&self) -> Option<ObjectIdentifier> {
         let algorithm = &self.request.algorithm;
         algorithm.parameters.is_none().then_some(algorithm.oid)
@@ -104,19 +104,19 @@ impl CertificationRequest {
         self.request.signature.as_bytes()
     }
 
-    /// The extensions asked for, no two of one kind.
+    /// The requested extensions, each at most once.
     pub fn extensions(&self) -> &[Extension] {
         &self.extensions
     }
 
-    /// The extension of this kind.
+    /// The extension with this OID.
     pub fn extension(&self, kind: ObjectIdentifier) -> Option<&Extension> {
         let mut extensions = self.extensions.iter();
         extensions.find(|extension| extension.extn_id == kind)
     }
 
-    /// The provider ID that the request claims; `None` if it claims none, or not as one DER
-    /// `UTF8String`.
+    /// The provider ID that the request claims. `None` if the extension is missing, or is not one DER `UTF8String` with
+    /// a provider ID.
     pub fn claimed_provider_id(&self) -> Option<ProviderId> {
         let value = self.extension(oid::PROVIDER_ID)?.extn_value.as_bytes();
         let text = Utf8StringRef::from_der(value).ok()?;
@@ -139,7 +139,7 @@ fn requested_extensions(request: &CertReq) -> Result<Vec<Extension>, InvalidRequ
         (0, _) => Vec::new(),
         (1, [value]) => {
             let extensions: Vec<Extension> = value.decode_as().map_err(InvalidRequest::Der)?;
-            // The values of attributes are opaque to the outer comparison.
+            // The comparison in `from_der` does not cover attribute values, which are opaque to it.
             if extensions.to_der().map_err(InvalidRequest::Der)?
                 != value.to_der().map_err(InvalidRequest::Der)?
             {

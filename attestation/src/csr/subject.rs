@@ -1,4 +1,4 @@
-//! The subject of a kubelet's client certificate request.
+//! The subject of a request for a kubelet client certificate.
 
 use x509_cert::attr::AttributeTypeAndValue;
 use x509_cert::der::asn1::{ObjectIdentifier, PrintableStringRef, Utf8StringRef};
@@ -13,27 +13,27 @@ use crate::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSubject {
-    /// The organization is missing, another, or not alone.
+    /// The organization is missing, different, or not the only one.
     #[error("the subject's organization is not exactly {NODES_GROUP}")]
     Organization,
-    /// The common name is missing, or has another prefix.
+    /// The common name is missing, or has a different prefix.
     #[error("the subject's common name does not begin with '{NODE_USER_PREFIX}'")]
     CommonNamePrefix,
-    /// The text after the prefix is no node's name.
+    /// The text after the prefix is not a node name.
     #[error("the subject's common name does not end in a node name")]
     NodeName,
-    /// Another attribute, order, string type, or several values in one part.
+    /// The subject has an unexpected attribute order or string type, or several values in one part.
     #[error("the subject is not in the one form that is accepted")]
     NotCanonical,
-    /// An attribute other than the organization and the common name.
+    /// There is an attribute other than organization and common name.
     #[error("the subject has an attribute beside organization and common name")]
     ExtraAttribute,
 }
 
-/// The node that a request's subject names.
+/// Returns the node name in the subject of a request.
 ///
-/// Two parsers must not read two names out of one subject, so there is one form: two parts of one
-/// value each, the organization first, as `UTF8String` or `PrintableString`.
+/// Two parsers must not read two names from one subject. So only one form is accepted: two parts with one value each,
+/// the organization first, as `UTF8String` or `PrintableString`.
 pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
     let mut organizations = Vec::new();
     let mut common_names = Vec::new();

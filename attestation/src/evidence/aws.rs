@@ -1,9 +1,9 @@
-//! Evidence of an AWS instance: its signed identity document, and a call of STS that only this
-//! instance can sign, for this request alone.
+//! Evidence of an AWS instance: its signed identity document, and an STS call that only this instance can sign, for
+//! only this request.
 //!
-//! The proof is a signature over one fixed request (`POST /` of `GetCallerIdentity`, AWS Signature
-//! Version 4) with the key binding in a signed header. Neither the request nor the binding travels:
-//! both sides build them from the words here.
+//! The proof is a signature over one fixed request (`POST /` of `GetCallerIdentity`, AWS Signature Version 4) with the
+//! key binding in a signed header. The evidence contains neither the request nor the binding: both sides build them
+//! from the constants in this module.
 
 pub mod ber;
 pub mod cms;
@@ -12,46 +12,45 @@ use serde::{Deserialize, Serialize};
 
 use super::{Header, InvalidEvidence, InvalidField, from_json, to_json};
 
-/// The body of the one request that is signed.
+/// The body of the signed request.
 pub const STS_BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
-/// Its `accept`.
+/// The `accept` header of the signed request.
 pub const STS_ACCEPT: &str = "application/json";
-/// Its `content-type`.
+/// The `content-type` header of the signed request.
 pub const STS_CONTENT_TYPE: &str = "application/x-www-form-urlencoded; charset=utf-8";
 /// The header that carries the key binding, in lower-case hexadecimal.
 pub const BINDING_HEADER: &str = "x-kubelet-attestation";
-/// The headers that are signed, as the signature lists them.
+/// The signed headers, as the signature lists them.
 pub const SIGNED_HEADERS: &str =
     "accept;content-type;host;x-amz-date;x-amz-security-token;x-kubelet-attestation";
-/// The service in the scope of the signature.
+/// The service in the signature's scope.
 pub const STS_SERVICE: &str = "sts";
 
-/// A session token is some hundred bytes; this is the most that is taken for one.
+/// The maximum length of a session token. AWS issues session tokens of some hundred bytes.
 const MAX_SESSION_TOKEN_LEN: usize = 4 * 1024;
-/// Longer than any region's name.
+/// The maximum length of a region name. It is longer than any existing name.
 const MAX_REGION_LEN: usize = 32;
 
-/// The evidence.
+/// The evidence of an AWS instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AwsEvidence {
-    /// The format, and the cluster that it is for.
+    /// The version, and the cluster that the evidence is for.
     #[serde(flatten)]
     pub header: Header,
-    /// The CMS message of the instance metadata's `rsa2048`, in base64 with its line ends, as it
-    /// came.
+    /// The CMS message from `rsa2048` of the instance metadata: base64 with its original line ends.
     pub rsa2048: String,
-    /// The signed call.
+    /// The signed STS call.
     pub sts: Proof,
 }
 
-/// A signature over the one request to STS, and what it takes to rebuild the rest.
+/// A signature over the fixed STS request, with the fields that rebuild the request.
 ///
-/// Every field has its form: none can carry a header, a host or a path. `Debug` shows no credential; the serialization
-/// has the session token, for STS.
+/// Each field has a checked form, so it cannot contain a header, a host or a path. `Debug` does not show credentials.
+/// The serialization contains the session token, which STS requires.
 #[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq, Serialize)]
 pub struct Proof(ProofFields);
 
-/// The fields of a proof, in whatever form.
+/// The fields of a proof, before their forms are checked.
 #[derive(derive_more::Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[debug("ProofFields({region}, {amz_date})")]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -60,7 +59,7 @@ pub struct ProofFields {
     pub region: String,
     /// The access key ID of the instance's temporary credentials.
     pub access_key_id: String,
-    /// The session token: for the request to STS and for nothing else.
+    /// The session token, used only for the STS request.
     pub session_token: String,
     /// The time of the signature: `YYYYMMDDTHHMMSSZ`.
     pub amz_date: String,
@@ -69,11 +68,11 @@ pub struct ProofFields {
 }
 
 impl Proof {
-    /// A proof of these fields.
+    /// Creates a proof from these fields.
     ///
     /// # Errors
     ///
-    /// A field does not have the form that AWS gives it.
+    /// Returns an error if a field does not have the form that AWS uses.
     pub fn new(fields: ProofFields) -> Result<Self, InvalidField> {
         let checks = [
             (is_region(&fields.region), "sts.region is no region's name"),
@@ -111,11 +110,11 @@ struct RawEvidence {
 }
 
 impl AwsEvidence {
-    /// Reads evidence that has these fields, each once, and no others.
+    /// Parses evidence that has exactly these fields, each once.
     ///
     /// # Errors
     ///
-    /// It is too large, other JSON, or a field does not have its form.
+    /// Returns an error if the evidence is too large, is not this JSON object, or has a malformed field.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
         let raw: RawEvidence = from_json(evidence)?;
         let sts = Proof::new(raw.sts)?;
@@ -126,13 +125,13 @@ impl AwsEvidence {
         })
     }
 
-    /// The bytes that a request carries.
+    /// The evidence in the encoding that a request contains.
     pub fn to_json(&self) -> Vec<u8> {
         to_json(self)
     }
 }
 
-/// Whether this has the form of a region's name, `eu-west-1`: safe in a host name.
+/// Whether the text has the form of a region name, such as `eu-west-1`. A text of this form is safe in a host name.
 pub fn is_region(region: &str) -> bool {
     let mut parts = region.split('-');
     let letters = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());

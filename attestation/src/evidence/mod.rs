@@ -1,7 +1,7 @@
-//! Evidence: what a machine sends to prove what it is.
+//! Evidence: the data that identifies a machine.
 //!
-//! UTF-8 JSON. Every provider's evidence begins with the fields of [`Header`]; the provider's own
-//! module reads the rest, strictly, once the version is known.
+//! Evidence is UTF-8 JSON. The evidence of every provider begins with the fields of [`Header`]. The provider's own
+//! module parses the rest strictly, after the version is known.
 
 use std::borrow::Cow;
 
@@ -14,17 +14,17 @@ use crate::version::EvidenceVersion;
 pub mod aws;
 pub mod tpm;
 
-/// The most evidence a request may carry, in bytes.
+/// The maximum size of evidence in a request, in bytes.
 pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
 
-/// Evidence that cannot be read.
+/// Evidence that cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEvidence {
-    /// More than [`MAX_EVIDENCE_LEN`].
+    /// The evidence exceeds [`MAX_EVIDENCE_LEN`].
     #[error("the evidence has {0} bytes; at most {MAX_EVIDENCE_LEN} are read")]
     TooLarge(usize),
-    /// Not the JSON that this version has.
+    /// The evidence is not the JSON object of this version.
     #[error("the evidence is not the JSON object of its version")]
     Json(#[source] serde_json::Error),
     /// A field is malformed.
@@ -32,7 +32,7 @@ pub enum InvalidEvidence {
     Field(#[from] InvalidField),
 }
 
-/// A malformed field of evidence, by its rule. It repeats nothing of the field's value.
+/// A malformed field of evidence, described by the violated rule. The error does not contain the field's value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidField(Cow<'static, str>);
@@ -43,8 +43,7 @@ impl InvalidField {
     }
 }
 
-/// Reads only the version, so that evidence of another version can be refused by its version and
-/// not by its fields.
+/// Parses only the version. So the error for an unknown version names the version, not its fields.
 pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
     #[derive(Deserialize)]
     struct Versioned<'a> {
@@ -60,10 +59,10 @@ fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
     EvidenceVersion::parse(name).map_err(|_| InvalidField::new("the evidence names no version"))
 }
 
-/// The members of every provider's evidence, and the only ones of `null`'s.
+/// The fields that every provider's evidence has. Evidence of `null` has only these fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Header {
-    /// The format.
+    /// The version of the format.
     pub version: EvidenceVersion,
     /// The cluster that the evidence is for.
     pub audience: Audience,
@@ -77,7 +76,7 @@ struct RawHeader {
 }
 
 impl Header {
-    /// Reads evidence that has these fields and no others.
+    /// Parses evidence that has exactly these fields.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
         let raw: RawHeader = from_json(evidence)?;
         Self::of(&raw.version, &raw.audience)
@@ -91,7 +90,7 @@ impl Header {
         })
     }
 
-    /// The evidence that has only these fields.
+    /// The evidence that has only these fields, in the encoding that a request contains.
     pub fn to_json(&self) -> Vec<u8> {
         to_json(self)
     }

@@ -1,14 +1,13 @@
-//! Evidence of a machine with a TPM 2.0: a key of this TPM that can sign nothing but what the TPM
-//! itself says, and a quote by that key over the key binding.
+//! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. The key
+//! can sign only the TPM's own statements.
 //!
-//! It takes two requests with one key, because a request can be answered once. The first
-//! ([`Enrolment`]) names the keys; it fails, and brings a [`Challenge`] that only the TPM with the
-//! machine's endorsement key can open. The second ([`Response`]) brings the quote, whose key binding
-//! covers what was in the challenge. That itself never travels: everything in a request can be read
-//! by every holder of a bootstrap token.
+//! It requires two requests with the same key, because a request can be answered only once. The first request
+//! ([`Enrolment`]) names the keys. It fails, and returns a [`Challenge`] that only the TPM with the machine's
+//! endorsement key can open. The second request ([`Response`]) contains the quote. Its key binding covers the secret in
+//! the challenge. No request contains the secret, because anyone who has a bootstrap token can read every request.
 //!
-//! The TPM's own structures stay bytes here, in the encoding of "TPM 2.0 Library, Part 2:
-//! Structures"; who made them or verifies them knows their insides.
+//! This module keeps the TPM's structures as bytes, in the encoding of "TPM 2.0 Library, Part 2: Structures". Only
+//! their creator and their verifier parse them.
 
 use base64::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -22,85 +21,85 @@ mod registers;
 pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, InvalidChallenge};
 pub use registers::{Bank, MAX_REGISTER, Registers};
 
-/// The annotation of a request that says, in lower-case hexadecimal, the SHA-256 of the public key
-/// (SPKI) of the endorsement key that the machine has. The controller writes it, for people to read.
-/// It is the proposal's `cluster-x-k8s-io/tpm-endorsement-key`, under a domain.
+/// The annotation of a request with the SHA-256 of the public key (SPKI) of the machine's endorsement key, in
+/// lower-case hexadecimal. The controller writes it, for operators. It is the proposal's
+/// `cluster-x-k8s-io/tpm-endorsement-key`, under a domain.
 pub const ENDORSEMENT_KEY_ANNOTATION: &str = "cluster.x-k8s.io/tpm-endorsement-key";
 
-/// The most bytes of one structure of a TPM that are taken. The largest that TPMs make of these, a
-/// quote with a name of SHA-512 or a public area of RSA-4096, have some six hundred.
+/// The maximum size of one TPM structure, in bytes. The largest of these structures have about 600 bytes: a quote with
+/// a SHA-512 name, and a public area of RSA-4096.
 pub const MAX_STRUCTURE_LEN: usize = 2 * 1024;
 
-/// The most bytes of a certificate of an endorsement key that are taken.
+/// The maximum size of an endorsement key certificate, in bytes.
 pub const MAX_CERTIFICATE_LEN: usize = 8 * 1024;
 
-/// The most certificates of authorities that are taken beside an endorsement key's. Intel's TPMs of
-/// the 11th generation and later have three or four.
+/// The maximum number of intermediate certificates for an endorsement key certificate. Intel TPMs of the 11th
+/// generation and later have three or four.
 pub const MAX_INTERMEDIATES: usize = 5;
 
-/// The most bytes of those certificates together: with the largest of everything else, evidence
+/// The maximum total size of the intermediate certificates, in bytes. With all other fields at their maximum, evidence
 /// stays below [`MAX_EVIDENCE_LEN`](super::MAX_EVIDENCE_LEN).
 pub const MAX_INTERMEDIATES_LEN: usize = 10 * 1024;
 
-/// The phase of the first request, and of the second.
+/// The phases of the first and of the second request.
 const ENROL: &str = "enrol";
 const RESPOND: &str = "respond";
 
-/// The evidence.
+/// The evidence of a machine with a TPM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TpmEvidence {
-    /// Of the first request.
+    /// The first request.
     Enrol(Enrolment),
-    /// Of the second.
+    /// The second request.
     Respond(Response),
 }
 
-/// The public areas of two keys of one TPM, as it gave them.
+/// The public areas of two keys of one TPM, as the TPM returned them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAreas {
-    /// `TPMT_PUBLIC` of the endorsement key: which one the machine has, never that it is trusted.
+    /// `TPMT_PUBLIC` of the endorsement key. It identifies the machine's key, and does not make it trusted.
     pub endorsement: Vec<u8>,
     /// `TPMT_PUBLIC` of the attestation key.
     pub attestation: Vec<u8>,
 }
 
-/// The keys of a machine: asks for a challenge.
+/// The keys of a machine that requests a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrolment {
-    /// The format, and the cluster that it is for.
+    /// The version, and the cluster that the evidence is for.
     pub header: Header,
-    /// DER of the endorsement key's certificate, where the TPM has one.
+    /// DER of the endorsement key certificate, if the TPM has one.
     pub certificate: Option<Vec<u8>>,
-    /// DER of the authorities' certificates between that one and the vendor's root, in any order;
-    /// only from version `v2` on, and only beside a certificate.
+    /// DER of the intermediate certificates between the endorsement key certificate and the vendor's root, in any
+    /// order. They require version `v2` or later, and an endorsement key certificate.
     pub intermediates: Vec<Vec<u8>>,
     /// The keys.
     pub keys: PublicAreas,
 }
 
-/// A machine's answer to a challenge.
+/// A machine's response to a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// The format, and the cluster that it is for.
+    /// The version, and the cluster that the evidence is for.
     pub header: Header,
-    /// The challenge.
+    /// The ID of the challenge.
     pub id: ChallengeId,
-    /// Its end, as in the challenge.
+    /// The expiry of the challenge, unchanged.
     pub expiry: Expiry,
     /// The keys.
     pub keys: PublicAreas,
-    /// The TPM's statement.
+    /// The quote, with the key binding.
     pub quote: Quote,
 }
 
-/// A TPM's statement of itself, for one request.
+/// A TPM quote for one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
     /// `TPMS_ATTEST`.
     pub attest: Vec<u8>,
-    /// `TPMT_SIGNATURE` of it, by the attestation key.
+    /// `TPMT_SIGNATURE` of `attest` by the attestation key.
     pub signature: Vec<u8>,
-    /// The registers that it is over.
+    /// The registers that the quote covers.
     pub registers: Registers,
 }
 
@@ -150,7 +149,7 @@ impl RawBanks {
         }
     }
 
-    /// The registers of the one bank that is there.
+    /// The registers, which must have exactly one bank.
     fn registers(self) -> Result<Registers, InvalidField> {
         let (registers, bank) = match (self.sha256, self.sha384) {
             (Some(registers), None) => (Some(registers), Bank::Sha256),
@@ -164,11 +163,11 @@ impl RawBanks {
 }
 
 impl TpmEvidence {
-    /// Reads evidence that has the fields of its phase, each once, and no others.
+    /// Parses evidence that has exactly the fields of its phase, each once.
     ///
     /// # Errors
     ///
-    /// It is too large, other JSON, or a field does not have its form.
+    /// Returns an error if the evidence is too large, is not this JSON object, or has a malformed field.
     pub fn parse(evidence: &[u8]) -> Result<Self, InvalidEvidence> {
         let raw: RawEvidence = from_json(evidence)?;
         let header = Header::of(&raw.version, &raw.audience)?;
@@ -214,7 +213,7 @@ impl TpmEvidence {
         }
     }
 
-    /// The bytes that a request carries.
+    /// The evidence in the encoding that a request contains.
     pub fn to_json(&self) -> Vec<u8> {
         let base64 = |bytes: &Vec<u8>| BASE64_STANDARD.encode(bytes);
         let of_phase = |phase: &str, header: &Header, keys: &PublicAreas| RawEvidence {

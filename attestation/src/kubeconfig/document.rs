@@ -1,4 +1,4 @@
-//! The document, as far as it is used.
+//! The parsed document, with only the fields that are used.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use super::login::{Exec, Login, User};
 use super::source::{content, filled, secret};
 use crate::secret::Secret;
 
-/// The most entries of a tenant's list. Cluster API writes one of each.
+/// The maximum number of entries in a tenant's list. Cluster API writes one entry in each list.
 const MAX_TENANT_ENTRIES: usize = 8;
 
-/// The most nested lists and maps of a tenant. A kubeconfig has five, and an extension more.
+/// The maximum nesting of a tenant's lists and maps. A kubeconfig has five levels, and an extension can have more.
 const MAX_TENANT_DEPTH: usize = 16;
 
-/// The most events of the YAML parser on a tenant's text. Cluster API's kubeconfig has some fifty.
+/// The maximum number of YAML parser events for a tenant's text. Cluster API's kubeconfig has about 50.
 const MAX_TENANT_EVENTS: usize = 2048;
 
 /// A kubeconfig. Only its current context is used.
@@ -56,21 +56,21 @@ struct Context {
     user: Option<String>,
 }
 
-/// A cluster of a kubeconfig, not checked yet.
+/// A cluster in a kubeconfig, before it is checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Cluster {
     /// The API server's URL.
     pub server: Option<String>,
-    /// The expected name in the server's certificate, if it is not the URL's host.
+    /// The expected name in the server's certificate, if it differs from the URL's host.
     pub tls_server_name: Option<String>,
-    /// Whether the server is not verified.
+    /// Whether the client skips the verification of the server.
     pub insecure_skip_tls_verify: Option<bool>,
-    /// The file of the CA certificates.
+    /// The path of the file with the CA certificates.
     pub certificate_authority: Option<String>,
-    /// The CA certificates: base64 of PEM.
+    /// The CA certificates, as base64 of PEM.
     pub certificate_authority_data: Option<String>,
-    /// The proxy's URL. It may contain a password.
+    /// The proxy's URL, which can contain a password.
     #[serde(default, deserialize_with = "secret")]
     pub proxy_url: Option<Secret<String>>,
 }
@@ -78,8 +78,8 @@ pub struct Cluster {
 impl Kubeconfig {
     /// Parses the text. Errors name `document`.
     ///
-    /// Under [`Policy::Tenant`] every cluster and user is checked here, not only those of the
-    /// current context.
+    /// With [`Policy::Tenant`], this checks every cluster and user. With [`Policy::Machine`],
+    /// [`endpoint`](Self::endpoint) and [`login`](Self::login) check only the entries of the current context.
     pub fn parse(document: &str, text: &[u8], policy: Policy) -> Result<Self, InvalidKubeconfig> {
         let refuse = |why| InvalidKubeconfig::at(document, why);
         if text.len() > policy.max_len() {
@@ -102,7 +102,7 @@ impl Kubeconfig {
         Ok(kubeconfig)
     }
 
-    /// The cluster of the current context. `read` reads the file of the CA.
+    /// Returns the cluster of the current context. `read` reads the CA file.
     pub fn endpoint<E: From<InvalidKubeconfig>>(
         &self,
         read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
@@ -112,7 +112,7 @@ impl Kubeconfig {
         cluster.endpoint(self.policy, &place, read)
     }
 
-    /// The login of the current context's user. `read` reads the files that the user names.
+    /// Returns the login of the current context's user. `read` reads the files that the user names.
     pub fn login<E: From<InvalidKubeconfig>>(
         &self,
         read: impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, E>,
@@ -121,7 +121,7 @@ impl Kubeconfig {
         user.login(self.policy, &place, read)
     }
 
-    /// The exec plugin of the current context's user. `None` if the user has no plugin.
+    /// Returns the exec plugin of the current context's user. `None` if the user has no plugin.
     pub fn exec(&self) -> Result<Option<&Exec>, InvalidKubeconfig> {
         Ok(self.user()?.0.exec.as_ref())
     }
@@ -144,7 +144,7 @@ impl Kubeconfig {
         Ok(self.find("context", contexts, Some(name))?.0)
     }
 
-    /// The entry of this name, and its place for errors.
+    /// Returns the entry with this name, and its place for errors.
     fn find<'a, T>(
         &self,
         kind: &str,
@@ -161,7 +161,7 @@ impl Kubeconfig {
         }
     }
 
-    /// Names are unique, as in client-go. A tenant's list is short, and no entry of it is refused.
+    /// Checks that names are unique, as in client-go. For a tenant, also checks the length of the list and each entry.
     fn check_entries<T>(
         &self,
         kind: &str,
@@ -199,14 +199,14 @@ impl Kubeconfig {
 
 impl Contents {
     fn parse(document: &str, text: &str, policy: Policy) -> Result<Self, InvalidKubeconfig> {
-        // A snippet of the text in an error could contain a credential.
+        // A snippet of the text in an error can contain a credential.
         let mut options = serde_saphyr::options! { with_snippet: false };
         if policy == Policy::Tenant {
             options.merge_keys = MergeKeyPolicy::Error;
             if let Some(budget) = &mut options.budget {
                 budget.max_events = MAX_TENANT_EVENTS;
                 budget.max_depth = MAX_TENANT_DEPTH;
-                // No tool writes them, and they multiply.
+                // No tool writes aliases and anchors, and their expansion multiplies the size.
                 budget.max_aliases = 0;
                 budget.max_anchors = 0;
             }
@@ -215,7 +215,7 @@ impl Contents {
         let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
             Self::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
         });
-        // The error's words may repeat a value, so only its place is told.
+        // The error's message can contain a value, so only its place is reported.
         parsed.map_err(|error| {
             let place = match error.location() {
                 Some(at) => format!("{document}: line {}, column {}", at.line(), at.column()),
@@ -225,7 +225,7 @@ impl Contents {
                 Policy::Machine => {
                     InvalidKubeconfig::new(&place, &track.path().to_string(), Refused::Syntax)
                 }
-                // The path of an unknown field is the tenant's text too.
+                // The path of an unknown field also consists of the tenant's text.
                 Policy::Tenant => InvalidKubeconfig::at(place, Refused::Syntax),
             }
         })
@@ -233,7 +233,7 @@ impl Contents {
 }
 
 impl Cluster {
-    /// Checks the cluster. Errors name `place`. `read` reads the file of the CA.
+    /// Checks the cluster. Errors name `place`. `read` reads the CA file.
     pub fn endpoint<E: From<InvalidKubeconfig>>(
         &self,
         policy: Policy,
@@ -261,7 +261,7 @@ impl Cluster {
         Ok(ClusterEndpoint::check(fields, policy, place, field)?)
     }
 
-    /// The first field that makes this cluster unusable.
+    /// Returns the first field that makes this cluster unusable.
     fn refused(&self, policy: Policy) -> Option<(&'static str, Refused)> {
         let is_tenant = policy == Policy::Tenant;
         let skips = self.insecure_skip_tls_verify == Some(true);

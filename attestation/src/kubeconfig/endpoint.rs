@@ -13,14 +13,14 @@ use crate::ensure;
 use crate::names::Audience;
 use crate::secret::Secret;
 
-/// The most CA certificates of a tenant. A CA that is replaced has two for a while, each of which may
-/// have a chain.
+/// The maximum number of CA certificates of a tenant. During a CA rotation there are two CAs, and each can have a
+/// chain.
 const MAX_TENANT_CERTIFICATES: usize = 16;
 
-/// The fields of an endpoint, not checked yet. The node's store keeps an endpoint in this form.
+/// The fields of an endpoint, before they are checked. The node's state directory contains an endpoint in this form.
 ///
-/// Unknown fields are those of a later release, and are ignored. `Debug` omits the proxy: its URL
-/// may contain a password.
+/// Unknown fields are ignored, because a later release can have more fields. `Debug` omits the proxy, whose URL can
+/// contain a password.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[debug("EndpointFields({server:?}, {tls_server_name:?})")]
 #[serde(rename_all = "camelCase")]
@@ -29,7 +29,7 @@ pub struct EndpointFields {
     pub server: String,
     /// The cluster's CA certificates in PEM.
     pub ca_pem: String,
-    /// The expected name in the server's certificate, if it is not the URL's host.
+    /// The expected name in the server's certificate, if it differs from the URL's host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_server_name: Option<String>,
     /// The proxy's URL.
@@ -41,8 +41,7 @@ pub struct EndpointFields {
 ///
 /// # Guarantees
 ///
-/// The server is on https. Its certificate is verified against the cluster's CA alone, which has at
-/// least one certificate.
+/// The server uses https. Its certificate is verified only with the cluster's CA, which has at least one certificate.
 #[derive(Debug)]
 pub struct ClusterEndpoint {
     server: Url,
@@ -53,7 +52,7 @@ pub struct ClusterEndpoint {
 }
 
 impl ClusterEndpoint {
-    /// An endpoint of this machine from stored fields. Errors name `document`.
+    /// Creates an endpoint of this machine from stored fields. Errors name `document`.
     pub fn from_fields(fields: EndpointFields, document: &str) -> Result<Self, InvalidKubeconfig> {
         Self::check(fields, Policy::Machine, document, "caPem")
     }
@@ -89,7 +88,7 @@ impl ClusterEndpoint {
         })
     }
 
-    /// The fields of the endpoint, to be stored.
+    /// The fields of the endpoint in the stored form.
     pub fn to_fields(&self) -> EndpointFields {
         EndpointFields {
             server: self.server().to_owned(),
@@ -99,18 +98,18 @@ impl ClusterEndpoint {
         }
     }
 
-    /// Whether both are of one cluster. Another server without a common CA certificate is another
-    /// cluster, and not the same one at another address.
+    /// Whether both endpoints belong to the same cluster. Two endpoints with different servers and without a common CA
+    /// certificate belong to different clusters.
     pub fn is_of_same_cluster(&self, other: &Self) -> bool {
         self.server() == other.server() || self.has_ca_of(other)
     }
 
-    /// Whether both have a CA certificate in common.
+    /// Whether both endpoints have a common CA certificate.
     pub fn has_ca_of(&self, other: &Self) -> bool {
         self.ca().iter().any(|ca| other.ca().contains(ca))
     }
 
-    /// The API server's URL, without a slash at its end.
+    /// The API server's URL, without a trailing slash.
     pub fn server(&self) -> &str {
         self.server.as_str().trim_end_matches('/')
     }
@@ -120,7 +119,7 @@ impl ClusterEndpoint {
         &self.server
     }
 
-    /// The API server's address, if its URL has one in the place of a name.
+    /// The API server's address, if the URL contains an address instead of a name.
     pub fn address(&self) -> Option<IpAddr> {
         match self.server.host()? {
             Host::Domain(_) => None,
@@ -129,7 +128,7 @@ impl ClusterEndpoint {
         }
     }
 
-    /// The cluster's CA certificates in DER, at least one.
+    /// The cluster's CA certificates in DER. There is at least one.
     pub fn ca(&self) -> &[CertificateDer<'static>] {
         &self.ca
     }
@@ -139,14 +138,14 @@ impl ClusterEndpoint {
         &self.ca_pem
     }
 
-    /// The audience of evidence for this cluster, unless the settings set one. It depends on the
-    /// first CA certificate.
+    /// The default audience of evidence for this cluster, derived from the first CA certificate. A setting can replace
+    /// it.
     pub fn audience(&self) -> Audience {
         let first = self.ca.first();
         Audience::of_ca(first.map(CertificateDer::as_ref).unwrap_or_default())
     }
 
-    /// The expected name in the server's certificate, if it is not the URL's host.
+    /// The expected name in the server's certificate, if it differs from the URL's host.
     pub fn tls_server_name(&self) -> Option<&str> {
         self.tls_server_name.as_deref()
     }
@@ -157,11 +156,11 @@ impl ClusterEndpoint {
     }
 }
 
-/// A URL of host, port and path. The URL's parser drops an empty user in silence, so no '@' is
-/// accepted.
+/// Parses a URL with host, port and path. The URL parser silently drops an empty user, so the function rejects every
+/// '@'.
 fn server(text: &str) -> Result<Url, Refused> {
     ensure!(!text.is_empty(), Refused::Missing);
-    // client-go speaks plain HTTP with a bare host.
+    // client-go uses plain HTTP for a host without a scheme.
     let url = Url::parse(text).map_err(|_| Refused::NotAUrl)?;
     ensure!(url.scheme() == "https", Refused::NotHttps);
     if text.contains(['@', '?', '#']) || !url.has_host() {
@@ -177,7 +176,7 @@ fn check_server_name(name: &str) -> Result<(), Refused> {
     }
 }
 
-/// The URL of a proxy of this machine.
+/// Parses the URL of a proxy of this machine.
 pub fn proxy_url(text: &str) -> Result<Url, Refused> {
     let url = Url::parse(text).map_err(|_| Refused::NotAProxy)?;
     if !matches!(url.scheme(), "http" | "https" | "socks5" | "socks5h") {
@@ -190,8 +189,8 @@ pub fn proxy_url(text: &str) -> Result<Url, Refused> {
     Ok(url)
 }
 
-/// All certificates in PEM, at least one. On a machine, blocks that cannot be decoded are skipped, as
-/// in Go.
+/// Parses all certificates in PEM. There must be at least one. With [`Policy::Machine`], blocks that cannot be decoded
+/// are skipped, as in Go.
 pub(super) fn certificates(
     pem: &str,
     policy: Policy,

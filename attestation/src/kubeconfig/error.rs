@@ -1,6 +1,6 @@
-//! Errors of kubeconfigs.
+//! Errors for kubeconfigs.
 
-/// A kubeconfig, or a field of it, is refused. The error never contains credentials.
+/// A rejected kubeconfig, or a rejected field of it. The error never contains credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct InvalidKubeconfig {
@@ -11,35 +11,34 @@ pub struct InvalidKubeconfig {
 }
 
 impl InvalidKubeconfig {
-    /// Refuses what is at `place`.
+    /// Rejects the object at `place`.
     pub(super) fn at(place: impl Into<String>, why: Refused) -> Self {
         let place = place.into();
         Self { place, why }
     }
 
-    /// Refuses a field of what is at `place`.
+    /// Rejects a field of the object at `place`.
     pub fn new(place: &str, field: &str, why: Refused) -> Self {
         Self::at(format!("{place}: {field}"), why)
     }
 }
 
-/// Why a kubeconfig or a field is refused.
+/// The reason why a kubeconfig or a field is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The text exceeds this limit.
+    /// The text exceeds this number of bytes.
     #[error("it is longer than {0} bytes")]
     TooLong(usize),
-    /// The bytes are not text.
+    /// The bytes are not UTF-8.
     #[error("it is not UTF-8")]
     NotUtf8,
-    /// It is not YAML, a field has another type, or a tenant's text has anchors or is nested too
-    /// deep.
+    /// The text is not YAML, a field has an unexpected type, or a tenant's text has anchors or is nested too deeply.
     #[error("it is not a kubeconfig")]
     Syntax,
-    /// It says that it is something else.
+    /// The document declares a different `apiVersion` or `kind`.
     #[error("it is not of apiVersion v1 and kind Config")]
     WrongType,
-    /// A list exceeds this limit.
+    /// A list exceeds this number of entries.
     #[error("there are more than {0}")]
     TooMany(usize),
     /// Two entries have the same name, so the choice is ambiguous.
@@ -56,7 +55,7 @@ pub enum Refused {
     /// The CA is missing.
     #[error("the cluster's CA is missing; the machine's own list of CAs is not used")]
     NoCa,
-    /// The CA is no list of certificates.
+    /// The CA is not a list of certificates.
     #[error("it is not a list of certificates in PEM")]
     NotCertificates,
     /// The key is invalid.
@@ -65,19 +64,19 @@ pub enum Refused {
     /// The base64 is invalid.
     #[error("it is not base64")]
     NotBase64,
-    /// The server is not on https.
+    /// The URL of the server does not use https.
     #[error("only https is spoken with an API server")]
     NotHttps,
     /// The URL is invalid, or has a user, a query or a fragment.
     #[error("it is not the URL of a server (want https://HOST[:PORT][/PATH])")]
     NotAUrl,
-    /// No certificate can have this name.
+    /// The text is not valid as the name of a server.
     #[error("it is not the name of a server")]
     NotAServerName,
-    /// A proxy is set, and none is accepted.
+    /// A proxy is set, and the policy does not accept one.
     #[error("a proxy is not accepted")]
     Proxy,
-    /// The proxy has another scheme.
+    /// The proxy has an unsupported scheme.
     #[error("only http, https and socks5 proxies are supported")]
     ProxyScheme,
     /// The proxy's URL is invalid.
@@ -86,19 +85,19 @@ pub enum Refused {
          characters of user and password percent-encoded)"
     )]
     NotAProxy,
-    /// A file is named, and none is read.
+    /// A file is named, and the policy does not accept files.
     #[error("a file is not accepted; give its content inline")]
     File,
     /// The user's credential comes from another program.
     #[error("no other program is run for a credential")]
     Exec,
-    /// The user's credential comes from a plugin of the old kind.
+    /// The user's credential comes from a plugin of the old kind (`auth-provider`).
     #[error("auth-provider plugins are not supported")]
     AuthProvider,
     /// The user has a user name or a password.
     #[error("API servers have not accepted passwords since Kubernetes 1.19")]
     Password,
-    /// The user impersonates another one.
+    /// The user impersonates another user.
     #[error("impersonation is not accepted")]
     Impersonation,
     /// The user has no credential.
@@ -107,10 +106,10 @@ pub enum Refused {
     /// The user has both a client certificate and a token.
     #[error("there is a client certificate too")]
     TwoCredentials,
-    /// Half of the credential is missing.
+    /// Either the client certificate or its key is missing.
     #[error("it is missing, and its other half is there")]
     Half,
-    /// The token does not fit into a header.
+    /// The token contains characters that are not valid in a header.
     #[error("it is not a token: printable ASCII without spaces")]
     NotAToken,
 }

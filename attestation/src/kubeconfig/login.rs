@@ -31,7 +31,7 @@ pub enum Login {
 /// The client certificate and key for TLS.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Parses the client certificate and key for TLS. An error names the invalid one.
+/// Parses the client certificate and key for TLS. The error names the invalid one.
 pub fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,
@@ -68,14 +68,14 @@ pub(super) struct User {
     as_user_extra: Option<Given>,
 }
 
-/// A field that makes the user unusable. Its content is not kept.
+/// A field that makes the user unusable. Its content is not stored.
 #[derive(Debug, Clone, Copy)]
 struct Given {
     is_empty: bool,
 }
 
 impl Given {
-    /// Whether the field counts. client-go ignores empty ones; a tenant's count.
+    /// Whether the field counts. client-go ignores empty fields. For a tenant, empty fields count too.
     fn counts(field: Option<Self>, policy: Policy) -> bool {
         field.is_some_and(|it| !it.is_empty || policy == Policy::Tenant)
     }
@@ -138,7 +138,7 @@ impl<'de> Visitor<'de> for GivenVisitor {
     }
 }
 
-/// The exec plugin of a user, as it is written.
+/// The exec plugin of a user, unchanged from the kubeconfig.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Exec {
@@ -146,14 +146,14 @@ pub struct Exec {
     pub command: Option<String>,
     /// The version of client-go's exec credential API.
     pub api_version: Option<String>,
-    /// Whether the program may use standard input.
+    /// The mode in which the program uses standard input.
     pub interactive_mode: Option<String>,
-    /// Whether the program gets the cluster.
+    /// Whether the program receives the cluster information.
     pub provide_cluster_info: Option<bool>,
 }
 
 impl User {
-    /// The first field that makes this user unusable.
+    /// Returns the first field that makes this user unusable.
     pub(super) fn refused(&self, policy: Policy) -> Option<(&'static str, Refused)> {
         use Refused::{AuthProvider, Exec, File, Impersonation, Password, TwoCredentials};
         let is_tenant = policy == Policy::Tenant;
@@ -181,7 +181,7 @@ impl User {
         .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
     }
 
-    /// Whether the user has a token or a certificate. client-go uses those in the place of a plugin.
+    /// Whether the user has a token or a certificate. client-go prefers them to an exec plugin.
     pub(super) fn has_credential(&self) -> bool {
         let sources = [
             &self.token_file,
@@ -194,8 +194,8 @@ impl User {
                 .any(|it| filled(it.as_deref()).is_some())
     }
 
-    /// The login. `read` reads the files that the user names. A client certificate wins over a
-    /// token, as in an API server that gets both.
+    /// Returns the login. `read` reads the files that the user names. A client certificate takes precedence over a
+    /// token, as in an API server that receives both.
     pub(super) fn login<E: From<InvalidKubeconfig>>(
         &self,
         policy: Policy,
@@ -217,7 +217,7 @@ impl User {
         let key = content(field, file, from, Refused::NotAKey, &read)?;
         match (chain, key) {
             (Some(chain_pem), Some(mut key_pem)) => {
-                // The kubelet keeps both in one file, so the key is left out here.
+                // The kubelet keeps both in one file, so the key is removed from the chain.
                 let chain_pem = certificates_of(&chain_pem);
                 let key_pem = Secret::new(std::mem::take(&mut *key_pem));
                 identity(&chain_pem, &key_pem, policy).map_err(refuse)?;
@@ -229,7 +229,7 @@ impl User {
         }
     }
 
-    /// The file wins over the token. As in client-go, an unreadable file gives way to the token.
+    /// The file takes precedence over the token. As in client-go, the token is used if the file cannot be read.
     fn token<E: From<InvalidKubeconfig>>(
         &self,
         place: &str,
@@ -251,7 +251,7 @@ impl User {
     }
 }
 
-/// A token that fits into a header, without the line end of a file.
+/// Parses a token that is valid in a header. The line end of a file is removed.
 fn token(text: &str) -> Result<Secret<String>, Refused> {
     let token = text.trim();
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -261,7 +261,7 @@ fn token(text: &str) -> Result<Secret<String>, Refused> {
     }
 }
 
-/// The certificates of a PEM file, without its other blocks.
+/// The certificates in a PEM file, without its other blocks.
 fn certificates_of(pem: &str) -> String {
     const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";

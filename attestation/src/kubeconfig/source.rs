@@ -1,4 +1,4 @@
-//! Content that is in the kubeconfig itself, or in a file that it names.
+//! Content in the kubeconfig itself, or in a file that it names.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -17,12 +17,12 @@ const AS_IN_GO: GeneralPurpose = GeneralPurpose::new(
     PAD.with_decode_allow_trailing_bits(true),
 );
 
-/// Reads no file: for clusters and users that may not name one.
+/// A `read` function that rejects every file: for clusters and users that are not allowed to name files.
 pub fn no_files(_file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     Err(InvalidKubeconfig::at("a file", Refused::File))
 }
 
-/// Text that is not shown; `None` if it is empty.
+/// Deserializes a secret text. `None` if it is empty.
 pub(super) fn secret<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Secret<String>>, D::Error> {
@@ -34,8 +34,8 @@ pub(super) fn filled(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-/// The content of the field, or else of `file`. As in client-go, the kubeconfig itself wins. A
-/// tenant's content that is not UTF-8 is refused with `otherwise`.
+/// Returns the content of the field, or else of `file`. As in client-go, the field takes precedence. With
+/// [`Policy::Tenant`], content that is not UTF-8 is rejected with `otherwise`.
 pub(super) fn content<E: From<InvalidKubeconfig>>(
     (field, data): (&str, Option<&str>),
     file: Option<&str>,
@@ -55,7 +55,7 @@ pub(super) fn content<E: From<InvalidKubeconfig>>(
     Ok(Some(text(&bytes)))
 }
 
-/// The bytes of a field. On a machine, line breaks are ignored, as in Go.
+/// Decodes a field. With [`Policy::Machine`], line breaks are ignored, as in Go.
 fn decode(data: &str, policy: Policy) -> Option<Zeroizing<Vec<u8>>> {
     let bytes = match policy {
         Policy::Tenant => STANDARD.decode(data),
@@ -67,7 +67,7 @@ fn decode(data: &str, policy: Policy) -> Option<Zeroizing<Vec<u8>>> {
     bytes.ok().map(Zeroizing::new)
 }
 
-/// The text. Only comments around PEM blocks can have another encoding, and they do not matter.
+/// Converts to text. Only comments around PEM blocks can have a different encoding, and they are not used.
 fn text(bytes: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())
 }

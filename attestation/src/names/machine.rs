@@ -5,37 +5,38 @@ use sha2::{Digest, Sha256};
 
 use crate::text::{as_text, parsed_from_text};
 
-/// The prefix of the user names of nodes.
+/// The prefix of node user names.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
-/// The group of all nodes, and the organization of a node's certificate.
+/// The group of all nodes, and the organization in a node certificate.
 pub const NODES_GROUP: &str = "system:nodes";
 
-/// The longest DNS-1123 subdomain (RFC 1123 by way of Kubernetes' name validation).
+/// The maximum length of a DNS-1123 subdomain, as Kubernetes validates names.
 const MAX_NODE_NAME_LEN: usize = 253;
 
-/// Longer than any provider ID of a known cloud; a limit, so that claims stay small.
+/// The maximum length of a provider ID, which keeps claims small. It is longer than the provider IDs of all known
+/// clouds.
 const MAX_PROVIDER_ID_LEN: usize = 512;
 
-/// Long enough for a digest with a prefix or a URL.
+/// The maximum length of an audience: long enough for a digest with a prefix, or a URL.
 const MAX_AUDIENCE_LEN: usize = 256;
 
-/// Text that is not the name it should be.
+/// A text that is not a valid name of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidName {
-    /// Not a node's name.
+    /// The text is not a node name.
     #[error(
         "a node name is at most {MAX_NODE_NAME_LEN} lower-case letters, digits, '-' and '.', \
          and each part begins and ends with a letter or digit"
     )]
     NodeName,
-    /// Not a provider ID.
+    /// The text is not a provider ID.
     #[error(
         "a provider ID is <provider>://<path> in at most {MAX_PROVIDER_ID_LEN} printable ASCII characters without spaces"
     )]
     ProviderId,
-    /// Not an audience.
+    /// The text is not an audience.
     #[error("an audience is 1 to {MAX_AUDIENCE_LEN} printable ASCII characters without spaces")]
     Audience,
 }
@@ -45,7 +46,7 @@ pub enum InvalidName {
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Reads a node's name; nothing is trimmed or folded.
+    /// Parses a node name. It does not trim or fold the text.
     pub fn parse(name: &str) -> Result<Self, InvalidName> {
         if is_dns_subdomain(name) {
             Ok(Self(name.to_owned()))
@@ -54,23 +55,23 @@ impl NodeName {
         }
     }
 
-    /// Reads the name out of a node's user name, `system:node:<name>`.
+    /// Parses the name in a node's user name, `system:node:<name>`.
     pub fn from_user_name(user: &str) -> Option<Self> {
         Self::parse(user.strip_prefix(NODE_USER_PREFIX)?).ok()
     }
 
-    /// The node's user name and the common name of its certificate, `system:node:<name>`.
+    /// The node's user name, which is also the common name of its certificate: `system:node:<name>`.
     pub fn user_name(&self) -> String {
         format!("{NODE_USER_PREFIX}{}", self.0)
     }
 }
 
-/// Whether `text` is a DNS subdomain, as the names of most objects (RFC 1123).
+/// Whether `text` is a DNS-1123 subdomain, the form of most object names.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_NODE_NAME_LEN && text.split('.').all(is_dns_label)
 }
 
-/// Whether the text has the characters of a DNS label (RFC 1123); its length is not checked.
+/// Whether the text has the characters of a DNS-1123 label. The length is not checked.
 pub fn is_dns_label(label: &str) -> bool {
     let alphanumeric = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = label.as_bytes();
@@ -79,12 +80,12 @@ pub fn is_dns_label(label: &str) -> bool {
         && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
 }
 
-/// The name that its infrastructure gives a machine, as in `Node.spec.providerID`.
+/// The name that the infrastructure gives to a machine, as in `Node.spec.providerID`.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProviderId(String);
 
 impl ProviderId {
-    /// Reads a provider ID; nothing is trimmed or folded.
+    /// Parses a provider ID. It does not trim or fold the text.
     pub fn parse(id: &str) -> Result<Self, InvalidName> {
         let has_parts = id.split_once("://").is_some_and(|(provider, path)| {
             !provider.is_empty()
@@ -101,12 +102,12 @@ impl ProviderId {
     }
 }
 
-/// The cluster that evidence is meant for.
+/// The cluster that the evidence is for.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Audience(String);
 
 impl Audience {
-    /// Reads an audience; nothing is trimmed or folded.
+    /// Parses an audience. It does not trim or fold the text.
     pub fn parse(audience: &str) -> Result<Self, InvalidName> {
         if audience.is_empty() || audience.len() > MAX_AUDIENCE_LEN || !is_graphic(audience) {
             return Err(InvalidName::Audience);
@@ -114,8 +115,7 @@ impl Audience {
         Ok(Self(audience.to_owned()))
     }
 
-    /// The audience of the cluster whose CA certificate has this DER, used where settings name
-    /// none.
+    /// The default audience of a cluster, derived from the DER of its CA certificate.
     pub fn of_ca(certificate_der: &[u8]) -> Self {
         let digest = Sha256::digest(certificate_der);
         let digest = data_encoding::HEXLOWER.encode(&digest);

@@ -1,49 +1,48 @@
-//! Attestation providers and their signers.
+//! Attestation providers and their signer names.
 
 use std::borrow::Cow;
 
 use crate::text::as_text;
 
-/// The prefix of the names of our client signers; the provider follows.
+/// The prefix of our client signer names. The provider follows.
 ///
-/// The proposal also writes `cluster-x-k8s-io/`, which the API server refuses: a signer's domain
-/// has two labels.
+/// The proposal also writes `cluster-x-k8s-io/`. The API server rejects it, because the domain of a signer name must
+/// have two labels.
 const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
 
-/// The same of every serving signer of ours.
+/// The prefix of our serving signer names.
 pub const SERVING_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kubelet-serving-";
 
-/// The signer of kube-controller-manager for kubelets' client certificates, which a stock kubelet
-/// asks for one.
+/// The signer of kube-controller-manager for kubelet client certificates. A kubelet without the plugin requests it.
 pub const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The signer of kube-controller-manager for kubelets' serving certificates: the only one that a
-/// stock kubelet asks.
+/// The signer of kube-controller-manager for kubelet serving certificates. A kubelet can request no other serving
+/// signer.
 pub const BUILT_IN_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
-/// Keeps signer names and metric labels short.
+/// The maximum length of a provider name. It keeps signer names and metric labels short.
 const MAX_PROVIDER_LEN: usize = 32;
 
 /// The name of an attestation provider.
 #[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Provider(Cow<'static, str>);
 
-/// A provider's name is not one.
+/// An invalid provider name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a provider's name is 1 to {MAX_PROVIDER_LEN} lower-case letters, digits and inner '-'")]
 pub struct InvalidProvider;
 
 impl Provider {
-    /// AWS instance identity.
+    /// The instance identity of AWS.
     pub const AWS: Self = Self(Cow::Borrowed("aws"));
-    /// A quote of a TPM 2.0.
+    /// The quote of a TPM 2.0.
     pub const TPM: Self = Self(Cow::Borrowed("tpm"));
-    /// No evidence, for machines that can prove nothing.
+    /// No evidence, for machines without a source of evidence.
     pub const INSECURE: Self = Self(Cow::Borrowed("insecure"));
-    /// A rubber stamp, for tests.
+    /// No evidence and no checks, for tests.
     pub const NULL: Self = Self(Cow::Borrowed("null"));
 
-    /// Reads a provider's name.
+    /// Parses a provider name.
     pub fn parse(name: &str) -> Result<Self, InvalidProvider> {
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
         let valid = !name.is_empty()
@@ -58,22 +57,22 @@ impl Provider {
         }
     }
 
-    /// The provider whose client signer this is; `None` for every other signer.
+    /// The provider of this client signer. `None` for other signers.
     pub fn of_client_signer(signer_name: &str) -> Option<Self> {
         Self::parse(signer_name.strip_prefix(CLIENT_SIGNER_PREFIX)?).ok()
     }
 
-    /// The signer that a node of this provider asks for its client certificate.
+    /// The signer name that a node with this provider uses for its client certificate.
     pub fn client_signer(&self) -> String {
         format!("{CLIENT_SIGNER_PREFIX}{self}")
     }
 
-    /// The provider whose serving signer this is; `None` for every other signer.
+    /// The provider of this serving signer. `None` for other signers.
     pub fn of_serving_signer(signer_name: &str) -> Option<Self> {
         Self::parse(signer_name.strip_prefix(SERVING_SIGNER_PREFIX)?).ok()
     }
 
-    /// The signer that a node of this provider can ask for its serving certificate.
+    /// The signer name that a node with this provider can use for its serving certificate.
     pub fn serving_signer(&self) -> String {
         format!("{SERVING_SIGNER_PREFIX}{self}")
     }

@@ -1,19 +1,20 @@
-//! The custom resources: what a person configures, and what the controller remembers.
+//! The custom resources: the configuration by operators, and the controller's stored state.
 //!
-//! [`KubeletAuthentication`] says who may join one Cluster and how; [`NodeIdentity`] says who holds
-//! one node's name. Both are beside the Cluster. [`AWSServiceAccountIdentity`] says who EC2 is asked as. [`RevokedNodeCredentials`] is on the workload
-//! cluster, where an admission policy reads it.
+//! [`KubeletAuthentication`] specifies which machines can join one Cluster, and with which evidence. [`NodeIdentity`]
+//! records the holder of one node name. Both are in the namespace of the Cluster. [`AWSServiceAccountIdentity`]
+//! specifies the AWS identity for EC2 calls. [`RevokedNodeCredentials`] is in the workload cluster, where an admission
+//! policy reads it.
 //!
 //! # Guarantees
 //!
-//! - Every list, map and text has a limit in the schema, so that the API server bounds what the
-//!   controller reads, and the cost of the rules.
-//! - What the controller must not lose is in `spec`: `clusterctl move` restores no `status`.
+//! - Every list, map and text has a limit in the schema. So the API server limits what the controller reads, and the
+//!   cost of the CEL rules.
+//! - `spec` contains all state that the controller must not lose, because `clusterctl move` does not restore `status`.
 //!
 //! # Assumptions
 //!
-//! Fields are as the API server's schema allows them; only its rules are evaluated here again, for objects that an
-//! earlier schema accepted (`settings_file` of the runtime).
+//! The API server has validated all fields against the schema. The controller evaluates only the CEL rules again, for
+//! objects that an earlier schema accepted (`settings_file` of the runtime).
 
 mod aws;
 mod aws_service_account_identity;
@@ -50,47 +51,48 @@ pub use tpm::{
     PcrPolicy, PcrSet, TpmSettings,
 };
 
-/// The API group of our resources and annotations.
+/// The API group of this project's resources and annotations.
 pub const GROUP: &str = "attestation.cluster.x-k8s.io";
 
-/// The annotation by which a person allows one round to retire as many records of the Cluster, on its
-/// [`KubeletAuthentication`].
+/// The annotation of a [`KubeletAuthentication`] with a number of node identities. An operator sets it, to allow the
+/// controller to retire this number of node identities of the Cluster in one sweep.
 pub const ALLOW_RETIREMENT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/allow-retirement";
 
-/// The annotation of a [`KubeletAuthentication`] with the account of AWS that the Cluster's identity was of first. Its
-/// removal accepts another.
+/// The annotation of a [`KubeletAuthentication`] with the first AWS account of the Cluster's identity. If it is
+/// removed, the controller accepts a different account.
 pub const AWS_ACCOUNT_ANNOTATION: &str = "attestation.cluster.x-k8s.io/aws-account";
 
-/// The annotation of a [`KubeletAuthentication`] that a Cluster asked for by itself; what has none was
-/// made by a person.
+/// The annotation of a [`KubeletAuthentication`] that the controller created because of an annotation on the Cluster. A
+/// [`KubeletAuthentication`] without it was created by an operator.
 ///
-/// Not the owner or the field manager tells: a person may set the one, and `clusterctl move` loses the
-/// other.
+/// Neither the owner nor the field manager shows the difference: an operator can set the owner, and `clusterctl move`
+/// loses the field manager.
 pub const ENABLED_BY_ANNOTATION: &str = "attestation.cluster.x-k8s.io/enabled-by";
 
-/// The annotation of a Machine with the ID of the bootstrap token that an operator assigned to it, in addition to the
+/// The annotation of a Machine with the ID of a bootstrap token that an operator assigned to it, in addition to the
 /// token of its `KubeadmConfig`.
 pub const BOOTSTRAP_TOKEN_ANNOTATION: &str = "attestation.cluster.x-k8s.io/bootstrap-token-id";
 
-/// The label with the Cluster's name, on every object that belongs to one; Cluster API's own.
+/// The label with the Cluster's name, on every object that belongs to a Cluster. Cluster API defines it.
 pub const CLUSTER_NAME_LABEL: &str = "cluster.x-k8s.io/cluster-name";
 
-/// The annotation by which a person gives a [`NodeIdentity`] up for the next claim.
+/// The annotation of a [`NodeIdentity`] with which an operator resets it, so that the next claim can take the name.
 ///
-/// Its value is the generation that it gives up: applied again, or restored, it does nothing.
+/// Its value is the generation to reset. So the annotation has no effect on a later generation, when it is applied
+/// again or restored.
 pub const RESET_ANNOTATION: &str = "attestation.cluster.x-k8s.io/reset";
 
-/// The annotation of a [`KubeletAuthentication`] with the lowest generation of any record whose certificates are valid,
-/// in seconds since 1970. It only grows: a lower value than the workload cluster's has no effect.
+/// The annotation of a [`KubeletAuthentication`] with the lowest valid generation of all node identities, in seconds
+/// since 1970. The value can only grow: a value below the one in the workload cluster has no effect.
 pub const LOWEST_VALID_GENERATION_ANNOTATION: &str =
     "attestation.cluster.x-k8s.io/lowest-valid-generation";
 
 /// The annotation of a [`KubeletAuthentication`] with the revoked machines that an operator released, each as
-/// `<provider ID>@<Unix seconds>`, separated by spaces: what was revoked until that time does not stop the machine.
+/// `<provider ID>@<Unix seconds>`, separated by spaces. Revocations until that time no longer stop the machine.
 pub const RELEASED_MACHINES_ANNOTATION: &str = "attestation.cluster.x-k8s.io/released-machines";
 
-/// The annotation of a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the workload cluster
-/// that it was served with first. Another one is a Cluster that was created again.
+/// The annotation of a [`KubeletAuthentication`] with the UID of the namespace `kube-system` in the first workload
+/// cluster that the controller served for it. A different UID shows that the Cluster was created again.
 pub const WORKLOAD_UID_ANNOTATION: &str = "attestation.cluster.x-k8s.io/workload-uid";
 
 #[cfg(test)]

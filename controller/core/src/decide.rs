@@ -1,4 +1,4 @@
-//! The decision about one request.
+//! The decision on one request.
 
 use std::time::SystemTime;
 
@@ -28,17 +28,17 @@ use steps::Steps;
 /// A decision on a request.
 #[derive(Debug)]
 pub enum Decision {
-    /// Nothing.
+    /// Ignore the request.
     Ignore(Ignored),
-    /// Condition `Denied`.
+    /// Set the condition `Denied`.
     Deny(Denial),
-    /// Condition `Failed`.
+    /// Set the condition `Failed`.
     Fail(Failure),
-    /// Nothing now; decide again later.
+    /// Leave the request pending, and decide again later.
     Retry(Deferral),
-    /// Approve it, and publish this.
+    /// Approve the request, and publish this certificate.
     Issue(IssuedCertificate),
-    /// Approve it, for kube-controller-manager to sign.
+    /// Approve the request, for kube-controller-manager to sign.
     Approve(Approval),
 }
 
@@ -62,22 +62,22 @@ impl From<TriageError> for Decision {
     }
 }
 
-/// A decision, and how it was reached.
+/// A decision, with the checks that led to it.
 #[derive(Debug)]
 pub struct Decided {
     /// The decision.
     pub decision: Decision,
-    /// The checks that were made, in order; the last one decided.
+    /// The checks in their order. The last one decided.
     pub steps: Vec<Step>,
-    /// The object that people look at for the machine, where the machine was found and has one.
+    /// The object for Events about the machine, if the machine was found and has an object.
     pub machine: Option<ObjectReference>,
 }
 
-/// Decides about `request` at `now`.
+/// Decides on `request` at `now`.
 ///
-/// Writes nothing but the ledger's record, and can be repeated: the same request finds the same
-/// record. The traits that `context` holds bring their own deadlines. `elapsed` is a monotonic clock: it
-/// times the checks, and decides nothing.
+/// It writes only through the ledger, which stores node identities, and deletes the Node of a previous holder. It can
+/// be repeated: the same request gets the same node identity. The traits in `context` have their own deadlines.
+/// `elapsed` is a monotonic clock, used only for the durations of the checks.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -87,11 +87,11 @@ pub async fn decide(
     decided(request, context, now, Steps::timed_by(elapsed)).await
 }
 
-/// Decides as [`decide`] does, by the same checks, and keeps [what each saw](Step::saw).
+/// Decides like [`decide`], with the same checks, and keeps [the observation of each check](Step::saw).
 ///
-/// It writes to the ledger of `context`. For an explanation that writes nothing, the ledger's records are
-/// [`Rehearsal`](crate::ledger::Rehearsal)s, its Nodes [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes), and the signer
-/// is [one without the CA's key](crate::signer::Signer::rehearsal).
+/// It writes through the ledger of `context`. For an explanation without any writes, use
+/// [`Rehearsal`](crate::ledger::Rehearsal) for the records, [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for the
+/// Nodes, and [a signer without the CA key](crate::signer::Signer::rehearsal).
 pub async fn explain(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -144,7 +144,7 @@ impl Deciding<'_> {
         Err(Decision::Ignore(Ignored::NotEnforced))
     }
 
-    /// The error is a decision, too: `?` ends the checks with it.
+    /// The error is a decision too, so that `?` ends the checks with it.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
         let raw = self
@@ -184,7 +184,7 @@ impl Deciding<'_> {
             let signer = provider.client_signer();
             return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
-        // The record must not outlive the certificate, which does not outlive the CA.
+        // The node identity must not outlive the certificate, which does not outlive the CA.
         let left = signer.not_after().duration_since(now).unwrap_or_default();
         let longest = context.longest_lifetime.min(left);
         let csr = self
@@ -201,8 +201,7 @@ impl Deciding<'_> {
         let settled = Box::pin(csr.check_node_name(inventory, ledger));
         let csr = self.steps.wait("check_node_name", settled).await?;
         self.steps.saw(|| seen::named(&csr));
-        // Before the claim: a machine whose certificate cannot be made must not hold its name for
-        // its former key.
+        // Before the claim: a machine whose certificate cannot be signed must not lose the name for its previous key.
         if let Err(deferral) = signer.check(now).await {
             self.steps.take("sign", || Err(deferral))?;
         }
@@ -254,12 +253,12 @@ impl Deciding<'_> {
     }
 }
 
-/// Whether a machine without a record asks Kubernetes' own signers, as it would without us: whatever
-/// else is wrong with such a request, it is not ours.
+/// Whether a machine without a node identity sends a request to a built-in signer of Kubernetes, as it would without
+/// this controller. While attestation is not enforced, the controller ignores such a request, even an invalid one.
 fn is_as_before(request: &CertificateSigningRequest) -> bool {
     let CertificateSigningRequest { metadata, spec, .. } = request;
     match spec.signer_name.as_str() {
-        // Before there is a record, the name is all that tells our request from a kubelet's.
+        // Before there is a node identity, only the name distinguishes the plugin's request from a kubelet's request.
         BUILT_IN_CLIENT_SIGNER => {
             let name = metadata.name.as_deref();
             !name.unwrap_or_default().starts_with(CSR_NAME_PREFIX)
@@ -271,7 +270,7 @@ fn is_as_before(request: &CertificateSigningRequest) -> bool {
     }
 }
 
-/// The denial of evidence for the built-in client signer.
+/// The denial of a request with evidence to the built-in client signer.
 fn attested_built_in(csr: &ParsedCsr) -> Denial {
     match csr.provider() {
         Some(provider) => Denial::BuiltInSignerNotUsed(provider.client_signer()),
@@ -279,7 +278,7 @@ fn attested_built_in(csr: &ParsedCsr) -> Denial {
     }
 }
 
-/// The reference to a request in the record that it opens.
+/// The reference to a request, for the node identity that it opens.
 fn reference(request: &CertificateSigningRequest) -> RequestRef {
     RequestRef {
         name: request.metadata.name.clone().unwrap_or_default(),

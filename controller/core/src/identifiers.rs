@@ -1,4 +1,4 @@
-//! Identifiers of keys, records, certificates and bootstrap tokens, and names of nodes and of what they serve.
+//! Identifiers of keys, node identities, certificates and bootstrap tokens, and names of nodes and servers.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,10 +7,10 @@ use aws_lc_rs::digest;
 use data_encoding::HEXLOWER;
 use kubelet_attestation::names::NodeName;
 
-/// Prefix of the username of whoever authenticates with a bootstrap token; its ID follows.
+/// The prefix of the user name for a bootstrap token. The token's ID follows.
 pub(crate) const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 
-/// SHA-256 of the DER of a `SubjectPublicKeyInfo`.
+/// The SHA-256 digest of the DER of a `SubjectPublicKeyInfo`.
 #[derive(
     derive_more::Display, derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
@@ -19,25 +19,25 @@ pub(crate) const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 pub struct KeyDigest([u8; 32]);
 
 impl KeyDigest {
-    /// The digest of this key.
+    /// Computes the digest of this key.
     pub fn of(spki_der: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest::digest(&digest::SHA256, spki_der).as_ref());
         Self(bytes)
     }
 
-    /// Reads a digest in lower-case hexadecimal.
+    /// Parses a digest in lower-case hexadecimal.
     pub fn parse(hex: &str) -> Result<Self, InvalidDigest> {
         bytes(hex).map(Self).ok_or(InvalidDigest)
     }
 }
 
-/// Text is not a digest.
+/// A text that is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is 64 lower-case hexadecimal digits")]
 pub struct InvalidDigest;
 
-/// The UID of a record: 16 random bytes, made with it.
+/// The UID of a node identity: 16 random bytes, generated with the node identity.
 #[derive(
     derive_more::Display, derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
@@ -46,35 +46,34 @@ pub struct InvalidDigest;
 pub struct RecordUid([u8; 16]);
 
 impl RecordUid {
-    /// The UID of these random bytes.
+    /// Creates the UID from these random bytes.
     pub fn new(random: [u8; 16]) -> Self {
         Self(random)
     }
 
-    /// Reads a UID in lower-case hexadecimal.
+    /// Parses a UID in lower-case hexadecimal.
     pub fn parse(hex: &str) -> Result<Self, InvalidCertificateUid> {
         bytes(hex).map(Self).ok_or(InvalidCertificateUid)
     }
 }
 
-/// The UID that a certificate carries, `<record>.<generation>`; the API server makes it the user's
-/// UID.
+/// The UID in a certificate, `<node identity>.<generation>`. The API server uses it as the UID of the user.
 #[derive(derive_more::Display, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[display("{record}.{generation}")]
 pub struct CertificateUid {
-    /// The record.
+    /// The UID of the node identity.
     pub record: RecordUid,
-    /// The generation of the record, from 1.
+    /// The generation of the node identity, from 1.
     pub generation: u64,
 }
 
-/// Text is not a certificate's UID in its only form.
+/// A text that is not a certificate UID in its only form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a certificate's UID is 32 lower-case hexadecimal digits, '.' and a generation")]
 pub struct InvalidCertificateUid;
 
 impl CertificateUid {
-    /// Reads a UID; every UID has one form.
+    /// Parses a UID, which has only one form.
     pub fn parse(text: &str) -> Result<Self, InvalidCertificateUid> {
         let (record, generation) = text.split_once('.').ok_or(InvalidCertificateUid)?;
         let uid = Self {
@@ -95,20 +94,20 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
     bytes.try_into().ok()
 }
 
-/// The public half of a bootstrap token.
+/// The public part of a bootstrap token: its ID.
 #[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TokenId(String);
 
-/// Text is not the ID of a bootstrap token.
+/// A text that is not the ID of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a bootstrap token's ID is {TOKEN_ID_LEN} lower-case letters and digits")]
 pub struct InvalidTokenId;
 
-/// Of a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (Kubernetes' bootstrap token format).
+/// The length of the ID in a bootstrap token, `[a-z0-9]{6}.[a-z0-9]{16}` (Kubernetes' bootstrap token format).
 const TOKEN_ID_LEN: usize = 6;
 
 impl TokenId {
-    /// Reads an ID.
+    /// Parses an ID.
     pub fn parse(id: &str) -> Result<Self, InvalidTokenId> {
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         if id.len() == TOKEN_ID_LEN && id.bytes().all(allowed) {
@@ -118,7 +117,7 @@ impl TokenId {
         }
     }
 
-    /// Reads the ID out of the username of whoever authenticates with the token.
+    /// Parses the ID in the user name for a bootstrap token.
     pub fn of_username(username: &str) -> Option<Self> {
         let id = username.strip_prefix(BOOTSTRAP_USER_PREFIX)?;
         Self::parse(id).ok()
@@ -130,10 +129,10 @@ impl TokenId {
     }
 }
 
-/// The limit of names in a message, of the dozens that a machine may be reported to have.
+/// The maximum number of names in a message. An infrastructure can report dozens for one machine.
 const MAX_LISTED: usize = 4;
 
-/// Some names, of which the first few are written out.
+/// A list of node names. `Display` writes only the first few.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeNames(Vec<NodeName>);
 
@@ -144,7 +143,7 @@ impl From<NodeName> for NodeNames {
 }
 
 impl FromIterator<NodeName> for NodeNames {
-    /// In this order, each once.
+    /// Keeps the order, and removes duplicates.
     fn from_iter<T: IntoIterator<Item = NodeName>>(names: T) -> Self {
         let mut all = Vec::new();
         for name in names {
@@ -167,17 +166,17 @@ impl fmt::Display for NodeNames {
     }
 }
 
-/// A name or an address that a certificate is for.
+/// A name or an address in a serving certificate.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServingName {
-    /// A DNS name in its one form: lower-case labels, no final dot, no wildcard.
+    /// A DNS name in its only form: lower-case labels, no final dot, no wildcard.
     Dns(String),
     /// An address.
     Ip(IpAddr),
 }
 
-/// A reported DNS name in the form in which names are compared: lower case, without the final dot that the domain of a
-/// network may have.
+/// Converts a reported DNS name to the form for comparisons: lower case, without the final dot that the domain of a
+/// network can have.
 pub fn dns_form(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! The machines that a cluster has, from a source that no node can write.
+//! The machines of a cluster, from a source that nodes cannot write.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -16,34 +16,34 @@ pub use naming::Naming;
 
 /// Finds the machines of one cluster.
 ///
-/// An error is an outage, and ends in
-/// [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable); a machine
-/// that is not there is `None`.
+/// An error means an outage, and results in
+/// [`Deferral::InventoryUnavailable`](crate::refusal::Deferral::InventoryUnavailable). `None` means that the machine
+/// does not exist.
 #[async_trait::async_trait]
 pub trait Inventory: Debug + Send + Sync {
-    /// The machine to which the infrastructure gave this provider ID.
+    /// Finds the machine to which the infrastructure gave this provider ID.
     async fn by_provider_id(
         &self,
         provider_id: &ProviderId,
     ) -> Result<Option<Machine>, Unavailable>;
 
-    /// The owner of this bootstrap token; `None` if it has none.
+    /// Finds the owner of this bootstrap token. `None` if it has no owner.
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable>;
 
-    /// Every machine, in whatever state, that its infrastructure reports this address of.
+    /// Finds all machines, in any state, for which the infrastructure reports this address.
     async fn by_address(&self, address: IpAddr) -> Result<Vec<Machine>, Unavailable>;
 
-    /// Every machine, in whatever state, that its infrastructure reports this DNS name of, or whose
-    /// Node may have it as its name. `name` is in lower case.
+    /// Finds all machines, in any state, for which the infrastructure reports this DNS name, or whose Node can have
+    /// this name. `name` is in lower case.
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable>;
 
-    /// The machine of this name ([`Machine::name`]), which may have no provider ID yet; `None` also
-    /// where machines have no names of their own.
+    /// Finds the machine with this name ([`Machine::name`]). It can have no provider ID yet. `None` also if machines
+    /// have no separate names.
     async fn by_machine_name(&self, _name: &str) -> Result<Option<Machine>, Unavailable> {
         Ok(None)
     }
 
-    /// Whether the machine's Node may have the name `asked` when it joins.
+    /// Whether the machine's Node can have the name `asked` when it joins.
     async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
         Ok(Naming::only(machine.node_name.as_ref(), asked))
     }
@@ -56,51 +56,50 @@ pub enum TokenOwner {
     Machine(Box<Machine>),
     /// All machines of a pool ([`Machine::pool`]).
     Pool {
-        /// The pool's name.
+        /// The name of the pool.
         name: String,
-        /// The object that people look at for it.
+        /// The object for Events about the pool.
         object: Option<Box<ObjectReference>>,
     },
 }
 
-/// A machine of the cluster, as its infrastructure reports it.
+/// A machine of the cluster, as reported by its infrastructure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
-    /// The Machine's own name, which need not be its Node's.
+    /// The name of the Machine. It can differ from the name of its Node.
     pub name: String,
-    /// The object that people look at for it, and that events are about; `None` where there is
-    /// none.
+    /// The object for Events about the machine. `None` if it has no object.
     pub object: Option<ObjectReference>,
     /// Its state.
     pub state: MachineState,
-    /// Its provider ID; `None` until its infrastructure has set one.
+    /// The provider ID. `None` until the infrastructure sets it.
     pub provider_id: Option<ProviderId>,
-    /// Whether its infrastructure was asked for the provider ID just now, and has none yet.
+    /// Whether the controller has just queried the infrastructure for the provider ID, and it has none yet.
     pub unnamed: bool,
-    /// The name that its Node must have or, where it may have several ([`Inventory::naming`]), the
-    /// first of them; `None` until it is known.
+    /// The name that the machine's Node must have. If several names are possible ([`Inventory::naming`]), the first of
+    /// them. `None` until it is known.
     pub node_name: Option<NodeName>,
-    /// The name of the Node that it has, or [`node_name`](Self::node_name): of use for a machine that
-    /// has joined, and not for a join.
+    /// The name of the machine's Node, or else [`node_name`](Self::node_name). It is for a machine that has joined, not
+    /// for a join.
     pub node: Option<NodeName>,
-    /// The addresses that its infrastructure reports.
+    /// The addresses that the infrastructure reports.
     pub addresses: Vec<IpAddr>,
-    /// The DNS names that its infrastructure reports, in lower case.
+    /// The DNS names that the infrastructure reports, in lower case.
     pub dns_names: Vec<String>,
-    /// Whether its infrastructure is still provisioned, so that it may report more addresses and names.
+    /// Whether the infrastructure is still provisioned, so that it can report more addresses and names later.
     pub provisioning: bool,
-    /// Its own bootstrap token; `None` if it shares one, or has none.
+    /// The machine's own bootstrap token. `None` if it shares a token, or has none.
     pub token_id: Option<TokenId>,
-    /// The bootstrap token that an operator assigned to it.
+    /// The bootstrap token that an operator assigned to the machine.
     pub assigned_token: Option<TokenId>,
-    /// The pool that it is a member of.
+    /// The pool that the machine belongs to.
     pub pool: Option<String>,
-    /// Whether it is of the cluster's control plane.
+    /// Whether the machine belongs to the control plane.
     pub control_plane: bool,
 }
 
 impl Machine {
-    /// A machine that may join, of which nothing is known but its name.
+    /// Creates a machine that can join, with only a name.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -108,12 +107,12 @@ impl Machine {
         }
     }
 
-    /// Whether its Node has this name: the Node that it has or, before there is one, must have.
+    /// Whether the machine's Node has this name or, if there is no Node yet, must have it.
     pub(crate) fn is_of_node(&self, name: &NodeName) -> bool {
         self.node.as_ref().or(self.node_name.as_ref()) == Some(name)
     }
 
-    /// Whether this is a DNS name that its infrastructure reports, or the one its Node must have.
+    /// Whether the infrastructure reports this DNS name, or the machine's Node must have this name.
     pub fn is_called(&self, name: &str) -> bool {
         let node_name = self.node_name.as_ref().map(NodeName::as_str);
         node_name == Some(name) || self.dns_names.iter().any(|own| own == name)
@@ -123,38 +122,37 @@ impl Machine {
 /// The state of a machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MachineState {
-    /// Its bootstrap data has not been made, so it cannot be the one asking.
+    /// The machine has no bootstrap data yet, so it cannot be the requester.
     Pending,
-    /// It may join, and stay.
+    /// The machine can join, and renew.
     #[default]
     Ready,
-    /// It is being deleted.
+    /// The machine is being deleted.
     Deleting,
 }
 
-/// A list of machines that does not change.
+/// A fixed list of machines.
 #[derive(Debug, Clone, Default)]
 pub struct StaticInventory {
     machines: Vec<Machine>,
 }
 
-/// Two machines of a list claim the same.
+/// Two machines in a list have the same value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("machines {first} and {second} have the same {field}")]
 pub struct AmbiguousMachines {
-    /// One machine's name.
+    /// The name of one machine.
     pub first: String,
-    /// The other's.
+    /// The name of the other machine.
     pub second: String,
     /// The field with the same value in both.
     pub field: &'static str,
 }
 
 impl StaticInventory {
-    /// The inventory of these machines, no two of which share a name, provider ID, node name or
-    /// token.
+    /// Creates the inventory of these machines. No two of them can have the same name, provider ID, node name or token.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
-        // Once through the list: it is read anew with every change, while requests wait for it.
+        // The list is read only once, because this happens after every change, while requests wait.
         let mut seen = HashMap::new();
         for second in &machines {
             for (field, value) in named_by(second) {
@@ -183,7 +181,7 @@ impl StaticInventory {
     }
 }
 
-/// The names that no other machine of a list may have.
+/// The values that must be unique in a list of machines.
 fn named_by(machine: &Machine) -> impl Iterator<Item = (&'static str, &str)> {
     [
         ("name", Some(machine.name.as_str())),

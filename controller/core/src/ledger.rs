@@ -1,4 +1,5 @@
-//! The holder of a node's name: the record of trust on first use.
+//! The ledger: one record for each node name, with its holder. A record is the node identity of the API, and implements
+//! trust on first use.
 
 use std::time::SystemTime;
 
@@ -28,43 +29,43 @@ pub use record_ledger::RecordLedger;
 pub use records::{LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError};
 pub use revocations::{RevocationDecisions, Revocations};
 
-/// The holder of a node's name.
+/// The holder of a node name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The record and its present generation.
+    /// The record and its current generation.
     pub uid: CertificateUid,
-    /// The machine, and how well it was founded that this is it.
+    /// The identity of the machine, and whether it was attested.
     pub assurance: Assurance,
-    /// The attestor of its evidence.
+    /// The attestation provider that verified the machine.
     pub attestor: Provider,
 }
 
 /// A machine's claim to a node name, with the key that opens a generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The name.
+    /// The claimed name.
     pub node_name: NodeName,
-    /// With what it is claimed.
+    /// The credential of the requester.
     pub claimant: Claimant,
-    /// The machine, and how well it is founded that this is it.
+    /// The identity of the machine, and whether it was attested.
     pub assurance: Assurance,
-    /// The provider that its identity is of.
+    /// The attestation provider of the identity.
     pub provider: Provider,
-    /// The Machine's name; for people.
+    /// The name of the Machine, for operators.
     pub machine_name: Option<String>,
     /// The key.
     pub key: KeyDigest,
-    /// The request; for people.
+    /// The request, for operators.
     pub request: RequestRef,
     /// The time at which the API server received the request.
     pub asked: SystemTime,
-    /// The certificate that follows will not be valid for longer.
+    /// The latest expiry of the certificate for this claim.
     pub not_after: SystemTime,
 }
 
 impl Claim {
-    /// Whether the claim is by the Machine that the holder is, where neither proved anything: all that
-    /// may differ is the provider ID that it says.
+    /// Whether the claim comes from the Machine that holds the record, and neither has evidence. In this case only the
+    /// claimed provider ID can differ.
     pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
         let machine = self.machine_name.as_ref();
         matches!(self.assurance, Assurance::None(_))
@@ -75,43 +76,43 @@ impl Claim {
     }
 }
 
-/// With what a name is claimed.
+/// The credential with which a name is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimant {
     /// A bootstrap token.
     Token,
-    /// The certificate of the Node of that name, which names no record: of another signer, or of a
-    /// cluster whose certificates carry no UID.
+    /// The certificate of the Node with this name, without the UID of a record. Another signer issued it, or the
+    /// certificates of the cluster contain no UID.
     Node,
-    /// The certificate of this UID, of the name's own record.
+    /// The certificate with this UID, which names the record of this node name.
     Renewal(CertificateUid),
 }
 
-/// A node's wish for the next certificate of its record.
+/// A node's request for the next certificate of its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renewal {
-    /// The name.
+    /// The node name.
     pub node_name: NodeName,
-    /// The machine, proved anew.
+    /// The identity of the machine, from fresh evidence.
     pub identity: AttestedIdentity,
-    /// The UID in the certificate that the request was made with.
+    /// The UID in the certificate of the requester.
     pub uid: CertificateUid,
     /// The time at which the API server received the request.
     pub asked: SystemTime,
-    /// The certificate that follows will not be valid for longer.
+    /// The latest expiry of the certificate for this renewal.
     pub not_after: SystemTime,
-    /// The provider that the identity is of.
+    /// The attestation provider of the identity.
     pub provider: Provider,
-    /// The Machine's name; for people.
+    /// The name of the Machine, for operators.
     pub machine_name: Option<String>,
     /// The key.
     pub key: KeyDigest,
-    /// The request; for people.
+    /// The request, for operators.
     pub request: RequestRef,
 }
 
 impl Renewal {
-    /// The claim by which a renewal opens a generation.
+    /// The claim with which this renewal opens a generation.
     pub(crate) fn claim(&self) -> Claim {
         Claim {
             node_name: self.node_name.clone(),
@@ -130,9 +131,9 @@ impl Renewal {
 /// The permission of a record to issue a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The UID that the certificate is to carry.
+    /// The UID for the certificate.
     pub uid: CertificateUid,
-    /// The latest end of its validity.
+    /// The latest expiry of the certificate.
     pub not_after: SystemTime,
     /// The reason of the grant.
     pub opening: GrantReason,

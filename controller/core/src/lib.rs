@@ -1,20 +1,18 @@
-//! The decisions about kubelet certificate requests, and what they rest on: without a client, a runtime or a
-//! clock.
+//! The decisions on kubelet certificate requests, and their inputs: without an API client, an async runtime or a clock.
 //!
-//! An infrastructure provider brings a [`verifier::Verifier`] and an [`inventory::Inventory`], and calls
-//! [`decide::decide`]. The package `node-attestation-runtime` does so for clusters.
+//! An infrastructure provider implements [`verifier::Verifier`] and [`inventory::Inventory`], and calls
+//! [`decide::decide`]. The package `node-attestation-runtime` does this for clusters.
 //!
 //! # Guarantees
 //!
-//! - A certificate comes only out of [`request`]'s chain of types, each link of which is one check
-//!   that was passed.
-//! - A denial is a contradiction; an outage never ends in one.
-//! - Nothing in a request is copied into a certificate but the public key; the rest is built from
-//!   what was verified.
+//! - Only the chain of types in [`request`] creates a certificate. Each link of the chain is one check that the request
+//!   passed.
+//! - A denial means a contradiction. An outage never results in a denial.
+//! - A certificate contains only the public key of the request. All other fields are built from verified data.
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates

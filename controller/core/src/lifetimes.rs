@@ -1,9 +1,9 @@
-//! The longest validity of certificates.
+//! The maximum validity of certificates.
 
-/// The default for a machine that proved its identity, in seconds: seven days.
+/// The default for an attested machine, in seconds: 7 days.
 pub(crate) const ATTESTED_SECONDS: u32 = 7 * 24 * 60 * 60;
 
-/// The default for a machine without evidence, in seconds: a year.
+/// The default for a machine without evidence, in seconds: 365 days.
 pub(crate) const INSECURE_SECONDS: u32 = 365 * 24 * 60 * 60;
 
 /// The maximum for a machine without evidence, in seconds: 366 days.

@@ -1,7 +1,7 @@
-//! The Nodes of one workload cluster, as far as they say whether a machine is up.
+//! The Nodes of one workload cluster, reduced to the fields that show whether a machine is up.
 //!
-//! A Node is written by its kubelet, so it proves nothing about who that is: it can keep a claim
-//! waiting, and never deny or grant one.
+//! A kubelet writes its Node, so a Node is not evidence of the machine's identity. It can delay a claim, but never deny
+//! or grant one.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
@@ -10,24 +10,23 @@ use kubelet_attestation::names::NodeName;
 
 use crate::refusal::{NotAsked, Unavailable};
 
-/// A kubelet renews its Lease every ten seconds; kube-controller-manager calls a Node down after 50
-/// (`nodeMonitorGracePeriod`). Older than this, nobody is at work under the Node's name.
+/// The maximum age of a live kubelet's Lease. A kubelet renews its Lease every 10 seconds. kube-controller-manager
+/// marks a Node as not ready after 50 seconds (`nodeMonitorGracePeriod`).
 const LEASE_GRACE: Duration = Duration::from_mins(1);
 
-/// Reads and removes Nodes.
+/// Reads and deletes Nodes.
 ///
-/// An implementation brings its own deadlines. An error is an outage.
+/// An implementation has its own deadlines. An error means an outage.
 #[async_trait::async_trait]
 pub trait Nodes: Debug + Send + Sync {
-    /// The Node of this name, now; `None` where there is none.
+    /// Reads the current Node with this name. `None` if there is no such Node.
     async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable>;
 
-    /// Deletes the Node of this name if it still is the one of this UID; one that is gone, or
-    /// another by now, is left alone.
+    /// Deletes the Node with this name if it has this UID. Does nothing if the Node is gone or has a different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
 }
 
-/// Nodes of which none is deleted, for [explanations](crate::decide::explain).
+/// Nodes that are only read, for [explanations](crate::decide::explain). Deleting a Node fails.
 #[derive(Debug)]
 pub struct ReadOnlyNodes<N>(pub N);
 
@@ -42,25 +41,25 @@ impl<N: Nodes> Nodes for ReadOnlyNodes<N> {
     }
 }
 
-/// A Node, as far as it says whether its kubelet is at work.
+/// A Node, reduced to the fields that show whether its kubelet is running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its UID.
+    /// The UID.
     pub uid: String,
     /// Whether its condition `Ready` is true.
     pub ready: bool,
-    /// The time of its Lease's last renewal; `None` without a Lease.
+    /// The time of the last renewal of its Lease. `None` without a Lease.
     pub lease_renewed: Option<SystemTime>,
-    /// Its `spec.providerID`, which its kubelet wrote when it created the Node, or a cloud controller later; `None`
-    /// without one.
+    /// Its `spec.providerID`. The kubelet sets it when it creates the Node, or a cloud controller sets it later. `None`
+    /// if it is not set.
     pub provider_id: Option<String>,
-    /// The time of its creation, by the API server's clock.
+    /// The time of creation, by the API server's clock.
     pub created: Option<SystemTime>,
 }
 
 impl Node {
-    /// Whether its kubelet is not at work: it is not ready, and its Lease and the Node itself are over a minute old. A
-    /// kubelet creates its Node first, and its Lease some seconds later.
+    /// Whether the kubelet is not running. In this case, the Node is not ready, and both the Node and the last renewal
+    /// of its Lease are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
     pub fn is_down(&self, now: SystemTime) -> bool {
         let since = now.checked_sub(LEASE_GRACE);
         let is_new = self
@@ -69,9 +68,9 @@ impl Node {
         !self.ready && !is_new && !self.renewed_since(since)
     }
 
-    /// Whether the kubelet renewed its Lease after `time`. Without a Lease it did not.
+    /// Whether the kubelet renewed its Lease at or after `time`. Without a Lease, it did not.
     pub(crate) fn renewed_since(&self, time: Option<SystemTime>) -> bool {
-        // A time before all time is before every renewal.
+        // Without a time, every renewal counts.
         self.lease_renewed
             .is_some_and(|renewed| time.is_none_or(|time| renewed >= time))
     }

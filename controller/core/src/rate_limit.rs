@@ -3,21 +3,21 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A token bucket: so many at once, and then one at a time.
+/// A token bucket: a burst of tokens, and then one token at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// The number of tokens at first, and at most.
+    /// The number of tokens at the start, which is also the maximum.
     pub burst: u32,
-    /// The time until one more token.
+    /// The time until the next token.
     pub every: Duration,
 }
 
 impl Rate {
-    /// Takes one out of a bucket that is full at `full_at`.
+    /// Takes one token from a bucket that is full at `full_at`.
     ///
     /// # Errors
     ///
-    /// There is none left; when there is one. Nothing is taken.
+    /// Returns the time of the next token if there is none now. Then no token is taken.
     pub fn take<T>(self, full_at: &mut T, now: T) -> Result<(), T>
     where
         T: Copy + Ord + Add<Duration, Output = T> + Sub<Output = Duration>,

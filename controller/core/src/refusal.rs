@@ -1,15 +1,15 @@
-//! The outcomes of a request other than a certificate: four outcomes, four types.
+//! The outcomes of a request other than a certificate. Each of the four outcomes has its own type.
 //!
 //! | type | meaning | on the request |
 //! | --- | --- | --- |
-//! | [`Denial`] | a contradiction: somebody lies, or is misconfigured | condition `Denied` |
-//! | [`Failure`] | nobody's fault, but this request can never be issued | condition `Failed` |
-//! | [`Deferral`] | an outage, or not yet | stays pending |
-//! | [`Ignored`] | not ours | nothing |
+//! | [`Denial`] | a contradiction: an attack or a wrong configuration | condition `Denied` |
+//! | [`Failure`] | no contradiction, but this request can never be issued | condition `Failed` |
+//! | [`Deferral`] | an outage, or a condition that is not met yet | stays pending |
+//! | [`Ignored`] | the controller does not decide on the request | none |
 //!
-//! A time-out is never a denial. `reason` is stable, for the condition, the event and the log;
-//! `message` is for the condition, which every requester can read, so it says nothing about other
-//! machines; `Display` has the details, for the log and the event.
+//! A timeout is never a denial. `reason` is a stable name for the condition, the Event and the log. `message` is for
+//! the condition. Every requester can read it, so it does not contain data about other machines. `Display` has the
+//! details for the log and the Event.
 
 mod catalogue;
 mod deferral;
@@ -25,16 +25,16 @@ pub use evidence_denial::{EvidenceDenial, EvidenceReason};
 pub use failure::Failure;
 pub use ignored::Ignored;
 
-/// Why a request of ours gets no certificate, or not yet.
+/// The reason why a request that the controller decides on gets no certificate, or not yet.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Deny it.
+    /// Deny the request.
     #[error(transparent)]
     Deny(#[from] Denial),
-    /// Fail it; the node may file a new one at once.
+    /// Fail the request. The node can send a new one immediately.
     #[error(transparent)]
     Fail(#[from] Failure),
-    /// Leave it pending and try again later.
+    /// Leave the request pending, and retry later.
     #[error(transparent)]
     Retry(#[from] Deferral),
 }

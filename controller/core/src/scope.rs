@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether attestation is enforced: on, unless whoever looks after a cluster says otherwise. All
-/// clones say the same.
+/// Whether attestation is enforced in a cluster. By default, it is. All clones share the value.
 ///
-/// While it is off, nodes that have no record go on as before: their requests to Kubernetes' own
-/// signers are left alone.
+/// While attestation is not enforced, nodes without a node identity work as before: the controller ignores their
+/// requests to the built-in signers of Kubernetes.
 #[derive(Debug, Clone)]
 pub struct Enforcement(Arc<AtomicBool>);
 
@@ -18,17 +17,17 @@ impl Default for Enforcement {
 }
 
 impl Enforcement {
-    /// On or off from the beginning.
+    /// Creates the value.
     pub fn new(is_on: bool) -> Self {
         Self(Arc::new(AtomicBool::new(is_on)))
     }
 
-    /// Whether it is on.
+    /// Whether attestation is enforced.
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Turns it on or off, from the next request on.
+    /// Sets the value, which applies from the next request on.
     pub fn set(&self, is_on: bool) {
         self.0.store(is_on, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The names and addresses of kubelets' serving certificates.
+//! The names and addresses in kubelet serving certificates.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -11,23 +11,22 @@ use kubelet_attestation::names::NodeName;
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
 
-/// The names that serving certificates of one cluster must never have, the ranges of their addresses, and the sources of
-/// a machine's names.
+/// The names that serving certificates in one cluster must never contain, the ranges for their addresses, and the
+/// sources of a machine's names.
 #[derive(Debug, Clone, Default)]
 pub struct ServingPolicy {
-    /// Host names, in lower case, and addresses of the control plane's endpoint.
+    /// The host names, in lower case, and the addresses of the control-plane endpoint.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: ServiceRanges,
-    /// The ranges that the machine's addresses in a certificate are limited to. Empty: there is no such limit.
+    /// The ranges for the machine's addresses in a certificate. Empty: no limit.
     pub address_ranges: Vec<AddressRange>,
-    /// Takes the addresses that a node reports of itself as its machine's too. `None`: only those
-    /// of the infrastructure count.
+    /// The source of the addresses that a node reports itself. `None`: only addresses from the infrastructure count.
     pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
 }
 
-/// The addresses of a cluster's Services. All clones have the same ones. Until they are known, an address that the
-/// inside of a machine can choose is not signed.
+/// The Service addresses of a cluster. All clones share the ranges. Until the ranges are known, no certificate is
+/// signed for an address that the software on a machine can choose.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceRanges(Arc<RwLock<ReadRanges>>);
 
@@ -38,7 +37,7 @@ struct ReadRanges {
 }
 
 impl ServiceRanges {
-    /// These ranges, which are all ranges if `are_all` is set.
+    /// Creates the ranges. `are_all` means that there are no others.
     pub fn new(ranges: Vec<AddressRange>, are_all: bool) -> Self {
         let known = Self::default();
         known.set(ranges, are_all);
@@ -50,7 +49,7 @@ impl ServiceRanges {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = ReadRanges { ranges, are_all };
     }
 
-    /// Adds ranges, after which all are known if `are_all` is set, or they were known before.
+    /// Adds ranges. All ranges are known if `are_all` is set, or if they were known before.
     pub fn add(&self, ranges: Vec<AddressRange>, are_all: bool) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         known.ranges.extend(ranges);
@@ -63,45 +62,44 @@ impl ServiceRanges {
         known.are_all
     }
 
-    /// Whether a range that is known contains the address.
+    /// Whether a known range contains the address.
     pub(crate) fn contain(&self, address: &IpAddr) -> bool {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.ranges.iter().any(|range| range.contains(address))
     }
 }
 
-/// Reads what nodes report of themselves.
+/// Reads the addresses that nodes report themselves.
 #[async_trait::async_trait]
 pub trait NodeReportedAddresses: Debug + Send + Sync {
-    /// The names and addresses in the Node's status; none where there is no Node.
+    /// Reads the names and addresses in the Node's status. The list is empty if there is no Node.
     ///
     /// # Errors
     ///
-    /// An outage.
+    /// Returns an error for an outage.
     async fn names(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable>;
 }
 
-/// Addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
+/// A range of addresses with a common prefix, as in CIDR notation (RFC 4632, RFC 4291 section 2.3).
 #[derive(Debug, derive_more::Deref, derive_more::Display, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange(IpNet);
 
 impl AddressRange {
-    /// The range of this text as kube-apiserver reads it, which ignores the bits after the prefix; `None` if it is
-    /// no range.
+    /// Parses a range like kube-apiserver, which ignores the bits after the prefix. `None` if the text is not a range.
     pub fn lenient(text: &str) -> Option<Self> {
         let range = text.parse::<IpNet>().ok()?.trunc();
         (!is_ipv4_in_ipv6(range)).then_some(Self(range))
     }
 }
 
-/// The range of one address.
+/// The range that contains only this address.
 impl From<IpAddr> for AddressRange {
     fn from(address: IpAddr) -> Self {
         Self(address.into())
     }
 }
 
-/// Text is not a range of addresses.
+/// A text that is not a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix and not as \
@@ -114,15 +112,15 @@ impl FromStr for AddressRange {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let range: IpNet = text.parse().map_err(|_| InvalidAddressRange)?;
-        // `IpNet` also takes an address within the network.
+        // `IpNet` also accepts bits after the prefix.
         (range == range.trunc() && !is_ipv4_in_ipv6(range))
             .then_some(Self(range))
             .ok_or(InvalidAddressRange)
     }
 }
 
-/// Whether all addresses of the range are IPv4 in IPv6 (RFC 4291 section 2.5.5.2), which no
-/// certificate has.
+/// Whether all addresses of the range are IPv4-mapped (RFC 4291 section 2.5.5.2). No certificate contains such an
+/// address.
 fn is_ipv4_in_ipv6(range: IpNet) -> bool {
     let first = range.network();
     range.prefix_len() >= 96 && first.to_canonical() != first

@@ -1,8 +1,7 @@
 //! The cluster's CA.
 //!
-//! Certificates are encoded here, field by field, so that the issuer is the CA's subject byte for
-//! byte: a library that keeps names in a map drops repeated attributes, and the chain of such a CA
-//! does not verify.
+//! This module encodes certificates field by field, so that the issuer is the CA's subject byte for byte. A library
+//! that stores names in a map drops repeated attributes, and then the chain of such a CA does not verify.
 
 mod algorithm;
 mod ca;
@@ -25,7 +24,7 @@ pub use ca::InvalidCa;
 
 /// Signs node certificates with one cluster's CA.
 ///
-/// It does not change; where the CA is replaced, so is its signer.
+/// A signer is immutable. If the CA is replaced, its signer is replaced too.
 #[derive(derive_more::Debug)]
 #[debug("Signer")]
 pub struct Signer {
@@ -33,11 +32,11 @@ pub struct Signer {
     key: Key,
 }
 
-/// The CA's key.
+/// The CA key.
 enum Key {
-    /// In memory.
+    /// A key in memory.
     Held(CaKey),
-    /// Of another program, with the algorithm of its signatures.
+    /// A key that another program holds, with its signature algorithm.
     External(Arc<dyn ExternalKey>, SignatureAlgorithm),
 }
 
@@ -49,22 +48,23 @@ pub(crate) struct Signed {
 }
 
 impl Signer {
-    /// Signs with this CA, given as PEM: one certificate, and its key as PKCS#8, PKCS#1 or SEC1.
+    /// Creates a signer for this CA in PEM: one certificate, and its key as PKCS#8, PKCS#1 or SEC1.
     ///
     /// # Errors
     ///
-    /// A certificate that is no CA's, a key of another kind, or one that is not the certificate's.
+    /// Returns an error if the certificate is not a CA certificate, if the kind of the key is not supported, or if the
+    /// key does not match the certificate.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = Key::Held(CaKey::from_pem(key, &ca)?);
         Ok(Self { ca, key })
     }
 
-    /// Signs with this CA, whose key another program holds. The certificate is PEM.
+    /// Creates a signer for this CA in PEM, whose key another program holds.
     ///
     /// # Errors
     ///
-    /// A certificate that is no CA's, or whose key is of another kind.
+    /// Returns an error if the certificate is not a CA certificate, or if the kind of its key is not supported.
     pub fn with_external_key(
         certificate: &[u8],
         key: Arc<dyn ExternalKey>,
@@ -75,12 +75,12 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// Signs as this CA would, with a random key: nobody accepts what it signs, and the CA's key is not needed. For
-    /// [explanations](crate::decide::explain).
+    /// Creates a signer that signs in the name of this CA with a random key. It does not require the CA key, and no
+    /// cluster accepts its certificates. It is for [explanations](crate::decide::explain).
     ///
     /// # Errors
     ///
-    /// A certificate that is no CA's, or a system without random bytes.
+    /// Returns an error if the certificate is not a CA certificate, or if the system provides no random bytes.
     pub fn rehearsal(certificate: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = CaKey::random().map_err(|_| InvalidCa::KeyForm)?;
@@ -88,18 +88,18 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// The end of the CA's certificate; no certificate that it signs outlives it.
+    /// The expiry of the CA certificate. No certificate from this signer outlives it.
     pub fn not_after(&self) -> SystemTime {
         self.ca.not_after
     }
 
-    /// DER of the CA's certificate.
+    /// DER of the CA certificate.
     pub fn ca_der(&self) -> &[u8] {
         &self.ca.der
     }
 
-    /// Checks that the CA can sign now: it is valid, and the program that holds its key answers. Where it cannot, its
-    /// replacement, or that of the program, cures every request that waits.
+    /// Checks that the CA can sign now: it is valid, and the program that holds its key responds. If the check fails,
+    /// all requests wait until the CA or the program is replaced.
     pub(crate) async fn check(&self, now: SystemTime) -> Result<(), Deferral> {
         self.is_valid(now)?;
         match &self.key {
@@ -116,12 +116,12 @@ impl Signer {
         }
     }
 
-    /// Makes a certificate.
+    /// Signs a certificate.
     ///
     /// # Errors
     ///
-    /// A CA that is not valid now, a system without random bytes, or a key of another program that does not sign, is a
-    /// retry.
+    /// Defers if the CA is not valid now, the system provides no random bytes, or the other program does not sign.
+    /// Fails if the certificate cannot be encoded or signed.
     pub(crate) async fn sign(
         &self,
         contents: &CertificateContents<'_>,

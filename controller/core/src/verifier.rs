@@ -1,4 +1,4 @@
-//! The verifiers of machines' evidence.
+//! The verifiers of evidence.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -23,46 +23,46 @@ pub use insecure::InsecureVerifier;
 pub use unavailable::VerifierUnavailable;
 pub use verifiers::Verifiers;
 
-/// Appraises the evidence of one provider's machines.
+/// Appraises the evidence of the machines of one attestation provider.
 ///
-/// An implementation may call the outside world; it brings its own deadlines, and reports an outage
-/// as a [`Refusal::Retry`], never as a denial.
+/// An implementation can call other services. It has its own deadlines, and returns a [`Refusal::Retry`] for an outage,
+/// never a denial.
 #[async_trait::async_trait]
 pub trait Verifier: Debug + Send + Sync {
-    /// The provider of the evidence that it appraises.
+    /// The attestation provider whose evidence the verifier appraises.
     fn provider(&self) -> &Provider;
 
-    /// The versions of evidence that it reads. Empty: the provider has no evidence, and a request
-    /// must bring none.
+    /// The supported versions of evidence. Empty: the provider has no evidence, and requests must not contain any.
     fn versions(&self) -> &[EvidenceVersion];
 
-    /// Decides whether the evidence holds, is bound to the key of this request, and whose it is.
+    /// Verifies that the evidence is valid and bound to the key of this request, and returns the identity of its
+    /// machine.
     ///
-    /// The caller checks that the identity is the located machine's.
+    /// The caller checks that the identity matches the located machine.
     async fn verify(&self, appraisal: Appraisal<'_>, now: SystemTime)
     -> Result<Assurance, Refusal>;
 
-    /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its
-    /// provider ID yet ([`Machine::unnamed`]). Its Machine is then the one of the bootstrap token, with the
-    /// provider ID that the request claims; the record is retired if the infrastructure sets another.
+    /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its provider ID yet
+    /// ([`Machine::unnamed`]). Such a machine is the one of the bootstrap token, with the claimed provider ID. Its node
+    /// identity is retired if the infrastructure sets a different one.
     fn accepts_late_provider_ids(&self) -> bool {
         false
     }
 
-    /// The verifier's own reasons for a denial, each with the same name in every version: for metrics.
+    /// The verifier's own reasons for a denial, for metrics. A reason keeps its name in all versions.
     fn denials(&self) -> Vec<Reason> {
         Vec::new()
     }
 
-    /// The names and addresses of the machine with this provider ID, by the word of its platform:
-    /// for serving certificates, where the inventory does not report them. `None` where the platform
-    /// has no say; then what the node reports may count.
+    /// Returns the names and addresses that the platform reports for the machine with this provider ID. They are for
+    /// serving certificates, if the inventory does not report them. `None` if the platform does not report names: then
+    /// the names that the node reports can count.
     ///
     /// The proposal: `VerifyServingAttestationData`.
     ///
     /// # Errors
     ///
-    /// The platform could not be asked, or does not know the machine yet; the request waits.
+    /// Returns an error if the platform cannot be queried, or does not have the machine yet. The request waits.
     async fn serving_names(
         &self,
         _provider_id: &ProviderId,
@@ -70,28 +70,27 @@ pub trait Verifier: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Reports about the cluster beside the answers to its requests, for conditions of its
-    /// `KubeletAuthentication`. No decision depends on them, and they cost no call.
+    /// Conditions of the cluster's `KubeletAuthentication`, in addition to the results of requests. No decision depends
+    /// on them, and they require no calls.
     fn reports(&self) -> Vec<ConditionReport> {
         Vec::new()
     }
 
-    /// Findings about the machines of the cluster, as far as its evidence has shown them by `now`. No decision
-    /// depends on them, and they cost no call.
+    /// Findings about the machines of the cluster, from the evidence up to `now`. No decision depends on them, and they
+    /// require no calls.
     fn findings(&self, _now: SystemTime) -> Findings {
         Findings::default()
     }
 }
 
-/// A request to appraise: the evidence, and the fields that a key binding must cover.
+/// The inputs of an appraisal: the evidence, and the fields that a key binding must cover.
 ///
-/// The claims have the right form and nothing more; [`machine`](Self::machine) comes from the
-/// inventory.
+/// The claims are well-formed, but not verified. [`machine`](Self::machine) comes from the inventory.
 #[derive(Debug, Clone, Copy)]
 pub struct Appraisal<'a> {
-    /// The evidence; `None` for a provider that has none.
+    /// The evidence. `None` for a provider without evidence.
     pub evidence: Option<&'a [u8]>,
-    /// The audiences that mean this cluster.
+    /// The audiences of this cluster.
     pub audiences: &'a [Audience],
     /// The provider ID that the request claims.
     pub provider_id: &'a ProviderId,
@@ -99,9 +98,9 @@ pub struct Appraisal<'a> {
     pub node_name: &'a NodeName,
     /// DER of the request's `SubjectPublicKeyInfo`.
     pub spki: &'a [u8],
-    /// The machine that the inventory has under the claims.
+    /// The machine in the inventory that matches the claims.
     pub machine: &'a Machine,
-    /// The time at which the API server received the request: evidence ages while requests wait for their turn.
+    /// The time at which the API server received the request. Evidence ages while requests wait.
     pub asked: SystemTime,
 }
 
@@ -110,19 +109,19 @@ pub struct Appraisal<'a> {
 pub struct Identity {
     /// The provider ID that the evidence is about.
     pub provider_id: ProviderId,
-    /// The name that its Node must have, where that follows from the evidence and is not left to
-    /// the inventory.
+    /// The name that the machine's Node must have, if the evidence determines it. `None` if the inventory determines
+    /// it.
     pub node_name: Option<NodeName>,
-    /// The instance, where its cloud has names of its own for them.
+    /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The endorsement key of its TPM, where that proved it.
+    /// The endorsement key of its TPM, if the evidence contains one.
     pub endorsement_key: Option<KeyDigest>,
     /// The boot of that TPM.
     pub boot: Option<TpmBoot>,
 }
 
 impl Identity {
-    /// The identity of which nothing is known but its provider ID.
+    /// Creates an identity with only a provider ID.
     pub fn of(provider_id: ProviderId) -> Self {
         Self {
             provider_id,
@@ -134,17 +133,17 @@ impl Identity {
     }
 }
 
-/// The assurance of an identity. Only an attested one can be renewed.
+/// The assurance of an identity. Only an attested identity can be renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Assurance {
-    /// Nothing was proved; the identity is the bootstrap token's.
+    /// There is no evidence. The identity comes from the bootstrap token.
     None(Identity),
-    /// The machine proved it.
+    /// The evidence of the machine was verified.
     Attested(AttestedIdentity),
 }
 
 impl Assurance {
-    /// The identity, however founded.
+    /// The identity, attested or only claimed.
     pub fn identity(&self) -> &Identity {
         match self {
             Self::None(identity) => identity,
@@ -153,9 +152,9 @@ impl Assurance {
     }
 }
 
-/// An identity that a machine proved.
+/// An attested identity.
 ///
-/// [`crate::ledger::Renewal`] takes nothing less, so an unattested identity cannot be renewed.
+/// [`crate::ledger::Renewal`] requires this type, so an identity without evidence cannot be renewed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttestedIdentity {
     identity: Identity,
@@ -163,8 +162,8 @@ pub struct AttestedIdentity {
 }
 
 impl AttestedIdentity {
-    /// Vouches for `identity`: for a verifier to say, when evidence bound to the request's key
-    /// proved it.
+    /// Creates an attested identity. A verifier calls this only after it verified evidence that is bound to the
+    /// request's key.
     pub fn vouched(identity: Identity) -> Self {
         Self {
             identity,
@@ -172,8 +171,8 @@ impl AttestedIdentity {
         }
     }
 
-    /// The same, but denied where the claim would open the identity's first record: for what a
-    /// machine must be when it joins, and may cease to be later. Renewal and re-enrolment pass.
+    /// Returns the identity with a denial that applies only to a claim that opens the identity's first record. It is
+    /// for a property that a machine must have when it joins, and can lose later. Renewals and new enrollments pass.
     #[must_use]
     pub fn unless_known(self, denial: impl Into<Denial>) -> Self {
         Self {
@@ -187,7 +186,7 @@ impl AttestedIdentity {
         &self.identity
     }
 
-    /// Why no first record is opened for it.
+    /// The denial that applies if the identity has no record yet.
     pub fn denied_unless_known(&self) -> Option<&Denial> {
         self.unless_known.as_ref()
     }

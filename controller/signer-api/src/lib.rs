@@ -1,6 +1,7 @@
-//! The gRPC interface between the controller and a program that holds the keys of CAs.
+//! The gRPC interface between the controller and a program that holds CA keys.
 //!
-//! `signer.proto` is the interface, and `generated.rs` is made from it. docs/signers.md has the contract.
+//! `signer.proto` defines the interface, and `generated.rs` is generated from it. docs/signers.md describes the
+//! contract.
 
 #[rustfmt::skip]
 mod generated;

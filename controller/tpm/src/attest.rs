@@ -1,4 +1,4 @@
-//! Quotes: a TPM's signed statements of itself and of its PCRs.
+//! Quotes: signed statements of a TPM about itself and its PCRs.
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ use crate::denial::TpmDenial;
 use crate::public::{AttestationKey, EXPONENT, Key};
 use crate::structure::exactly;
 
-/// A quote that a key of a TPM signed. Only [`VerifiedQuote::verify`] makes one.
+/// A quote with a verified signature by a key of a TPM. Only [`VerifiedQuote::verify`] creates one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VerifiedQuote {
-    /// The registers.
+    /// The registers that the quote covers.
     pub(crate) registers: Registers,
     /// The boot of the TPM.
     pub(crate) boot: TpmBoot,
@@ -31,25 +31,23 @@ pub(crate) struct VerifiedQuote {
     firmware: u64,
 }
 
-/// The digests that a quote may be made for: one, or two while keys are replaced.
+/// The accepted qualifying data of a quote: one digest, or two while challenge keys are rotated.
 pub(crate) type Qualifying = [Option<[u8; 32]>; 2];
 
 impl VerifiedQuote {
-    /// Checks that `key` made the quote, over one of `qualifying` and exactly the registers that
-    /// came with it.
+    /// Verifies that `key` signed the quote, over one of the digests in `qualifying` and exactly the registers in the
+    /// evidence.
     ///
-    /// The signature is checked first, by the key's own algorithm and over the bytes that came; all
-    /// that follows is read out of these bytes.
+    /// The signature is verified first, with the key's own algorithm and over the received bytes. All further checks
+    /// use these bytes.
     ///
-    /// A clock that the TPM does not call safe is no reason to refuse: after a power cut it does not
-    /// for some seconds.
+    /// A clock that the TPM reports as not safe is accepted: after a power loss, it is not safe for some seconds.
     ///
-    /// An ECDSA signature can be rewritten to another valid one, so a signature is nobody's
-    /// identity.
+    /// An ECDSA signature can be changed into another valid signature, so a signature cannot identify a quote.
     ///
     /// # Errors
     ///
-    /// The denials that begin with `Quote`, in their order.
+    /// Returns the denials that begin with `Quote`, in their order.
     pub(crate) fn verify(
         key: &AttestationKey,
         quote: Quote,
@@ -84,7 +82,7 @@ impl VerifiedQuote {
     }
 }
 
-/// For people: what the log keeps of a boot.
+/// The form for operators: the log entry of a boot.
 impl fmt::Display for VerifiedQuote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TpmBoot {
@@ -109,7 +107,7 @@ impl fmt::Display for VerifiedQuote {
     }
 }
 
-/// By the algorithm of the key, never by what the signature alone says of itself.
+/// Verifies with the algorithm of the key. The algorithm in the signature must match it.
 fn check_signature(key: &Key, message: &[u8], signature: &TpmtSignature) -> Result<(), TpmDenial> {
     match (key, &signature.signature) {
         (Key::P256(point), TpmuSignature::Ecdsa(signature))
@@ -137,7 +135,7 @@ fn check_signature(key: &Key, message: &[u8], signature: &TpmtSignature) -> Resu
     }
 }
 
-/// The two numbers, each in 32 bytes: a TPM may leave out leading zeros.
+/// Returns the two numbers with 32 bytes each. A TPM can omit leading zeros.
 fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
     let mut fixed = [0; 64];
     let (r, s) = fixed.split_at_mut(32);
@@ -154,7 +152,7 @@ fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
     Ok(fixed)
 }
 
-/// Reads what was signed: a quote, to the last byte.
+/// Parses the signed statement, which must be a quote without further bytes.
 fn read(attest: &[u8]) -> Result<TpmsAttest, TpmDenial> {
     let header = attest.split_first_chunk().zip(attest.get(4..));
     let Some(((magic, _), rest)) = header else {
@@ -175,16 +173,16 @@ fn malformed_quote() -> TpmDenial {
     TpmDenial::QuoteMalformed("it is not one TPMS_ATTEST")
 }
 
-/// Takes the same time whatever they differ in.
+/// Compares in constant time.
 fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
     let equal = |digest: &[u8; 32]| verify_slices_are_equal(digest, extra_data).is_ok();
     let [first, second] = qualifying;
     first.as_ref().is_some_and(equal) | second.as_ref().is_some_and(equal)
 }
 
-/// Checks that exactly these registers were quoted, and with these values.
+/// Checks that the quote covers exactly these registers, with these values.
 ///
-/// The digest is by the algorithm of the signature (Part 3, `TPM2_Quote`): SHA-256, whatever the bank.
+/// The digest uses the hash of the signature (Part 3, `TPM2_Quote`): SHA-256, for every bank.
 fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), TpmDenial> {
     let wrong = |detail| Err(TpmDenial::QuoteSelection(detail));
     let [selection] = &*info.pcr_select else {

@@ -1,14 +1,15 @@
-//! Certificates of endorsement keys ("TCG EK Credential Profile", 2.5, section 3): who made a TPM.
+//! Endorsement key certificates ("TCG EK Credential Profile", 2.5, section 3), which identify the manufacturer of a
+//! TPM.
 //!
-//! A genuine TPM may be anybody's. A certificate can be required in addition to
-//! the trusted endorsement key, and never selects one.
+//! A genuine TPM can belong to any machine. So a certificate can be required in addition to the trusted endorsement
+//! key, and never replaces it.
 //!
-//! A required authority signed the certificate, or a certificate that leads to it: vendors publish the
-//! authorities in between, which an operator lists, and TPMs that have one of their own keep its
-//! certificate, which comes with the evidence. It is trusted for nothing but what the listed authority
-//! vouches for. Each listed authority is an end of the path, also one that another listed authority signed:
-//! a chain of evidence does not have to contain it. A path is followed upwards, never searched: each
-//! certificate is used once at most, so the signatures to verify are bounded by what evidence may carry.
+//! A required authority must have signed the certificate, or a chain of certificates that leads to it. Vendors publish
+//! their intermediate authorities, and an operator can list them. Some TPMs have their own intermediate authority, and
+//! store its certificate. The evidence then contains it. Such a certificate is trusted only as far as a listed
+//! authority signed it. Each listed authority ends the path, even if another listed authority signed it, so the
+//! evidence does not have to contain a complete chain. The path is followed upwards without backtracking: each
+//! certificate is used at most once. So the limits of the evidence also limit the number of verified signatures.
 
 mod authority;
 mod extension;
@@ -39,20 +40,20 @@ use crate::public::{EndorsementKey, Key};
 const EK_CERTIFICATE: Oid<'static> = oid!(2.23.133.8.1);
 /// `tcg-at-tpmManufacturer`.
 const TPM_MANUFACTURER: Oid<'static> = oid!(2.23.133.2.1);
-/// `id-RSAES-OAEP` (RFC 4055), as which some vendors name the key.
+/// `id-RSAES-OAEP` (RFC 4055), which some vendors use as the algorithm of the key.
 const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
 
-/// The authorities one of which must have signed an endorsement key's certificate. Without any, no
-/// certificate is looked at.
+/// The required authorities. One of them must have signed the endorsement key certificate. If the list is empty,
+/// certificates are not checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Authorities(Vec<Authority>);
 
 impl Authorities {
-    /// The authorities in these texts, each of one certificate (PEM) or more.
+    /// Parses the authorities in these texts. Each text has one or more certificates in PEM.
     ///
     /// # Errors
     ///
-    /// A text is no certificate, or one is of no authority.
+    /// Returns an error if a text is not PEM, or if a certificate does not belong to an authority.
     pub(crate) fn new(texts: &[String]) -> Result<Self, InvalidTpmSettings> {
         let mut authorities = Vec::new();
         for (index, text) in texts.iter().enumerate() {
@@ -67,12 +68,12 @@ impl Authorities {
         Ok(Self(authorities))
     }
 
-    /// Whether none is required.
+    /// Whether no authority is required.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The ends of their certificates.
+    /// The expiries of the authorities' certificates.
     pub(crate) fn ends(&self) -> impl Iterator<Item = Expiring> {
         let authorities = self.0.iter();
         authorities.map(|authority| Expiring {
@@ -81,13 +82,13 @@ impl Authorities {
         })
     }
 
-    /// Checks that the certificate is one of the endorsement key, and that one of these signed it, or
-    /// one of the `intermediates` that one of these signed, and so on. Returns the first end of these
-    /// certificates; `None` if none is required.
+    /// Checks that the certificate belongs to the endorsement key, and that one of these authorities signed it,
+    /// directly or through `intermediates`. Returns the earliest expiry of these certificates. `None` if no authority
+    /// is required.
     ///
     /// # Errors
     ///
-    /// The denials that begin with `EndorsementCertificate`.
+    /// Returns the denials that begin with `EndorsementCertificate`.
     pub(crate) fn require(
         &self,
         certificate: Option<&[u8]>,
@@ -130,8 +131,8 @@ impl Authorities {
         self.follow(&certificate, &intermediates, now).map(Some)
     }
 
-    /// Follows the issuers of `certificate` up to one of these authorities. Returns the first end on the way,
-    /// without that authority's.
+    /// Follows the issuers of `certificate` up to one of these authorities. Returns the earliest expiry on the path,
+    /// without the authority's certificate.
     fn follow<'a>(
         &self,
         mut certificate: &'a X509Certificate<'a>,
@@ -145,7 +146,8 @@ impl Authorities {
             for authority in &self.0 {
                 match authority.issued(certificate, below, now) {
                     Some(Ok(())) => return Ok(first),
-                    // Of several with one name, the one that came furthest.
+                    // If several authorities have the same name, the error describes the one that passed the most
+                    // checks.
                     Some(Err(why)) if not_issued.as_ref().is_none_or(|(_, other)| why > *other) => {
                         not_issued = Some((authority, why));
                     }
@@ -177,7 +179,7 @@ impl Authorities {
         ))
     }
 
-    /// Why none of these authorities vouches for the last certificate of a chain.
+    /// Returns the denial if none of these authorities signed the last certificate of a chain.
     fn untrusted(
         &self,
         last: &X509Certificate<'_>,
@@ -205,8 +207,8 @@ impl Authorities {
     }
 }
 
-/// The end of a certificate. That of an endorsement key seldom has a subject; then its issuer and its serial
-/// number tell which it is.
+/// The expiry of a certificate. An endorsement key certificate rarely has a subject: then its issuer and serial number
+/// identify it.
 fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     let has_subject = certificate.subject().iter_attributes().next().is_some();
     Expiring {
@@ -220,10 +222,10 @@ fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     }
 }
 
-/// Required authorities that a denial names; of more there is the number.
+/// The maximum number of required authorities in a denial. For the rest, the denial has their number.
 const MAX_NAMED: usize = 4;
 
-/// The certificate that these bytes are to the last.
+/// Parses one certificate, without further bytes.
 fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
         Ok((&[], certificate)) => Ok(certificate),
@@ -232,7 +234,7 @@ fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     }
 }
 
-/// Vendors fill the TPM's memory up behind the certificate.
+/// Vendors fill the TPM's memory after the certificate with padding.
 fn is_padding(bytes: &[u8]) -> bool {
     [0x00, 0xff]
         .into_iter()
@@ -244,7 +246,7 @@ fn asn1_time(time: SystemTime) -> Option<ASN1Time> {
     ASN1Time::from_timestamp(i64::try_from(since.as_secs()).ok()?).ok()
 }
 
-/// The key of a certificate, where it is one that an endorsement key may be.
+/// The key in a certificate, if its kind is supported for endorsement keys.
 fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
     let algorithm = &spki.algorithm.algorithm;
     if *algorithm == OID_PKCS1_RSAENCRYPTION || *algorithm == RSAES_OAEP {
@@ -271,7 +273,7 @@ fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
     }
 }
 
-/// Checks what the profile asks of a certificate; the error says what does not hold.
+/// Checks the certificate against the profile. The error describes the violated rule.
 fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     certificate
         .extensions_map()
@@ -305,9 +307,9 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// An endorsement key decrypts: by the profile RSA a secret, and ECC by agreeing on one. Vendors have
-/// certified either kind of key for either usage, so both are accepted for both. The challenge proves that
-/// the key decrypts; a key that only signs has neither.
+/// Whether the usage permits decryption. By the profile, an RSA endorsement key has key encipherment, and an ECC
+/// endorsement key has key agreement. Vendors have issued certificates with either usage for either kind of key, so
+/// both are accepted for both. The challenge verifies that the key decrypts. A key that only signs has neither usage.
 fn is_to_decrypt(usage: KeyUsage) -> bool {
     (usage.key_encipherment() || usage.key_agreement()) && !usage.key_cert_sign()
 }

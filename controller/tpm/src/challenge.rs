@@ -1,18 +1,16 @@
-//! The challenge: a secret that nobody keeps.
+//! The challenge: a secret that is derived again, not stored.
 //!
-//! It is an HMAC over everything that a certificate would rest on: the cluster, the audience, the
-//! trusted endorsement key and the attestation key, the key of the request, the machine, the name of
-//! the node, the challenge's own ID and its end. So it is made again from the response, by whatever
-//! replica reads that, and nothing has to be remembered. In return, a challenge answers for one key
-//! alone: an ID that comes back with another key (or name, machine, cluster, end) makes another
-//! secret, and a quote over the first one is a quote of another request
-//! ([`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest)):
-//! a replay, at every replica, as long as the keys are in use. With the same key it is our own retry.
+//! The secret is an HMAC over all inputs of a certificate: the cluster, the audience, the trusted endorsement key, the
+//! attestation key, the key of the request, the machine, the node name, and the challenge's ID and expiry. So any
+//! replica can derive it again from the response, and no replica stores state. A challenge is valid for only one key:
+//! the same ID with another key, name, machine, cluster or expiry results in a different secret. Then a quote over the
+//! first secret is denied with [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every
+//! replica detects such a replay, as long as the challenge keys are in use. The same ID with the same key is a retry of
+//! the same node.
 //!
-//! The ID tells by which key its challenge was made, and for which Cluster. So a machine whose challenge
-//! was made by a key that is not in use here is not taken for one that contradicts itself: replicas see
-//! a key that is replaced at different times. Nor is one whose Cluster was moved to another management
-//! cluster meanwhile, and has another UID there.
+//! The ID identifies the challenge key and the Cluster. A challenge from a key that is not in use here is therefore not
+//! a contradiction, because replicas observe a key rotation at different times. The same applies to a Cluster that was
+//! moved to another management cluster, where it has a different UID.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,30 +25,31 @@ use zeroize::Zeroizing;
 
 use crate::structure::Name;
 
-/// The lifetime of a challenge. Slow TPMs take ten seconds to answer, and requests wait for a
-/// controller that is busy or restarts.
+/// The validity of a challenge. Slow TPMs take 10 seconds to respond, and requests wait while a controller is busy or
+/// restarts.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
-/// The longest wait of an answer that came in time: evidence that is older than fourteen minutes is
-/// not appraised, because the machine's state may have changed.
+/// The maximum wait of a response that arrived in time. The controller does not appraise evidence that is older than 14
+/// minutes, because the machine's state can have changed.
 const MAX_WAIT: Duration = Duration::from_mins(9);
 
-/// A key that challenges are made with: 32 random bytes.
+/// A key for deriving challenges: 32 random bytes.
 #[derive(derive_more::Debug, Clone)]
 #[debug("ChallengeKey")]
 pub struct ChallengeKey(Zeroizing<[u8; 32]>);
 
 impl ChallengeKey {
-    /// The key of these random bytes.
+    /// Creates a key from these random bytes.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The ID of a new challenge: eight random bytes, and eight that tell the key and the Cluster.
+    /// Generates the ID of a new challenge: 8 random bytes, and 8 bytes that identify the challenge key and the
+    /// Cluster.
     ///
     /// # Errors
     ///
-    /// There is no randomness to be had.
+    /// Returns an error if the system provides no random bytes.
     pub(crate) fn new_id(&self, cluster_uid: &str) -> Result<ChallengeId, Unspecified> {
         let mut random = [0; 8];
         rand::fill(&mut random)?;
@@ -59,7 +58,7 @@ impl ChallengeKey {
 
     fn made(&self, id: ChallengeId, cluster_uid: &str) -> bool {
         let random = id.as_bytes().first_chunk().copied();
-        // No secret is compared: IDs can be read by everybody, and answer for nothing.
+        // This comparison does not have to be in constant time: IDs are public, and do not authenticate a response.
         random.is_some_and(|random| self.id_of(random, cluster_uid) == id)
     }
 
@@ -80,36 +79,36 @@ impl ChallengeKey {
     }
 }
 
-/// The keys in use.
+/// The challenge keys in use.
 ///
-/// A key is replaced by making it the former one: challenges in flight are still answered. It can
-/// be dropped a quarter of an hour later, when no answer to them is looked at any more.
+/// To rotate a key, make it the previous one: responses to its challenges are still accepted. It can be removed 15
+/// minutes later, when no response to them is accepted any more.
 #[derive(Debug, Clone)]
 pub struct ChallengeKeys {
-    /// New challenges are made with this one.
+    /// The key for new challenges.
     pub current: ChallengeKey,
-    /// Answers may be to a challenge of this one.
+    /// The previous key. Responses to its challenges are still accepted.
     pub former: Option<ChallengeKey>,
 }
 
 impl ChallengeKeys {
-    /// Whether the challenge of this ID was made with a key that is in use, for the Cluster of this UID.
+    /// Whether a key in use created the challenge with this ID, for the Cluster with this UID.
     pub(crate) fn made(&self, id: ChallengeId, cluster_uid: &str) -> bool {
         let former = self.former.as_ref();
         self.current.made(id, cluster_uid) || former.is_some_and(|key| key.made(id, cluster_uid))
     }
 }
 
-/// The source of the keys in use: all replicas have the same.
+/// The source of the challenge keys. All replicas have the same keys.
 pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
-    /// The keys in use now.
+    /// Returns the keys in use now.
     ///
     /// # Errors
     ///
-    /// They are not at hand; requests wait.
+    /// Returns an error if the keys are not available. Requests wait.
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
 
-    /// The keys that answers are checked with: the same, unless the source only stands for them.
+    /// Returns the keys for checking responses. They are the same keys, unless the source is only a substitute.
     ///
     /// # Errors
     ///
@@ -119,8 +118,8 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     }
 }
 
-/// Stands for the keys in an [explanation](node_attestation_core::decide::explain): a challenge is made with a random
-/// key, and no answer is checked.
+/// Replaces the keys in an [explanation](node_attestation_core::decide::explain). Challenges are created with a random
+/// key, and responses are not checked.
 #[derive(Debug, Clone, Copy)]
 pub struct RehearsedKeys;
 
@@ -139,14 +138,14 @@ impl ChallengeKeySource for RehearsedKeys {
     }
 }
 
-/// Keys that are never replaced.
+/// Keys that are never rotated.
 impl ChallengeKeySource for Arc<ChallengeKeys> {
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
         Ok(Self::clone(self))
     }
 }
 
-/// The subject of a challenge.
+/// The inputs of a challenge's secret.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) cluster_uid: &'a str,
@@ -159,7 +158,7 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    /// The secret of a challenge.
+    /// Derives the secret of a challenge.
     pub(crate) fn secret(
         &self,
         key: &ChallengeKey,
@@ -179,7 +178,7 @@ impl Subject<'_> {
             id.as_bytes(),
             expiry.as_str().as_bytes(),
         ] {
-            // No field comes near four gigabytes.
+            // No field reaches 4 GiB.
             let len = u32::try_from(field.len()).unwrap_or(u32::MAX);
             mac.update(&len.to_be_bytes());
             mac.update(field);
@@ -190,21 +189,21 @@ impl Subject<'_> {
     }
 }
 
-/// The end of a challenge that is made now; `None` if there is no such time.
+/// The expiry of a challenge that is created now. `None` if the time is out of range.
 pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
     let end = now.checked_add(LIFETIME)?;
     Expiry::parse(&humantime::format_rfc3339_seconds(end).to_string())
 }
 
-/// Checks that an answer came in time, by our clock or by that of the API server, which wrote down
-/// when it came; and that it did not wait for too long since.
+/// Checks that a response arrived in time, by this clock or by the API server's creation time of the request. Also
+/// checks that it did not wait too long since.
 ///
-/// The end of the challenge is taken from the answer: another end than the challenge's makes another
-/// secret.
+/// The expiry comes from the response. A different expiry than in the challenge results in a different secret.
 ///
 /// # Errors
 ///
-/// [`Failure::EvidenceExpired`]; [`Denial::EvidenceMalformed`] where there is no such time.
+/// [`Failure::EvidenceExpired`] if the response is too late. [`Denial::EvidenceMalformed`] if the expiry is not a valid
+/// time.
 pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Result<(), Refusal> {
     let end = humantime::parse_rfc3339(expiry.as_str())
         .map_err(|_| Denial::EvidenceMalformed("expiry is no time".to_owned()))?;

@@ -1,5 +1,4 @@
-//! `TPM2_MakeCredential` in software ("TPM 2.0 Library, Part 1: Architecture", 24 and annexes B.10
-//! and C.6.4).
+//! `TPM2_MakeCredential` in software ("TPM 2.0 Library, Part 1: Architecture", 24 and annexes B.10 and C.6.4).
 
 use aws_lc_rs::agreement::{
     self, ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral,
@@ -20,8 +19,8 @@ use crate::kdf::{kdf_a, kdf_e};
 use crate::public::{AttestationKey, EXPONENT, EndorsementKey, Key, coordinates};
 use crate::structure::sized;
 
-/// A secret that only the TPM with the endorsement key opens, and only where it has the attestation
-/// key beside it.
+/// A secret that only the TPM with the endorsement key can decrypt, and only if the TPM also contains the attestation
+/// key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Credential {
     /// The buffer of a `TPM2B_ID_OBJECT`.
@@ -30,7 +29,7 @@ pub(crate) struct Credential {
     pub(crate) encrypted_secret: Vec<u8>,
 }
 
-/// The system gave no random bytes.
+/// The system provided no random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the system has no random bytes for a challenge")]
 pub(crate) struct NoCredential;
@@ -41,7 +40,7 @@ impl From<Unspecified> for NoCredential {
     }
 }
 
-/// The algorithms of a template: those of the Name, and of the symmetric key.
+/// The algorithms of a template: for the Name, and for the symmetric key.
 struct Suite {
     hmac: hmac::Algorithm,
     cipher: &'static cipher::Algorithm,
@@ -49,7 +48,7 @@ struct Suite {
     digest_bits: u32,
 }
 
-/// L-1 and L-2.
+/// The templates L-1 and L-2.
 const LOW: Suite = Suite {
     hmac: hmac::HMAC_SHA256,
     cipher: &AES_128,
@@ -57,7 +56,7 @@ const LOW: Suite = Suite {
     digest_bits: 256,
 };
 
-/// H-3.
+/// The template H-3.
 const HIGH: Suite = Suite {
     hmac: hmac::HMAC_SHA384,
     cipher: &AES_256,
@@ -68,11 +67,11 @@ const HIGH: Suite = Suite {
 const IDENTITY: &[u8] = b"IDENTITY\0";
 
 impl Credential {
-    /// Seals `secret`.
+    /// Encrypts `secret`.
     ///
     /// # Errors
     ///
-    /// There are no random bytes: all that could be wrong with the keys was refused before.
+    /// Returns an error if the system provides no random bytes. Invalid keys were rejected before.
     pub(crate) fn make(
         endorsement: &EndorsementKey,
         attestation: &AttestationKey,
@@ -87,7 +86,7 @@ impl Credential {
         let mut identity = sized(secret).ok_or(NoCredential)?;
         let key = kdf_a(suite.hmac, &seed.plain, b"STORAGE\0", name, suite.key_bits);
         let key = UnboundCipherKey::new(suite.cipher, &key.ok_or(NoCredential)?)?;
-        // The key is made for this one message, and Part 1 has it used with this.
+        // Part 1 specifies a zero IV. The key is used only for this message.
         let zero = EncryptionContext::Iv128(FixedLength::from([0; 16]));
         EncryptingKey::cfb128(key)?.less_safe_encrypt(&mut identity, zero)?;
 
@@ -106,7 +105,7 @@ impl Credential {
     }
 }
 
-/// The seed of the keys of one credential, plain and encrypted for the endorsement key.
+/// The seed of one credential's keys: in plain text, and encrypted for the endorsement key.
 struct Seed {
     plain: Zeroizing<Vec<u8>>,
     encrypted: Vec<u8>,

@@ -1,5 +1,5 @@
-//! The denials of the attestor `tpm`: keys, a certificate or a quote of a TPM contradict the request,
-//! or each other.
+//! The denials of the attestation provider `tpm`: a TPM's keys, certificate or quote contradict the request, or each
+//! other.
 
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::reasons;

@@ -1,20 +1,20 @@
-//! Endorsement keys by host: a host is known before Cluster API names the machine on it.
+//! Endorsement keys by host. A host is known before Cluster API sets the name of its machine.
 
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::KeyDigest;
 
 /// Hosts and their endorsement keys.
 ///
-/// A host is the provider ID of its machine or, where that ends with a `/`, what it begins with. So
-/// a beginning is made of whole segments: `metal3://metal/host-7/` is not `host-70`. Letters are
-/// compared as they are.
+/// A host is the provider ID of its machine. If it ends with a `/`, it is the beginning of the provider ID. A beginning
+/// consists of whole segments, so `metal3://metal/host-7/` does not match `host-70`. The comparison is case-sensitive.
 ///
-/// Sorted, without a collection for each host: [`ConfigMaps`](node_attestation_runtime::config_maps) counts this memory.
+/// The list is sorted, without a collection for each host: [`ConfigMaps`](node_attestation_runtime::config_maps)
+/// accounts for this memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hosts(Vec<(Box<str>, KeyDigest)>);
 
 impl Hosts {
-    /// The keys of every entry that is of this machine.
+    /// Returns the keys of all entries that match this machine.
     pub(crate) fn keys_of<'a>(
         &'a self,
         provider_id: &'a ProviderId,

@@ -1,7 +1,7 @@
-//! Errors of the settings.
+//! Errors in the settings.
 
-/// Settings that mean nothing: the field, and the rule that it breaks. The API server's schema refuses
-/// all but the contents of certificates.
+/// Invalid settings: the field, and the rule that it violates. Except for the contents of certificates, the API
+/// server's schema rejects them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidTpmSettings(String);

@@ -1,12 +1,12 @@
-//! The key derivation functions of a TPM ("TPM 2.0 Library, Part 1: Architecture", 11.4.10), for
-//! keys that are no longer than the digest: one round.
+//! The key derivation functions of a TPM ("TPM 2.0 Library, Part 1: Architecture", 11.4.10), for keys that are not
+//! longer than the digest, so with one round.
 
 use aws_lc_rs::{digest, hmac};
 use zeroize::Zeroizing;
 
-/// `KDFa` (11.4.10.2): the first bits of an HMAC. `None` where the HMAC has fewer.
+/// `KDFa` (11.4.10.2): the first bits of an HMAC. `None` if the HMAC is shorter than `bits`.
 ///
-/// `label` ends in a zero byte.
+/// `label` ends with a zero byte.
 pub(crate) fn kdf_a(
     algorithm: hmac::Algorithm,
     key: &[u8],
@@ -28,9 +28,9 @@ pub(crate) fn kdf_a(
     Some(Zeroizing::new(tag.as_ref().get(..len)?.to_vec()))
 }
 
-/// `KDFe` (11.4.10.3): the digest of what two keys agreed upon and of the parties' x coordinates.
+/// `KDFe` (11.4.10.3): the digest of a key agreement's result and of both parties' x coordinates.
 ///
-/// `label` ends in a zero byte.
+/// `label` ends with a zero byte.
 pub(crate) fn kdf_e(
     algorithm: &'static digest::Algorithm,
     agreed: &[u8],

@@ -1,4 +1,4 @@
-//! Lists of hosts and their endorsement keys that are kept beside the settings: `ConfigMaps`.
+//! Lists of hosts and their endorsement keys outside the settings, in `ConfigMaps`.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -14,31 +14,31 @@ use node_attestation_runtime::config_maps::{ConfigMaps, Content};
 
 use crate::hosts::Hosts;
 
-/// Malformed entries of one `ConfigMap` that are named; of more there is the number. An Event's note has room
-/// for so many digests.
+/// The maximum number of malformed entries of one `ConfigMap` in a message. For the rest, the message has their number.
+/// The note of an Event has space for this number of digests.
 const MAX_NAMED: usize = 2;
 
 /// Lists of hosts and their endorsement keys.
 ///
-/// An implementation brings its own deadlines.
+/// An implementation has its own deadlines.
 #[async_trait::async_trait]
 pub trait KeyLists: Debug + Send + Sync {
-    /// The lists as they are now.
+    /// Returns the current lists.
     ///
     /// # Errors
     ///
-    /// One of them could not be read; the request waits.
+    /// Returns an error if a list cannot be read. The request waits.
     async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable>;
 
-    /// A condition about them; nobody is asked.
+    /// Returns a condition about the lists, without reading them.
     fn report(&self) -> ConditionReport;
 }
 
-/// One list.
+/// A list.
 #[derive(Debug)]
 pub struct KeyList {
     pub(crate) hosts: Hosts,
-    /// The entries that say nothing. Any machine may be meant by them.
+    /// The malformed entries. Each of them could be for any machine.
     pub(crate) malformed: Option<MalformedEntries>,
 }
 
@@ -50,7 +50,7 @@ pub struct KeyList {
 pub struct MalformedEntries {
     config_map: ObjectKey,
     count: usize,
-    /// The keys of the first few.
+    /// The keys of the first malformed entries.
     named: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
 const WELL_FORMED: &str = "the key of an entry is 64 lower-case hexadecimal digits, and its value a \
                            provider ID or the beginning of one, up to a '/'";
 
-/// The condition without lists; it holds where the settings name none.
+/// The condition without lists. It is true if the settings name no `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
     report(if are_named {
         (
@@ -140,7 +140,7 @@ fn report((holds, reason, message): (ConditionStatus, &'static str, String)) -> 
     }
 }
 
-/// Why requests wait where the settings name `ConfigMaps` and nobody was given to read them.
+/// The reason why requests wait if the settings name `ConfigMaps`, and the verifier has no reader for them.
 pub(crate) const NOT_READ_HERE: &str =
     "this controller does not read the ConfigMaps of endorsementKeys";
 

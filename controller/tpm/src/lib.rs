@@ -1,20 +1,19 @@
-//! Verifies which TPM, and so which machine, asks for a kubelet certificate.
+//! Verifies which TPM, and so which machine, requests a kubelet certificate.
 //!
-//! The evidence comes in two requests with one key ([`kubelet_attestation::evidence::tpm`]). What it
-//! proves: the TPM that is known to be the machine's vouched for the request's key, after this
-//! controller asked it to, in the boot state that it quoted. What it does not prove: that the key
-//! is in the TPM. It is a file that root can copy.
+//! The evidence consists of two requests with the same key ([`kubelet_attestation::evidence::tpm`]). It shows that the
+//! machine's known TPM attested the request's key, after a challenge from this controller, in the quoted boot state. It
+//! does not show that the key is in the TPM: the key is a file, which root can copy.
 //!
 //! # Guarantees
 //!
-//! - Which endorsement key is a machine's comes from its provider ID, an operator's lists or the
-//!   [`platform`], and never from a request.
-//! - There is no TPM library here, and nothing is asked but the lists and the platform.
-//! - Every structure is read to its last byte, and what is read was verified first.
+//! - The trusted endorsement key of a machine comes from its provider ID, an operator's lists or the [`platform`], and
+//!   never from a request.
+//! - The package requires no TPM software stack (TSS), and calls only the lists and the platform.
+//! - Every structure is parsed up to its last byte. Signed data is parsed only after its signature was verified.
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `structure`: the encoding of TPM structures
 //! - `kdf`: the key derivation functions of a TPM

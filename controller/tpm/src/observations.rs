@@ -1,8 +1,8 @@
-//! What the evidence of a cluster's machines showed beside the answers: certificates that end soon, and
-//! boots that the firmware did not measure.
+//! Observations in the evidence of a cluster's machines, in addition to the results of requests: certificates that
+//! expire soon, and boots that the firmware did not measure.
 //!
-//! It is in memory. After a start it is incomplete until each machine has renewed its certificate, and the
-//! conditions stay as they were until then.
+//! Observations are in memory. After a start, they are incomplete until each machine has renewed its certificate. Until
+//! then, the conditions do not change.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -13,36 +13,36 @@ use node_attestation_runtime::shared::Shared;
 
 use crate::policy::TpmPolicy;
 
-/// A certificate that ends in less time is reported.
+/// The remaining validity below which a certificate is reported.
 const SOON: Duration = Duration::from_hours(24 * 90);
 
-/// Each machine renews its certificate in this time: a day, or 28 hours at most.
+/// The time within which every machine renews its certificate. A machine renews every day, or after at most 28 hours.
 const ALL_RENEW: Duration = Duration::from_hours(36);
 
-/// A machine that sends no evidence for this time is forgotten: it is switched off, or gone.
+/// The time after which a machine without new evidence is removed: it is switched off or gone.
 const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
 
-/// The machines that are remembered, of a cluster: more would tell nothing new.
+/// The maximum number of observed machines in a cluster. More machines would give no new information.
 const MAX_MACHINES: usize = 4096;
 
-/// The machines or certificates that a condition names; of more there is the number.
+/// The maximum number of machines or certificates in a condition. For the rest, the condition has their number.
 const MAX_NAMED: usize = 5;
 
-/// The observations about the machines of one cluster. Clones of its verifier share them.
+/// The observations about the machines of one cluster. The cluster's verifiers share them.
 #[derive(Debug)]
 pub struct Observations(Shared<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The time of the first look.
+    /// The time of the first evaluation.
     since: Option<SystemTime>,
-    /// The machines with a certificate that ends soon.
+    /// The machines with a certificate that expires soon.
     expiring: Machines<Expiring>,
     /// The machines with registers that the firmware did not extend.
     unmeasured: Machines<Vec<u8>>,
 }
 
-/// By the Machine's name; with the time at which it sent its evidence.
+/// Observations by the name of the Machine, each with the time of its evidence.
 type Machines<T> = BTreeMap<String, (SystemTime, T)>;
 
 impl Default for Observations {
@@ -52,7 +52,7 @@ impl Default for Observations {
 }
 
 impl Observations {
-    /// Notes the first end of the certificates that vouch for a machine's endorsement key.
+    /// Notes the earliest expiry of the certificates for a machine's endorsement key.
     pub(crate) fn certificate(&self, machine: &str, end: Expiring, now: SystemTime) {
         let end = (end.at <= now + SOON).then_some(end);
         self.0
@@ -66,7 +66,7 @@ impl Observations {
             .write(|seen| note(&mut seen.unmeasured, machine, unmeasured, now));
     }
 
-    /// The findings under this policy.
+    /// Returns the findings with this policy.
     pub(crate) fn findings(&self, policy: &TpmPolicy, now: SystemTime) -> Findings {
         self.0.write(|seen| {
             forget(&mut seen.expiring, now);
@@ -83,7 +83,7 @@ impl Observations {
     }
 }
 
-/// Notes a finding about a machine, or that there is none any more.
+/// Notes an observation about a machine, or removes it if there is none any more.
 fn note<T>(machines: &mut Machines<T>, machine: &str, found: Option<T>, now: SystemTime) {
     match found {
         None => drop(machines.remove(machine)),
@@ -199,7 +199,7 @@ fn listed(mut named: Vec<String>, count: usize) -> String {
     named.join("; ")
 }
 
-/// The day of a time, in UTC.
+/// The date, in UTC.
 fn day(time: SystemTime) -> String {
     let text = humantime::format_rfc3339_seconds(time).to_string();
     text.chars().take(10).collect()

@@ -1,4 +1,4 @@
-//! The allowed boot states of machines, by PCRs.
+//! The allowed boot states of machines, as PCR values.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::registers::{is_unmeasured, separated, unmeasured};
 
-/// Registers that any program on the machine sets back to zero and extends as it likes (`TPM2_PCR_Reset`
-/// from locality 0: "PC Client Platform TPM Profile", PCR attributes). The others from 17 on take a
-/// measured launch.
+/// The registers that any program on the machine can reset to zero and then extend (`TPM2_PCR_Reset` from locality 0:
+/// "PC Client Platform TPM Profile", PCR attributes). Resetting the other registers from 17 on requires a measured
+/// launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
-/// The length of a digest names its bank. This is the length for the bank SHA-384.
+/// The length of a SHA-384 digest, in hexadecimal digits. The length of a digest identifies its bank.
 const SHA384_DIGITS: usize = 96;
 
 const OF_ANOTHER_BANK: &str =
@@ -24,39 +24,39 @@ const OF_ANOTHER_BANK: &str =
 const NOT_REGISTERS: &str = "is not registers from 0 to 23 with their digests";
 const ONLY_OF_SOFTWARE: &str = "names no register that software cannot reset (all but 16 and 23)";
 
-/// A digest in a register.
+/// The digest in a register.
 type Value = [u8; 32];
 
-/// The allowed boot states of machines. Without any, every state is.
+/// The allowed boot states of machines. If the list is empty, every state is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PcrPolicy {
     states: Vec<State>,
     separator: OsSeparator,
 }
 
-/// Registers, each with its alternatives.
+/// Registers with their allowed values.
 type State = BTreeMap<u8, Vec<Value>>;
 
-/// How a register compares with the allowed values; the better, the smaller.
+/// The result of comparing a register with the allowed values. A better result is smaller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     Allowed,
-    /// It has a value, except that the operating system's separator is there and refused, or is required
-    /// and not there.
+    /// The register has an allowed value, except for the operating system's separator, which is refused or missing.
     ButForTheSeparator,
     Differs,
 }
 
-/// The registers that are not as a state has them, each with how it compares.
+/// The registers that differ from a state, each with its result.
 type Differences = BTreeMap<u8, Fit>;
 
 impl PcrPolicy {
-    /// The policy of these settings.
+    /// Creates the policy from these settings.
     ///
     /// # Errors
     ///
-    /// A state names no register, one that no PC has, no digest, or only registers that software resets:
-    /// any program could bring it about. Or a value is one that no firmware measured.
+    /// Returns an error if a state has no registers, an invalid register or digest, or only registers that software can
+    /// reset. Any program can produce a state with only such registers. Also returns an error for a value that shows
+    /// that the firmware did not measure.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
         let states: Result<_, _> = allowed
@@ -77,12 +77,12 @@ impl PcrPolicy {
         self.states.is_empty()
     }
 
-    /// Checks the registers of a quote. More may be quoted than the policy names.
+    /// Checks the registers of a quote. A quote can cover more registers than the policy.
     ///
     /// # Errors
     ///
-    /// The denials that begin with `Register` or `OsSeparator`; the state counts that differs in the fewest
-    /// registers.
+    /// Returns the denials that begin with `Register` or `OsSeparator`. They describe the state that differs in the
+    /// fewest registers.
     pub(crate) fn allows(&self, quoted: &Registers) -> Result<(), TpmDenial> {
         let states = self
             .states
@@ -95,7 +95,7 @@ impl PcrPolicy {
         let Some(differences) = nearest else {
             return Ok(());
         };
-        // The operating system could have written the others of this bank, too.
+        // If the firmware does not measure this bank, the operating system can have written its other registers too.
         if let Some(register) = unmeasured(quoted).next() {
             return Err(TpmDenial::RegisterNotMeasured(register));
         }
@@ -165,7 +165,7 @@ fn read(state: &crd::PcrSet) -> Result<State, String> {
             .map(|digits| read_value(register, digits.strip_prefix(' ').unwrap_or(digits)));
         registers.insert(register, alternatives.collect::<Result<_, _>>()?);
     }
-    // A state that names no register would allow every machine.
+    // A state without registers would allow every machine.
     let is_one = !registers.is_empty() && registers.len() == state.len();
     ensure!(is_one, NOT_REGISTERS.to_owned());
     let only_of_software = registers

@@ -1,4 +1,4 @@
-//! The policy of a cluster on TPMs.
+//! The policy of a cluster for TPMs.
 
 use node_attestation_core::crd::{LateProviderIds, TpmSettings};
 
@@ -7,25 +7,24 @@ use crate::invalid_settings::InvalidTpmSettings;
 use crate::pcr_policy::PcrPolicy;
 use crate::trusted_ek::AllowList;
 
-/// The policy of a cluster on TPMs.
+/// The policy of a cluster for TPMs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TpmPolicy {
     pub(crate) authorities: Authorities,
     pub(crate) allowed: AllowList,
     pub(crate) registers: PcrPolicy,
-    /// Whether `ConfigMaps` have more of `allowed`.
+    /// Whether `ConfigMaps` contain more entries for `allowed`.
     pub(crate) has_key_lists: bool,
-    /// Whether machines join whose infrastructure has not set their provider IDs yet.
+    /// Whether machines can join before their infrastructure sets their provider IDs.
     pub(crate) late_provider_ids: bool,
 }
 
 impl TpmPolicy {
-    /// The policy of these settings. Which platform is asked, and who reads the `ConfigMaps`, is the
-    /// caller's to see to.
+    /// Creates the policy from these settings. The caller selects the platform, and the reader of the `ConfigMaps`.
     ///
     /// # Errors
     ///
-    /// They mean nothing.
+    /// Returns an error if the settings are invalid.
     pub fn new(settings: &TpmSettings) -> Result<Self, InvalidTpmSettings> {
         let keys = &settings.endorsement_keys;
         Ok(Self {

@@ -10,13 +10,13 @@ mod roca;
 pub(crate) use attestation::AttestationKey;
 pub(crate) use endorsement::EndorsementKey;
 
-/// 65537, which a TPM writes as 0: the only exponent that it makes keys with (Part 2,
+/// 65537, the only exponent that a TPM generates keys with. In its structures, a TPM writes it as 0 (Part 2,
 /// `TPMS_RSA_PARMS`).
 pub(crate) const EXPONENT: [u8; 3] = [1, 0, 1];
 
 const RSA_LEN: usize = 256;
 
-/// A key that is one: a point on its curve, or a modulus of 2048 bits.
+/// A valid public key: a point on its curve, or a modulus of 2048 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Key {
     /// The modulus.
@@ -27,13 +27,13 @@ pub(crate) enum Key {
     P384(Vec<u8>),
 }
 
-/// Why bytes are no key.
+/// The reason why bytes are not a key.
 pub(crate) type NoKey = &'static str;
 
 impl Key {
-    /// The key of this modulus.
+    /// Creates a key from this modulus.
     pub(crate) fn rsa(modulus: &[u8]) -> Result<Self, NoKey> {
-        // Of 2048 bits, not of so many bytes.
+        // The length in bytes is not sufficient: the first bit must be set too.
         if modulus.len() != RSA_LEN || modulus.first().is_none_or(|byte| *byte < 0x80) {
             return Err("the modulus does not have 2048 bits");
         }
@@ -43,13 +43,13 @@ impl Key {
         Ok(Self::Rsa2048(modulus.to_vec()))
     }
 
-    /// The key of this uncompressed point on P-256.
+    /// Creates a key from this uncompressed point on P-256.
     pub(crate) fn p256(point: &[u8]) -> Result<Self, NoKey> {
         let point = on_curve(&ECDH_P256, point, 65).ok_or("the point is not on P-256")?;
         Ok(Self::P256(point))
     }
 
-    /// The key of this uncompressed point on P-384.
+    /// Creates a key from this uncompressed point on P-384.
     pub(crate) fn p384(point: &[u8]) -> Result<Self, NoKey> {
         let point = on_curve(&ECDH_P384, point, 97).ok_or("the point is not on P-384")?;
         Ok(Self::P384(point))
@@ -64,7 +64,7 @@ impl Key {
         }
     }
 
-    /// Whether this is an RSA key of the kind that can be factored (ROCA).
+    /// Whether this is an RSA key that can be factored (ROCA).
     fn is_weak(&self) -> bool {
         match self {
             Self::Rsa2048(modulus) => roca::is_marked(modulus),
@@ -73,13 +73,13 @@ impl Key {
     }
 }
 
-/// The point, if it is on the curve and in its uncompressed form, which has `len` bytes.
+/// Returns the point if it is on the curve and in uncompressed form, which has `len` bytes.
 fn on_curve(curve: &'static Algorithm, point: &[u8], len: usize) -> Option<Vec<u8>> {
     ParsedPublicKey::try_from(UnparsedPublicKey::new(curve, point)).ok()?;
     (point.len() == len).then(|| point.to_vec())
 }
 
-/// The modulus of a public area.
+/// The modulus in a public area.
 fn modulus(unique: &TpmuPublicId) -> Result<Key, NoKey> {
     let TpmuPublicId::Rsa(modulus) = unique else {
         return Err("it has no modulus");
@@ -87,8 +87,8 @@ fn modulus(unique: &TpmuPublicId) -> Result<Key, NoKey> {
     Key::rsa(modulus)
 }
 
-/// The uncompressed point of a public area whose coordinates have at most `len` bytes: a TPM may
-/// leave out leading zeros.
+/// The point in a public area, in uncompressed form. Its coordinates have at most `len` bytes, because a TPM can omit
+/// leading zeros.
 fn point(unique: &TpmuPublicId, len: usize) -> Result<Vec<u8>, NoKey> {
     let TpmuPublicId::Ecc(TpmsEccPoint { x, y }) = unique else {
         return Err("it has no point");
@@ -128,7 +128,7 @@ const SPKI_RSA_2048: &[u8] = &[
     0x00,
 ];
 
-/// The DER after it.
+/// The DER after the modulus.
 const SPKI_EXPONENT: &[u8] = &[0x02, 0x03, 0x01, 0x00, 0x01];
 
 #[cfg(test)]

@@ -1,27 +1,28 @@
-//! The values of PCRs that have a meaning of their own.
+//! PCR values with a special meaning.
 
 use std::ops::RangeInclusive;
 
 use aws_lc_rs::digest::{Context, SHA256, SHA384, digest};
 use kubelet_attestation::evidence::tpm::Registers;
 
-/// The registers of the firmware ("PC Client Platform Firmware Profile", 3.3.4). It extends each with a
-/// separator at least, before it starts a boot loader.
+/// The registers of the firmware ("PC Client Platform Firmware Profile", 3.3.4). The firmware extends each of them at
+/// least with a separator, before it starts a boot loader.
 const OF_FIRMWARE: RangeInclusive<u8> = 0..=7;
 
-/// The registers that systemd extends with its separator when its first program sees the TPM
-/// (`systemd-pcrosseparator.service`, from 261).
+/// The registers that systemd 261 and later extend with a separator when systemd first accesses the TPM
+/// (`systemd-pcrosseparator.service`).
 const SEPARATED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14];
 
-/// The measured word.
+/// The text that systemd measures.
 const SEPARATOR: &[u8] = b"os-separator";
 
-/// The localities of `TPM2_Startup`, one of which is in the last byte of register 0 before anything is
-/// measured ("PC Client Platform TPM Profile": from locality 3, or by a core root of trust for measurement).
+/// The localities of `TPM2_Startup`. Before any measurement, the last byte of register 0 contains the locality. "PC
+/// Client Platform TPM Profile" defines 3 for a startup from locality 3, and 4 for a core root of trust for
+/// measurement.
 const STARTED: [u8; 3] = [0, 3, 4];
 
-/// The value of a register after systemd extended it with its separator; `None` for a register that it does
-/// not extend. The length of the value names its bank.
+/// Returns the value of a register after systemd extended it with its separator. `None` for a register that systemd
+/// does not extend. The length of the value identifies its bank.
 pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
     let algorithm = [&SHA256, &SHA384]
         .into_iter()
@@ -35,9 +36,9 @@ pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
     Some(extended.finish().as_ref().to_vec())
 }
 
-/// Whether this is the value of a register that the firmware should have measured into and did not:
-/// some firmware has the bank of SHA-256 and measures only into that of SHA-1. Then any system can write
-/// whatever value it likes. With systemd's separator it is the same.
+/// Whether the register has the value from before any measurement, although the firmware must extend it. Some firmware
+/// provides a SHA-256 bank, and measures only into the SHA-1 bank. Then any system can write the registers. systemd's
+/// separator does not change this.
 pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     if !OF_FIRMWARE.contains(&register) {
         return false;
@@ -53,7 +54,7 @@ pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     })
 }
 
-/// The quoted registers that the firmware should have measured into and did not.
+/// Returns the quoted registers that the firmware did not extend, although it must.
 pub(crate) fn unmeasured(registers: &Registers) -> impl Iterator<Item = u8> {
     let registers = registers.iter();
     registers.filter_map(|(register, value)| {

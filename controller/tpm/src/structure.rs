@@ -1,13 +1,13 @@
-//! The TPM's own encoding ("TPM 2.0 Library, Part 2: Structures"), read strictly.
+//! Strict parsing of the TPM's encoding ("TPM 2.0 Library, Part 2: Structures").
 //!
-//! A structure has one encoding, and every byte of it is read: what is accepted encodes to the very
-//! bytes that were given.
+//! A structure has only one encoding, and it is parsed up to the last byte. An accepted structure encodes to exactly
+//! the input bytes.
 
 use aws_lc_rs::digest::{self, SHA256, SHA384, digest};
 use tpm2_protocol::data::TpmAlgId;
 use tpm2_protocol::{TpmMarshal, TpmSized, TpmUnmarshal, TpmWriter};
 
-/// Reads one structure, and nothing after it.
+/// Parses one structure, without further bytes.
 pub(crate) fn exactly<T: TpmUnmarshal>(bytes: &[u8]) -> Option<T> {
     match T::unmarshal(bytes) {
         Ok((structure, [])) => Some(structure),
@@ -15,7 +15,7 @@ pub(crate) fn exactly<T: TpmUnmarshal>(bytes: &[u8]) -> Option<T> {
     }
 }
 
-/// The encoding of a structure; `None` where it has none.
+/// Encodes a structure. `None` if it cannot be encoded.
 pub(crate) fn encode(structure: &(impl TpmMarshal + TpmSized)) -> Option<Vec<u8>> {
     let mut bytes = vec![0; structure.len()];
     let mut writer = TpmWriter::new(&mut bytes);
@@ -23,14 +23,14 @@ pub(crate) fn encode(structure: &(impl TpmMarshal + TpmSized)) -> Option<Vec<u8>
     Some(bytes)
 }
 
-/// A `TPM2B` of these bytes; `None` where they are too many for one.
+/// Encodes these bytes as a `TPM2B`. `None` if there are too many bytes.
 pub(crate) fn sized(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut sized = u16::try_from(bytes.len()).ok()?.to_be_bytes().to_vec();
     sized.extend_from_slice(bytes);
     Some(sized)
 }
 
-/// An algorithm that an object is named by, of those that the keys here are made with.
+/// The hash algorithm of an object's Name. Only the algorithms of the supported keys are used.
 pub(crate) type NameAlgorithm = (TpmAlgId, &'static digest::Algorithm);
 
 pub(crate) const NAMED_BY_SHA_256: NameAlgorithm = (TpmAlgId::Sha256, &SHA256);
@@ -48,7 +48,7 @@ pub(crate) struct Name {
 const ENDORSEMENT: [u8; 4] = 0x4000_000b_u32.to_be_bytes();
 
 impl Name {
-    /// The Name of the object with this public area.
+    /// Computes the Name of the object with this public area.
     pub(crate) fn of(algorithm: NameAlgorithm, public_area: &[u8]) -> Self {
         let (identifier, by) = algorithm;
         let mut bytes = identifier.value().to_be_bytes().to_vec();
@@ -56,8 +56,8 @@ impl Name {
         Self { algorithm, bytes }
     }
 
-    /// The Qualified Name of a primary object of the endorsement hierarchy with this Name: a
-    /// hierarchy is named by its handle.
+    /// The Qualified Name of a primary object with this Name in the endorsement hierarchy. The name of a hierarchy is
+    /// its handle.
     pub(crate) fn qualified(&self) -> Self {
         Self::of(self.algorithm, &[&ENDORSEMENT[..], &self.bytes].concat())
     }

@@ -1,6 +1,6 @@
-//! A machine's endorsement key, by the word of those who gave it to the machine.
+//! The trusted endorsement key of a machine, from operators and platforms.
 //!
-//! Nothing of a request takes part: the machine is the one that the inventory found.
+//! These sources do not use any part of the request: the inventory determines the machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,21 +12,20 @@ use node_attestation_core::inventory::Machine;
 use crate::hosts::Hosts;
 use crate::invalid_settings::InvalidTpmSettings;
 
-/// Machines and their endorsement keys, as an operator listed them.
+/// The machines and their endorsement keys in an operator's list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AllowList {
-    /// By the Machine's name.
+    /// The keys by the name of the Machine.
     machines: BTreeMap<String, Vec<KeyDigest>>,
     hosts: Hosts,
 }
 
 impl AllowList {
-    /// The list of these settings. A machine may have several entries: it can then show no key that
-    /// is all of them.
+    /// Creates the list from these settings. If a machine has several entries, no presented key matches all of them.
     ///
     /// # Errors
     ///
-    /// A digest is invalid, or stands there twice, or an entry does not name one machine.
+    /// Returns an error if a digest is invalid or occurs twice, or if an entry does not name exactly one machine.
     pub(crate) fn new(listed: &[AllowedEndorsementKey]) -> Result<Self, InvalidTpmSettings> {
         let mut machines: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let mut hosts = Vec::new();
@@ -62,7 +61,7 @@ impl AllowList {
         })
     }
 
-    /// The keys that are listed for the machine: each must be the presented one.
+    /// Returns the listed keys for the machine. The presented key must match each of them.
     pub(crate) fn keys_of<'a>(
         &'a self,
         machine: &'a Machine,
@@ -73,10 +72,10 @@ impl AllowList {
     }
 }
 
-/// The scheme of the provider ID of a machine that only its TPM names.
+/// The scheme of a provider ID that consists of the digest of an endorsement key.
 const SCHEME: &str = "tpm://";
 
-/// The endorsement key that the provider ID `tpm://<digest>` names.
+/// The endorsement key in a provider ID of the form `tpm://<digest>`.
 pub(crate) fn of_provider_id(provider_id: &ProviderId) -> Option<KeyDigest> {
     let digest = provider_id.as_str().strip_prefix(SCHEME)?;
     KeyDigest::parse(digest).ok()

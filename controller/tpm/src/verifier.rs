@@ -1,21 +1,21 @@
-//! The verifier: which TPM made a request, in one order: cheap and local first.
+//! The verifier of TPM evidence. It makes cheap and local checks first.
 //!
-//! | | check | of | asks |
+//! | | check | phase | calls |
 //! | --- | --- | --- | --- |
-//! | 1 | the evidence can be read, and is for this cluster | both | nobody |
-//! | 2 | the keys are what keys of a TPM must be, by their public areas | both | nobody |
-//! | 3 | the endorsement key is the one of the machine's provider ID, and of the list | both | nobody |
-//! | 4 | the endorsement key's certificate and its chain, where one is required | enrol | nobody |
-//! | 5 | the answer came in time, to a challenge of a key in use | respond | nobody |
-//! | 6 | the quote is the attestation key's, for this request and its challenge | respond | nobody |
-//! | 7 | the machine booted as the policy allows | respond | nobody |
-//! | 8 | the endorsement key is the one that `ConfigMaps` have for the machine's host | both | the management cluster, every few seconds |
-//! | 9 | the endorsement key is the machine's, where 3 and 8 did not tell | both | the platform |
-//! | 10 | what the machine's Node is called, where that is the platform's say | respond | the platform |
+//! | 1 | the evidence is well-formed, and is for this cluster | both | none |
+//! | 2 | the public areas of the keys are acceptable | both | none |
+//! | 3 | the endorsement key matches the machine's provider ID and the list | both | none |
+//! | 4 | the endorsement key certificate and its chain are valid, if required | enrol | none |
+//! | 5 | the response arrived in time, to a challenge with a key in use | respond | none |
+//! | 6 | the attestation key signed the quote, for this request and its challenge | respond | none |
+//! | 7 | the policy allows the boot state of the machine | respond | none |
+//! | 8 | the endorsement key matches the `ConfigMaps` for the machine's host | both | management cluster, every few seconds |
+//! | 9 | the endorsement key belongs to the machine, if 3 and 8 did not decide | both | the platform |
+//! | 10 | the platform accepts the machine, and reports the name of its Node | respond | the platform |
 //!
-//! The first request then fails with its challenge. The second one proves that the endorsement key
-//! and the attestation key are in one TPM: nobody else could open what was sealed for both. That a
-//! certificate was required is proved by the challenge too: without one there was none.
+//! After its checks, the first request fails with a challenge. The second request shows that the endorsement key and
+//! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
+//! passed, because otherwise there would be no challenge.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -57,24 +57,24 @@ pub struct TpmVerifier {
     observations: Arc<Observations>,
 }
 
-/// The keys of a machine's TPM, by their public areas.
+/// The keys of a machine's TPM, from their public areas.
 struct Keys {
     endorsement: EndorsementKey,
     attestation: AttestationKey,
 }
 
-/// A machine, and whether its endorsement key is known without asking anybody.
+/// A machine, and whether a local source confirmed its endorsement key.
 struct Machine<'a> {
     provider_id: &'a ProviderId,
     is_known: bool,
 }
 
 impl TpmVerifier {
-    /// A verifier of the cluster with this UID that accepts what `policy` says. `platform` is asked
-    /// for machines whose endorsement key neither their provider ID nor the policy tells.
+    /// Creates a verifier for the cluster with this UID and this policy. It queries `platform` for machines whose
+    /// endorsement key comes neither from their provider ID nor from the policy.
     ///
-    /// If the policy names `ConfigMaps`, all requests wait unless
-    /// [`reading`](Self::reading) follows.
+    /// If the policy names `ConfigMaps`, all requests wait unless the verifier gets them with
+    /// [`reading`](Self::reading).
     pub fn new(
         cluster_uid: impl Into<String>,
         policy: TpmPolicy,
@@ -91,15 +91,14 @@ impl TpmVerifier {
         }
     }
 
-    /// The same, with the `ConfigMaps` that the policy names.
+    /// Returns the verifier with the `ConfigMaps` that the policy names.
     #[must_use]
     pub fn reading(self, lists: Arc<dyn KeyLists>) -> Self {
         let lists = Some(lists);
         Self { lists, ..self }
     }
 
-    /// The same, with the observations of the cluster's other verifiers: those before a change of its
-    /// settings.
+    /// Returns the verifier with the observations of the cluster's previous verifiers, which had other settings.
     #[must_use]
     pub fn observing(self, observations: Arc<Observations>) -> Self {
         Self {
@@ -116,7 +115,7 @@ impl TpmVerifier {
         }
     }
 
-    /// Issues a challenge: that is how a first request ends.
+    /// Appraises a first request, and returns the failure with its challenge.
     async fn enrol(
         &self,
         enrolment: Enrolment,
@@ -167,8 +166,8 @@ impl TpmVerifier {
         let challenge_keys = challenge_keys.map_err(Deferral::VerifierUnavailable)?;
         let subject = self.subject(&header.audience, &keys, appraisal);
         if !challenge_keys.made(id, subject.cluster_uid) {
-            // The key was replaced meanwhile, or is not known here yet, or the Cluster was moved. Another challenge
-            // will do.
+            // The challenge key was rotated, is not known here yet, or the Cluster was moved. The node requests another
+            // challenge.
             return Err(Failure::EvidenceExpired.into());
         }
         let ChallengeKeys { current, former } = &*challenge_keys;
@@ -196,7 +195,7 @@ impl TpmVerifier {
 
         self.platform.check(machine.provider_id, now).await?;
         let node_name = if appraisal.machine.unnamed {
-            // The platform would name the machine that the request claims to be.
+            // The platform would return the name of the machine that the request only claims to be.
             None
         } else {
             let node_name = self.platform.node_name(machine.provider_id).await;
@@ -211,8 +210,8 @@ impl TpmVerifier {
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
     }
 
-    /// The machine that the inventory has, where its endorsement key may be this one: it is, or
-    /// nothing local says which it is.
+    /// Returns the machine from the inventory. The presented endorsement key must match all local sources, if there are
+    /// any.
     fn machine<'a>(&self, keys: &Keys, appraisal: &Appraisal<'a>) -> Result<Machine<'a>, Refusal> {
         let Appraisal { machine, .. } = *appraisal;
         let Some(provider_id) = &machine.provider_id else {
@@ -229,7 +228,8 @@ impl TpmVerifier {
         let mut is_known = false;
         if let Some(trusted) = of_provider_id(provider_id) {
             must_be(trusted, keys, appraisal)?;
-            // One that only the request claims says nothing: whoever has a TPM can claim its own.
+            // A provider ID that only the request claims does not count, because every machine with a TPM can claim its
+            // own key.
             is_known = !machine.unnamed;
         }
         for trusted in self.policy.allowed.keys_of(machine, provider_id) {
@@ -242,7 +242,7 @@ impl TpmVerifier {
         })
     }
 
-    /// Reads the lists and, where nobody told the machine's endorsement key, asks the platform.
+    /// Checks the endorsement key against the lists. If no source has a key for the machine, queries the platform.
     async fn is_the_machines(
         &self,
         machine: &Machine<'_>,
@@ -261,12 +261,12 @@ impl TpmVerifier {
         if is_known {
             return Ok(());
         }
-        // Any of them may be about this machine.
+        // A malformed entry could be for this machine.
         if let Some(malformed) = lists.iter().find_map(|list| list.malformed.as_ref()) {
             return Err(unavailable(Unavailable::new(malformed.clone())).into());
         }
         if appraisal.machine.unnamed {
-            // The platform knows the TPM of the claimed machine, which need not be the token's.
+            // The platform returns the TPM of the claimed machine, which can differ from the token's machine.
             let machine = appraisal.machine.name.clone();
             return Err(Deferral::MachineNotReady(machine).into());
         }
@@ -350,7 +350,7 @@ impl Verifier for TpmVerifier {
     }
 }
 
-/// Reads what both requests have: that they are for this cluster, and the keys.
+/// Parses the common parts of both requests: the audience, which must match this cluster, and the keys.
 fn read(
     audience: &Audience,
     keys: &PublicAreas,
@@ -377,8 +377,8 @@ fn must_be(trusted: KeyDigest, keys: &Keys, appraisal: &Appraisal<'_>) -> Result
     })
 }
 
-/// The answer to a first request. The node's plugin reads the challenge, and writes the endorsement
-/// key into its next request.
+/// The response to a first request. The node's plugin reads the challenge. The annotation with the endorsement key is
+/// for operators.
 fn challenge_issued(challenge: &Challenge, endorsement_key: KeyDigest) -> Failure {
     let Challenge { id, expiry, .. } = challenge;
     Failure::ChallengeIssued {

@@ -1,36 +1,34 @@
-//! The encoding of an identity document's message: base64 in lines, of BER that is DER but for its
-//! outer layers.
+//! The encoding of an identity document's CMS message: base64 in lines, and BER whose inner layers are DER.
 //!
-//! AWS's encoder writes what it streams: lengths that are not known beforehand (X.690 section
-//! 8.1.3.6), and the content in pieces (section 8.7.3.2). Both are rewritten here and nothing else
-//! is: an element with a length is copied as it is, and the reader of DER that follows refuses
-//! what is no DER in it. This is for one message of AWS; certificates and requests are DER, so
-//! nothing outside of the document uses it.
+//! The AWS encoder writes a stream: it uses indefinite lengths (X.690 section 8.1.3.6), and splits the content into
+//! segments (section 8.7.3.2). This module rewrites only these two forms. It copies an element with a definite length
+//! unchanged, and the DER reader that follows rejects it if it is not DER. Only identity documents use this module:
+//! certificates and requests are DER.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::ensure;
 
-/// A document is half a kibibyte, the message around it another.
+/// The maximum size of a message in BER. A document has about 0.5 KiB, and the message around it another 0.5 KiB.
 const MAX_SIZE: usize = 16 * 1024;
-/// The same in base64, in lines.
+/// The maximum size of a message in base64 with line ends.
 const MAX_TEXT_SIZE: usize = 24 * 1024;
-/// AWS sends six levels of elements without length.
+/// The maximum nesting. AWS sends six levels of elements with indefinite length.
 const MAX_DEPTH: usize = 8;
 
 const CONSTRUCTED: u8 = 0x20;
 const OCTET_STRING: u8 = 0x04;
-/// In the low bits: the tag's number is in the bytes after it.
+/// The low bits of a tag whose number is in the bytes after it.
 const LONG_TAG: u8 = 0x1f;
 const END_OF_CONTENTS: [u8; 2] = [0, 0];
 
-/// Not of the encoding that is taken here; says by which rule.
+/// An encoding that this module does not accept, described by the violated rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidBer(pub &'static str);
 
-/// The DER of the message that `text` is the base64 of.
+/// Decodes the base64 in `text`, and converts the message to DER.
 pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
     ensure!(text.len() <= MAX_TEXT_SIZE, InvalidBer("it is too large"));
     let one_line: Vec<u8> = text
@@ -44,13 +42,14 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
     to_der(&ber)
 }
 
-/// The one element of `ber`, its outer layers in DER. DER stays as it is.
+/// Converts the one element in `ber` to DER in its outer layers. DER stays unchanged.
+///
+/// Each byte is read once, and copied at most once for each level.
 ///
 /// # Errors
 ///
-/// More than one element, more than `MAX_SIZE` bytes, more than `MAX_DEPTH` levels, or lengths
-/// and tags in other forms than the two that AWS sends. Bytes are read once, and copied at most once
-/// a level.
+/// Returns an error for more than one element, more than `MAX_SIZE` bytes, or more than `MAX_DEPTH` levels. Also
+/// rejects lengths and tags in forms that AWS does not send.
 pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     ensure!(ber.len() <= MAX_SIZE, InvalidBer("it is too large"));
     let mut input = Input(ber);
@@ -94,7 +93,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reads the pieces of an octet string up to its end, and joins them.
+    /// Reads the segments of an octet string up to its end, and joins them.
     fn pieces(&mut self, length: Length) -> Result<Vec<u8>, InvalidBer> {
         let mut joined = Vec::new();
         match length {
@@ -120,7 +119,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Reads a tag and a length, which has the shortest form or none.
+    /// Reads a tag and a length. The length has its shortest form, or is indefinite.
     fn header(&mut self) -> Result<(u8, Length), InvalidBer> {
         let tag = self.byte()?;
         ensure!(tag != 0, InvalidBer("an end of contents is out of place"));
@@ -143,7 +142,7 @@ impl<'a> Input<'a> {
         Ok((tag, length))
     }
 
-    /// Whether the element ends here; its end is read.
+    /// Whether the element ends here. If it does, its end-of-contents bytes are consumed.
     fn ended(&mut self) -> bool {
         let rest = self.0.strip_prefix(&END_OF_CONTENTS);
         self.0 = rest.unwrap_or(self.0);
@@ -172,7 +171,7 @@ fn at_least(least: usize, length: usize) -> Result<usize, InvalidBer> {
     Ok(length)
 }
 
-/// Appends an element; none of [`MAX_SIZE`] bytes of input becomes longer than two bytes can say.
+/// Appends an element. At most [`MAX_SIZE`] bytes of input give a length that fits into two bytes.
 fn append(der: &mut Vec<u8>, tag: u8, content: &[u8]) -> Result<(), InvalidBer> {
     let length = u16::try_from(content.len()).map_err(|_| InvalidBer("it is too large"))?;
     let [high, low] = length.to_be_bytes();

@@ -1,8 +1,8 @@
-//! The identity document inside the CMS message of the metadata's `rsa2048`.
+//! The identity document inside the CMS message from `rsa2048` of the instance metadata.
 //!
-//! Nothing is verified here: the message comes from the instance's own metadata, and the controller
-//! verifies it with a parser of its own. But the node takes its identity, and the content of its
-//! proof, from the signed bytes and not from beside them.
+//! This module does not verify the message: it comes from the instance's own metadata, and the controller verifies it
+//! with its own parser. But the node takes its identity, and the content of its proof, only from the signed bytes of
+//! the message.
 
 use x509_cert::der::asn1::{AnyRef, OctetStringRef};
 use x509_cert::der::{self, Decode as _, SliceReader, Tag, TagNumber, Tagged as _};
@@ -15,11 +15,11 @@ const EXPLICIT: Tag = Tag::ContextSpecific {
     number: TagNumber(0),
 };
 
-/// The signed content of the CMS message in `text`.
+/// Returns the signed content of the CMS message in `text`.
 ///
 /// # Errors
 ///
-/// The text is not a CMS message that contains its content, for this reason.
+/// Returns the reason if the text is not a CMS message that contains its content.
 pub fn content(text: &str) -> Result<Vec<u8>, &'static str> {
     let der = ber::decode(text).map_err(|InvalidBer(detail)| detail)?;
     signed_content(&der).map_err(|_| "an element is missing, or of another type")
@@ -38,7 +38,7 @@ fn signed_content(der: &[u8]) -> der::Result<Vec<u8>> {
     Ok(<&OctetStringRef>::decode(&mut content)?.as_bytes().to_vec())
 }
 
-/// The content of the next element, which has this tag.
+/// The content of the next element, which must have this tag.
 fn within<'a>(elements: &mut SliceReader<'a>, tag: Tag) -> der::Result<SliceReader<'a>> {
     let element = AnyRef::decode(elements)?;
     element.tag().assert_eq(tag)?;

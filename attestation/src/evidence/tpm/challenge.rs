@@ -1,4 +1,4 @@
-//! The challenge of a TPM.
+//! The challenge for a TPM.
 
 use base64::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -6,37 +6,38 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_STRUCTURE_LEN, structure};
 use crate::evidence::{InvalidField, to_json};
 
-/// The annotation of the first request that the challenge comes in.
+/// The annotation of the first request that contains the challenge.
 pub const CHALLENGE_ANNOTATION: &str = "attestation.cluster.x-k8s.io/tpm-challenge";
 
-/// The most base64 of an annotation that is read.
+/// The maximum length of the annotation, in base64.
 const MAX_ANNOTATION_LEN: usize = 16 * 1024;
 
-/// An annotation that is no challenge.
+/// An annotation that is not a challenge.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidChallenge {
     /// Not base64, or too long.
     #[error("the challenge is not base64, or is too long")]
     Base64,
-    /// Not the JSON that a challenge is.
+    /// The content is not the JSON object of a challenge.
     #[error("the challenge is not its JSON object")]
     Json(#[source] serde_json::Error),
-    /// A field does not have its form.
+    /// A field is malformed.
     #[error(transparent)]
     Field(#[from] InvalidField),
 }
 
-/// A secret that only one TPM can open, and only for one key of its own (`TPM2_MakeCredential`).
+/// A secret that only one TPM can open, and only for one of that TPM's keys (`TPM2_MakeCredential`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenge {
-    /// The challenge.
+    /// The ID of the challenge.
     pub id: ChallengeId,
-    /// Its end.
+    /// The expiry of the challenge.
     pub expiry: Expiry,
-    /// The buffer of a `TPM2B_ID_OBJECT`: the sealed secret.
+    /// The buffer of a `TPM2B_ID_OBJECT`, which contains the encrypted secret.
     pub credential_blob: Vec<u8>,
-    /// The buffer of a `TPM2B_ENCRYPTED_SECRET`: what opens it, for the endorsement key alone.
+    /// The buffer of a `TPM2B_ENCRYPTED_SECRET`, which contains the seed that decrypts the secret. Only the endorsement
+    /// key can decrypt the seed.
     pub encrypted_secret: Vec<u8>,
 }
 
@@ -50,11 +51,11 @@ struct RawChallenge {
 }
 
 impl Challenge {
-    /// Reads the annotation.
+    /// Parses the annotation.
     ///
     /// # Errors
     ///
-    /// It is too long, no base64 of the JSON, or a field does not have its form.
+    /// Returns an error if the annotation is too long, is not base64 of the JSON object, or has a malformed field.
     pub fn parse(annotation: &str) -> Result<Self, InvalidChallenge> {
         if annotation.len() > MAX_ANNOTATION_LEN {
             return Err(InvalidChallenge::Base64);
@@ -71,7 +72,7 @@ impl Challenge {
         })
     }
 
-    /// The annotation's value.
+    /// The value of the annotation.
     pub fn to_annotation(&self) -> String {
         BASE64_STANDARD.encode(to_json(&RawChallenge {
             id: self.id.to_base64(),
@@ -91,18 +92,18 @@ pub(super) fn expiry(time: &str) -> Result<Expiry, InvalidField> {
     Expiry::parse(time).ok_or(InvalidField::new(rule))
 }
 
-/// The ID of a challenge: random, used once.
+/// The ID of a challenge: random, and used once.
 #[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[debug("ChallengeId({})", self.to_base64())]
 pub struct ChallengeId([u8; 16]);
 
 impl ChallengeId {
-    /// The challenge of these bytes.
+    /// Creates the ID from these bytes.
     pub fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Reads base64 of 16 bytes.
+    /// Parses base64 of 16 bytes.
     pub fn parse(base64: &str) -> Option<Self> {
         let bytes = BASE64_STANDARD.decode(base64).ok()?;
         bytes.try_into().ok().map(Self)
@@ -119,12 +120,12 @@ impl ChallengeId {
     }
 }
 
-/// The end of a challenge: RFC 3339 in UTC, to the second.
+/// The expiry of a challenge: RFC 3339 in UTC, with a precision of one second.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expiry(String);
 
 impl Expiry {
-    /// Reads a time of the form `YYYY-MM-DDTHH:MM:SSZ`; whether there is such a day is not looked at.
+    /// Parses a time of the form `YYYY-MM-DDTHH:MM:SSZ`. It does not check that the date exists.
     pub fn parse(time: &str) -> Option<Self> {
         let form = b"0000-00-00T00:00:00Z";
         let has_form = time.len() == form.len()

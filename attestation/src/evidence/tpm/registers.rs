@@ -1,4 +1,4 @@
-//! Platform configuration registers, and what is in them.
+//! Platform configuration registers (PCRs) and their values.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::members::Members;
 
-/// The last register that a PC has ("PC Client Platform TPM Profile", 24 registers).
+/// The last register of a PC ("PC Client Platform TPM Profile", 24 registers).
 pub const MAX_REGISTER: u8 = 23;
 
-/// A bank of registers, by the hash that extends them.
+/// A bank of registers, identified by its hash algorithm.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Bank {
     /// SHA-256.
     #[default]
     Sha256,
-    /// SHA-384: the only bank of some TPMs that a quote can rely on.
+    /// SHA-384. On some TPMs, it is the only bank that a quote can rely on.
     Sha384,
 }
 
-/// Registers of one bank, and the digest in each.
+/// Registers of one bank, each with its digest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Members<String>")]
 pub struct Registers {
     bank: Bank,
-    /// Each as long as the hash of the bank.
+    /// Each digest has the length of the bank's hash.
     digests: BTreeMap<u8, Vec<u8>>,
 }
 
 impl Bank {
-    /// The accepted banks, preferred first.
+    /// The accepted banks, in order of preference.
     pub const ALL: [Self; 2] = [Self::Sha256, Self::Sha384];
 
-    /// The length of its digests, which names it.
+    /// The length of the bank's digests, which identifies the bank.
     pub fn digest_len(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -43,15 +43,14 @@ impl Bank {
 }
 
 impl Registers {
-    /// These registers of the bank SHA-256; `None` where one has a number that no PC has.
+    /// Creates registers of the SHA-256 bank. `None` if a number is above [`MAX_REGISTER`].
     pub fn new(registers: BTreeMap<u8, [u8; 32]>) -> Option<Self> {
         let digests = registers.into_iter();
         let digests = digests.map(|(number, digest)| (number, digest.to_vec()));
         Self::of_bank(Bank::Sha256, digests.collect())
     }
 
-    /// These registers of a bank; `None` where one has a number that no PC has, or a digest of another
-    /// length.
+    /// Creates registers of a bank. `None` if a number is above [`MAX_REGISTER`], or a digest has the wrong length.
     pub fn of_bank(bank: Bank, digests: BTreeMap<u8, Vec<u8>>) -> Option<Self> {
         let fit = digests
             .iter()
@@ -64,13 +63,13 @@ impl Registers {
         self.bank
     }
 
-    /// Each with its digest, in ascending order.
+    /// The registers with their digests, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
         let digests = self.digests.iter();
         digests.map(|(number, digest)| (*number, digest.as_slice()))
     }
 
-    /// The digest in a register of the bank SHA-256. `None` if the registers are of another bank.
+    /// The digest of a register in the SHA-256 bank. `None` if the registers belong to a different bank.
     pub fn get(&self, number: u8) -> Option<&[u8; 32]> {
         self.digests.get(&number)?.as_slice().try_into().ok()
     }
@@ -105,7 +104,7 @@ impl TryFrom<Members<String>> for Registers {
     }
 }
 
-/// One number has one form.
+/// Parses a register number, which has only one form.
 fn number_of(text: &str) -> Option<u8> {
     let number = text.parse().ok()?;
     (number <= MAX_REGISTER && text == format!("{number}")).then_some(number)

@@ -1,4 +1,4 @@
-//! Settings of the attestor aws.
+//! Settings of the attestation provider `aws`.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `AWSServiceAccountIdentity`: a role of AWS that a service account of the same namespace assumes.
+//! `AWSServiceAccountIdentity`: an AWS role that a service account in the same namespace assumes.
 
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -1,14 +1,14 @@
 //! Settings of a `KubeletAuthentication` that contradict each other, or have no effect together.
 //!
-//! The rules are in the schema, where the API server applies them to each write. An object that an earlier schema
+//! The rules are in the schema, and the API server applies them to each write. An object that an earlier schema
 //! accepted can break them too, so the controller evaluates the same rules.
 
 use serde_json::Value;
 
 use super::schema::rule_at;
 
-/// The rules: the field to blame, below `spec`; the rule in CEL, which holds for accepted objects; the reason, with the
-/// cure.
+/// The rules. Each has the path of the invalid field below `spec`, the CEL rule, and the message with the reason and
+/// the fix. The rule is true for valid objects.
 const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         ".aws",

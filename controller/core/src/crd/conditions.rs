@@ -2,157 +2,157 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Whether kubelets of the Cluster can get certificates; false has a reason that a person can act
-/// on.
+/// Whether kubelets of the Cluster can get certificates. If not, the reason shows the problem to fix.
 pub const READY: &str = "Ready";
-/// Whether no request without evidence is approved by anybody.
+/// Whether requests without evidence are rejected: no approver in the cluster accepts them.
 pub const AUTO_APPROVE_PATHS_CLOSED: &str = "AutoApprovePathsClosed";
-/// Whether the workload cluster's API server answers.
+/// Whether the workload cluster's API server responds.
 pub const WORKLOAD_CLUSTER_REACHABLE: &str = "WorkloadClusterReachable";
-/// Whether the identity that the Cluster names for AWS is there, and may be used.
+/// Whether the AWS identity that the Cluster names exists and can be used.
 pub const AWS_IDENTITY_RESOLVED: &str = "AWSIdentityResolved";
 /// Whether AWS accepts the credentials of that identity.
 pub const AWS_CREDENTIALS_READY: &str = "AWSCredentialsReady";
-/// Whether the `ConfigMaps` that list endorsement keys were read, and every entry in them.
+/// Whether the controller read the `ConfigMaps` with endorsement keys, and every entry in them.
 pub const ENDORSEMENT_KEY_LISTS_READ: &str = "EndorsementKeyListsRead";
-/// Whether the certificates that vouch for endorsement keys stay valid for the next 90 days.
+/// Whether the certificates for endorsement keys stay valid for the next 90 days.
 pub const ENDORSEMENT_CERTIFICATES_VALID: &str = "EndorsementCertificatesValid";
 /// Whether the firmware of all machines measures their boot.
 pub const BOOT_MEASURED: &str = "BootMeasured";
-/// Whether the attestors of all live records are authorized.
+/// Whether the attestation providers of all live node identities are authorized.
 pub const RECORD_ATTESTORS_AUTHORIZED: &str = "RecordAttestorsAuthorized";
-/// Whether the controller has a verifier for each authorized attestor.
+/// Whether the controller has a verifier for each authorized attestation provider.
 pub const ATTESTORS_AVAILABLE: &str = "AttestorsAvailable";
-/// Whether the addresses of Services are known, so that no serving certificate is for one of them.
+/// Whether the Service addresses are known, so that no serving certificate contains one of them.
 pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
-/// Whether each node that needs a bootstrap token to come back has a live one.
+/// Whether each node that requires a bootstrap token to rejoin has a valid one.
 pub const NODES_CAN_RETURN: &str = "NodesCanReturn";
-/// Whether nodes of the Cluster's control plane can get certificates at all; set where it is a managed one.
+/// Whether control-plane nodes of the Cluster can get certificates. Only set for a managed control plane.
 pub const CONTROL_PLANE_SUPPORTED: &str = "ControlPlaneSupported";
 
-/// Reasons of conditions.
+/// Condition reasons.
 pub mod reason {
-    /// All is well.
+    /// The Cluster has no problem.
     pub const READY: &str = "Ready";
-    /// Nothing is known yet.
+    /// The state is not known yet.
     pub const PENDING: &str = "Pending";
-    /// The Cluster, or this resource, is paused: the controller does nothing.
+    /// The Cluster or the `KubeletAuthentication` is paused. The controller does not do anything.
     pub const PAUSED: &str = "Paused";
-    /// There is no Cluster of this name.
+    /// No Cluster has this name.
     pub const CLUSTER_NOT_FOUND: &str = "ClusterNotFound";
-    /// The resource has another name than its Cluster.
+    /// The name of the resource does not match its Cluster.
     pub const MISNAMED: &str = "Misnamed";
-    /// Cluster API has not made the Cluster's kubeconfig yet.
+    /// Cluster API has not created the Cluster's kubeconfig yet.
     pub const KUBECONFIG_NOT_FOUND: &str = "KubeconfigNotFound";
     /// The kubeconfig has a field that is not accepted.
     pub const KUBECONFIG_REFUSED: &str = "KubeconfigRefused";
-    /// The kubeconfig's user may not do what is needed.
+    /// The user of the kubeconfig does not have the required permissions.
     pub const KUBECONFIG_WITHOUT_ACCESS: &str = "KubeconfigWithoutAccess";
-    /// The API server does not answer.
+    /// The API server does not respond.
     pub const UNREACHABLE: &str = "Unreachable";
-    /// The API server is older than what is needed.
+    /// The Kubernetes version of the API server is too old.
     pub const KUBERNETES_TOO_OLD: &str = "KubernetesTooOld";
     /// The last round of periodic work was incomplete.
     pub const UPKEEP_INCOMPLETE: &str = "UpkeepIncomplete";
-    /// The Machines of too many records are missing at once; none is retired until a person allows it.
+    /// The Machines of too many node identities are missing at the same time. None is retired until an operator allows
+    /// it.
     pub const MANY_MACHINES_MISSING: &str = "ManyMachinesMissing";
-    /// Cluster API has not made the Cluster's CA yet.
+    /// Cluster API has not created the Cluster's CA yet.
     pub const CA_NOT_FOUND: &str = "CANotFound";
-    /// The CA Secret cannot be read as a certificate and its key.
+    /// The CA Secret does not contain a valid certificate and key.
     pub const CA_INVALID: &str = "CAInvalid";
-    /// The CA's key is not that of its certificate.
+    /// The CA key does not match its certificate.
     pub const CA_KEY_MISMATCH: &str = "CAKeyMismatch";
-    /// The CA's certificate has expired.
+    /// The CA certificate has expired.
     pub const CA_EXPIRED: &str = "CAExpired";
-    /// Another Cluster has the same CA key: a certificate of one works in the other.
+    /// Another Cluster has the same CA key, so a certificate for one Cluster is valid in the other.
     pub const SHARED_CA: &str = "SharedCA";
-    /// The namespace has more Clusters than the controller serves of one.
+    /// The namespace has more Clusters than the controller serves in one namespace.
     pub const TOO_MANY_CLUSTERS: &str = "TooManyClusters";
     /// The CA Secret has no key, and the controller has no external signer.
     pub const CA_KEY_NOT_FOUND: &str = "CAKeyNotFound";
-    /// The controller does not run with --allow-insecure.
+    /// The controller runs without --allow-insecure.
     pub const INSECURE_NOT_ALLOWED: &str = "InsecureNotAllowed";
-    /// This controller has no verifier of an authorized attestor.
+    /// This controller has no verifier for an authorized attestation provider.
     pub const ATTESTOR_UNKNOWN: &str = "AttestorUnknown";
     /// An audience is invalid.
     pub const AUDIENCE_INVALID: &str = "AudienceInvalid";
     /// Settings contradict each other, or have no effect together.
     pub const SETTINGS_INVALID: &str = "SettingsInvalid";
-    /// A range that the addresses of serving certificates are limited to is invalid.
+    /// A range in `servingAddressRanges` is invalid.
     pub const SERVING_ADDRESS_RANGE_INVALID: &str = "ServingAddressRangeInvalid";
-    /// The controller failed in a way that it should not; it tries again.
+    /// The controller has an internal error. It retries.
     pub const INTERNAL_ERROR: &str = "InternalError";
-    /// The API server answers.
+    /// The API server responds.
     pub const REACHABLE: &str = "Reachable";
-    /// The API server confirms that the paths are closed.
+    /// The API server confirms that no auto-approval path is open.
     pub const CLOSED: &str = "Closed";
-    /// kubeadm's bindings let unattested requests be approved.
+    /// kubeadm's bindings approve requests without evidence.
     pub const AUTO_APPROVE_BINDING_FOUND: &str = "AutoApproveBindingFound";
-    /// They stay until every Node has a record.
+    /// The bindings stay until every Node has a node identity.
     pub const WAITING_FOR_RECORDS: &str = "WaitingForRecords";
-    /// Something else lets a bootstrap user's requests be approved.
+    /// A different auto-approval path is open for requests from bootstrap users.
     pub const OPEN_BY_OTHER_MEANS: &str = "OpenByOtherMeans";
-    /// The attestors of all live records are authorized.
+    /// The attestation providers of all live node identities are authorized.
     pub const AUTHORIZED: &str = "Authorized";
-    /// The controller has a verifier for each authorized attestor.
+    /// The controller has a verifier for each authorized attestation provider.
     pub const ALL_AVAILABLE: &str = "AllAvailable";
-    /// Nodes with live records cannot renew: their attestor is not authorized.
+    /// Nodes with live node identities cannot renew, because their attestation provider is not authorized.
     pub const ATTESTOR_NOT_AUTHORIZED: &str = "AttestorNotAuthorized";
-    /// Each node that needs a bootstrap token has a live one.
+    /// Each node that requires a bootstrap token has a valid one.
     pub const TOKENS_LIVE: &str = "TokensLive";
-    /// Nodes need a bootstrap token to rejoin, and have no live one.
+    /// Nodes that require a bootstrap token to rejoin have no valid one.
     pub const TOKENS_EXPIRED: &str = "TokensExpired";
-    /// The addresses of Services are known.
+    /// The Service addresses are known.
     pub const KNOWN: &str = "Known";
-    /// The addresses of Services are not known.
+    /// The Service addresses are not known.
     pub const SERVICE_RANGES_UNKNOWN: &str = "ServiceRangesUnknown";
-    /// An entry of the Cluster is no range of addresses.
+    /// A Service CIDR of the Cluster is not a valid address range.
     pub const SERVICE_RANGE_INVALID: &str = "ServiceRangeInvalid";
-    /// Not needed here.
+    /// The condition does not apply to this Cluster.
     pub const NOT_APPLICABLE: &str = "NotApplicable";
-    /// The settings of the controller exclude an authorized attestor.
+    /// The controller's settings exclude an authorized attestation provider.
     pub const ATTESTOR_UNUSABLE: &str = "AttestorUnusable";
-    /// The identity that the Cluster names is there, and may be used.
+    /// The identity that the Cluster names exists and can be used.
     pub const RESOLVED: &str = "Resolved";
-    /// The identity for calls of AWS is not known.
+    /// The identity for AWS calls is not known.
     pub const IDENTITY_NOT_RESOLVED: &str = "IdentityNotResolved";
     /// The controller calls AWS with its own identity.
     pub const CONTROLLER_IDENTITY: &str = "ControllerIdentity";
-    /// AWS answered.
+    /// AWS accepted the credentials.
     pub const CREDENTIALS_ACCEPTED: &str = "CredentialsAccepted";
-    /// There are no credentials, or AWS does not accept them, or they may not do what is needed.
+    /// There are no credentials, AWS does not accept them, or they do not have the required permissions.
     pub const CREDENTIALS_UNUSABLE: &str = "CredentialsUnusable";
-    /// The provider of the control plane signs certificates by itself, and gives nobody the CA's key.
+    /// The provider of the control plane signs certificates itself, and does not expose the CA key.
     pub const MANAGED_CONTROL_PLANE: &str = "ManagedControlPlane";
-    /// All lists were read.
+    /// The controller read all lists.
     pub const LISTS_READ: &str = "ListsRead";
-    /// A `ConfigMap` is missing, or cannot be read.
+    /// A `ConfigMap` is missing or unreadable.
     pub const CONFIG_MAP_UNREADABLE: &str = "ConfigMapUnreadable";
     /// Entries of a `ConfigMap` are malformed.
     pub const ENTRIES_MALFORMED: &str = "EntriesMalformed";
-    /// No certificate of an authority or an endorsement key expires within 90 days.
+    /// No certificate of an authority or endorsement key expires within 90 days.
     pub const CERTIFICATES_VALID: &str = "CertificatesValid";
     /// A certificate of an authority or an endorsement key expires within 90 days.
     pub const CERTIFICATE_EXPIRES: &str = "CertificateExpires";
     /// A certificate of an authority or an endorsement key has expired.
     pub const CERTIFICATE_EXPIRED: &str = "CertificateExpired";
-    /// Each quote is over registers that the firmware extended.
+    /// All quotes cover registers that the firmware extended.
     pub const MEASURED: &str = "Measured";
     /// Machines quoted registers that their firmware did not extend.
     pub const NOT_MEASURED: &str = "NotMeasured";
 }
 
-/// Kubernetes' limit of a condition's message, in bytes.
+/// The maximum size of a condition's message in Kubernetes, in bytes.
 const MAX_MESSAGE: usize = 32 * 1024;
 
-/// Whether something holds; `Display` is as a condition has it.
+/// The status of a condition. `Display` writes the value of the condition's field `status`.
 #[derive(derive_more::Display, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition is true.
     True,
-    /// It does not hold.
+    /// The condition is false.
     False,
-    /// It is not known.
+    /// The status is not known.
     Unknown,
 }
 
@@ -161,18 +161,18 @@ pub enum ConditionStatus {
 pub struct ConditionReport {
     /// The condition's type.
     pub of: &'static str,
-    /// Whether it holds.
+    /// The status.
     pub holds: ConditionStatus,
-    /// Why, in one word.
+    /// The reason, in one word.
     pub reason: &'static str,
-    /// Why, for a person; may be empty. Cut at 32 KiB.
+    /// The message for operators. It can be empty, and is cut at 32 KiB.
     pub message: String,
 }
 
-/// Sets a condition, and returns whether that changes anything.
+/// Sets a condition, and returns whether this changes the list.
 ///
-/// `observed_generation` is the `metadata.generation` that the report is about. The time of the last
-/// transition changes only with the status. `Ready` comes first, the others in order of their types.
+/// `observed_generation` is the `metadata.generation` that the report describes. The time of the last transition
+/// changes only with the status. `Ready` is the first condition. The others are sorted by type.
 pub fn set(
     conditions: &mut Vec<Condition>,
     report: &ConditionReport,
@@ -200,7 +200,7 @@ pub fn set(
     true
 }
 
-/// The condition of this type.
+/// Finds the condition of this type.
 pub fn find<'a>(conditions: &'a [Condition], of: &str) -> Option<&'a Condition> {
     conditions.iter().find(|one| one.type_ == of)
 }

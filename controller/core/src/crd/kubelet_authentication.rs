@@ -1,4 +1,4 @@
-//! `KubeletAuthentication`: the machines that may join a Cluster, and their evidence.
+//! `KubeletAuthentication`: the machines that can join a Cluster, and their evidence.
 
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ pub struct KubeletAuthenticationSpec {
 }
 
 impl KubeletAuthenticationSpec {
-    /// These attestors for this Cluster, and the defaults.
+    /// Creates a spec with these attestation providers for this Cluster, and the defaults.
     pub fn new(cluster_name: &str, authorized_attestors: &[&str]) -> Self {
         let attestors = authorized_attestors.iter().copied();
         Self {
@@ -165,12 +165,12 @@ impl KubeletAuthenticationSpec {
         }
     }
 
-    /// The longest validity of certificates: from the spec, or the default of its attestors.
+    /// The maximum validity of certificates: from the spec, or the default for its attestation providers.
     pub fn longest_lifetime(&self) -> Duration {
         let said = self.certificate.expiration_seconds;
         let mut attestors = self.authorized_attestors.iter();
         let seconds = if attestors.any(|one| one == Provider::INSECURE.as_str()) {
-            // It cannot renew: a default of earlier versions would cost the machine its certificate
+            // A certificate for `insecure` cannot be renewed. With this default of earlier versions, it would expire
             // after a week.
             let said = said.filter(|seconds| *seconds != ATTESTED_SECONDS);
             said.unwrap_or(INSECURE_SECONDS)
@@ -194,7 +194,7 @@ pub struct CertificateSettings {
     pub expiration_seconds: Option<u32>,
 }
 
-/// Declares a choice that a person makes by one word, the first of which is the default.
+/// Declares an enum of settings. The first variant is the default.
 macro_rules! choice {
     (
         $(#[$attribute:meta])* $name:ident {

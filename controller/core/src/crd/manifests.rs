@@ -1,4 +1,4 @@
-//! The definitions of our resources, as an API server takes them.
+//! The custom resource definitions, in the form that an API server accepts.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -9,7 +9,8 @@ use super::{
     AWSServiceAccountIdentity, KubeletAuthentication, NodeIdentity, RevokedNodeCredentials,
 };
 
-/// All definitions: those for the management cluster, then the one for workload clusters.
+/// All custom resource definitions: first the definitions for the management cluster, then the definition for workload
+/// clusters.
 pub fn manifests() -> Vec<CustomResourceDefinition> {
     vec![
         prepared(KubeletAuthentication::crd()),
@@ -19,16 +20,16 @@ pub fn manifests() -> Vec<CustomResourceDefinition> {
     ]
 }
 
-/// The definition for workload clusters, of [`RevokedNodeCredentials`].
+/// The definition of [`RevokedNodeCredentials`], for workload clusters.
 pub fn workload_manifest() -> CustomResourceDefinition {
     prepared(RevokedNodeCredentials::crd())
 }
 
-/// The definition as a YAML document, with its separator.
+/// Serializes the definition as a YAML document, with its separator.
 ///
 /// # Errors
 ///
-/// None that is known: the types have nothing that YAML has not.
+/// Returns the error of the serializer. The definitions contain only values that YAML can represent.
 pub fn yaml(definition: &CustomResourceDefinition) -> Result<String, serde_saphyr::ser::Error> {
     serde_saphyr::to_string(definition).map(|document| format!("---\n{document}"))
 }
@@ -43,9 +44,8 @@ fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinitio
     definition
 }
 
-/// Takes `nullable` off every field: an API server then drops a null before it sets defaults, and
-/// no rule has to think of it. Joins the lines of descriptions, which `kubectl explain` wraps itself;
-/// paragraphs stay.
+/// Removes `nullable` from every field. So an API server drops a null before it sets defaults, and no rule has to
+/// handle nulls. Also joins the lines of descriptions, which `kubectl explain` wraps itself. Paragraphs stay.
 fn prepare(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     if let Some(description) = &mut schema.description {

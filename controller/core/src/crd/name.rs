@@ -3,21 +3,21 @@
 use aws_lc_rs::digest::{Context, SHA256};
 use kubelet_attestation::names::NodeName;
 
-/// The longest name of an object (a DNS-1123 subdomain).
+/// The maximum length of an object name (a DNS-1123 subdomain).
 const MAX_NAME: usize = 253;
 
-/// The longest value of a label, and so of a Cluster's name.
+/// The maximum length of a label value, and so of a Cluster name.
 const MAX_CLUSTER: usize = 63;
 
-/// The name of the [`NodeIdentity`](super::NodeIdentity) of a node: `<cluster>.<node name>`.
+/// The name of a node's [`NodeIdentity`](super::NodeIdentity): `<cluster>.<node name>`.
 ///
-/// If that would be too long, or could be read in two ways since the Cluster's name has a dot,
-/// the first label is the Cluster's name with a digest of both, and the node's name is cut. That
-/// label is longer than any Cluster's name may be, so that no other pair has the name either.
+/// If this name is too long, or is ambiguous because the Cluster's name contains a dot, the name has a different form.
+/// Its first label is the Cluster's name with a digest of both names. The node name follows, cut to the maximum length.
+/// This label is longer than any valid Cluster name, so no other pair of names results in the same object name.
 ///
 /// # Guarantees
 ///
-/// A DNS-1123 subdomain, for every two texts; another pair has another name.
+/// The result is a DNS-1123 subdomain for every input. Different inputs have different results.
 pub fn object_name(cluster: &str, node_name: &str) -> String {
     let plain = format!("{cluster}.{node_name}");
     let is_clear = !cluster.contains('.') && cluster.len() <= MAX_CLUSTER;
@@ -40,7 +40,7 @@ fn digested(cluster: &str, node_name: &str) -> String {
         .chars()
         .take(MAX_NAME - MAX_CLUSTER - digest.len() - 2)
         .collect();
-    // Cutting may have left a label without its end.
+    // The cut can leave a label that ends with a hyphen, or a trailing dot.
     let node = node.trim_end_matches(['-', '.']);
     let label = [cluster.trim_end_matches('-'), &digest].join("-");
     [label.trim_start_matches('-'), node]
@@ -49,7 +49,7 @@ fn digested(cluster: &str, node_name: &str) -> String {
         .to_owned()
 }
 
-/// The text with what no name may have replaced; a subdomain, or empty.
+/// Replaces all characters that are not allowed in a name. The result is a subdomain, or empty.
 fn tame(text: &str) -> String {
     let is_other = |c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit();
     let labels = text.split('.').map(|label| label.replace(is_other, "-"));

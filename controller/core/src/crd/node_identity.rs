@@ -1,4 +1,4 @@
-//! The record of trust on first use, as an object.
+//! The custom resource that stores a node identity.
 
 use std::time::SystemTime;
 
@@ -15,8 +15,8 @@ use super::system_time;
 ///
 /// Its name is `<cluster>.<node name>`. A name that is too long or ambiguous is cut, and contains a digest. So there
 /// is one object for each Cluster and node name.
-// What is missing is written as null, in the spec: a merge patch of a record clears what a former
-// holder left. An API server drops a null before it looks at anything else.
+// Missing values in the spec are serialized as null, so that a merge patch of a node identity clears the values of the
+// previous holder. An API server drops a null before it validates the object.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "attestation.cluster.x-k8s.io",
@@ -212,7 +212,7 @@ pub struct NodeIdentitySpec {
     pub revoked: Option<Revoked>,
 }
 
-/// A rule that stops to hold when the record changes hands.
+/// A rule that applies only within a generation of the node identity.
 fn in_one_generation(field: &str, unchanged: &str) -> Value {
     let rule = format!("self.generation > oldSelf.generation || {unchanged}");
     rule_at(field, &rule, "cannot be changed within a generation")
@@ -256,14 +256,14 @@ pub struct TpmBoot {
     #[serde(rename = "restartCount")]
     #[schemars(with = "i64", range(min = 0))]
     pub restarts: u32,
-    // It may go back where the TPM lost power, and then `resets` went up.
+    // The clock can go back after a power loss, but `resets` then increases.
     /// The clock of the TPM, in milliseconds.
     #[serde(serialize_with = "within_schema")]
     #[schemars(with = "i64", range(min = 0))]
     pub clock: u64,
 }
 
-/// The schema's numbers end with 63 bits, and no clock comes that far.
+/// Limits the clock to 63 bits, the maximum of the schema. No real clock reaches this value.
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"

@@ -1,4 +1,4 @@
-//! `RevokedNodeCredentials`: the certificates that may no longer write.
+//! `RevokedNodeCredentials`: the certificates that are no longer allowed to write.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{schema, system_time};
 
-/// The name of the one object of a workload cluster.
+/// The name of the only object in a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
 
-/// The most records that it lists: what fits in one object of etcd (1.5 MiB) beside the keys, with a margin.
+/// The maximum number of node identities in the list. They fit into one etcd object (1.5 MiB) together with the keys,
+/// with a margin.
 pub const MAX_REVOKED: usize = 10_000;
 
-/// The most keys that it lists. An operator revokes one node at a time; for a whole cluster there is the floor.
+/// The maximum number of keys in the list. An operator revokes one node at a time. To revoke a whole cluster, they
+/// raise the lowest valid generation.
 pub const MAX_REVOKED_KEYS: usize = 300;
 
 /// The revoked node certificates: an admission policy refuses every write from their holders.
@@ -86,9 +88,9 @@ fn is_zero(generation: &u64) -> bool {
     *generation == 0
 }
 
-/// The revoked generations of one record: all before the lowest valid one.
+/// The revoked generations of one node identity: all generations before the lowest valid one.
 ///
-/// One value covers every generation that there ever was, so none can be forgotten.
+/// One value covers all earlier generations, so none can be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RevokedGenerations {
     /// The lowest valid generation.

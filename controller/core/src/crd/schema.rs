@@ -1,50 +1,50 @@
-//! Pieces of schemas: bounded texts, times, conditions, and rules in CEL.
+//! Parts of schemas: texts with limits, times, conditions, and CEL rules.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// A DNS-1123 subdomain: the form of most object names.
+/// A DNS-1123 subdomain, the form of most object names.
 pub(super) const SUBDOMAIN: &str =
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
-/// A DNS label: the form of an attestation provider's name.
+/// A DNS label, the form of an attestation provider's name.
 pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
-/// SHA-256 in hexadecimal digits.
+/// A SHA-256 digest in hexadecimal digits.
 pub(super) const SHA256: &str = "^[0-9a-f]{64}$";
-/// The same, or several with commas between.
+/// One or more SHA-256 digests, separated by commas.
 const SHA256_ALTERNATIVES: &str = "^[0-9a-f]{64}(, ?[0-9a-f]{64})*$";
-/// Rule that a provider ID is one: a scheme, and a path that is more than slashes.
+/// The rule that a text is a provider ID: a scheme, and a path that does not consist only of slashes.
 pub(super) const IS_PROVIDER_ID: &str = "!has(self.providerID) \
      || self.providerID.matches('^[A-Za-z0-9+.-]+://[!-~]*[!-.0-~][!-~]*$')";
-/// Text on one line, without spaces.
+/// Text on one line without spaces.
 pub(super) const VISIBLE: &str = "^[!-~]+$";
 
-/// A word, or one of a domain, as `metav1.Condition` has it.
+/// A word, with an optional domain as prefix, as in `metav1.Condition`.
 const CONDITION_TYPE: &str = concat!(
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
 );
 
-/// A rule in CEL, and what the API server says where it does not hold.
+/// A CEL rule, and the API server's message if the rule is false.
 pub(super) fn rule(rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message})
 }
 
-/// A rule about several fields, that blames this one.
+/// A rule about several fields, which reports this field as invalid.
 pub(super) fn rule_at(field: &str, rule: &str, message: &str) -> Value {
     json!({"rule": rule, "message": message, "fieldPath": field})
 }
 
-/// A field that stays as it was made.
+/// The rule for a field that cannot be changed after creation.
 pub(super) fn immutable() -> Value {
     rule("self == oldSelf", "cannot be changed")
 }
 
-/// An instant, in RFC 3339.
+/// A time, in RFC 3339.
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date-time"})
 }
 
-/// `metav1.Condition`, one of a type.
+/// `metav1.Condition`, at most one for each type.
 pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -86,7 +86,7 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Ranges of addresses in CIDR notation, each with the form of `serving::AddressRange`.
+/// Address ranges in CIDR notation, in the form of `serving::AddressRange`.
 pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -94,10 +94,10 @@ pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
         "x-kubernetes-list-type": "set",
         "items": {
             "type": "string",
-            // The longest is of IPv6.
+            // The length of the longest IPv6 range.
             "maxLength": 43,
             "x-kubernetes-validations": [rule(
-                // The functions come with Kubernetes 1.31, and we need 1.33.
+                // The CEL functions require Kubernetes 1.31. The project requires 1.33.
                 "isCIDR(self) && cidr(self) == cidr(self).masked()",
                 "a range of addresses is <network>/<length of its prefix>, with no bit after the prefix, \
                  such as 10.0.0.0/8 or 2001:db8::/32",
@@ -106,7 +106,7 @@ pub(super) fn address_ranges(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// States of platform configuration registers, in the SHA-256 bank; each says something.
+/// States of platform configuration registers in the SHA-256 bank. No state is empty.
 pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -115,7 +115,7 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "minProperties": 1,
             "maxProperties": 24,
-            // 32 digests.
+            // The length of 32 digests.
             "additionalProperties": {"type": "string", "maxLength": 2110, "pattern": SHA256_ALTERNATIVES},
             "x-kubernetes-validations": [
                 rule(
@@ -132,7 +132,7 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Tags of a cloud resource; the limits are those of EC2.
+/// Tags of a cloud resource, with the limits of EC2.
 pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -145,12 +145,13 @@ pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The revoked generations of records, by the records' UIDs.
+/// The revoked generations of node identities, by UID.
 pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": super::revoked_node_credentials::MAX_REVOKED,
-        // Of one writer, whole: else the API server would keep who wrote each entry beside it.
+        // Only the controller writes the map, and always the whole map. Without `atomic`, the API server would store
+        // the field manager of each entry.
         "x-kubernetes-map-type": "atomic",
         "additionalProperties": {
             "type": "object",
@@ -174,7 +175,7 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// The revoked keys, by their digests.
+/// The revoked keys, by digest.
 pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
     let time = |description: &str| {
         json!({

@@ -1,4 +1,4 @@
-//! A time as the API server has it, for `serde(with)`.
+//! Times in the format of the API server, for `serde(with)`.
 
 use std::time::SystemTime;
 
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-/// Writes the time; one after the year 9999, which no API server takes, as the last that it does.
+/// Serializes the time. The API server does not accept a time after the year 9999, so such a time becomes the maximum.
 pub(super) fn serialize<S: Serializer>(
     time: &SystemTime,
     serializer: S,

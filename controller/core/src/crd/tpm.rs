@@ -1,4 +1,4 @@
-//! Settings of the attestor tpm.
+//! Settings of the attestation provider `tpm`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{self, rule, rule_at};
 
-/// An allowed state of a machine's PCRs: each index with its value, or its alternatives with commas between.
+/// An allowed state of a machine's PCRs: each index with its value, or with alternative values separated by commas.
 pub type PcrSet = BTreeMap<String, String>;
 
 /// Settings of the attestation provider `tpm`.

@@ -1,4 +1,4 @@
-//! The cluster whose requests are decided.
+//! The context of decisions: one workload cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,36 +14,36 @@ use crate::serving::ServingPolicy;
 use crate::signer::Signer;
 use crate::verifier::Verifiers;
 
-/// All that a decision needs to know about one workload cluster.
+/// The inputs of decisions on the requests in one workload cluster.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The verifiers, one for each provider that the cluster admits.
+    /// The verifiers, one for each authorized attestation provider.
     pub verifiers: Verifiers,
-    /// The audiences that mean this cluster.
+    /// The audiences of this cluster.
     pub audiences: Vec<Audience>,
-    /// Its machines.
+    /// The machines of the cluster.
     pub inventory: Arc<dyn Inventory>,
-    /// The ledger of its node names.
+    /// The ledger of the cluster's node names.
     pub ledger: Arc<RecordLedger>,
     /// The signer, with the cluster's CA.
     pub signer: Arc<Signer>,
-    /// The longest validity of certificates.
+    /// The maximum validity of certificates.
     pub longest_lifetime: Duration,
-    /// Whether Kubernetes' own signer can renew without evidence.
+    /// Whether the built-in signer of Kubernetes can renew certificates without evidence.
     pub built_in_renewal: BuiltInRenewal,
-    /// Whether nodes without a record are kept from Kubernetes' own signers.
+    /// Whether nodes without a node identity are prevented from using the built-in signers.
     pub enforcement: Enforcement,
-    /// The names and addresses that serving certificates must not have.
+    /// The names and addresses that serving certificates must not contain.
     pub serving: ServingPolicy,
 }
 
 impl Context {
-    /// The signers whose requests are ours to answer: what must be watched.
+    /// The signer names whose requests the controller decides on, and so watches.
     pub fn signers(&self) -> Vec<String> {
         request::signers(&self.verifiers)
     }
 
-    /// The same, without those of attestors that are unavailable: their requests wait.
+    /// The same signer names, without the signers of unavailable attestation providers, whose requests wait.
     pub fn available_signers(&self) -> Vec<String> {
         request::signers(&self.verifiers.available())
     }

@@ -1,4 +1,4 @@
-//! The observation of each check, as an explanation shows it.
+//! The observation of each check, for explanations.
 
 use std::time::{Duration, SystemTime};
 

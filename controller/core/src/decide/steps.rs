@@ -3,17 +3,17 @@
 use std::future::Future;
 use std::time::Duration;
 
-/// A monotonic clock: the time since some moment.
+/// A monotonic clock: the time since an arbitrary moment.
 pub type Elapsed = fn() -> Duration;
 
-/// A check that was made.
+/// A completed check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Its stable name, for logs: one for each link of the chain in [`crate::request`].
+    /// The stable name of the check, for logs. There is one for each link of the chain in [`crate::request`].
     pub check: &'static str,
-    /// Its duration.
+    /// The duration of the check.
     pub took: Duration,
-    /// The observation, for a person, if the check passed and the decision is [explained](super::explain).
+    /// The observation, for operators, if the check passed and the decision is [explained](super::explain).
     pub saw: Option<String>,
 }
 
@@ -32,7 +32,7 @@ impl Steps {
         }
     }
 
-    /// The same, which keep what the checks see.
+    /// The same steps, which keep observations.
     pub(super) fn explained(self) -> Self {
         Self {
             explains: true,
@@ -40,7 +40,7 @@ impl Steps {
         }
     }
 
-    /// Keeps what the last check saw, which passed.
+    /// Keeps the observation of the last check, which passed.
     pub(super) fn saw(&mut self, text: impl FnOnce() -> String) {
         if self.explains
             && let Some(step) = self.taken.last_mut()

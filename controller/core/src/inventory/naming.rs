@@ -1,27 +1,27 @@
-//! The names that a machine's Node may have.
+//! The names that a machine's Node can have.
 
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::NodeNames;
 
-/// Whether a machine's Node may have a certain name.
+/// Whether a machine's Node can have a requested name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Naming {
-    /// It may.
+    /// The Node can have the name.
     Own,
-    /// It may not, but these.
+    /// The Node cannot have the name. It can have these names.
     Another(NodeNames),
-    /// Another machine has as good a right to it, or a better one.
+    /// Another machine has an equal or stronger claim to the name.
     Shared {
         /// The other machine.
         other: String,
     },
-    /// The names are not known yet, or not all of them.
+    /// The possible names are not known yet, or not all of them.
     Unknown,
 }
 
 impl Naming {
-    /// The naming of a machine whose Node must have this name.
+    /// The naming of a machine whose Node must have exactly one name.
     pub fn only(own: Option<&NodeName>, asked: &NodeName) -> Self {
         match own {
             None => Self::Unknown,

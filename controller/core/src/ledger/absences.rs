@@ -1,8 +1,8 @@
-//! Machines that hold records and that the inventory does not list any more.
+//! Machines that hold records and are no longer in the inventory.
 //!
-//! A record that is retired takes the node's certificates and its Node along, and nothing brings
-//! them back but another enrolment. So one look is not enough: an inventory may answer with half a
-//! list, a provider may rewrite its IDs, a backup may be restored in any order.
+//! Retiring a record revokes the node's certificates and deletes its Node. Only a new enrollment restores them. So one
+//! lookup is not sufficient: an inventory can return half a list, a provider can rewrite its IDs, and a backup can be
+//! restored in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use parking_lot::Mutex;
 
 use super::record::Record;
 
-/// For how long a machine has to be missing, unless an operator says otherwise.
+/// The default time for which a machine must be missing before it counts as gone.
 pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// One round may retire as many records in any cluster.
+/// The number of records that one round can always retire, in any cluster.
 const ALWAYS_ALLOWED: usize = 5;
 
-/// In a larger cluster, one record of so many.
+/// In a larger cluster, one round can retire one of this number of live records.
 const ONE_OF: usize = 5;
 
-/// Since when machines are missing, and how many records one round may retire.
+/// The times since which machines are missing, and the number of records that one round can retire.
 ///
-/// A clone is the same memory: it outlives a ledger that is made anew with other settings.
+/// Clones share their state, so it survives when a ledger is created again with other settings.
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,
@@ -33,14 +33,14 @@ pub struct Absences {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By a monotonic clock: the wall clock can be set ahead between two rounds.
+    /// The start of each absence, by a monotonic clock: the wall clock can be set ahead between two rounds.
     since: BTreeMap<Holding, Duration>,
-    /// Machines that were being deleted when they were last seen.
+    /// The machines that were being deleted when they were last seen.
     leaving: BTreeSet<Holding>,
     allowed: usize,
 }
 
-/// One holder of one name: the next one's absence begins anew.
+/// One holder of one name. For the next holder, the absence starts again.
 pub(super) type Holding = (NodeName, u64);
 
 pub(super) fn holding(record: &Record) -> Holding {
@@ -48,7 +48,7 @@ pub(super) fn holding(record: &Record) -> Holding {
 }
 
 impl Absences {
-    /// Machines are gone that are missing for so long, and in two rounds.
+    /// Creates the state. A machine counts as gone when it is missing for `timeout`, and in at least two rounds.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -56,20 +56,20 @@ impl Absences {
         }
     }
 
-    /// A person allows one round to retire as many records.
+    /// Sets the number of records that an operator allows one round to retire.
     pub fn allow(&self, retirements: usize) {
         self.state.lock().allowed = retirements;
     }
 
-    /// Takes note of a round in which the machines of exactly these records are missing, and those of others are being
-    /// deleted; gives those that are gone. `elapsed` is a monotonic time.
+    /// Records a round. In this round, exactly the machines of `missing` are missing, and the machines of `leaving` are
+    /// being deleted. Returns the records whose machines are gone. `elapsed` is a monotonic time.
     pub(super) fn round(
         &self,
         missing: BTreeSet<Holding>,
         leaving: BTreeSet<Holding>,
         elapsed: Duration,
     ) -> BTreeSet<Holding> {
-        // What a panic elsewhere leaves half done is a machine whose absence begins anew.
+        // After a panic while the lock is held, the absence of some machines starts again.
         let mut state = self.state.lock();
         state.leaving.retain(|holding| missing.contains(holding));
         state.leaving.extend(leaving);
@@ -85,8 +85,8 @@ impl Absences {
         gone
     }
 
-    /// Whether one round may retire these of `live` records. Machines that were seen while they were being deleted are
-    /// not counted: somebody deleted them, as in a scale-down.
+    /// Whether one round can retire these records, out of `live` live records. Machines that were seen while they were
+    /// being deleted do not count, because their deletion was intended, for example by a scale-down.
     pub(super) fn may_retire(&self, gone: &BTreeSet<Holding>, live: usize) -> bool {
         let state = self.state.lock();
         let unexpected = gone.difference(&state.leaving).count();

@@ -1,5 +1,5 @@
-//! The sweep of the records, once a minute: machines are deleted, certificates expire, deleted Nodes
-//! return.
+//! The sweep of the records, once a minute. It handles deleted machines, expired certificates, and deleted Nodes that
+//! were created again.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -16,52 +16,51 @@ use super::{LastIssued, RecordLedger, TombstoneReason};
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 
-/// The Node that a former holder left is looked for this long after the name has changed hands;
-/// usually the claim itself deletes it.
+/// The time after a change of the name's holder during which the sweep deletes the previous holder's Node. Usually the
+/// claim itself deletes it.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
-/// The Node of a machine that is gone is looked for this long after its record became a tombstone, and later only
-/// where it was listed: a cluster may have had thousands of machines that are gone.
+/// The time after a record is retired during which the sweep looks up the Node of the machine. Later, the sweep looks
+/// it up only if the Node was listed, because a cluster can have thousands of retired records.
 const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
-/// A record of which nothing is written down yet waits for so long after its certificate: a join's
-/// own writes are enough while machines join by the hundred.
+/// The time between the issue of the first certificate and its write to the record. While hundreds of machines join,
+/// this avoids a second write for each join.
 const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 
-/// An end that is written down may be out of date by as much: so a node that renews costs one write
-/// a day at most.
+/// The maximum age of a stored expiry. A node that renews causes at most one write a day.
 const END_MAY_LAG: Duration = Duration::from_hours(24);
 
-/// The records after a sweep.
+/// The result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// The first end of a certificate of a live record that is not revoked, as far as it is known.
+    /// The earliest known expiry of a live record's certificate, without revoked records.
     pub earliest_expiry: Option<SystemTime>,
-    /// Records that somebody holds.
+    /// The number of records with a holder.
     pub live: usize,
-    /// The number of live records whose machine proved its identity.
+    /// The number of live records whose machine was attested.
     pub attested: usize,
-    /// The number of live records that a person revoked.
+    /// The number of live records that an operator revoked.
     pub revoked: usize,
-    /// Tombstones.
+    /// The number of retired records.
     pub tombstones: usize,
-    /// The number of live records whose machines are gone, if it is so large that none of them was
-    /// retired: a person has to allow it ([`Absences::allow`](super::Absences::allow)).
+    /// The number of live records whose machines are gone, if it is so large that the sweep did not retire any of them.
+    /// An operator must allow it ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
-    /// The actions of the sweep, for people.
+    /// The actions of the sweep, for operators.
     pub done: Vec<SweepAction>,
-    /// The records that could not be updated. The next sweep tries again.
+    /// The records that the sweep could not update. The next sweep retries.
     pub failed: Option<FailedUpdates>,
-    /// The names of tombstones whose Nodes could not be read or deleted.
+    /// The names of retired records whose Nodes could not be read or deleted.
     pub not_removed: BTreeSet<String>,
 }
 
-/// Something that a sweep did, and that people may wonder about.
+/// An action of a sweep that operators need to see.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SweepAction {
-    /// The name of the record.
+    /// The node name of the record.
     pub node_name: NodeName,
-    /// The record's generation; the last one where nobody holds it any more.
+    /// The generation of the record. For a retired record, the last generation.
     pub generation: u64,
     /// The action.
     pub what: Swept,
@@ -70,30 +69,31 @@ pub struct SweepAction {
 /// Records that a sweep could not update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedUpdates {
-    /// The name of the first one.
+    /// The node name of the first record.
     pub node_name: NodeName,
-    /// Its error, with the causes.
+    /// The error for the first record, with its causes.
     pub error: String,
-    /// Their number.
+    /// The number of records.
     pub count: usize,
 }
 
 /// An action of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Swept {
-    /// The record became a tombstone: its machine is gone.
+    /// The record was retired, because its machine is gone.
     Buried,
-    /// The record became a tombstone: its Machine is there with another provider ID.
+    /// The record was retired, because its Machine has a different provider ID.
     Contradicted,
-    /// A Node of a name that nobody holds was deleted.
+    /// A Node was deleted, because its name has no holder.
     NodeRemoved,
-    /// The Node that the name's former holder left was deleted.
+    /// The Node of the name's previous holder was deleted.
     StaleNodeRemoved,
 }
 
-/// Whether what was issued is to be written down: where nothing is yet, an hour after; otherwise when
-/// what is written misleads, because it is a day out of date, has passed, or is too late. Of a machine
-/// that was started anew at once: by that a copy of its TPM is told, and our memory may not last.
+/// Whether the issued certificate must be written to its record. The first write is due one hour after the issue.
+/// Later, a write is due if the stored expiry is one day out of date, has passed, or is too late. After a restart of
+/// the machine's TPM, it is due immediately: the stored boot identifies a copy of the TPM, and the process can lose its
+/// memory.
 fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
@@ -108,20 +108,20 @@ fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
     }
 }
 
-/// The action for one record.
+/// The action on one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GcAction {
-    /// Make it a tombstone, for this reason.
+    /// Retire it, for this reason.
     Bury(Swept),
-    /// No certificate of it can be valid any more.
+    /// Delete it: all its certificates have expired.
     Delete,
-    /// Remove the Node that its holder left.
+    /// Delete the Node of its last holder.
     RemoveNode,
-    /// Remove the Node of this UID.
+    /// Delete the Node with this UID.
     RemoveStaleNode(String),
 }
 
-/// The work on `record`, by the state of its machine; `is_listed` tells whether a Node of its name was listed.
+/// Returns the action on `record`, for the state of its machine. `is_listed` is true if a Node of this name was listed.
 pub(super) fn chore(
     record: &Record,
     holder: HolderState,
@@ -149,21 +149,24 @@ pub(super) fn chore(
 }
 
 impl RecordLedger {
-    /// Sweeps all records: those whose machine is gone become tombstones, unless that would be too many
-    /// at once ([`SweepReport::held_back`]); tombstones whose certificates have expired go, and Nodes of names that nobody holds are deleted. What was
-    /// issued meanwhile is written down where what is written misleads: once a day and record at
-    /// most, unless certificates live for less. The first end is known without that, from records
-    /// and memory.
+    /// Sweeps all records.
     ///
-    /// For whoever serves the cluster, once a minute, while the inventory is complete and the
-    /// cluster is not paused. A tombstone goes when its certificates have expired by `ended_by`, which is `now` or before:
-    /// a clock that is ahead removes none for good. `elapsed` is a monotonic time, for absences. `listed` has the names of Nodes of a list since the last sweep, if there was one:
-    /// the cost does not grow with the number of machines that are gone.
+    /// The sweep retires records whose machine is gone, unless there are too many at the same time
+    /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
+    /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is misleading. This
+    /// happens at most once a day for each record, unless certificates have a shorter validity. The earliest expiry in
+    /// the report does not depend on these writes: it comes from records and memory.
+    ///
+    /// The replica that serves the cluster calls this once a minute, while the inventory is complete and the cluster is
+    /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`. This time is
+    /// `now` or earlier, so that a clock that is ahead does not delete records. `elapsed` is a monotonic time, for
+    /// absences. `listed` has the names of the Nodes if a list was made since the last sweep. With it, the cost does
+    /// not grow with the number of retired records.
     ///
     /// # Errors
     ///
-    /// The records cannot be had. What goes wrong with single ones is in the report, and left to the next
-    /// sweep; so is a machine that cannot be looked up.
+    /// Returns an error if the records are unavailable. Failures for single records are in the report, and the next
+    /// sweep retries them. If a machine cannot be looked up, the next sweep retries too.
     pub async fn sweep(
         &self,
         (now, ended_by): (SystemTime, SystemTime),
@@ -289,7 +292,7 @@ impl RecordLedger {
     }
 }
 
-/// The written value; `None` if the record changed meanwhile: it is left to the next sweep.
+/// Returns the written value. `None` if the record changed in the meantime: the next sweep retries.
 fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
     match written {
         Ok(written) => Ok(Some(written)),
@@ -299,7 +302,7 @@ fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> 
 }
 
 impl SweepReport {
-    /// The end is that of its certificate which was last `issued`, where that is known.
+    /// Counts the record. The expiry comes from the last `issued` certificate, if it is known.
     fn count(&mut self, record: &Record, issued: Option<&LastIssued>) {
         if !record.is_live() {
             self.tombstones += 1;
@@ -308,7 +311,7 @@ impl SweepReport {
         self.live += 1;
         self.attested += usize::from(record.holder.is_attested());
         if record.is_revoked() {
-            // It cannot renew, so that its end is not for an alert.
+            // A revoked certificate cannot be renewed, so its expiry must not cause an alert.
             self.revoked += 1;
             return;
         }

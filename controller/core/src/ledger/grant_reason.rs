@@ -1,4 +1,4 @@
-//! The history of a record when a certificate is granted, for people.
+//! The reasons for grants, for operators.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -12,43 +12,43 @@ use crate::verifier::Assurance;
 
 /// The reason for which a certificate was granted.
 ///
-/// Nothing rests on it. It is known by whoever wrote the record: after a crash between that and the
-/// answer, the same request is granted [`Again`](Self::Again).
+/// No decision depends on it. Only the process that wrote the record knows it: after a crash between the write and the
+/// response, the same request is granted with [`Again`](Self::Again).
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 pub enum GrantReason {
-    /// The name's first record.
+    /// The first record of the name.
     #[display("the name's first record")]
     First,
-    /// The key that opened the generation asks again: nothing was written.
+    /// The key that opened the generation requested again. The record did not change.
     #[display("the key that opened the generation asked again")]
     Again,
-    /// The same machine's next generation.
+    /// The next generation of the same machine.
     #[display("the machine came with another key: {_0}")]
     Reenrolled(ReenrolReason),
-    /// The next generation, since a person gave this one up; the annotation is used up with that.
+    /// The next generation, because an operator reset this one. The write clears the reset.
     #[display("a person gave generation {_0} up; the annotation is used up")]
     Reset(u64),
-    /// The name is another machine's now: whose it was.
+    /// The name belongs to another machine now. The value is the previous holder.
     #[display("the name was {_0}'s, which is gone")]
     ChangedHands(ProviderId),
-    /// The machine has another name now: its former one, whose record is a tombstone.
+    /// The machine has another name now. The value is its previous name, whose record is retired.
     #[display("the machine's name was {_0}")]
     Renamed(NodeName),
-    /// The first record of a Node that joined before us.
+    /// The first record of a Node that joined before this controller.
     #[display("the Node joined before, and is taken on")]
     Adopted,
-    /// The machine proved more of itself with a renewal than its record had: its former attestor.
+    /// A renewal had stronger evidence than the record. The value is the record's previous attestation provider.
     #[display("the machine renewed with evidence that its record, of attestor {_0}, did not have")]
     EvidenceAdded(Provider),
-    /// The present generation's next certificate: nothing was written.
+    /// The next certificate of the current generation. The record did not change.
     #[display("a renewal")]
     Renewed,
 }
 
-/// Why a machine could leave a generation.
+/// The condition that allowed a machine to open a new generation.
 #[derive(derive_more::Display, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReenrolReason {
-    /// There was no Node of its name.
+    /// There was no Node with its name.
     #[display("there was no Node of its name")]
     NodeGone,
     /// Its Node was not ready.
@@ -57,14 +57,14 @@ pub enum ReenrolReason {
     /// Its certificates had expired.
     #[display("its certificates had expired")]
     Expired,
-    /// Its record was a tombstone.
+    /// Its record was retired.
     #[display("its Machine had been gone")]
     Returned,
 }
 
 impl GrantReason {
-    /// The reason for which `claim` is granted, with the record `before` it. `nodes` are the Nodes that
-    /// were read, and `renamed` is the machine's former name, whose record was retired.
+    /// Returns the reason for a grant of `claim`, with the record `before` it. `nodes` are the Nodes that were read.
+    /// `renamed` is the machine's previous name, whose record was retired.
     pub(super) fn of(
         claim: &Claim,
         before: Option<&Record>,
@@ -95,7 +95,7 @@ impl GrantReason {
         })
     }
 
-    /// A stable name, for Events and logs.
+    /// The stable name, for Events and logs.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::First => "FirstJoin",
@@ -110,7 +110,7 @@ impl GrantReason {
         }
     }
 
-    /// Whether it is worth an Event: a renewal is nothing new.
+    /// Whether the grant gets an Event. A renewal does not.
     pub fn is_news(&self) -> bool {
         *self != Self::Renewed
     }

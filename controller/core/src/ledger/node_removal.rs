@@ -1,7 +1,8 @@
-//! Which Nodes are deleted. Everything in the ledger that deletes one asks here.
+//! The rules for deleting Nodes. All parts of the ledger that delete a Node use them.
 //!
-//! A kubelet creates its Node with the provider ID of its machine. Another machine's Node is never deleted, whatever
-//! the records say of its name: machines without a record have Nodes too, with names that others had before.
+//! A kubelet creates its Node with the provider ID of its machine. The Node of another machine is never deleted,
+//! regardless of the records for its name. Machines without a record have Nodes too, and their names can have belonged
+//! to other machines before.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,7 +16,7 @@ use crate::nodes::{Node, Nodes};
 use crate::refusal::Deferral;
 use crate::scope::Enforcement;
 
-/// The Nodes of the cluster. Only this module can delete one.
+/// The Nodes of the cluster. Only this module can delete a Node.
 #[derive(Debug)]
 pub(super) struct ClusterNodes {
     nodes: Arc<dyn Nodes>,
@@ -36,31 +37,31 @@ pub(super) struct OwnedNode {
     pub(super) owner: NodeOwner,
 }
 
-/// The machine that a Node is of, by its `spec.providerID`.
+/// The machine that a Node belongs to, from its `spec.providerID`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NodeOwner {
-    /// It has no provider ID.
+    /// The Node has no provider ID.
     Unknown,
     /// A machine in the inventory, or the holder of another name.
     Present(ProviderId),
-    /// Nobody has this provider ID.
+    /// No machine has this provider ID.
     Gone(String),
 }
 
-/// The reason for which a Node could be deleted.
+/// The reason to delete a Node.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Removal<'a> {
-    /// A machine claims the name, which had this record.
+    /// A machine claims the name. The value is the name's record, if there is one.
     Claimed(Option<&'a Record>),
-    /// Nobody holds the name. The record is a tombstone.
+    /// The name has no holder. The record is retired.
     Retired(&'a Stored),
-    /// The claim that opened this record chose the Node, and could not delete it. The new kubelet can have adopted it
-    /// since, so only a Node that is down goes.
+    /// The claim that opened this record selected the Node, and could not delete it. The new kubelet can have adopted
+    /// the Node since, so only a Node that is down is deleted.
     Left(&'a Record),
 }
 
 impl OwnedNode {
-    /// Whether the Node is of this machine.
+    /// Whether the Node belongs to this machine.
     pub(super) fn is_of(&self, machine: &ProviderId) -> bool {
         match &self.owner {
             NodeOwner::Unknown => false,
@@ -69,8 +70,8 @@ impl OwnedNode {
         }
     }
 
-    /// Whether the Node may be deleted. A Ready one never, unless attestation `is_enforced`: before that, nodes join
-    /// and run as they did without this controller.
+    /// Whether the Node can be deleted. Without `is_enforced`, a Ready Node is never deleted: until attestation is
+    /// enforced, nodes join and run as they did without this controller.
     pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool, now: SystemTime) -> bool {
         if self.node.ready && !is_enforced {
             return false;
@@ -90,15 +91,15 @@ impl OwnedNode {
             (NodeOwner::Present(_), Some(record)) if record.is_reset() => {
                 is_down || self.is_older(record)
             }
-            // The machine has another name now, and left this Node.
+            // The machine has another name now, and this Node is left over.
             (NodeOwner::Present(_), Some(record)) => is_down && record.is_renamed(),
-            // The kubelet of the machine that claims the name would adopt it, with its Pods.
+            // Otherwise the kubelet of the machine that claims the name would adopt the Node, with its Pods.
             (NodeOwner::Unknown | NodeOwner::Gone(_), None) => is_claimed && is_down,
             (NodeOwner::Unknown, Some(_)) | (NodeOwner::Present(_), None) => false,
         }
     }
 
-    /// Whether the Node was there before the record became a tombstone.
+    /// Whether the Node is older than the retirement of the record.
     fn is_older(&self, record: &Record) -> bool {
         let since = record.tombstone.as_ref().map(|tombstone| tombstone.since);
         since.is_some_and(|since| self.node.created.is_some_and(|created| created < since))
@@ -106,7 +107,7 @@ impl OwnedNode {
 }
 
 impl RecordLedger {
-    /// The Node of this name, as it is.
+    /// Reads the Node with this name, and determines its owner.
     pub(super) async fn node(&self, name: &NodeName) -> Result<Option<OwnedNode>, Deferral> {
         let node = self.nodes.nodes.state(name).await;
         let Some(node) = node.map_err(Deferral::NodesUnavailable)? else {
@@ -121,7 +122,7 @@ impl RecordLedger {
 
     async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {
         let gone = NodeOwner::Gone(text.to_owned());
-        // No machine has one of another form.
+        // No machine has a malformed provider ID.
         let Ok(provider_id) = ProviderId::parse(text) else {
             return Ok(gone);
         };
@@ -143,7 +144,7 @@ impl RecordLedger {
         )
     }
 
-    /// Deletes the Node of this name if it may be deleted, and only the one of this UID if there is a UID. Returns
+    /// Deletes the Node with this name if the rules permit it. With a UID, deletes only the Node with this UID. Returns
     /// whether it was deleted.
     pub(super) async fn remove_node(
         &self,
@@ -160,8 +161,8 @@ impl RecordLedger {
             return Ok(false);
         }
         if let Removal::Retired(stored) = removal {
-            // A machine claims the name before it creates its Node. So the record is read after the Node: a cache lags,
-            // and a sweep takes its time.
+            // A machine claims the name before it creates its Node. So this reads the record after the Node: the cache
+            // can lag, and a sweep takes time.
             let fresh = self.records.read(name).await;
             let fresh = fresh.map_err(Deferral::LedgerUnavailable)?;
             if fresh.is_none_or(|fresh| fresh.version != stored.version) {

@@ -1,21 +1,20 @@
-//! The operator's policy on records.
+//! The operator's policy for records.
 
 use std::time::Duration;
 
 pub use crate::crd::Adoption;
 
-/// The ledger's policy of one cluster.
+/// The policy of one cluster's ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerPolicy {
-    /// Whether Nodes that joined before us are taken on.
+    /// Whether Nodes that joined before this controller can be adopted.
     pub adoption: Adoption,
-    /// The longest lifetime that a certificate is granted. A record knows of a longer one by which it
-    /// was opened.
+    /// The longest validity of a certificate. A record can have been opened with a longer validity, which it stores.
     pub longest_lifetime: Duration,
 }
 
 impl LedgerPolicy {
-    /// The usual policy, where no certificate lives longer than this.
+    /// Creates the policy with this maximum validity and without adoption.
     pub fn new(longest_lifetime: Duration) -> Self {
         Self {
             adoption: Adoption::Refuse,

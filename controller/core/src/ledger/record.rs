@@ -1,4 +1,4 @@
-//! The record of trust on first use: who holds one node name.
+//! The record of one node name, which implements trust on first use.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,54 +14,54 @@ mod holder;
 
 pub use holder::RecordHolder;
 
-/// After a record has changed, a grant may end later than the longest lifetime by this time: a
-/// replica knows records by a watch that lags by a minute at most, reaches a decision within
-/// another, and its clock differs from that of the person who revoked.
+/// After a record changes, a certificate for its old state can expire this much later than the maximum validity
+/// permits. A replica's watch lags by at most one minute, and the replica decides within another minute. Its clock can
+/// also differ from the clock of the operator who revoked.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
 /// The holder of one node name, and its key.
 ///
-/// Times are whole seconds, as certificates and API servers have them.
+/// Times are whole seconds, as in certificates and in the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The name.
+    /// The node name.
     pub node_name: NodeName,
-    /// Its UID.
+    /// The UID of the record.
     pub uid: RecordUid,
-    /// The generation: it grows with each holder of the name, and each key of one holder. The first one is 1. Each
-    /// other one is at least the Unix time, in seconds, at which it was opened: a record from a backup does not give a
-    /// generation again that a certificate had since, and that the list of revoked certificates can name.
+    /// The generation. It increases with each new holder of the name, and with each new key of a holder. The first
+    /// generation is 1. Each later generation is at least the Unix time, in seconds, at which it was opened. So a
+    /// record from a backup does not repeat a generation that a certificate got after the backup, and that the list of
+    /// revoked certificates can contain.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,
     /// The request that opened the generation.
     pub opened: Opened,
-    /// The latest end of the certificate that opened the generation.
+    /// The latest expiry of the certificate that opened the generation.
     pub not_after: SystemTime,
-    /// The latest end that a renewal is known to have granted. Best effort: a renewal writes
-    /// nothing.
+    /// The latest known expiry of a renewed certificate. Best effort: a renewal does not write the record.
     pub renewed_until: Option<SystemTime>,
-    /// The boot of the TPM at the last renewal that is known. Best effort, too.
+    /// The boot of the TPM at the last known renewal. Best effort too.
     pub renewed_boot: Option<SeenBoot>,
-    /// The end of the last certificate of all former generations, if one may still be valid.
+    /// The expiry of the last certificate of all previous generations, if one can still be valid.
     pub former_until: Option<SystemTime>,
-    /// The generation before, if its certificates stay valid until the node was seen with the present one: the
-    /// machine proved more of itself with a renewal, and may not have the answer yet.
+    /// The previous generation, if its certificates stay valid until the node uses a certificate of the current
+    /// generation. The machine sent stronger evidence with a renewal, and possibly has not received the response yet.
     pub superseded: Option<u64>,
-    /// Set when nobody holds the name any more.
+    /// Set if the name has no holder: the record is retired.
     pub tombstone: Option<Tombstone>,
-    /// Set when a person took the certificates back.
+    /// Set if an operator revoked the certificates.
     pub revoked: Option<Revoked>,
-    /// The generation that a person gave up for the next claim.
+    /// The generation that an operator reset for the next claim.
     pub reset: Option<u64>,
 }
 
-/// A boot of a TPM that was seen.
+/// An observed boot of a TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenBoot {
     /// The boot.
     pub boot: TpmBoot,
-    /// Its time: not before the creation of the request that showed it.
+    /// The time of the observation. It is not before the creation of the request with this boot.
     pub at: SystemTime,
 }
 
@@ -74,21 +74,22 @@ pub struct Opened {
     pub request: RequestRef,
     /// The time of the claim.
     pub time: SystemTime,
-    /// The UID of the Node that the name's holder before this one left.
+    /// The UID of the Node of the previous holder.
     pub stale_node: Option<String>,
 }
 
-/// A certificate signing request, for people to find.
+/// A certificate signing request, for operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestRef {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its UID.
+    /// The UID.
     pub uid: String,
 }
 
 impl Record {
-    /// The record that the first claim to a name makes. Under a floor, its generation is as each other one.
+    /// Creates the record for the first claim to a name. If a lowest valid generation applies, `not_below` raises the
+    /// generation.
     pub fn first(
         claim: &Claim,
         uid: RecordUid,
@@ -117,7 +118,8 @@ impl Record {
         }
     }
 
-    /// The record with a generation that is not below `lowest`, the lowest valid one; 0 if there is none.
+    /// Returns the record with a generation that is not below `lowest`, the lowest valid generation. `lowest` is 0 if
+    /// there is none.
     pub(super) fn not_below(self, lowest: u64, now: SystemTime) -> Self {
         let generation = match lowest {
             0 => self.generation,
@@ -126,7 +128,7 @@ impl Record {
         Self { generation, ..self }
     }
 
-    /// The record with its next generation, which `claim` opens.
+    /// Returns the record with its next generation, which `claim` opens.
     pub(super) fn reopened(
         &self,
         claim: &Claim,
@@ -138,14 +140,14 @@ impl Record {
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1).max(unix_seconds(now)),
-            // Also one that has passed by this clock, which may be ahead.
+            // This keeps an expiry that has passed by this clock, because the clock can be ahead.
             former_until,
             ..Self::first(claim, self.uid, stale_node, now)
         }
     }
 
-    /// The record with its next generation, which a renewal opens that proved more of the machine. Certificates of the
-    /// present one stay valid.
+    /// Returns the record with its next generation, which a renewal with stronger evidence opens. Certificates of the
+    /// current generation stay valid.
     pub(super) fn strengthened(&self, claim: &Claim, longest: Duration, now: SystemTime) -> Self {
         Self {
             superseded: Some(self.generation),
@@ -153,7 +155,7 @@ impl Record {
         }
     }
 
-    /// The record as one that nobody holds any more.
+    /// Returns the retired record.
     pub(super) fn buried(
         &self,
         reason: TombstoneReason,
@@ -173,12 +175,12 @@ impl Record {
         }
     }
 
-    /// Whether certificates of this UID are of the generation before, and still valid.
+    /// Whether certificates with this UID belong to the previous generation, and are still valid.
     pub(super) fn supersedes(&self, uid: CertificateUid) -> bool {
         self.superseded == Some(uid.generation) && uid.record == self.uid
     }
 
-    /// The UID that certificates of the present generation carry.
+    /// The UID in certificates of the current generation.
     pub fn certificate_uid(&self) -> CertificateUid {
         CertificateUid {
             record: self.uid,
@@ -186,48 +188,46 @@ impl Record {
         }
     }
 
-    /// Whether the record matters to a claim by this identity and key: it is of the machine, of its
-    /// TPM, or of the key.
+    /// Whether the record is relevant to a claim with this identity and key: it has the same machine, TPM or key.
     pub fn concerns(&self, identity: &Identity, key: KeyDigest) -> bool {
         self.holder.concerns(identity) || self.opened.key == key
     }
 
-    /// Whether somebody holds the name.
+    /// Whether the name has a holder.
     pub fn is_live(&self) -> bool {
         self.tombstone.is_none()
     }
 
-    /// Whether a person took the certificates of the present generation back.
+    /// Whether an operator revoked the certificates of the current generation.
     pub fn is_revoked(&self) -> bool {
         self.revoked
             .is_some_and(|revoked| revoked.generation >= self.generation)
     }
 
-    /// Whether a person gave the present generation up for the next claim.
+    /// Whether an operator reset the current generation for the next claim.
     pub fn is_reset(&self) -> bool {
         self.reset == Some(self.generation)
     }
 
-    /// Whether the machine took another name.
+    /// Whether the record was retired because the machine took another name.
     pub(super) fn is_renamed(&self) -> bool {
         let reason = self.tombstone.as_ref().map(|tombstone| tombstone.reason);
         reason == Some(TombstoneReason::Renamed)
     }
 
-    /// The latest end of a certificate of the present generation that is known of.
+    /// The latest known expiry of a certificate of the current generation.
     pub fn known_end(&self) -> SystemTime {
         self.renewed_until
             .map_or(self.not_after, |renewed| renewed.max(self.not_after))
     }
 
-    /// Checks that the TPM of a request that was filed at `asked` is no further back than it was seen
-    /// to be.
+    /// Checks that the TPM counters are not behind their last observed values. The request was created at `asked`.
     ///
     /// # Errors
     ///
-    /// It was further on when the request was filed, to the second: a copy of it, or one that was cleared
-    /// ([`Denial::TpmRanBackwards`]). It was seen so since: the request waited while the machine
-    /// filed another one, and nobody is to blame ([`Failure::EvidenceExpired`]).
+    /// [`Denial::TpmRanBackwards`] if a greater value was observed before the request was created, with a precision of
+    /// one second: the TPM is a copy, or was cleared. [`Failure::EvidenceExpired`] if it was observed later: the
+    /// request waited while the machine sent another one.
     pub(super) fn allows_boot(
         &self,
         identity: &Identity,
@@ -244,7 +244,7 @@ impl Record {
         }
     }
 
-    /// A refusal that names the node and the holder.
+    /// Creates a refusal that names the node and the holder.
     pub(super) fn refused<T>(&self, as_one: impl FnOnce(NodeName, ProviderId) -> T) -> T {
         as_one(self.node_name.clone(), self.holder.provider_id.clone())
     }
@@ -255,21 +255,21 @@ impl Record {
         [self.renewed_boot, opened].into_iter().flatten()
     }
 
-    /// The furthest that its TPM was seen to have come.
+    /// The greatest observed boot of the TPM.
     pub(super) fn known_boot(&self) -> Option<TpmBoot> {
         self.seen_boots().map(|seen| seen.boot).max()
     }
 
-    /// The lifetime of the certificate that opened the generation: as much was allowed then, for
-    /// renewals too, whatever is allowed now.
+    /// The validity of the certificate that opened the generation. Renewals had the same maximum then, whatever the
+    /// current maximum is.
     fn opened_for(&self) -> Duration {
         self.not_after
             .duration_since(self.opened.time)
             .unwrap_or_default()
     }
 
-    /// By when every certificate of the generation has expired that ended at `now`, the ones that
-    /// nobody knows of among them.
+    /// The time when all certificates of the generation have expired, if it ended at `now`. This includes certificates
+    /// that the record does not know.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
         if let Some(tombstone) = &self.tombstone {
             return tombstone.until;
@@ -279,15 +279,15 @@ impl Record {
             .max(whole_seconds(now + longest + GRANT_LAG))
     }
 
-    /// By when every certificate has expired that a former holder, or the one that is buried here,
-    /// may have; `None` if there is none.
+    /// The time when all certificates of previous holders, and of a retired record's last holder, have expired. `None`
+    /// if there are none.
     pub(super) fn former_end(&self) -> Option<SystemTime> {
         self.former_until
             .max(self.tombstone.map(|tombstone| tombstone.until))
     }
 
-    /// The generations whose certificates are revoked and may not have expired. `longest` is the
-    /// longest lifetime of a certificate.
+    /// The generations whose certificates are revoked and can still be valid. `longest` is the maximum validity of a
+    /// certificate.
     pub fn revoked_generations(
         &self,
         longest: Duration,
@@ -307,12 +307,12 @@ impl Record {
             lowest_valid,
             until,
         })
-        // Of the first generation there is no former one.
+        // The first generation has no previous generation.
         .filter(|revoked| revoked.lowest_valid > 1)
     }
 }
 
-/// The time, cut to whole seconds. A time before 1970 becomes 1970.
+/// Truncates the time to whole seconds. A time before 1970 becomes 1970.
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(unix_seconds(time))
 }

@@ -1,4 +1,4 @@
-//! The rules, carried out.
+//! The ledger, which applies the rules to the stored records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,22 +24,21 @@ use crate::scope::Enforcement;
 
 mod others;
 
-/// The limit of steps of a claim before others have their turn: a name that changes hands to a
-/// machine of three other names takes a dozen.
+/// The maximum number of steps of a claim. A name that changes to a machine with three other names takes about 12
+/// steps.
 const MAX_STEPS: usize = 24;
 
 /// Keeps one record for each node name of one cluster, in [`Records`].
 ///
-/// Every step can be repeated: after a crash the same request finds its own record. A record
-/// remembers the latest end of the certificate that opens its generation before that certificate
-/// exists.
+/// Every step can be repeated: after a crash, the same request finds its own record. A record stores the latest expiry
+/// of the certificate that opens its generation before this certificate exists.
 ///
 /// # Guarantees
 ///
-/// - There is one record a name: a record is only created, or replaced as it was read.
-/// - A claim is granted when its record is written, and no other record of the machine was by then:
-///   of two replicas that give one machine two names at once, one at most grants.
-/// - Nothing is denied on the word of a cache.
+/// - There is one record for each name. A record is only created, or replaced if it did not change since it was read.
+/// - A claim is granted only after its record is written, and only if the machine had no other record by then. If two
+///   replicas give two names to one machine at the same time, at most one of them grants.
+/// - A denial is never based only on cached data.
 #[derive(derive_more::Debug)]
 #[debug("RecordLedger({records:?}, {policy:?})")]
 pub struct RecordLedger {
@@ -48,18 +47,18 @@ pub struct RecordLedger {
     pub(super) nodes: ClusterNodes,
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
-    /// The last certificate that was issued to each node.
+    /// The last certificate that this process issued to each node.
     pub(super) issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     pub(super) absences: Absences,
     revocations: Revocations,
 }
 
-/// The source of the random bytes of a record's UID; `None` if it fails.
+/// The source of the random bytes for a record's UID. `None` if it fails.
 type Entropy = Box<dyn Fn() -> Option<[u8; 16]> + Send + Sync>;
 
 impl RecordLedger {
-    /// The ledger of a cluster with these machines and Nodes. While attestation is not enforced, it deletes no Node
-    /// that is Ready.
+    /// Creates the ledger of a cluster with these machines and Nodes. Until attestation is enforced, the ledger does
+    /// not delete a Ready Node.
     pub fn new(
         records: Arc<dyn Records>,
         inventory: Arc<dyn Inventory>,
@@ -83,14 +82,14 @@ impl RecordLedger {
         }
     }
 
-    /// The ledger, with this memory of machines that are missing.
+    /// Returns the ledger with this state of missing machines.
     #[must_use]
     pub fn with_absences(mut self, absences: Absences) -> Self {
         self.absences = absences;
         self
     }
 
-    /// The ledger, with this list of revoked certificates.
+    /// Returns the ledger with this list of revoked certificates.
     #[must_use]
     pub fn with_revocations(mut self, revocations: Revocations) -> Self {
         self.revocations = revocations;
@@ -102,35 +101,36 @@ impl RecordLedger {
         &self.revocations
     }
 
-    /// The records.
+    /// The store of records.
     pub fn records(&self) -> &Arc<dyn Records> {
         &self.records
     }
 
-    /// The rules of the ledger.
+    /// The policy of the ledger.
     pub fn policy(&self) -> &LedgerPolicy {
         &self.policy
     }
 
-    /// The last certificate of the record's present generation that this process issued.
+    /// The last certificate that this process issued for the record's current generation.
     pub(super) fn last_issued(&self, record: &Record) -> Option<LastIssued> {
         let issued = self.issued.lock().get(&record.node_name).cloned();
         issued.filter(|issued| issued.generation == record.generation)
     }
 
-    /// Takes note of a certificate that was published. Best effort: nothing rests on it.
+    /// Records a published certificate. Best effort: no decision depends on it.
     pub fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
         self.issued.lock().insert(node_name.clone(), certificate);
     }
 
-    /// Claims the name for a machine that joins, or finds the claim that is its own already.
+    /// Claims the name for a machine that joins, or finds the record of an earlier claim with the same key.
     ///
-    /// A repeated claim of a machine that proved nothing is granted no more than the first one was:
-    /// otherwise filing the same key again would be the renewal that such a machine cannot have.
+    /// A repeated claim without evidence never gets a later expiry than the first claim. Otherwise, a new request with
+    /// the same key would be a renewal, which a machine without evidence cannot have.
     ///
     /// # Errors
     ///
-    /// Another machine's living record denies; this machine's own, with another key, is a retry.
+    /// Denies the claim if another machine holds a live record of the name. Defers it if the same machine holds the
+    /// record with a different key.
     pub async fn claim(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &claim.node_name;
         let uid = self.new_uid()?;
@@ -140,8 +140,8 @@ impl RecordLedger {
         let mut opening = None;
         let mut former = None;
         let revoked = self.revocations.known().map_err(unavailable)?;
-        // A cache may lack a record, which creating it finds out, but whatever else it says is not acted
-        // upon.
+        // The cache can lack a record: the creation then fails. For all other results, the record is read before the
+        // ledger acts on it.
         let mut is_read = self.known(name).await?.is_some();
         let mut own = if is_read {
             self.read(name).await?
@@ -215,26 +215,26 @@ impl RecordLedger {
                     }
                 }
             };
-            // The answer was about whoever held the name when it was asked.
+            // The state belongs to the holder at the time of the lookup.
             let held_by = own.as_ref().map(|own| &own.record.holder.provider_id);
             holder = holder.filter(|(asked, _)| Some(asked) == held_by);
         }
         Err(Deferral::RecordContended(name.clone()).into())
     }
 
-    /// The record as a cache has it.
+    /// Returns the record from the cache.
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Refusal> {
         let known = self.records.known(name).await.map_err(unavailable)?;
         Ok(self.recalled(known))
     }
 
-    /// The record as it is.
+    /// Returns the record from the store.
     async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Refusal> {
         let fresh = self.records.read(name).await.map_err(unavailable)?;
         Ok(self.recalled(fresh))
     }
 
-    /// The record, with how far we saw its TPM come since that was written down.
+    /// Adds the latest boot that this process observed to the record, in case it is later than the stored one.
     fn recalled(&self, stored: Option<Stored>) -> Option<Stored> {
         let mut stored = stored?;
         let record = &mut stored.record;
@@ -245,7 +245,7 @@ impl RecordLedger {
         Some(stored)
     }
 
-    /// The record as it is, after a write that another one forestalled.
+    /// Reads the record after a failed write, if another write came first.
     async fn read_after(
         &self,
         error: WriteError,
@@ -268,7 +268,7 @@ impl RecordLedger {
         let Some(own) = self.recorded_machine(holder).await? else {
             return Ok(HolderState::Gone);
         };
-        // One that joined by its token may have no provider ID yet.
+        // A machine that joined with its token can have no provider ID yet.
         Ok(if own.provider_id.is_none() && found.is_none() {
             present(&own)
         } else {
@@ -276,10 +276,10 @@ impl RecordLedger {
         })
     }
 
-    /// Whether the Machine of this name, which has the holder's provider ID, can be the holder. What proved
-    /// nothing is the Machine of its token, whatever provider ID it gave. So is what proved its TPM before
-    /// its Machine had a provider ID: that Machine may not have another one now. A member of a pool that no
-    /// Machine stands for has its provider ID for a name, and keeps its record when that changes.
+    /// Whether the Machine with this name, which has the holder's provider ID, can be the holder. A holder without
+    /// evidence is the Machine of its token, regardless of the claimed provider ID. The same applies to a holder that
+    /// was attested with its TPM before its Machine had a provider ID: this Machine must not have a different provider
+    /// ID now. A pool member without a Machine has its provider ID as its name, and keeps its record when this changes.
     pub(super) async fn can_be(
         &self,
         holder: &RecordHolder,
@@ -298,7 +298,7 @@ impl RecordLedger {
         Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
     }
 
-    /// The Machine as which the holder joined, as it is now.
+    /// Finds the Machine with whose name the holder joined.
     async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
         let Some(name) = &holder.machine_name else {
             return Ok(None);
@@ -307,8 +307,8 @@ impl RecordLedger {
         Ok(machine.map_err(Deferral::InventoryUnavailable)?)
     }
 
-    /// Deletes the Node that the name's former holder left. What fails is left to the next claim of
-    /// the same request, or to the sweep.
+    /// Deletes the Node of the name's previous holder. If this fails, the next claim of the same request or the sweep
+    /// retries.
     async fn clear_stale_node(
         &self,
         own: Option<&Stored>,
@@ -321,7 +321,7 @@ impl RecordLedger {
         let Some(stale) = &record.opened.stale_node else {
             return;
         };
-        // After a crash between the record and here, the former record is not known.
+        // After a crash between the write of the record and this call, the previous record is not known.
         let removal = former.map_or(Removal::Left(record), |former| {
             Removal::Claimed(Some(former))
         });
@@ -336,11 +336,11 @@ impl RecordLedger {
         }
     }
 
-    /// Finds the record whose certificate asks to be followed by another.
+    /// Grants the next certificate of a record, for a renewal with its current certificate.
     ///
     /// # Errors
     ///
-    /// A certificate of no record, of a former generation, or of another identity denies.
+    /// Denies a certificate without a record, of a previous generation, or of another identity.
     pub async fn renew(&self, renewal: &Renewal, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &renewal.node_name;
         let revoked = self.revocations.known().map_err(unavailable)?;
@@ -364,7 +364,8 @@ impl RecordLedger {
         Ok(grant)
     }
 
-    /// Writes down that the record comes from a backup, if the renewal shows it. What fails is left to the next request.
+    /// Writes to the status that the record comes from a backup, if the renewal shows it. If this fails, the next
+    /// request retries.
     async fn note_backup(&self, revoked: &RevokedNodeCredentialsSpec, renewal: &Renewal) {
         let name = &renewal.node_name;
         let known = self.known(name).await.ok().flatten();
@@ -384,8 +385,9 @@ impl RecordLedger {
         }
     }
 
-    /// Ends what a node that was seen needs no longer: a reset, by which a later claim could take its name, and the
-    /// validity of its generation before. What fails is left to the next request.
+    /// Clears the fields of the record that are obsolete after the node was seen. These are a reset, with which a later
+    /// claim could take the name, and the superseded generation, whose certificates then end. If this fails, the next
+    /// request retries.
     async fn settle(&self, name: &NodeName, end: impl Fn(&mut Record)) {
         let settled = |stored: &Stored| {
             let mut record = stored.record.clone();
@@ -410,13 +412,14 @@ impl RecordLedger {
         }
     }
 
-    /// Reads who holds the name, for a request that was made with a certificate of `uid`; nothing
-    /// is written. `None` where the cluster's certificates carry no UID, so that the name decides.
+    /// Returns the holder of the name, for a request with a certificate with this `uid`. `None` means that the
+    /// cluster's certificates contain no UID: then the name decides. With a certificate of the current generation, this
+    /// also ends the validity of the previous generation.
     ///
     /// # Errors
     ///
-    /// No record, another record, a former generation, or one that may have no certificate any more
-    /// denies.
+    /// Denies a certificate without a record, of another record or a previous generation, and a record that must not
+    /// get certificates any more.
     pub async fn holder(
         &self,
         node_name: &NodeName,
@@ -432,7 +435,7 @@ impl RecordLedger {
         Ok(holder)
     }
 
-    /// The result for the known record or, before a refusal, for the record as the store has it.
+    /// Applies the rule to the cached record. Before it returns a refusal, it applies the rule to the stored record.
     async fn known_to<T, E: Into<Refusal>>(
         &self,
         name: &NodeName,
@@ -456,7 +459,7 @@ fn unavailable(source: Unavailable) -> Deferral {
     Deferral::LedgerUnavailable(source)
 }
 
-/// The state of a holder whose Machine this is.
+/// Returns the state of a holder with this Machine.
 fn present(machine: &Machine) -> HolderState {
     match machine.state {
         MachineState::Deleting => HolderState::Leaving,

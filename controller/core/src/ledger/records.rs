@@ -17,59 +17,57 @@ mod rehearsal;
 pub use memory::MemoryRecords;
 pub use rehearsal::Rehearsal;
 
-/// Keeps the records of one cluster, one a node name.
+/// Stores the records of one cluster, one for each node name.
 ///
-/// # Guarantees that an implementation gives
+/// # Guarantees of an implementation
 ///
-/// - [`create`](Self::create) makes a record only where there is none, and
-///   [`replace`](Self::replace) changes one only if it still is what was read.
-/// - What is [known](Self::known) may lag behind, by a minute at most, but never runs back: what was
-///   not heard of for so long is [`Unavailable`].
-/// - Every call has a deadline; an outage is [`Unavailable`].
+/// - [`create`](Self::create) creates a record only if there is none, and [`replace`](Self::replace) replaces a record
+///   only if it did not change since it was read.
+/// - The result of [`known`](Self::known) can lag by at most one minute, and never goes back. If the cache got no
+///   update for longer, the result is [`Unavailable`].
+/// - Every call has a deadline. An outage results in [`Unavailable`].
 #[async_trait::async_trait]
 pub trait Records: Debug + Send + Sync {
-    /// The record of this name, as a cache has it.
+    /// Returns the record of this name from the cache.
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable>;
 
-    /// The records of this machine, those of its TPM and those of this key, buried ones among them, as
-    /// a cache has them.
+    /// Returns the records of this machine, of its TPM and of this key from the cache, including retired records.
     async fn known_of_machine(
         &self,
         identity: &Identity,
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable>;
 
-    /// Waits until the cache has everything that was written before this version of this record,
-    /// the version itself included.
+    /// Waits until the cache contains this version of this record, and all earlier writes.
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable>;
 
-    /// The record of this name, as it is.
+    /// Returns the record of this name from the store.
     async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable>;
 
-    /// Makes a record.
+    /// Creates a record.
     async fn create(&self, record: &Record) -> Result<Stored, WriteError>;
 
-    /// Writes a record over the version of it that was read.
+    /// Replaces the version of the record that was read.
     async fn replace(&self, record: &Record, read: &Version) -> Result<Stored, WriteError>;
 
-    /// Deletes a record if it still is of this version.
+    /// Deletes the record if it still has this version.
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
-    /// All records, as a cache has them.
+    /// Returns all records from the cache.
     async fn all(&self) -> Result<Vec<Stored>, Unavailable>;
 
-    /// Writes down that a node presented a certificate of a later generation than its record has. It is for people, who
-    /// can reset the record; its loss is harmless. The default keeps nothing.
+    /// Notes that a node presented a certificate with a later generation than its record. The note is for operators,
+    /// who can reset the record. Losing it is harmless. The default implementation does not store it.
     async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {
         Ok(())
     }
 
-    /// Writes the last certificate of a record: its end and the boot of the machine's TPM, which decisions use, and the
-    /// rest for people.
+    /// Writes the last certificate of a record: its expiry and the boot of the machine's TPM, which decisions use, and
+    /// other fields for operators.
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;
 }
 
-/// A record as it is kept.
+/// A stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// The record.
@@ -78,56 +76,56 @@ pub struct Stored {
     pub version: Version,
 }
 
-/// A version of one record. It means something only to what keeps the record.
+/// The version of one record. It is meaningful only to its store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(String);
 
 impl Version {
-    /// The version of this name.
+    /// Creates a version from its text.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
 
-    /// Its name.
+    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The certificate that a node was last issued.
+/// The last certificate that was issued to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LastIssued {
-    /// Its generation.
+    /// The generation.
     pub generation: u64,
-    /// Its serial number, in hexadecimal.
+    /// The serial number, in hexadecimal.
     pub serial: String,
-    /// Its end.
+    /// The expiry.
     pub not_after: SystemTime,
-    /// The time of its issue.
+    /// The time of issue.
     pub time: SystemTime,
     /// The boot of the machine's TPM.
     pub boot: Option<TpmBoot>,
 }
 
 impl LastIssued {
-    /// The boot of the machine's TPM that was seen.
+    /// The observed boot of the machine's TPM.
     pub fn seen_boot(&self) -> Option<SeenBoot> {
         let at = whole_seconds(self.time);
         self.boot.map(|boot| SeenBoot { boot, at })
     }
 }
 
-/// A record was not written.
+/// The error of a write.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// There is a record of the name; nothing was written.
+    /// The name already has a record. The record was not written.
     #[error("the record exists already")]
     Exists,
-    /// The record is not what was read; nothing was written.
+    /// The record changed since it was read. The record was not written.
     #[error("the record has changed meanwhile")]
     Conflict,
-    /// It is not known whether anything was written.
+    /// The result of the write is not known.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
 }

@@ -1,7 +1,7 @@
-//! The certificates and machines that are refused whatever the records have.
+//! The revoked certificates and machines, which are rejected regardless of the records.
 //!
-//! Records can be older than a revocation, after the restore of a backup. So the list in the workload cluster decides,
-//! and what it has stays until its end.
+//! After the restore of a backup, records can be older than a revocation. So the list in the workload cluster decides,
+//! and each entry stays until its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,24 +18,25 @@ use crate::crd::{
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
 
-/// The number of released machines that are kept: entries of the list end, and a machine is released once for each.
+/// The maximum number of released machines. Entries of the list expire, and a machine is released at most once for each
+/// entry.
 const MAX_RELEASED: usize = 300;
 
-/// The decisions about all records of one cluster, of operators and of the controller when it was created again. They
-/// are in annotations of the `KubeletAuthentication`, which `clusterctl move` keeps.
+/// The decisions about all records of one cluster, by operators, or by the controller after the cluster was created
+/// again. They are stored in annotations of the `KubeletAuthentication`, which `clusterctl move` keeps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RevocationDecisions {
-    /// The lowest generation of any record whose certificates are valid; 0 if there is no limit.
+    /// The lowest valid generation of all records. 0 if there is no limit.
     pub floor: u64,
-    /// The machines that were released, with the time: earlier revocations do not stop them.
+    /// The released machines, with the time of release. Earlier revocations do not stop them.
     pub released: BTreeMap<ProviderId, SystemTime>,
-    /// The UID of the namespace `kube-system` in the workload cluster that was served first.
+    /// The UID of the namespace `kube-system` in the first workload cluster that was served.
     pub workload_uid: Option<String>,
 }
 
 impl RevocationDecisions {
-    /// The decisions in the annotations of a `KubeletAuthentication`. What cannot be read decides nothing: the floor in
-    /// the workload cluster stays, and no machine is released.
+    /// Reads the decisions in the annotations of a `KubeletAuthentication`. Invalid values have no effect: the lowest
+    /// valid generation in the workload cluster stays, and no machine is released.
     pub fn of_annotations(annotations: Option<&BTreeMap<String, String>>) -> Self {
         let text = |name| {
             let text = annotations.and_then(|all| all.get(name));
@@ -59,7 +60,7 @@ impl RevocationDecisions {
         }
     }
 
-    /// Releases the machine from revocations until `at`. Of too many, the first ones are forgotten.
+    /// Releases the machine from revocations until `at`. If there are too many, the oldest releases are removed.
     pub fn release(&mut self, machine: ProviderId, at: SystemTime) {
         let released = self.released.entry(machine).or_insert(at);
         *released = at.max(*released);
@@ -72,8 +73,8 @@ impl RevocationDecisions {
         }
     }
 
-    /// Takes the release of the machine back: a clock that is behind could date a later revocation before it. Returns
-    /// whether there was one.
+    /// Withdraws the release of the machine, because a clock that is behind could date a later revocation before it.
+    /// Returns whether there was a release.
     pub fn take_back(&mut self, machine: &ProviderId) -> bool {
         self.released.remove(machine).is_some()
     }
@@ -85,7 +86,7 @@ impl RevocationDecisions {
         released.collect::<Vec<_>>().join(" ")
     }
 
-    /// The list with these decisions.
+    /// Applies these decisions to the list.
     fn apply(&self, list: &mut RevokedNodeCredentialsSpec) {
         list.lowest_valid_generation = list.lowest_valid_generation.max(self.floor);
         for key in list.revoked_keys.values_mut() {
@@ -98,16 +99,16 @@ impl RevocationDecisions {
     }
 }
 
-/// The list of revoked certificates of one workload cluster, as it is known.
+/// The list of revoked certificates of one workload cluster, as far as it is known.
 ///
-/// A clone is the same memory. The default is an empty list: of a cluster without one.
+/// Clones share their state. The default is an empty list, for a cluster without a list.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     decisions: RevocationDecisions,
-    /// `None` before it was read.
+    /// `None` until it is read.
     list: Option<Arc<RevokedNodeCredentialsSpec>>,
 }
 
@@ -121,19 +122,19 @@ impl Default for State {
 }
 
 impl Revocations {
-    /// A list that was not read yet: until then, no certificate is granted.
+    /// Creates a list that was not read yet. Until it is read, no certificate is granted.
     pub fn unread() -> Self {
         let revocations = Self::default();
         revocations.forget();
         revocations
     }
 
-    /// Forgets the list, as another cluster may have another one.
+    /// Discards the list, because another cluster can have a different one.
     pub fn forget(&self) {
         self.0.lock().list = None;
     }
 
-    /// Takes the decisions of operators, which apply immediately.
+    /// Replaces the decisions of operators. They apply immediately.
     pub fn decide(&self, decisions: RevocationDecisions) {
         let mut state = self.0.lock();
         if state.decisions == decisions {
@@ -144,9 +145,9 @@ impl Revocations {
         state.list = list.map(|list| Arc::new(state.decided(list)));
     }
 
-    /// The list of the workload cluster with what was known before, and that of the records: it only grows, until an
-    /// entry's end. `bounded` is as much of the first two as is kept: the API server of a workload cluster can show other
-    /// entries each time.
+    /// Merges the list of the workload cluster with the previously known list and the list from the records. An entry
+    /// is removed only at its end. `bounded` limits the merge of the first two, because the API server of a workload
+    /// cluster can return different entries each time.
     pub fn merged(
         &self,
         listed: RevokedNodeCredentialsSpec,
@@ -166,7 +167,7 @@ impl Revocations {
         state.decided(list)
     }
 
-    /// The number of entries that are kept: of records, and of keys.
+    /// The number of entries: for records, and for keys.
     pub fn len(&self) -> (usize, usize) {
         let state = self.0.lock();
         let list = state.list.as_deref();
@@ -174,7 +175,7 @@ impl Revocations {
             .unwrap_or_default()
     }
 
-    /// Takes note of the list in the workload cluster.
+    /// Stores the list of the workload cluster.
     pub fn read(&self, list: RevokedNodeCredentialsSpec) {
         let mut state = self.0.lock();
         state.list = Some(Arc::new(state.decided(list)));
@@ -185,14 +186,14 @@ impl Revocations {
         self.0.lock().list.is_some()
     }
 
-    /// The list.
+    /// The list. Unavailable until it is read.
     pub(super) fn known(&self) -> Result<Arc<RevokedNodeCredentialsSpec>, Unavailable> {
         let list = self.0.lock().list.clone();
         let unread = "the list of revoked certificates was not read yet";
         list.ok_or_else(|| Unavailable::new(unread))
     }
 
-    /// Whether the known list has nothing.
+    /// Whether the known list is empty.
     pub fn is_empty(&self) -> bool {
         let state = self.0.lock();
         let list = state.list.as_deref();
@@ -213,8 +214,8 @@ impl State {
 }
 
 impl RevokedNodeCredentialsSpec {
-    /// The revoked certificates and keys of these records. `longest` is the longest lifetime of a certificate. Records can
-    /// have one UID or key, since their writer chooses both: the stronger revocation counts.
+    /// Returns the revoked certificates and keys of these records. `longest` is the maximum validity of a certificate.
+    /// Records can have the same UID or key, because their writer chooses both: then the stronger revocation counts.
     pub fn of_records<'a>(
         records: impl IntoIterator<Item = &'a Record>,
         longest: Duration,
@@ -242,7 +243,8 @@ impl RevokedNodeCredentialsSpec {
         list
     }
 
-    /// Adds the entries of the other list: the higher generation, the later end, the later revocation of a key.
+    /// Adds the entries of the other list. For each entry, the higher generation, the later end and the later
+    /// revocation of a key count.
     pub fn merge(&mut self, other: Self) {
         let floor = &mut self.lowest_valid_generation;
         *floor = other.lowest_valid_generation.max(*floor);
@@ -254,7 +256,7 @@ impl RevokedNodeCredentialsSpec {
         for (key, revoked) in other.revoked_keys {
             let entry = self.revoked_keys.entry(key).or_insert(revoked.clone());
             let until = entry.until.max(revoked.until);
-            // A released machine has none.
+            // A released machine has no provider ID.
             let order = |one: &RevokedKey| (one.revoked_at, one.provider_id.is_some());
             if order(entry) < order(&revoked) {
                 *entry = revoked;
@@ -269,19 +271,19 @@ impl RevokedNodeCredentialsSpec {
         self.revoked_keys.retain(|_, revoked| revoked.until > now);
     }
 
-    /// The lowest generation of this record whose certificates are valid.
+    /// The lowest valid generation of this record.
     pub(super) fn lowest_valid(&self, record: RecordUid) -> u64 {
         let listed = self.revoked.get(&record.to_string());
         let lowest = listed.map(|listed| listed.lowest_valid).unwrap_or_default();
         lowest.max(self.lowest_valid_generation)
     }
 
-    /// Whether certificates of this UID are refused.
+    /// Whether certificates with this UID are rejected.
     pub(super) fn refuses(&self, uid: CertificateUid) -> bool {
         uid.generation < self.lowest_valid(uid.record)
     }
 
-    /// The entry of this key, or else one that stops this machine.
+    /// Returns the entry for this key, or else an entry for this machine.
     pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
         let by_key = self.revoked_keys.get(&key.to_string());
         by_key.or_else(|| {

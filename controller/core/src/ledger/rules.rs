@@ -1,8 +1,7 @@
-//! The rules: what follows from a record and a claim.
+//! The rules that decide on a claim, from the records.
 //!
-//! Nothing here asks anybody. Where more must be known, the step is to [`Ask`](Step::Ask); where
-//! something is to be written, it is one write, after which the rules are applied anew to what there
-//! is then.
+//! The rules are pure. If they need more facts, the step is [`Ask`](Step::Ask). If they need a write, the step is one
+//! write. After it, the ledger applies the rules again to the new state.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
@@ -22,7 +21,7 @@ pub(super) use step::{Facts, HolderState, Others, Question, Step};
 
 use holding::identity_revoked;
 
-/// The next step of a claim.
+/// Returns the next step of a claim.
 pub(super) fn claimed(claim: &Claim, facts: &Facts<'_>, policy: &LedgerPolicy) -> Step {
     let rules = Rules {
         claim,
@@ -48,17 +47,17 @@ struct Rules<'a> {
     policy: &'a LedgerPolicy,
 }
 
-/// A step that ends the deliberation, as what a check gives instead of its value.
+/// The result of a check. The error is a step that ends the deliberation.
 type Checked<T> = Result<T, Step>;
 
 impl Rules<'_> {
-    /// Checks that the list of revoked certificates has neither the key nor the machine. It does so whatever the record
-    /// has: that may be gone, or come from a backup that is older than the revocation.
+    /// Checks that the list of revoked certificates contains neither the key nor the machine. This does not depend on
+    /// the record, which can be missing, or come from a backup that is older than the revocation.
     fn is_not_stopped(&self) -> Checked<()> {
         let machine = &self.claim.assurance.identity().provider_id;
         match self.facts.revoked.stops(self.claim.key, machine) {
             Some(entry) => {
-                // An entry whose name cannot be read is of this machine too.
+                // An entry with an invalid name applies to this machine too.
                 let name = NodeName::parse(&entry.node_name);
                 let name = name.unwrap_or_else(|_| self.claim.node_name.clone());
                 Err(Denial::IdentityRevoked(name, entry.generation).into())
@@ -67,12 +66,12 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether the list refuses the certificates of the record's present generation.
+    /// Whether the list revokes the certificates of the record's current generation.
     fn is_refused(&self, record: &Record) -> bool {
         self.facts.revoked.refuses(record.certificate_uid())
     }
 
-    /// Checks that the TPM is not that of another machine which is still there.
+    /// Checks that the TPM does not belong to another machine that still exists.
     fn has_its_own_tpm(&self) -> Checked<()> {
         for (other, state) in &self.facts.others.tpm_of {
             match state {
@@ -88,8 +87,8 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Checks that the key is not that of another machine: a copied disk brings the request along that
-    /// its source has filed, and both would go by one key.
+    /// Checks that the key does not belong to another machine. A copied disk contains the request of its source, and
+    /// both machines would use one key.
     fn has_its_own_key(&self) -> Checked<()> {
         match self.facts.others.key_of.first() {
             Some(other) => Err(other.record.refused(Denial::KeyOfAnotherMachine).into()),
@@ -97,7 +96,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that nothing speaks against the identity's first record, unless it has one.
+    /// Checks that the identity can open its first record, unless it has a record.
     fn may_be_new(&self) -> Checked<()> {
         let Assurance::Attested(attested) = &self.claim.assurance else {
             return Ok(());
@@ -116,7 +115,7 @@ impl Rules<'_> {
     fn first(&self) -> Checked<Step> {
         self.has_its_own_key()?;
         let stale_node = match self.claim.claimant {
-            // The Node is this machine's: it asks with that Node's certificate.
+            // The requester has the certificate of this Node, so the Node belongs to this machine.
             Claimant::Node => {
                 self.may_be_adopted()?;
                 None
@@ -133,7 +132,7 @@ impl Rules<'_> {
         Ok(Step::Create(Box::new(record)))
     }
 
-    /// The machine has the record of the name already.
+    /// The step if the machine holds the record of the name.
     fn again(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         if let Claimant::Renewal(uid) = self.claim.claimant {
@@ -153,7 +152,7 @@ impl Rules<'_> {
                 Err(step) => Err(step),
             };
         }
-        // No revocation reaches that certificate: it opens the first generation and no other.
+        // A revocation cannot cover this certificate: it can open the first generation, and no later one.
         if self.is_certificate_alone() {
             return Err(Denial::RequesterUidMissing.into());
         }
@@ -163,7 +162,7 @@ impl Rules<'_> {
         self.reopen(own, self.node_since(record)?)
     }
 
-    /// The machine proves more of itself with a renewal than its record has.
+    /// The step if a renewal has stronger evidence than the record.
     fn strengthened(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
         let record = &own.record;
         let identity = self.claim.assurance.identity();
@@ -191,8 +190,8 @@ impl Rules<'_> {
         })
     }
 
-    /// The UID of the Node that somebody else created while the machine was gone, and that its claim replaces. A holder
-    /// of its former certificate can do that until the certificate is revoked.
+    /// Returns the UID of a Node that was created while the machine was gone, and that its claim replaces. The holder
+    /// of the machine's previous certificate can create such a Node until the certificate is revoked.
     fn node_since(&self, record: &Record) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
         if record.is_live() {
@@ -204,8 +203,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that nobody took the identity's certificates back, and that it is the same instance, no
-    /// further back than it was.
+    /// Checks that the identity's certificates are not revoked, that the instance is the same, and that its TPM
+    /// counters did not go back.
     fn may_return(&self, record: &Record) -> Checked<()> {
         ensure!(!record.is_revoked(), identity_revoked(record).into());
         if !record.holder.is(self.claim.assurance.identity()) {
@@ -215,7 +214,7 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Checks that a node may ask with a certificate that names no record.
+    /// Checks that a node is allowed to send a request with a certificate that names no record.
     fn may_ask(&self) -> Checked<()> {
         match self.claim.claimant {
             Claimant::Node if !self.adopts() => Err(Denial::RequesterUidMissing.into()),
@@ -223,7 +222,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether a node's claim by a certificate that names no record may open its first one.
+    /// Whether a claim with a certificate that names no record can open the first record.
     fn adopts(&self) -> bool {
         match (self.policy.adoption, &self.claim.assurance) {
             (Adoption::Allow, Assurance::Attested(_))
@@ -234,8 +233,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the Node that asks is taken over. Without evidence it is one that is there, and the
-    /// first of its machine: another that the machine has a record of would be given up for it.
+    /// Checks that the requesting Node can be adopted. Without evidence, the Node must exist, and the machine must have
+    /// no other record, which the adoption would retire.
     fn may_be_adopted(&self) -> Checked<()> {
         if self.is_certificate_alone() && !self.facts.others.live.is_empty() {
             return Err(Denial::RequesterUidMissing.into());
@@ -249,20 +248,21 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether a certificate that names no record is all that speaks for the claim.
+    /// Whether the claim is based only on a certificate that names no record.
     fn is_certificate_alone(&self) -> bool {
         let unproved = matches!(self.claim.assurance, Assurance::None(_));
         unproved && self.claim.claimant == Claimant::Node
     }
 
-    /// The grant of the present generation to the claim that opened it.
+    /// Returns the grant of the current generation, if this claim opened it.
     fn repeated(&self, record: &Record) -> Option<Grant> {
         if !record.is_live() || record.opened.key != self.claim.key || self.is_refused(record) {
             return None;
         }
         let not_after = match self.claim.assurance {
             Assurance::Attested(_) => self.claim.not_after,
-            // Filing the same key again is not the renewal that such a machine cannot have.
+            // A machine without evidence cannot renew, so a repeated request with the same key is not granted after the
+            // expiry.
             Assurance::None(_) if record.not_after < self.facts.now => return None,
             Assurance::None(_) => self.claim.not_after.min(record.not_after),
         };
@@ -273,7 +273,7 @@ impl Rules<'_> {
         })
     }
 
-    /// Another machine has the record of the name, or one of another provider ID.
+    /// The step if another machine holds the record of the name, or the record has a different provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
         if let Claimant::Renewal(_) = self.claim.claimant {
@@ -305,7 +305,7 @@ impl Rules<'_> {
         self.reopen(own, stale_node)
     }
 
-    /// The UID of the Node that the machine's claim replaces. `former` is the record of the name.
+    /// Returns the UID of the Node that the machine's claim replaces. `former` is the record of the name.
     fn stale_node(&self, former: Option<&Record>) -> Checked<Option<String>> {
         let name = &self.claim.node_name;
         let machine = &self.claim.assurance.identity().provider_id;
@@ -318,7 +318,7 @@ impl Rules<'_> {
                 Ok(Some(node.node.uid.clone()))
             }
             Some(node) if !node.node.is_down(now) => Err(Deferral::NodeAlive(name.clone()).into()),
-            // Its kubelet goes on with it.
+            // The kubelet of the machine keeps this Node.
             Some(node) if node.is_of(machine) => Ok(None),
             Some(node) => {
                 let owner = node.node.provider_id.clone().unwrap_or_default();
@@ -329,7 +329,7 @@ impl Rules<'_> {
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
-        // Not after a reset either: whoever has the key could have the name again.
+        // This applies after a reset too. Otherwise an attacker who has the key could claim the name again.
         let is_revoked = own.record.is_revoked() || self.is_refused(&own.record);
         let has_its_key = own.record.opened.key == self.claim.key;
         ensure!(
@@ -347,13 +347,13 @@ impl Rules<'_> {
         })
     }
 
-    /// The record with a generation that the list does not refuse.
+    /// Returns the record with a generation that the list does not revoke.
     fn not_below_lowest(&self, record: Record) -> Record {
         let lowest = self.facts.revoked.lowest_valid(record.uid);
         record.not_below(lowest, self.facts.now)
     }
 
-    /// Has the machine's other records buried first, one after the other: it has one name at a time.
+    /// Retires the machine's other records first, one after the other, because a machine has one name at a time.
     fn leave_others(&self) -> Checked<()> {
         for other in &self.facts.others.live {
             let record = &other.record;
@@ -371,8 +371,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether the record gives way to another of the same machine, where two replicas made one each
-    /// at the same time.
+    /// Whether the record yields to another record of the same machine, after two replicas created one record each at
+    /// the same time.
     fn came_second(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.opened.time, record.node_name.clone());
         let others = self.facts.others.live.iter();
@@ -389,20 +389,20 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the machine may leave the present generation of this record, which is its own.
+    /// Checks that the machine is allowed to leave the current generation of this record, which it holds.
     fn may_reenrol(&self, record: &Record) -> Checked<()> {
         if record.is_reset() {
             return Ok(());
         }
         let end = record.known_end();
         let may = match &self.claim.assurance {
-            // The holder can prove more than a token, and its last renewal may not be known: it is for a person to say
-            // that it is the same machine.
+            // The holder had stronger evidence than a token, and its last renewal can be unknown. So an operator must
+            // confirm that it is the same machine.
             Assurance::None(_) if record.holder.is_attested() => {
                 let (name, holder) = (record.node_name.clone(), &record.holder);
                 return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
             }
-            // Nothing tells that it is the same machine, so it waits for the certificate's end.
+            // Without evidence, the machine could be a different one, so it waits for the expiry of the certificate.
             Assurance::None(_) => end < self.facts.now || self.is_below_floor_and_down(record)?,
             Assurance::Attested(_) => {
                 let node = self.node(&record.node_name)?;
@@ -416,8 +416,8 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Whether the certificates of the record are below the floor, and its node is not up with a later one, which a
-    /// record from a backup does not know.
+    /// Whether the certificates of the record are below the lowest valid generation of all records, and its node is
+    /// down. A node that is up can have a later certificate than a record from a backup.
     fn is_below_floor_and_down(&self, record: &Record) -> Checked<bool> {
         if record.generation >= self.facts.revoked.lowest_valid_generation {
             return Ok(false);

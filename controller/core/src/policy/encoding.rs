@@ -1,11 +1,11 @@
-//! The denials of malformed encodings.
+//! Denials for invalid encodings.
 
 use kubelet_attestation::csr::envelope::InvalidEnvelope;
 use kubelet_attestation::csr::parse::InvalidRequest;
 
 use crate::refusal::Denial;
 
-/// The denial for `spec.request` of `len` bytes that is no envelope.
+/// The denial for a `spec.request` with `len` bytes that is not an envelope.
 pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
     match error {
         InvalidEnvelope::TooLarge => Denial::RequestTooLarge(len),
@@ -18,19 +18,19 @@ pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
         InvalidEnvelope::TextOutside => Denial::TextOutsideBlocks,
         InvalidEnvelope::Provider => Denial::ProviderMalformed,
         InvalidEnvelope::EvidenceTooLarge => Denial::EvidenceTooLarge,
-        // No other encoding is accepted, whatever a later rule adds.
+        // A new variant means another invalid encoding.
         InvalidEnvelope::NotStrict | _ => Denial::NotStrictPem,
     }
 }
 
-/// The denial for DER that is no certification request.
+/// The denial for DER that is not a certification request.
 pub(crate) fn request(error: InvalidRequest) -> Denial {
     match error {
         InvalidRequest::Der(source) => Denial::NotStrictDer(source.to_string()),
         InvalidRequest::UnknownAttribute => Denial::UnknownAttribute,
         InvalidRequest::DuplicateAttribute => Denial::DuplicateAttribute,
         InvalidRequest::DuplicateExtension => Denial::DuplicateExtension,
-        // Nor here.
+        // A new variant means another invalid encoding.
         other @ (InvalidRequest::NotCanonical | _) => Denial::NotStrictDer(other.to_string()),
     }
 }

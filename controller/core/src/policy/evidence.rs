@@ -1,4 +1,4 @@
-//! The provider, and what evidence it must bring.
+//! Checks of the attestation provider and of the required evidence.
 
 use kubelet_attestation::evidence::version_of;
 use kubelet_attestation::names::Provider;
@@ -6,10 +6,10 @@ use kubelet_attestation::names::Provider;
 use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::Verifier;
 
-/// Checks that the signer, the provider block and the verifier are of one provider.
+/// Checks that the signer, the provider block and the verifier have the same provider.
 ///
-/// Otherwise evidence of a weak provider could be had for a strong one's signer. Without evidence
-/// the block may be absent.
+/// Otherwise the evidence of a weak provider could result in a certificate from the signer of a strong provider.
+/// Without evidence, the block can be absent.
 pub(crate) fn of_signer(
     signer: &Provider,
     claimed: Option<&Provider>,
@@ -29,8 +29,7 @@ pub(crate) fn of_signer(
     }
 }
 
-/// Checks that there is evidence exactly where the provider has some, and in a version that its
-/// verifier reads.
+/// Checks that there is evidence if and only if the provider requires it, in a version that the verifier supports.
 pub(crate) fn readable(evidence: Option<&[u8]>, verifier: &dyn Verifier) -> Result<(), Refusal> {
     let supported = verifier.versions();
     match evidence {

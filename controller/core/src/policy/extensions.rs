@@ -1,4 +1,4 @@
-//! The extensions that the certification request asks for.
+//! The extensions in the certification request.
 
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::csr::parse::CertificationRequest;
@@ -10,10 +10,10 @@ use x509_cert::ext::pkix::BasicConstraints;
 
 use crate::refusal::Denial;
 
-/// The claimed provider ID, if that is the only extension.
+/// Returns the claimed provider ID, which must be the only extension.
 ///
-/// Nothing else is copied into the certificate, and a request for it says that the requester
-/// expects it to be.
+/// No other extension is copied into the certificate. A request with another extension shows that the requester expects
+/// it there.
 pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Denial> {
     for extension in csr.extensions() {
         accepted(extension)?;
@@ -24,7 +24,7 @@ pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Deni
     csr.claimed_provider_id().ok_or(Denial::ProviderIdMalformed)
 }
 
-/// The value of the subject alternative names, if that is the only extension.
+/// Returns the value of the subject alternative names, which must be the only extension.
 pub(crate) fn alternative_names(csr: &CertificationRequest) -> Result<&[u8], Denial> {
     let mut names = None;
     for extension in csr.extensions() {
@@ -40,7 +40,7 @@ pub(crate) fn alternative_names(csr: &CertificationRequest) -> Result<&[u8], Den
     names.ok_or(Denial::ServingNamesMissing)
 }
 
-/// Checks that there is none, as a stock kubelet asks for a client certificate.
+/// Checks that there are no extensions, as in a client certificate request from a kubelet without the plugin.
 pub(crate) fn none(csr: &CertificationRequest) -> Result<(), Denial> {
     match csr.extensions() {
         [] => Ok(()),
@@ -56,7 +56,7 @@ fn accepted(extension: &Extension) -> Result<(), Denial> {
     match extension.extn_id {
         oid::SUBJECT_ALT_NAME => Err(Denial::SubjectAltNameRequested(first_name(value))),
         oid::BASIC_CONSTRAINTS => Err(Denial::BasicConstraintsRequested {
-            // What cannot be read could be read as a CA's by somebody else.
+            // Another parser could read malformed constraints as CA constraints.
             ca: BasicConstraints::from_der(value).map_or(true, |constraints| constraints.ca),
         }),
         oid::KEY_USAGE | oid::EXTENDED_KEY_USAGE => Err(Denial::UsageExtensionRequested),

@@ -1,4 +1,4 @@
-//! The key that is asked for, and the proof that the requester has it.
+//! The key in the request, and the proof that the requester has it.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
 use kubelet_attestation::csr::oid;
@@ -6,13 +6,12 @@ use kubelet_attestation::csr::parse::CertificationRequest;
 
 use crate::refusal::Denial;
 
-/// An uncompressed point (SEC 1 section 2.3.3): this byte, then two coordinates of the field's 32
-/// bytes.
+/// The first byte of an uncompressed point (SEC 1 section 2.3.3). Two coordinates of 32 bytes each follow.
 const UNCOMPRESSED: u8 = 4;
 const POINT_LEN: usize = 65;
 
-/// Accepts an ECDSA key on the named curve P-256 and no other: one algorithm has no downgrade, and
-/// neither RSA's odd sizes nor a curve's explicit parameters are ever computed with.
+/// Accepts only an ECDSA key on the named curve P-256. With one algorithm, there is no downgrade. The controller never
+/// computes with RSA keys of unusual sizes, or with explicit curve parameters.
 pub(crate) fn accepted(csr: &CertificationRequest) -> Result<ParsedPublicKey, Denial> {
     let (algorithm, curve) = csr.key_algorithm();
     if algorithm != oid::EC_PUBLIC_KEY || curve != Some(oid::P256) {

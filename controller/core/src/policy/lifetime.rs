@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::refusal::Denial;
 
-/// The shortest that the API server lets anybody ask for.
+/// The minimum validity that the API server accepts in a request.
 const MIN_REQUESTED: Duration = Duration::from_mins(10);
 
-/// No policy can grant more: node certificates are to be renewed.
+/// The maximum of any policy, because node certificates must be renewed.
 const MAX_GRANTED: Duration = Duration::from_hours(10 * 366 * 24);
 
-/// Checks that the requested validity of a serving certificate that kube-controller-manager signs is
-/// within policy. kubelets request none: the certificate is then valid for its
+/// Checks that the requested validity of a serving certificate from kube-controller-manager is within the policy.
+/// Kubelets do not request a validity: then the certificate is valid for kube-controller-manager's
 /// `--cluster-signing-duration`.
 pub(crate) fn served_by_others(
     requested: Option<Duration>,
@@ -24,7 +24,7 @@ pub(crate) fn served_by_others(
     }
 }
 
-/// The requested validity, or the longest that policy grants if that is less or nothing is requested.
+/// Returns the requested validity, limited to the policy's maximum. Without a requested validity, returns this maximum.
 pub(crate) fn at_most(most: Duration, requested: Option<Duration>) -> Duration {
     requested
         .map_or(most, |requested| requested.max(MIN_REQUESTED).min(most))

@@ -8,7 +8,7 @@ use crate::inventory::{Machine, MachineState, Naming, TokenOwner};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::verifier::Identity;
 
-/// Checks that the machine may join the cluster.
+/// Checks that the machine is allowed to join the cluster.
 pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     match machine.state {
         MachineState::Ready => Ok(()),
@@ -17,8 +17,8 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the machine may go on: one that is being deleted drains, for days at worst, and its
-/// kubelet needs certificates for that.
+/// Checks that the machine is allowed to renew. A machine that is being deleted can drain for days, and its kubelet
+/// requires certificates for it.
 pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     match machine.state {
         MachineState::Ready | MachineState::Deleting => Ok(()),
@@ -26,8 +26,8 @@ pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     }
 }
 
-/// Checks that the token is the machine's own, its pool's, assigned to it, or one that nobody has for itself.
-/// `owner` is whom the token was made for.
+/// Checks that the token belongs to the machine or its pool, is assigned to the machine, or has no owner. `owner` is
+/// the owner for which the token was created.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,
@@ -48,7 +48,7 @@ pub(crate) fn owns_token(
     }
 }
 
-/// Whether a token of this owner is one of the machine.
+/// Whether the owner is this machine or its pool.
 fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
     match owner {
         TokenOwner::Machine(owner) => owner.name == machine.name,
@@ -56,8 +56,8 @@ fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
     }
 }
 
-/// Checks that the machine has the provider ID that the request claims; one that its infrastructure
-/// has not named yet may come to have it, unless another machine has it: `holder`.
+/// Checks that the machine has the provider ID that the request claims. A machine whose infrastructure has not set its
+/// provider ID yet can still get the claimed one, unless another machine (`holder`) has it.
 pub(crate) fn may_have_provider_id(
     machine: &Machine,
     claimed: &ProviderId,
@@ -75,14 +75,14 @@ pub(crate) fn may_have_provider_id(
     }
 }
 
-/// Checks that the machine's infrastructure has set its provider ID: until then no machine has the one that
-/// the request claims, and a request that goes on waiting for that fails.
+/// Checks that the infrastructure has set the machine's provider ID. Until then, no machine has the claimed provider
+/// ID, and a request that waits too long for it fails.
 pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
     ensure!(!machine.unnamed, Deferral::MachineNotFound);
     Ok(())
 }
 
-/// Checks that the evidence is about the machine that was located, which is the one claimed.
+/// Checks that the evidence identifies the located machine, which must be the claimed machine.
 pub(crate) fn is_attested(
     machine: &Machine,
     claimed: &ProviderId,
@@ -99,7 +99,8 @@ pub(crate) fn is_attested(
     }
 }
 
-/// Checks that whoever wrote the annotation of an endorsement key before us wrote the machine's.
+/// Checks that an existing annotation with an endorsement key, which the controller did not write, names the machine's
+/// endorsement key.
 pub(crate) fn is_annotated(
     annotation: Option<&str>,
     endorsement_key: Option<KeyDigest>,
@@ -112,7 +113,7 @@ pub(crate) fn is_annotated(
     }
 }
 
-/// Checks that the name asked for is one that the machine may have.
+/// Checks that the machine can have the requested node name.
 pub(crate) fn is_node(machine: &Machine, naming: Naming, asked: &NodeName) -> Result<(), Refusal> {
     match naming {
         Naming::Own => Ok(()),

@@ -1,6 +1,6 @@
-//! The checks, each one function that says by which [`crate::refusal::Denial`] it refuses.
+//! The checks. Each check is one function, and its error is the [`crate::refusal::Denial`].
 //!
-//! The links of [`crate::request`] make them. Nothing here asks anybody: what is compared is given.
+//! The links of [`crate::request`] call them. The checks are pure: all inputs are arguments.
 
 pub(crate) mod encoding;
 pub(crate) mod evidence;

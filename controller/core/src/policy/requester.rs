@@ -5,34 +5,34 @@ use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 use crate::identifiers::{BOOTSTRAP_USER_PREFIX, CertificateUid, TokenId};
 use crate::refusal::Denial;
 
-/// The group of all bootstrap tokens; those that a token names itself begin with it.
+/// The group of all bootstrap tokens, and the prefix of the extra groups that a token can name.
 const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 
-/// The group that the API server gives to everybody it knows.
+/// The group of all authenticated users.
 const AUTHENTICATED_GROUP: &str = "system:authenticated";
 
 /// The requester of a certificate, as the API server authenticated it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requester {
-    /// A machine that has no certificate yet, by its bootstrap token.
+    /// A machine without a certificate, with its bootstrap token.
     First {
         /// The token's ID.
         token: TokenId,
     },
-    /// The node itself, by its certificate.
+    /// The node itself, with its certificate.
     Renewal {
         /// The certificate's UID.
         uid: CertificateUid,
     },
-    /// The node itself, by a certificate that names no record: one that another signer made.
+    /// The node itself, with a certificate that names no node identity: another signer issued it.
     Unmarked,
 }
 
-/// Accepts a bootstrap token, or the node itself by a certificate. Whether one that names no record
-/// will do is for the ledger to say.
+/// Accepts a bootstrap token, or the node itself with a certificate. The ledger decides whether it accepts a
+/// certificate that names no node identity.
 ///
-/// The proposal asks for `CN == spec.username`; a machine that joins has no name yet, so that holds
-/// for renewals.
+/// The proposal requires `CN == spec.username`. A machine that joins has no certificate yet, so this check applies only
+/// to renewals.
 pub(crate) fn accepted(
     username: &str,
     groups: &[String],
@@ -56,10 +56,10 @@ pub(crate) fn accepted(
     }
 }
 
-/// Accepts the node itself, by whatever certificate it has.
+/// Accepts the node itself, with any certificate.
 ///
-/// The proposal's serving checks: `spec.username` is `system:node:<nodeName>` and `spec.groups`
-/// contains `system:nodes`.
+/// The proposal's serving checks: `spec.username` is `system:node:<nodeName>`, and `spec.groups` contains
+/// `system:nodes`.
 pub(crate) fn is_node(
     username: &str,
     groups: &[String],
@@ -77,8 +77,8 @@ pub(crate) fn is_node(
     }
 }
 
-/// Checks that all `required` groups are there, and otherwise only the group of everybody and those
-/// that `may_be`.
+/// Checks that `groups` contains all `required` groups, and no others except the group of all authenticated users and
+/// the groups that `may_be` accepts.
 fn has_groups(
     groups: &[String],
     required: &[&str],

@@ -1,4 +1,4 @@
-//! The machine of the names of a serving certificate.
+//! Checks that the names of a serving certificate belong to the machine.
 
 use kubelet_attestation::names::NodeName;
 
@@ -7,8 +7,8 @@ use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::serving::ServingPolicy;
 
-/// Checks that the name is the node's own, or reported of its machine: by the infrastructure, or by
-/// whoever else counts: its platform, and the node itself.
+/// Checks that the name is the node's own name, or that it is reported for its machine. The infrastructure or another
+/// source in `reported` can report it: the machine's platform, or the node itself.
 pub(crate) fn is_reported(
     name: &ServingName,
     node_name: &NodeName,
@@ -29,8 +29,8 @@ pub(crate) fn is_reported(
     }
 }
 
-/// The refusal of a request for a name that is not reported of its machine: a machine that is not provisioned yet gets
-/// its addresses later.
+/// Returns the refusal for a name that is not reported for its machine. A machine that is not provisioned yet gets its
+/// addresses later, so its request waits.
 pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     if machine.provisioning {
         Deferral::MachineNotProvisioned(machine.name.clone()).into()
@@ -39,13 +39,13 @@ pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     }
 }
 
-/// Whether an address among the names may be one of a Service: the ranges of these are not known.
+/// Whether an address among the names can be a Service address, because the Service ranges are not known.
 pub(crate) fn may_be_services(names: &[ServingName], policy: &ServingPolicy) -> bool {
     !policy.service_ranges.are_known() && names.iter().any(is_address)
 }
 
-/// Checks that the machine's platform reports each address among the names. An infrastructure provider may relay
-/// addresses from inside the machine, where those of Services are too (`kube-ipvs0`); a platform does not.
+/// Checks that the machine's platform reports each address among the names. An infrastructure provider can relay
+/// addresses from inside the machine, which include Service addresses (`kube-ipvs0`). A platform does not.
 pub(crate) fn is_the_platforms(
     names: &[ServingName],
     by_platform: Option<&[ServingName]>,
@@ -63,7 +63,7 @@ fn is_address(name: &ServingName) -> bool {
     matches!(name, ServingName::Ip(_))
 }
 
-/// Checks that of the machines that have the name, none is another than `machine`.
+/// Checks that no machine except `machine` has the name.
 pub(crate) fn is_nobody_elses(
     name: &ServingName,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! The names that a serving certificate is asked for, before anybody is asked whose they are.
+//! The names in a request for a serving certificate, without checking which machine they belong to.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use crate::identifiers::ServingName;
 use crate::refusal::Denial;
 use crate::serving::ServingPolicy;
 
-/// More than the addresses and names of any machine: each is looked up. A kubelet asks for every address of its Node, and
-/// with a network plugin that gives pods addresses of the machine's interfaces, these are addresses of the Node too.
+/// The maximum number of names. Each name is looked up. A kubelet requests every address of its Node. With a network
+/// plugin that gives pods addresses of the machine's interfaces, these are addresses of the Node too.
 const MAX_NAMES: usize = 1024;
 
-/// Reads the extension's value: DNS names and addresses, each in its one form and once.
+/// Parses the value of the extension: DNS names and addresses, each in its only form and once.
 pub(crate) fn parse(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
     let malformed = |_| Denial::ServingNameKind("unknown");
     let extension = SubjectAltName::from_der(value).map_err(malformed)?;
@@ -51,8 +51,8 @@ fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
     Err(Denial::ServingNameKind(kind))
 }
 
-/// A DNS name has the form of a node's: no wildcard, no upper case, no final dot. Text that is an
-/// address is none.
+/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. A text that is an
+/// address is rejected.
 fn dns_name(text: &str) -> Result<ServingName, Denial> {
     if NodeName::parse(text).is_ok() && text.parse::<IpAddr>().is_err() {
         Ok(ServingName::Dns(text.to_owned()))
@@ -64,7 +64,7 @@ fn dns_name(text: &str) -> Result<ServingName, Denial> {
 fn address(octets: &[u8]) -> Result<ServingName, Denial> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     match v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)) {
-        // It would be the other way to write an address of 4 bytes (RFC 4291 section 2.5.5.2).
+        // This is an IPv4-mapped address, a second form of an address with 4 bytes (RFC 4291 section 2.5.5.2).
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             Err(Denial::ServingNameMalformed(address.to_string()))
         }
@@ -75,7 +75,7 @@ fn address(octets: &[u8]) -> Result<ServingName, Denial> {
     }
 }
 
-/// Refuses what can be no machine's own, whoever reports it.
+/// Rejects names that cannot belong to a machine, regardless of reports.
 pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result<(), Denial> {
     let reserved = match name {
         ServingName::Dns(name) => is_reserved_name(name) || is_endpoint_name(name, policy),
@@ -92,7 +92,7 @@ pub(crate) fn not_reserved(name: &ServingName, policy: &ServingPolicy) -> Result
     }
 }
 
-/// Refuses an address outside of the ranges that the operator set, if any. A name is in none.
+/// Rejects an address outside the ranges that the operator set, if there are any. DNS names are not limited.
 pub(crate) fn in_range(name: &ServingName, policy: &ServingPolicy) -> Result<(), Denial> {
     let ranges = &policy.address_ranges;
     match name {
@@ -105,7 +105,7 @@ pub(crate) fn in_range(name: &ServingName, policy: &ServingPolicy) -> Result<(),
     }
 }
 
-/// `localhost` and below it (RFC 6761 section 6.3), `kubernetes` and what begins with it, and the
+/// `localhost` and its subdomains (RFC 6761 section 6.3), `kubernetes` and names that begin with this label, and the
 /// names of Services.
 fn is_reserved_name(name: &str) -> bool {
     let mut labels = name.split('.');
@@ -135,12 +135,12 @@ fn is_no_host(address: IpAddr) -> bool {
                 || address.is_multicast()
                 || address.is_broadcast()
                 || address.is_link_local()
-                // "This network" (RFC 1122 section 3.2.1.3), of which 0.0.0.0 is one.
+                // "This network" (RFC 1122 section 3.2.1.3), which includes 0.0.0.0.
                 || address.octets().first() == Some(&0)
         }
         IpAddr::V6(address) => {
-            // The unspecified and the loopback address are among those that once held IPv4 (RFC
-            // 4291 section 2.5.5.1).
+            // The IPv4-compatible addresses (RFC 4291 section 2.5.5.1), which include the unspecified and the loopback
+            // address.
             address.to_bits() <= u128::from(u32::MAX)
                 || address.is_multicast()
                 || address.is_unicast_link_local()

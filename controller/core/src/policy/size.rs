@@ -1,4 +1,4 @@
-//! Limits, before anything is read.
+//! Size limits, which are checked before anything is parsed.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -6,22 +6,23 @@ use kubelet_attestation::ensure;
 
 use crate::refusal::Denial;
 
-/// `system:node:` and the longest node name are 265 bytes.
+/// The maximum length of a user name. `system:node:` and the longest node name have 265 bytes.
 const MAX_USERNAME_LEN: usize = 512;
 
-/// A UID of ours is at most 53 bytes; service accounts and providers of users have longer ones.
+/// The maximum length of a user's UID. Our certificate UIDs have at most 53 bytes. Service accounts and identity
+/// providers have longer ones.
 const MAX_UID_LEN: usize = 256;
 
-/// A bootstrap token has a few groups of its own.
+/// The maximum number of groups. A bootstrap token has only a few extra groups.
 const MAX_GROUPS: usize = 32;
 
-/// `system:bootstrappers:` and a name.
+/// The maximum length of a group name: `system:bootstrappers:` and a name.
 const MAX_GROUP_LEN: usize = 256;
 
-/// The API server knows 23 usages, and refuses one that stands twice.
+/// The maximum number of usages. The API server accepts 23 usages, and rejects duplicates.
 const MAX_USAGES: usize = 32;
 
-/// Checks the fields that the chain reads. `spec.extra` is not one of them.
+/// Checks the fields that the chain reads. It does not read `spec.extra`.
 pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), Denial> {
     let len = spec.request.0.len();
     ensure!(len <= MAX_REQUEST_LEN, Denial::RequestTooLarge(len));

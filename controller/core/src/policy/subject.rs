@@ -1,4 +1,4 @@
-//! The subject.
+//! The subject of the certification request.
 
 use kubelet_attestation::csr::parse::CertificationRequest;
 use kubelet_attestation::csr::subject::{self, InvalidSubject};
@@ -6,14 +6,14 @@ use kubelet_attestation::names::NodeName;
 
 use crate::refusal::Denial;
 
-/// The node that the subject names, if it has its only form.
+/// Returns the node name in the subject, which must have its only form.
 pub(crate) fn node_name(csr: &CertificationRequest) -> Result<NodeName, Denial> {
     subject::node_name(csr.subject()).map_err(|error| match error {
         InvalidSubject::Organization => Denial::SubjectOrganization,
         InvalidSubject::CommonNamePrefix => Denial::SubjectCommonName,
         InvalidSubject::NodeName => Denial::SubjectNodeName,
         InvalidSubject::ExtraAttribute => Denial::SubjectExtraAttribute,
-        // No other form is accepted, whatever a later rule adds.
+        // A new variant means another invalid form.
         InvalidSubject::NotCanonical | _ => Denial::SubjectNotCanonical,
     })
 }

@@ -1,19 +1,18 @@
-//! `spec.usages`.
+//! Checks of `spec.usages`.
 
 use kubelet_attestation::csr::{CLIENT_USAGES, SERVING_USAGES};
 use kubelet_attestation::ensure;
 
 use crate::refusal::Denial;
 
-/// Accepts the usages of a kubelet's client certificate with an ECDSA key, in any order, and no
-/// others.
+/// Accepts exactly the usages of a kubelet client certificate with an ECDSA key, in any order.
 pub(crate) fn exact(usages: &[String]) -> Result<(), Denial> {
     ensure!(are(usages, &CLIENT_USAGES), Denial::UsagesNotExact);
     Ok(())
 }
 
-/// The same for a serving certificate. Key encipherment, which the proposal also names, is for RSA
-/// keys, and none is accepted.
+/// Accepts exactly the usages of a kubelet serving certificate, in any order. The proposal also lists key encipherment,
+/// which is only for RSA keys. RSA keys are not accepted.
 pub(crate) fn exact_serving(usages: &[String]) -> Result<(), Denial> {
     ensure!(are(usages, &SERVING_USAGES), Denial::ServingUsagesNotExact);
     Ok(())

@@ -1,25 +1,24 @@
-//! Every reason, once: the enums are written with [`reasons!`](crate::reasons), and `docs/reasons.md`
-//! is made from them.
+//! The catalogue of reasons. The macro [`reasons!`](crate::reasons) declares their enums. `docs/reasons.md` is
+//! generated from them.
 
-/// One reason, as documentation lists it.
+/// A reason, for the documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
-    /// `CamelCase`, stable.
+    /// The stable name, in `CamelCase`.
     pub name: &'static str,
     /// The message for the requester.
     pub message: &'static str,
-    /// Its meaning.
+    /// The meaning.
     pub meaning: &'static str,
-    /// The cure, for an operator.
+    /// The fix, for operators.
     pub cure: &'static str,
 }
 
-/// Declares an enum of reasons: for each its meaning (the doc comment), its details (`error`, as
-/// [`thiserror`] reads it), its `cure` and, after the arrow, the message for the requester.
+/// Declares an enum of reasons. Each reason has its meaning (the doc comment), its details (`error`, in the syntax of
+/// [`thiserror`]), its `cure` and, after the arrow, the message for the requester.
 ///
-/// A provider declares its own with `: EvidenceReason`
-/// ([`EvidenceReason`](crate::refusal::EvidenceReason)), and its verifier denies with `?` or `into`.
-/// The package needs `thiserror`.
+/// A provider declares its own reasons with `: EvidenceReason` ([`EvidenceReason`](crate::refusal::EvidenceReason)).
+/// Its verifier denies with `?` or `into`. The package must depend on `thiserror`.
 ///
 /// ```
 /// use node_attestation_core::refusal::{Denial, Refusal};
@@ -46,7 +45,7 @@ pub struct Reason {
 /// assert_eq!(RackDenial::CATALOGUE[0].name, "AnotherRack");
 /// assert_eq!(RackDenial::CATALOGUE[0].cure, "Correct the provider ID of the Machine.");
 /// ```
-// What follows in `and` are variants around types that have a reason and a message themselves.
+// The variants in `and` wrap types that have their own reason and message.
 #[macro_export]
 macro_rules! reasons {
     (
@@ -80,7 +79,7 @@ macro_rules! reasons {
         }
 
         impl $name {
-            /// All that are this enum's own, in the order of the checks.
+            /// The enum's own reasons, in the order of the checks.
             $visibility const CATALOGUE: &'static [$crate::refusal::Reason] = &[
                 $( $crate::refusal::Reason {
                     name: stringify!($reason),
@@ -90,7 +89,7 @@ macro_rules! reasons {
                 } ),+
             ];
 
-            /// The stable name, for conditions, events and the log.
+            /// The stable name, for conditions, Events and the log.
             $visibility fn reason(&self) -> &'static str {
                 match self {
                     $( Self::$reason { .. } => stringify!($reason), )+
@@ -107,7 +106,7 @@ macro_rules! reasons {
             }
         }
 
-        // Not every program prints it.
+        // Not every program uses the catalogue.
         const _: &[$crate::refusal::Reason] = $name::CATALOGUE;
 
         $(

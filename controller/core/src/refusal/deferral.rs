@@ -1,4 +1,4 @@
-//! Requests that are not decided yet.
+//! Requests that stay pending.
 
 use std::error::Error;
 
@@ -124,7 +124,7 @@ crate::reasons! {
     }
 }
 
-/// An outage: something else than the request is at fault.
+/// An outage, which is not caused by the request.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Unavailable(Box<dyn Error + Send + Sync>);
@@ -135,13 +135,13 @@ impl Unavailable {
         Self(cause.into())
     }
 
-    /// The cause, where it is of this type.
+    /// The cause, if it has this type.
     pub fn cause<E: Error + 'static>(&self) -> Option<&E> {
         self.0.downcast_ref()
     }
 }
 
-/// A question that an [explanation](crate::decide::explain) does not ask: who would answer it.
+/// A call that an [explanation](crate::decide::explain) does not make. The value names the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not asked: {0}")]
 pub struct NotAsked(pub &'static str);

@@ -1,4 +1,4 @@
-//! Requests that contradict themselves, the policy, or what is known of the machine.
+//! Requests that contradict themselves, the policy, or the known facts about the machine.
 
 use std::net::IpAddr;
 use std::time::Duration;

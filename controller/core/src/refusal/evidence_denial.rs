@@ -1,4 +1,4 @@
-//! Denials for reasons of a provider.
+//! Denials with a provider's own reasons.
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -6,23 +6,22 @@ use std::sync::Arc;
 
 use super::{Denial, Refusal};
 
-/// A reason to deny evidence that belongs to one provider. [`reasons!`](crate::reasons) writes the
-/// implementation.
+/// A reason to deny evidence that belongs to one provider. The macro [`reasons!`](crate::reasons) implements the trait.
 pub trait EvidenceReason: Error + Send + Sync + 'static {
-    /// The stable name, `CamelCase`, for conditions, events and the log.
+    /// The stable name in `CamelCase`, for conditions, Events and the log.
     fn reason(&self) -> &'static str;
 
     /// The message for the requester.
     fn message(&self) -> &'static str;
 }
 
-/// A denial for a reason of a provider, which nothing but its verifier knows.
+/// A denial with a provider's own reason. Only the provider's verifier uses the concrete type.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct EvidenceDenial(Arc<dyn EvidenceReason>);
 
 impl EvidenceDenial {
-    /// The stable name, for conditions, events and the log.
+    /// The stable name, for conditions, Events and the log.
     pub fn reason(&self) -> &'static str {
         self.0.reason()
     }
@@ -32,14 +31,14 @@ impl EvidenceDenial {
         self.0.message()
     }
 
-    /// The provider's own type, where it is this one.
+    /// The provider's own type, if it is `D`.
     pub fn downcast_ref<D: EvidenceReason>(&self) -> Option<&D> {
         let error: &(dyn Error + 'static) = &*self.0;
         error.downcast_ref()
     }
 }
 
-/// Two denials are the same if the log could not tell them apart.
+/// Two denials are equal if the log shows the same text for them.
 impl PartialEq for EvidenceDenial {
     fn eq(&self, other: &Self) -> bool {
         self.reason() == other.reason() && self.to_string() == other.to_string()

@@ -1,4 +1,4 @@
-//! Requests that can never be issued, by nobody's fault.
+//! Requests that can never be issued, although they contain no contradiction.
 
 use std::error::Error;
 
@@ -59,7 +59,7 @@ crate::reasons! {
 }
 
 impl Failure {
-    /// The annotations that go with the condition, names and values.
+    /// The annotations that the controller writes with the condition: names and values.
     pub fn annotations(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::UnsupportedAttestationVersion { supported, .. } => vec![(

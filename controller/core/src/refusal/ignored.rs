@@ -1,4 +1,4 @@
-//! Requests that are not ours to answer.
+//! Requests that the controller does not decide on.
 
 crate::reasons! {
     /// Why a request is left alone.

@@ -1,4 +1,4 @@
-//! The approval of what kube-controller-manager is to sign.
+//! The approval of requests that kube-controller-manager signs.
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
@@ -6,14 +6,14 @@ use super::{Asked, ControlPlaneRenewal, CorroboratedCsr};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
-/// The ground of an approval.
+/// The reason of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApprovalReason {
-    /// The name in the certificate has a record in the ledger, and it is the requesting machine's.
+    /// The name in the certificate has a node identity, and the requesting machine holds it.
     NodeNameClaimed,
-    /// Every name and address of the serving certificate is the requesting machine's.
+    /// All names and addresses in the serving certificate belong to the requesting machine.
     ServingNamesCorroborated,
-    /// A control-plane machine renews kubeadm's certificate, as the operator allows.
+    /// A control-plane machine renews kubeadm's certificate, and the operator allows it.
     ControlPlaneRenewal,
 }
 
@@ -27,7 +27,7 @@ impl ApprovalReason {
         }
     }
 
-    /// Whether a condition with this reason is one of ours.
+    /// Whether the controller sets conditions with this reason.
     pub(super) fn is_ours(reason: &str) -> bool {
         [
             Self::NodeNameClaimed,
@@ -39,7 +39,7 @@ impl ApprovalReason {
     }
 }
 
-/// A request that passed every check, for kube-controller-manager to sign; not written yet.
+/// A request that passed every check, for kube-controller-manager to sign. The approval is not written yet.
 #[derive(Debug)]
 pub struct Approval {
     basis: ApprovalReason,
@@ -49,11 +49,11 @@ pub struct Approval {
 }
 
 impl CorroboratedCsr {
-    /// Leaves the signing to kube-controller-manager.
+    /// Approves the request, for kube-controller-manager to sign.
     ///
     /// # Errors
     ///
-    /// A request to a signer of ours denies: nobody else signs those.
+    /// Denies a request to this controller's signers, because kube-controller-manager does not sign those.
     pub fn approve(self) -> Result<Approval, Refusal> {
         if self.request().asked != Asked::BuiltInServing {
             return Err(Denial::SignerPurpose.into());
@@ -68,7 +68,7 @@ impl CorroboratedCsr {
 }
 
 impl ControlPlaneRenewal {
-    /// Leaves the signing to kube-controller-manager.
+    /// Approves the request, for kube-controller-manager to sign.
     pub fn approve(self) -> Approval {
         Approval {
             basis: ApprovalReason::ControlPlaneRenewal,
@@ -80,17 +80,17 @@ impl ControlPlaneRenewal {
 }
 
 impl Approval {
-    /// The ground.
+    /// The reason of the approval.
     pub fn basis(&self) -> ApprovalReason {
         self.basis
     }
 
-    /// The node that the certificate is to name.
+    /// The node that the certificate is for.
     pub fn node_name(&self) -> &NodeName {
         &self.node_name
     }
 
-    /// Its machine.
+    /// The provider ID of the node's machine.
     pub fn provider_id(&self) -> &ProviderId {
         &self.provider_id
     }

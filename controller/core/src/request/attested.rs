@@ -1,4 +1,4 @@
-//! A request that was made by the machine it names.
+//! A request whose machine was attested.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use crate::policy::{evidence, machine};
 use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
-/// A request of a machine that proved what it is, or that need not.
+/// A request from a machine whose evidence was verified, or whose provider requires no evidence.
 #[derive(Debug, derive_more::Deref)]
 pub struct AttestedCsr {
     #[deref]
@@ -19,18 +19,17 @@ pub struct AttestedCsr {
     standing: ClaimOrRenewal,
 }
 
-/// The ground of a request for a certificate. Only a proved identity can renew.
+/// The kind of the request. Only an attested identity can renew.
 #[derive(Debug)]
 pub(super) enum ClaimOrRenewal {
-    /// It claims its name, with this.
+    /// The machine claims its node name with this credential.
     Claiming(Assurance, Claimant),
-    /// It goes on with the record of this certificate.
+    /// The machine renews the node identity of this certificate.
     Renewing(AttestedIdentity, CertificateUid),
 }
 
 impl LocatedCsr {
-    /// Has `verifier` appraise the evidence, and checks that it is about the machine that was
-    /// located.
+    /// Lets `verifier` appraise the evidence, and checks that the evidence identifies the located machine.
     pub async fn attest(
         self,
         verifier: &dyn Verifier,
@@ -66,7 +65,7 @@ impl LocatedCsr {
             (Requester::First { .. }, assurance) => {
                 ClaimOrRenewal::Claiming(assurance, Claimant::Token)
             }
-            // Whether it may without evidence is the ledger's policy.
+            // The ledger's policy decides whether this is allowed without evidence.
             (Requester::Unmarked, assurance) => ClaimOrRenewal::Claiming(assurance, Claimant::Node),
             (Requester::Renewal { uid }, Assurance::Attested(identity)) => {
                 ClaimOrRenewal::Renewing(identity, *uid)
@@ -83,7 +82,7 @@ impl LocatedCsr {
 }
 
 impl AttestedCsr {
-    /// The identity, proved or only claimed.
+    /// The identity, attested or only claimed.
     pub fn identity(&self) -> &Identity {
         match &self.standing {
             ClaimOrRenewal::Claiming(assurance, _) => assurance.identity(),

@@ -1,4 +1,4 @@
-//! A request that holds its name.
+//! A request whose machine holds the node name.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use crate::identifiers::KeyDigest;
 use crate::ledger::{Claim, Grant, RecordLedger, Renewal, RequestRef};
 use crate::refusal::Refusal;
 
-/// A request whose machine holds the record of its node name: all that was left to check.
+/// A request whose machine holds the node identity for its node name. This is the last check.
 #[derive(Debug, derive_more::Deref)]
 pub struct ClaimedCsr {
     #[deref]
@@ -17,9 +17,9 @@ pub struct ClaimedCsr {
 }
 
 impl NamedCsr {
-    /// Claims the name's record, or finds the one that is being renewed.
+    /// Claims the node identity for the name, or finds the one to renew.
     ///
-    /// `reference` is what the record will say of this request.
+    /// The node identity stores `reference` as the request that opened it.
     pub async fn claim(
         self,
         ledger: &RecordLedger,
@@ -65,7 +65,7 @@ impl NamedCsr {
 }
 
 impl ClaimedCsr {
-    /// The grant by the record.
+    /// The ledger's grant.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }

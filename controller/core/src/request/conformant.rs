@@ -1,4 +1,4 @@
-//! A request for what a kubelet may have.
+//! A request for a client certificate that a kubelet can have.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use crate::policy::{evidence, extensions, lifetime, requester, subject, usages};
 use crate::refusal::{Denial, Refusal};
 use crate::verifier::Verifier;
 
-/// A request for a kubelet's client certificate, by somebody who may ask for one.
+/// A request for a kubelet client certificate, from an accepted requester.
 #[derive(Debug)]
 pub struct ConformantClientCsr {
     request: ClientRequest,
@@ -20,35 +20,34 @@ pub struct ConformantClientCsr {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ClientRequest {
-    /// The provider whose signer is asked.
+    /// The provider of the requested signer.
     pub provider: Provider,
     /// The requester.
     pub requester: Requester,
-    /// The node name that is asked for.
+    /// The requested node name.
     pub node_name: NodeName,
     /// The provider ID that the request claims.
     pub provider_id: ProviderId,
     /// DER of the key's `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// The evidence; `None` where the provider has none.
+    /// The evidence. `None` if the provider requires none.
     pub evidence: Option<Vec<u8>>,
-    /// The longest validity of the certificate, from now.
+    /// The maximum validity of the certificate, from now.
     pub lifetime: Duration,
-    /// The time at which the API server received it; `None` without an API server.
+    /// The time at which the API server received the request. `None` without an API server.
     pub created: Option<SystemTime>,
-    /// The annotation of an endorsement key, which the requester may have written.
+    /// The annotation with an endorsement key. The requester can have written it.
     pub(super) annotated_key: Option<String>,
 }
 
 impl ParsedCsr {
-    /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody
-    /// is refused here.
+    /// Checks the content of the request, and the requester. These checks require no calls to other services.
     ///
-    /// `verifier` is the one of the request's provider.
+    /// `verifier` is the verifier of the request's provider.
     ///
     /// # Errors
     ///
-    /// A version of evidence that `verifier` does not read fails; everything else is a denial.
+    /// Fails for a version of evidence that `verifier` does not support. All other errors are denials.
     pub fn conform_client(
         self,
         verifier: &dyn Verifier,

@@ -1,4 +1,4 @@
-//! A request for a serving certificate as a kubelet may have it.
+//! A request for a serving certificate that a kubelet can have.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use crate::policy::{extensions, lifetime, requester, serving_names, subject, usa
 use crate::refusal::{Denial, Refusal};
 use crate::serving::ServingPolicy;
 
-/// A request for a kubelet's serving certificate, by the node itself, for names that can be a
-/// machine's.
+/// A request for a kubelet serving certificate, from the node itself, for names that can belong to a machine.
 #[derive(Debug)]
 pub struct ConformantServingCsr {
     request: ServingRequest,
@@ -23,25 +22,24 @@ pub struct ConformantServingCsr {
 pub struct ServingRequest {
     /// The requested signer.
     pub asked: Asked,
-    /// The node that asks.
+    /// The requesting node.
     pub node_name: NodeName,
-    /// The UID in the certificate that the request was made with.
+    /// The UID in the certificate of the requester.
     pub uid: CertificateUid,
-    /// The names and addresses of the certificate, each once.
+    /// The names and addresses for the certificate, each once.
     pub names: Vec<ServingName>,
     /// DER of the key's `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// The longest validity of the certificate, if we sign it.
+    /// The maximum validity of the certificate, if this controller signs it.
     pub lifetime: Duration,
 }
 
 impl ParsedCsr {
-    /// Checks what is asked for, and by whom. Everything that can be refused without asking anybody
-    /// is refused here.
+    /// Checks the content of the request, and the requester. These checks require no calls to other services.
     ///
     /// # Errors
     ///
-    /// All denials.
+    /// All errors are denials.
     pub fn conform_serving(
         self,
         policy: &ServingPolicy,

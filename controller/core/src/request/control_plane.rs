@@ -1,4 +1,4 @@
-//! A control-plane machine that renews the certificate that kubeadm made for it.
+//! A control-plane machine that renews the certificate that kubeadm issued to it.
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
@@ -8,11 +8,10 @@ use crate::ledger::RecordLedger;
 use crate::policy::{extensions, machine, requester, subject, usages};
 use crate::refusal::{Deferral, Denial, Refusal};
 
-/// A request without evidence for the built-in client signer, by a living control-plane machine for
-/// itself.
+/// A request without evidence to the built-in client signer, from an existing control-plane machine for itself.
 ///
-/// Only with [`BuiltInRenewal::ControlPlane`](crate::crd::BuiltInRenewal::ControlPlane) is it
-/// an exception to [`Denial::UnattestedBuiltInRequest`].
+/// It is an exception to [`Denial::UnattestedBuiltInRequest`], only with
+/// [`BuiltInRenewal::ControlPlane`](crate::crd::BuiltInRenewal::ControlPlane).
 #[derive(Debug)]
 pub struct ControlPlaneRenewal {
     node_name: NodeName,
@@ -21,8 +20,8 @@ pub struct ControlPlaneRenewal {
 }
 
 impl ParsedCsr {
-    /// Checks that it is exactly the renewal of a stock kubelet, and that the node is a
-    /// control-plane machine's and has no record: one that has renews with evidence.
+    /// Checks that the request is exactly the renewal of a kubelet without the plugin, and that the node is a
+    /// control-plane node without a node identity. A node with a node identity renews with evidence.
     pub async fn renew_control_plane(
         self,
         inventory: &dyn Inventory,
@@ -75,7 +74,7 @@ fn unattested(detail: &'static str) -> Refusal {
 }
 
 impl ControlPlaneRenewal {
-    /// The node that asks.
+    /// The requesting node.
     pub fn node_name(&self) -> &NodeName {
         &self.node_name
     }
@@ -85,7 +84,7 @@ impl ControlPlaneRenewal {
         &self.provider_id
     }
 
-    /// The machine, as the inventory has it.
+    /// The machine, from the inventory.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }

@@ -1,4 +1,4 @@
-//! A request for names that are the machine's own.
+//! A request for names that belong to the machine.
 
 use super::ConformantServingCsr;
 use crate::identifiers::{CertificateUid, ServingName};
@@ -9,8 +9,7 @@ use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
 use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
 
-/// A request for a serving certificate by the attested machine whose every name and address in it
-/// is.
+/// A request for a serving certificate, from an attested machine to which all requested names and addresses belong.
 #[derive(Debug, derive_more::Deref)]
 pub struct CorroboratedCsr {
     #[deref]
@@ -21,14 +20,15 @@ pub struct CorroboratedCsr {
 }
 
 impl ConformantServingCsr {
-    /// Finds the machine through the node's record, and compares what is asked for with what is
-    /// known of it and of all others. The node's name is the record's: it was settled when the
-    /// machine joined, by its verifier where that has a say, and not always is the name that the
-    /// inventory would give it. Its platform is asked for names and addresses that nobody else
-    /// reports: the members of a pool have none in the inventory.
+    /// Finds the machine through the node's node identity, and compares the requested names with the reported names of
+    /// this machine and of all other machines.
     ///
-    /// The proposal: a serving certificate "only has IP and DNS subjectAltNames that belong to the
-    /// requesting node", and an insecure provider cannot have one.
+    /// The node name comes from the node identity. It was decided when the machine joined, by its verifier if the
+    /// platform reports a name, so it can differ from the name in the inventory. The platform is queried for names and
+    /// addresses that no other source reports: the inventory has none for the members of a pool.
+    ///
+    /// The proposal: a serving certificate "only has IP and DNS subjectAltNames that belong to the requesting node",
+    /// and an insecure provider cannot have one.
     pub async fn corroborate(
         self,
         ledger: &RecordLedger,
@@ -64,7 +64,7 @@ impl ConformantServingCsr {
                 .await
                 .map_err(Deferral::VerifierUnavailable)?;
             reported = match (&by_platform, &policy.guest_reported) {
-                // A node is not believed where its platform knows better.
+                // If the platform reports names, the node's own report does not count.
                 (Some(names), _) => names.clone(),
                 (None, Some(guest)) => {
                     guest.names(&request.node_name).await.map_err(unavailable)?
@@ -107,17 +107,17 @@ fn unavailable(source: Unavailable) -> Deferral {
 }
 
 impl CorroboratedCsr {
-    /// The record of the node that asks.
+    /// The certificate UID of the requesting node.
     pub fn uid(&self) -> CertificateUid {
         self.uid
     }
 
-    /// The identity of its machine.
+    /// The identity of the node's machine.
     pub fn identity(&self) -> &Identity {
         self.identity.identity()
     }
 
-    /// The machine, as the inventory has it.
+    /// The machine, from the inventory.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }

@@ -11,7 +11,8 @@ use crate::refusal::{Denial, Refusal};
 use crate::signer::{CertificateContents, Purpose, Signer};
 use crate::verifier::TpmBoot;
 
-/// A certificate for a machine that passed every check; neither approved nor published yet.
+/// A certificate for a machine that passed every check. The request is not approved and the certificate is not
+/// published yet.
 #[derive(Debug, derive_more::Deref)]
 pub struct IssuedCertificate {
     issued: Issued,
@@ -21,35 +22,35 @@ pub struct IssuedCertificate {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Issued {
-    /// The ground.
+    /// The reason of the approval.
     pub basis: ApprovalReason,
-    /// The node that it names.
+    /// The node that the certificate is for.
     pub node_name: NodeName,
-    /// The machine that it is for.
+    /// The provider ID of the node's machine.
     pub provider_id: ProviderId,
-    /// The ledger's record. A client certificate carries it.
+    /// The UID of the node identity and its generation. A client certificate contains it.
     pub uid: CertificateUid,
     /// The certificate as PEM, for `status.certificate`.
     pub pem: String,
     /// Its serial number in lower-case hexadecimal.
     pub serial: String,
-    /// Its end.
+    /// The expiry.
     pub not_after: SystemTime,
     /// The reason of the grant of a client certificate; `None` for a serving certificate.
     pub opening: Option<GrantReason>,
-    /// The endorsement key of the TPM that vouched for a client certificate's key.
+    /// The endorsement key of the TPM that attested the key of a client certificate.
     pub endorsement_key: Option<KeyDigest>,
     /// The boot of that TPM.
     pub boot: Option<TpmBoot>,
 }
 
 impl ClaimedCsr {
-    /// Has the CA sign a certificate that is built from what was verified; of the request it
-    /// carries only the key.
+    /// Signs a certificate with the cluster's CA. Its content comes from verified data. From the request, it contains
+    /// only the key.
     ///
     /// # Errors
     ///
-    /// The signer cannot sign, now or at all.
+    /// Fails or defers if the signer cannot sign.
     pub async fn sign(
         self,
         signer: &Signer,
@@ -82,12 +83,12 @@ impl ClaimedCsr {
 }
 
 impl CorroboratedCsr {
-    /// Has the CA sign a serving certificate for exactly the names that were corroborated.
+    /// Signs a serving certificate for exactly the corroborated names with the cluster's CA.
     ///
     /// # Errors
     ///
-    /// As [`ClaimedCsr::sign`]; and a request to kube-controller-manager's signer denies: only that
-    /// signer can sign it.
+    /// As [`ClaimedCsr::sign`]. Also denies a request to kube-controller-manager's signer, because only that signer can
+    /// sign it.
     pub async fn sign(
         self,
         signer: &Signer,

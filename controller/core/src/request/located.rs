@@ -6,8 +6,7 @@ use crate::inventory::{Inventory, Machine, TokenOwner};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 
-/// A request that claims to be a machine of this cluster, and does not contradict what is known of
-/// it.
+/// A request that claims to be a machine of this cluster, and does not contradict the known facts about this machine.
 #[derive(Debug, derive_more::Deref)]
 pub struct LocatedCsr {
     #[deref]
@@ -16,17 +15,17 @@ pub struct LocatedCsr {
 }
 
 impl ConformantClientCsr {
-    /// Finds the machine: by the provider ID that the evidence will have to prove, or by the bootstrap
-    /// token where there is no evidence, or no Machine with this provider ID. A node that asks with
-    /// another signer's certificate, and without evidence, claims its machine: then the name has to be
-    /// that machine's.
+    /// Finds the machine. With evidence, this uses the provider ID, which the evidence must confirm. Without evidence,
+    /// or if no Machine has this provider ID, it uses the bootstrap token. A node with the certificate of another
+    /// signer and without evidence claims its machine by the provider ID: then the node name must belong to that
+    /// machine.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (&self.request().requester, &self.request().evidence) {
             (Requester::First { token }, Some(_)) => {
                 let claimed = inventory.by_provider_id(&self.request().provider_id).await;
                 match claimed.map_err(unavailable)? {
                     Some(machine) => {
-                        // A lookup of the token may read the configurations of all machines.
+                        // The lookup of a token can read the bootstrap configurations of all machines.
                         let owner = match machine.token_id {
                             Some(_) => None,
                             None => inventory.by_token(token).await.map_err(unavailable)?,
@@ -34,7 +33,7 @@ impl ConformantClientCsr {
                         machine::owns_token(&machine, token, owner.as_ref())?;
                         machine
                     }
-                    // The InfraMachine has its provider ID before the Machine does, or later than the Node.
+                    // The InfraMachine can have its provider ID before the Machine, or get it after the Node.
                     None => self.of_token(token, inventory).await?,
                 }
             }
@@ -53,7 +52,7 @@ impl ConformantClientCsr {
         Ok(LocatedCsr { csr: self, machine })
     }
 
-    /// The token's machine, or, of a pool's machines, the one that is claimed.
+    /// Returns the machine of the token or, for the token of a pool, the claimed machine in this pool.
     async fn of_token(
         &self,
         token: &TokenId,
@@ -69,8 +68,8 @@ impl ConformantClientCsr {
                     None
                 };
                 machine::may_have_provider_id(&machine, claimed, holder.as_ref())?;
-                // Cluster API's Docker provider names a machine once its Node is there. The record
-                // has what was claimed, and is retired once the machine is given another.
+                // Cluster API's Docker provider sets the provider ID of a machine after its Node exists. The node
+                // identity stores the claimed provider ID, and is retired if the machine gets a different one.
                 machine.provider_id.get_or_insert_with(|| claimed.clone());
                 Ok(*machine)
             }
@@ -84,7 +83,7 @@ impl ConformantClientCsr {
 }
 
 impl LocatedCsr {
-    /// The machine, as the inventory has it.
+    /// The machine, from the inventory.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }

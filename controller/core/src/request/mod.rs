@@ -1,10 +1,9 @@
-//! The chain that a request goes through: parse, don't validate.
+//! The chain of types that a request passes through: parse, don't validate.
 //!
-//! Each link takes its predecessor by move, makes its check itself, and has no other constructor;
-//! the module of a link is its wall. A later link therefore proves that every earlier check has
-//! passed, and signing anything but a [`ClaimedCsr`] does not compile. What can be read of a link
-//! can be read of those after it (`Deref`), and a step cannot be taken twice. A retry begins again
-//! with the object.
+//! Each link consumes its predecessor, makes its check itself, and has no other constructor. The module of a link hides
+//! its fields. So the existence of a link shows that the request passed all earlier checks, and signing any type other
+//! than [`ClaimedCsr`] and [`CorroboratedCsr`] does not compile. Later links give access to the data of earlier links
+//! (`Deref`), and a step cannot be repeated. A retry starts again with the object.
 //!
 //! | from | step | to |
 //! | --- | --- | --- |
@@ -26,7 +25,7 @@
 //! | [`CorroboratedCsr`] | [`sign`](CorroboratedCsr::sign) | [`IssuedCertificate`] |
 //! | [`CorroboratedCsr`] | [`approve`](CorroboratedCsr::approve) | [`Approval`] |
 //!
-//! And for a control-plane machine's certificate of kubeadm:
+//! For the renewal of kubeadm's certificate by a control-plane machine:
 //!
 //! | from | step | to |
 //! | --- | --- | --- |

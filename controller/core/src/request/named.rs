@@ -1,4 +1,4 @@
-//! A request for the name that its machine has.
+//! A request for a node name that belongs to its machine.
 
 use super::AttestedCsr;
 use super::attested::ClaimOrRenewal;
@@ -8,16 +8,16 @@ use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
 use crate::verifier::Assurance;
 
-/// A request whose node name is one that this identity has, and not one that it chose.
+/// A request whose node name was verified for this identity, not only chosen by it.
 #[derive(Debug, derive_more::Deref)]
 pub struct NamedCsr {
     csr: AttestedCsr,
 }
 
 impl AttestedCsr {
-    /// Compares the name that is asked for with the one that follows from the evidence or,
-    /// otherwise, with those that `inventory` has for the machine. A machine that proves itself goes
-    /// on with the name of which `ledger` has its record, whatever is reported of it since.
+    /// Compares the requested name with the name from the evidence. If the evidence contains no name, compares it with
+    /// the names that `inventory` has for the machine. An attested machine keeps the name of its node identity in
+    /// `ledger`, even if its reported names changed since.
     pub async fn check_node_name(
         self,
         inventory: &dyn Inventory,
@@ -38,12 +38,12 @@ impl AttestedCsr {
         Ok(NamedCsr { csr: self })
     }
 
-    /// Whether the record of the name that is asked for is this machine's, and it proved itself for that.
+    /// Whether this machine holds the node identity of the requested name, and was attested for it.
     async fn is_recorded(&self, ledger: &RecordLedger) -> Result<bool, Deferral> {
         let uid = match self.standing() {
             ClaimOrRenewal::Renewing(_, uid) => Some(*uid),
             ClaimOrRenewal::Claiming(Assurance::Attested(_), _) => None,
-            // The provider ID may be no more than what it said.
+            // Without evidence, the provider ID can be only a claim.
             ClaimOrRenewal::Claiming(Assurance::None(_), _) => return Ok(false),
         };
         let holder = ledger.holder(&self.request().node_name, uid).await;

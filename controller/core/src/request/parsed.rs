@@ -1,4 +1,4 @@
-//! A request that was read.
+//! A parsed request.
 
 use kubelet_attestation::csr::envelope::Envelope;
 use kubelet_attestation::csr::parse::CertificationRequest;
@@ -9,7 +9,7 @@ use super::{Asked, RawRequest};
 use crate::policy::{encoding, key};
 use crate::refusal::Denial;
 
-/// A well-formed request, signed with the key that it is for.
+/// A well-formed request, signed with its own key.
 #[derive(Debug)]
 pub struct ParsedCsr {
     raw: RawRequest,
@@ -19,7 +19,7 @@ pub struct ParsedCsr {
 }
 
 impl RawRequest {
-    /// Reads the request in its only encoding, and checks its key and its signature.
+    /// Parses the request in its only encoding, and checks its key and its signature.
     pub fn parse(self) -> Result<ParsedCsr, Denial> {
         let request = &self.contents().request;
         let envelope =
@@ -37,8 +37,8 @@ impl RawRequest {
 }
 
 impl ParsedCsr {
-    /// The provider whose client signer is asked or, for the built-in one, whose evidence is said
-    /// to be there; `None` where that is nobody.
+    /// The provider of the requested client signer. For the built-in client signer, the provider in the provider block.
+    /// `None` for serving signers.
     pub fn provider(&self) -> Option<&Provider> {
         match self.raw.asked() {
             Asked::Client(provider) => Some(provider),
@@ -47,7 +47,7 @@ impl ParsedCsr {
         }
     }
 
-    /// Whether there are attestation blocks.
+    /// Whether the request contains evidence.
     pub fn is_attested(&self) -> bool {
         self.evidence.is_some()
     }

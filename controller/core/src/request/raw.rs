@@ -1,4 +1,4 @@
-//! A request of ours, unread.
+//! A request that was not parsed yet.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use crate::policy::size;
 use crate::refusal::{Deferral, Denial, Ignored};
 use crate::verifier::Verifiers;
 
-/// An open request to one of our signers, within limits; nothing of it has been read.
+/// An open request to a signer that the controller decides on, within the size limits. It was not parsed yet.
 #[derive(Debug)]
 pub struct RawRequest {
     contents: RawContents,
@@ -30,27 +30,27 @@ pub(super) struct RawContents {
     pub(super) groups: Vec<String>,
     pub(super) uid: Option<String>,
     pub(super) expiration: Option<Duration>,
-    /// The time at which the API server received it.
+    /// The time at which the API server received the request.
     pub(super) created: Option<SystemTime>,
-    /// The annotation of an endorsement key.
+    /// The annotation with an endorsement key.
     pub(super) annotated_key: Option<String>,
 }
 
-/// The kind of signer that a request names.
+/// The kind of the requested signer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// Our client signer of this provider.
+    /// This controller's client signer for this provider.
     Client(Provider),
     /// kube-controller-manager's client signer.
     BuiltInClient,
-    /// Our serving signer of this provider.
+    /// This controller's serving signer for this provider.
     Serving(Provider),
     /// kube-controller-manager's serving signer.
     BuiltInServing,
 }
 
 impl Asked {
-    /// The kind of the signer of this name, if the controller answers its requests.
+    /// Returns the kind of the signer with this name, if the controller decides on its requests.
     fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
         let admitted = |provider: &Provider| verifiers.admits(provider);
         let attests = |provider: &Provider| match verifiers.of(provider) {
@@ -72,7 +72,7 @@ impl Asked {
     }
 }
 
-/// The signers whose requests are ours to answer.
+/// The signer names whose requests the controller decides on.
 pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
     let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
     let providers = verifiers.providers();
@@ -85,28 +85,28 @@ pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
         .collect()
 }
 
-/// Why a request does not enter the chain.
+/// The reason why a request does not enter the chain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TriageError {
-    /// It is not ours to answer.
+    /// The controller does not decide on the request.
     #[error(transparent)]
     Ignore(#[from] Ignored),
-    /// It is ours, and over a limit.
+    /// The request exceeds a size limit.
     #[error(transparent)]
     Deny(#[from] Denial),
-    /// It is for a verifier that is unavailable. Nothing of it is read: this controller cannot tell whether it is
-    /// valid.
+    /// The request is for a verifier that is unavailable. The controller does not parse it, because it cannot determine
+    /// whether it is valid.
     #[error(transparent)]
     Retry(#[from] Deferral),
 }
 
 impl RawRequest {
-    /// Takes an open request to a signer of one of these verifiers, or to one of Kubernetes' own signers
-    /// for kubelets.
+    /// Accepts an open request to a signer of these verifiers, or to a built-in kubelet signer of Kubernetes.
     ///
-    /// One that is approved and not issued goes through the whole chain: somebody else's approval
-    /// proves nothing. Only what we approved for kube-controller-manager to sign is done with.
+    /// A request that is approved but not issued passes through the whole chain, because the approval by another
+    /// approver is not a verification. Only the requests that this controller approved for kube-controller-manager to
+    /// sign are complete.
     pub fn triage(
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,
@@ -139,7 +139,7 @@ impl RawRequest {
         Ok(Self { contents })
     }
 
-    /// The signer's kind.
+    /// The kind of the requested signer.
     pub fn asked(&self) -> &Asked {
         &self.contents.asked
     }

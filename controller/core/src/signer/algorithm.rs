@@ -1,4 +1,4 @@
-//! The algorithms of a CA's signatures.
+//! The algorithms of CA signatures.
 
 use std::ops::RangeInclusive;
 
@@ -11,11 +11,11 @@ use x509_cert::spki::AlgorithmIdentifierOwned;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// The octets of an RSA modulus: from what is not broken to what Cluster API makes; larger keys make signing slow and
-/// chains long.
+/// The length of an RSA modulus, in bytes: from the shortest secure length up to the length that Cluster API uses.
+/// Longer keys make signing slow and chains long.
 pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
 
-/// The algorithm of a CA's signatures. It follows from the CA's key: each curve has the hash of its strength.
+/// The algorithm of a CA's signatures. It follows from the CA key: each curve has the hash of the same strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
@@ -33,7 +33,7 @@ pub enum SignatureAlgorithm {
 }
 
 impl SignatureAlgorithm {
-    /// The algorithm of the holder of this key; `None` for a key of another kind or size.
+    /// The signature algorithm for this public key. `None` if the kind or the size of the key is not supported.
     pub(super) fn of(key: &SubjectPublicKeyInfo<'_>) -> Option<Self> {
         match key.parsed().ok()? {
             PublicKey::RSA(rsa) => {
@@ -59,8 +59,8 @@ impl SignatureAlgorithm {
         }
     }
 
-    /// The `AlgorithmIdentifier`: the parameters of RSA are `NULL` (RFC 4055 section 5), and those of ECDSA absent
-    /// (RFC 5758 section 3.2).
+    /// The `AlgorithmIdentifier`. The parameters are `NULL` for RSA (RFC 4055 section 5), and absent for ECDSA (RFC
+    /// 5758 section 3.2).
     pub(super) fn identifier(self) -> AlgorithmIdentifierOwned {
         let (oid, parameters) = match self {
             Self::EcdsaP256Sha256 => ("1.2.840.10045.4.3.2", None),
@@ -74,7 +74,7 @@ impl SignatureAlgorithm {
         }
     }
 
-    /// Whether the holder of this key signed the message.
+    /// Whether the signature of the message verifies with this public key.
     pub(super) fn is_signed_by(self, public_key: &[u8], message: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn VerificationAlgorithm = match self {
             Self::EcdsaP256Sha256 => &ECDSA_P256_SHA256_ASN1,

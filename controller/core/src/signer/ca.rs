@@ -1,4 +1,4 @@
-//! The CA's certificate.
+//! The CA certificate.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,54 +10,54 @@ use x509_parser::time::ASN1Time;
 
 use super::algorithm::SignatureAlgorithm;
 
-/// A CA's certificate or key cannot be used.
+/// A CA certificate or key that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidCa {
-    /// Not exactly one certificate.
+    /// The text is not exactly one certificate.
     #[error("the CA certificate is not exactly one PEM block of a certificate")]
     NotOneCertificate,
-    /// The certificate cannot be read.
+    /// The certificate is malformed.
     #[error("the CA certificate cannot be read")]
     Certificate,
-    /// The certificate may not sign others.
+    /// The certificate is not allowed to sign other certificates.
     #[error(
         "the CA certificate is not a CA's: it lacks CA:TRUE, or the key usage to sign certificates"
     )]
     NotACa,
-    /// The key is not in a form that is read.
+    /// The form of the key is not supported.
     #[error("the CA key is not one unencrypted PEM block of PKCS#8, PKCS#1 or SEC1")]
     KeyForm,
-    /// The key is of another kind than those that sign here.
+    /// The kind of the key is not supported.
     #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
     KeyKind,
-    /// The key is not the certificate's.
+    /// The key does not match the certificate.
     #[error("the CA key is not that of the CA certificate")]
     KeyMismatch,
 }
 
-/// The fields that certificates take from the CA's certificate.
+/// The fields of the CA certificate that the signer uses.
 #[derive(Debug)]
 pub struct CaCertificate {
     pub(crate) der: Vec<u8>,
-    /// DER of the key, with its kind.
+    /// DER of the `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// DER of the subject, as it stands in the certificate.
+    /// DER of the subject, byte for byte as in the certificate.
     pub(super) subject: Vec<u8>,
-    /// The subject key identifier, where there is one.
+    /// The subject key identifier, if there is one.
     pub(super) key_id: Option<Vec<u8>>,
-    /// The key, as its kind encodes it: an RSA key's DER or a curve's point.
+    /// The public key in the encoding of its kind: DER of an RSA key, or the point of a curve.
     pub(super) public_key: Vec<u8>,
-    /// The algorithm of its signatures; `None` for a key of a kind that does not sign here.
+    /// The algorithm of the CA's signatures. `None` if the kind of the key is not supported.
     pub(super) algorithm: Option<SignatureAlgorithm>,
-    /// Start of its validity.
+    /// The start of the validity.
     pub not_before: SystemTime,
-    /// End of its validity.
+    /// The end of the validity.
     pub not_after: SystemTime,
 }
 
 impl CaCertificate {
-    /// Reads one PEM block.
+    /// Parses one PEM block.
     pub fn from_pem(text: &[u8]) -> Result<Self, InvalidCa> {
         let blocks = pem::parse_many(text).map_err(|_| InvalidCa::NotOneCertificate)?;
         let [block] = blocks.as_slice() else {

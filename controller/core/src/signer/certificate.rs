@@ -1,4 +1,4 @@
-//! The encoding of a node's certificate (RFC 5280 section 4).
+//! The encoding of node certificates (RFC 5280 section 4).
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ use super::algorithm::SignatureAlgorithm;
 use super::ca::CaCertificate;
 use crate::identifiers::{CertificateUid, ServingName};
 
-/// As kube-controller-manager does, so that clocks need not agree to the second.
+/// The backdating of certificates, as in kube-controller-manager. It allows for clocks that differ.
 const BACKDATED: Duration = Duration::from_mins(5);
 
 /// `version [0] EXPLICIT INTEGER`, v3.
@@ -47,11 +47,12 @@ const CLIENT_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// TLS server authentication (RFC 5280 section 4.2.1.12).
 const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
 
-/// 128 random bits, as RFC 5280's 20 octets and the demand for unpredictable numbers allow.
+/// The length of a serial number: 128 random bits. RFC 5280 permits 20 octets, and serial numbers must be
+/// unpredictable.
 const SERIAL_LEN: usize = 16;
 
-/// The contents of one certificate, all of them verified but for the key. The last links of the chain of types in
-/// [`request`](crate::request) make them, and nobody else: tests/tests/layering looks for that.
+/// The contents of one certificate. All of them are verified, except the key. Only the last links of the chain of types
+/// in [`request`](crate::request) create them: tests/tests/layering checks this.
 pub(crate) struct CertificateContents<'a> {
     pub(crate) node_name: &'a NodeName,
     pub(crate) spki: &'a [u8],
@@ -64,7 +65,7 @@ pub(crate) enum Purpose<'a> {
         uid: CertificateUid,
         provider_id: &'a ProviderId,
     },
-    /// It has no UID: nobody is known by a serving certificate.
+    /// A serving certificate contains no UID, because it does not authenticate a user.
     Serving(&'a [ServingName]),
 }
 
@@ -72,14 +73,14 @@ pub(crate) enum Purpose<'a> {
 pub(super) struct Unsigned {
     /// DER of the `TBSCertificate`.
     pub(super) to_be_signed: Vec<u8>,
-    /// DER of the signature's algorithm.
+    /// DER of the signature algorithm.
     algorithm: Vec<u8>,
     serial: [u8; SERIAL_LEN],
     not_after: SystemTime,
 }
 
 impl Unsigned {
-    /// Encodes the certificate: the key is the request's, everything else comes from what was verified.
+    /// Encodes the certificate. The key comes from the request, and all other fields come from verified data.
     pub(super) fn new(
         ca: &CaCertificate,
         algorithm: SignatureAlgorithm,
@@ -110,7 +111,7 @@ impl Unsigned {
         })
     }
 
-    /// The certificate with its signature.
+    /// Encodes the certificate with its signature.
     pub(super) fn signed(self, signature: &[u8]) -> Result<Signed, Box<dyn Error + Send + Sync>> {
         let signature = BitString::from_bytes(signature)?.to_der()?;
         let certificate = sequence(&[&self.to_be_signed, &self.algorithm, &signature])?;
@@ -124,8 +125,8 @@ impl Unsigned {
     }
 }
 
-/// `O=system:nodes, CN=system:node:<name>` and, for a client, the UID that the API server hands on
-/// as the user's.
+/// `O=system:nodes, CN=system:node:<name>` and, for a client certificate, the UID that the API server copies into the
+/// user info.
 fn subject(contents: &CertificateContents<'_>) -> der::Result<RdnSequence> {
     let uid = match &contents.purpose {
         Purpose::Client { uid, .. } => Some(uid.to_string()),
@@ -223,7 +224,7 @@ fn sequence(parts: &[&[u8]]) -> der::Result<Vec<u8>> {
     Any::new(Tag::Sequence, parts.concat())?.to_der()
 }
 
-/// A new serial number.
+/// Generates a serial number.
 pub(super) fn serial() -> Result<[u8; SERIAL_LEN], Unspecified> {
     let mut serial = [0; SERIAL_LEN];
     aws_lc_rs::rand::fill(&mut serial)?;

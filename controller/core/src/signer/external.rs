@@ -9,39 +9,39 @@ use super::algorithm::SignatureAlgorithm;
 use super::ca::CaCertificate;
 use crate::refusal::{Deferral, Unavailable};
 
-/// A CA's key that another program holds: a PKCS #11 token, a KMS.
+/// A CA key that another program holds, such as a PKCS #11 token or a KMS.
 ///
-/// The signer verifies each signature with the CA certificate's key before it issues anything, so an implementation can
-/// delay certificates, and cannot make a wrong one. It brings its own deadlines.
+/// The signer verifies each signature with the CA certificate's key before it issues a certificate. So an
+/// implementation can delay certificates, but it cannot cause invalid ones. An implementation has its own deadlines.
 #[async_trait::async_trait]
 pub trait ExternalKey: Debug + Send + Sync {
-    /// Checks that the program can sign now. A node name is given away only after this.
+    /// Checks that the program can sign now. The controller claims a node name only after this check.
     async fn check(&self) -> Result<(), ExternalKeyError>;
 
     /// Signs one certificate.
     async fn sign(&self, request: &SigningRequest<'_>) -> Result<Vec<u8>, ExternalKeyError>;
 }
 
-/// The contents of a signature.
+/// The inputs of a signature.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct SigningRequest<'a> {
-    /// DER of the CA's certificate.
+    /// DER of the CA certificate.
     pub ca_der: &'a [u8],
-    /// The algorithm, which follows from the CA's key.
+    /// The algorithm, which follows from the CA key.
     pub algorithm: SignatureAlgorithm,
     /// DER of the `TBSCertificate`.
     pub to_be_signed: &'a [u8],
 }
 
-/// The program that holds the key did not sign.
+/// The reason why the program that holds the key did not sign.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExternalKeyError {
-    /// It is away, slow, busy or broken.
+    /// The program is unavailable, slow, busy or broken.
     #[error("it is unavailable")]
     Unavailable(#[source] Unavailable),
-    /// It does not want to sign this certificate, or with this key.
+    /// The program refuses to sign this certificate, or to sign with this key.
     #[error("it refuses")]
     Refused(#[source] Unavailable),
 }
@@ -55,7 +55,7 @@ impl From<ExternalKeyError> for Deferral {
     }
 }
 
-/// Requests a signature of `key`, and verifies it with the key of `ca`.
+/// Requests a signature from `key`, and verifies it with the key of `ca`.
 pub(super) async fn sign(
     key: &Arc<dyn ExternalKey>,
     ca: &CaCertificate,

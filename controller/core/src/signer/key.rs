@@ -1,4 +1,4 @@
-//! The CA's key.
+//! The CA key.
 
 use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::rand::SystemRandom;
@@ -27,14 +27,14 @@ const CURVES: [(&EcdsaSigningAlgorithm, SignatureAlgorithm); 3] = [
     ),
 ];
 
-/// A key that signs certificates. It has no `Debug`, and the library wipes it when it is dropped.
+/// A key that signs certificates. It has no `Debug`, and the library zeroes its memory on drop.
 pub(super) enum CaKey {
     Ecdsa(EcdsaKeyPair, SignatureAlgorithm),
     Rsa(RsaKeyPair),
 }
 
 impl CaKey {
-    /// Reads the key of `ca`.
+    /// Parses the key, which must match `ca`.
     pub(super) fn from_pem(text: &[u8], ca: &CaCertificate) -> Result<Self, InvalidCa> {
         let key = Self::read(text)?;
         if key.public_key() == ca.public_key {
@@ -44,7 +44,7 @@ impl CaKey {
         }
     }
 
-    /// A key of nobody.
+    /// Generates a key that belongs to no CA.
     pub(super) fn random() -> Result<Self, Unspecified> {
         let [(algorithm, signature), ..] = CURVES;
         let key = EcdsaKeyPair::generate(algorithm)?;
@@ -101,7 +101,7 @@ impl CaKey {
         }
     }
 
-    /// The algorithm of its signatures.
+    /// The algorithm of the key's signatures.
     pub(super) fn algorithm(&self) -> SignatureAlgorithm {
         match self {
             Self::Ecdsa(_, algorithm) => *algorithm,

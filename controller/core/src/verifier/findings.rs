@@ -4,28 +4,29 @@ use std::time::SystemTime;
 
 use crate::crd::conditions::ConditionReport;
 
-/// Findings about the machines of a cluster: conditions, and the numbers of the metrics.
+/// Findings about the machines of a cluster: conditions, and values for the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Conditions of the `KubeletAuthentication`.
     pub conditions: Vec<ConditionReport>,
-    /// The certificate that expires first, of those that machines need for their evidence and that expire soon.
+    /// The certificate that expires first. Only certificates that machines require for their evidence and that expire
+    /// soon count.
     pub expiring: Option<Expiring>,
-    /// The number of machines whose firmware does not measure their boot; `None` if no verifier looks at it.
+    /// The number of machines whose firmware does not measure their boot. `None` if no verifier checks it.
     pub unmeasured: Option<usize>,
 }
 
 /// A certificate that expires soon, or has expired.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expiring {
-    /// The end of its validity.
+    /// The expiry.
     pub at: SystemTime,
-    /// Its subject, for a person.
+    /// The subject, for operators.
     pub subject: String,
 }
 
 impl Findings {
-    /// The findings of two verifiers.
+    /// Combines the findings of two verifiers.
     #[must_use]
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.conditions.extend(other.conditions);

@@ -1,4 +1,4 @@
-//! Machines that can prove nothing.
+//! Machines without evidence.
 
 use std::time::SystemTime;
 
@@ -8,8 +8,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::{Appraisal, Assurance, Identity, Verifier};
 use crate::refusal::Refusal;
 
-/// Takes the word of the bootstrap token, or of the certificate of a Node that joined before, for the
-/// machine; what it admits is [`Assurance::None`].
+/// The verifier for machines without evidence. It accepts the machine of the bootstrap token, or of the certificate of
+/// a Node that joined before. The result is always [`Assurance::None`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InsecureVerifier;
 
@@ -28,8 +28,8 @@ impl Verifier for InsecureVerifier {
         appraisal: Appraisal<'_>,
         _now: SystemTime,
     ) -> Result<Assurance, Refusal> {
-        // A machine without evidence was located by its bootstrap token; that of a Node which joined
-        // before, by its provider ID, and its name is still to be settled.
+        // A machine with a bootstrap token was located by the token. The machine of a Node that joined before was
+        // located by its provider ID, and its name is checked later.
         let identity = Identity::of(appraisal.provider_id.clone());
         Ok(Assurance::None(identity))
     }

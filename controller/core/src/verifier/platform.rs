@@ -1,6 +1,6 @@
-//! A platform's knowledge of the machines whose TPMs it made.
+//! Platforms that report facts about machines with TPMs.
 //!
-//! Nothing of a request takes part: the machine is the one that the inventory found.
+//! A platform does not use any part of the request: the inventory determines the machine.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -10,30 +10,29 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::refusal::{Reason, Refusal, Unavailable};
 
-/// A platform that makes machines with TPMs.
+/// A platform that creates machines with TPMs.
 ///
-/// An implementation brings its own deadlines.
+/// An implementation has its own deadlines.
 #[async_trait::async_trait]
 pub trait Platform: Debug + Send + Sync {
-    /// The digest of the endorsement key of this kind that the TPM of the machine with this provider ID
-    /// has: SHA-256 of the DER of its `SubjectPublicKeyInfo` ([`KeyDigest::of`]). `None` where the platform
-    /// does not know the machine, or the TPM has no such key.
+    /// Returns the digest of a machine's endorsement key of this kind: SHA-256 of the DER of its `SubjectPublicKeyInfo`
+    /// ([`KeyDigest::of`]). `None` if the platform does not have the machine, or the TPM has no such key.
     ///
     /// # Errors
     ///
-    /// The platform could not be asked; the request waits.
+    /// Returns an error if the platform cannot be queried. The request waits.
     async fn endorsement_key(
         &self,
         provider_id: &ProviderId,
         kind: KeyKind,
     ) -> Result<Option<KeyDigest>, Unavailable>;
 
-    /// The platform's own checks of the machine with this provider ID: whether it may be of this cluster. A platform that
-    /// has no say accepts it.
+    /// Checks with the platform's own rules whether the machine with this provider ID can belong to this cluster. The
+    /// default implementation accepts it.
     ///
     /// # Errors
     ///
-    /// It may not be of the cluster, or the platform could not be asked.
+    /// Denies a machine that cannot belong to the cluster. Defers if the platform cannot be queried.
     async fn check(&self, _provider_id: &ProviderId, _now: SystemTime) -> Result<(), Refusal> {
         Ok(())
     }
@@ -43,18 +42,18 @@ pub trait Platform: Debug + Send + Sync {
         &[]
     }
 
-    /// The name of the Node of the machine with this provider ID, as its infrastructure set it.
-    /// `None` where the platform has no say: then the inventory's name counts.
+    /// Returns the name of the Node of the machine with this provider ID, as its infrastructure set it. `None` if the
+    /// platform does not report a name: then the inventory determines it.
     ///
     /// # Errors
     ///
-    /// The platform could not be asked, or does not know yet; the request waits.
+    /// Returns an error if the platform cannot be queried, or does not know the name yet. The request waits.
     async fn node_name(&self, _provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
         Ok(None)
     }
 
-    /// The names and addresses of the machine with this provider ID; `None` where the platform has no
-    /// say.
+    /// Returns the names and addresses of the machine with this provider ID. `None` if the platform does not report
+    /// them.
     ///
     /// # Errors
     ///
@@ -67,7 +66,7 @@ pub trait Platform: Debug + Send + Sync {
     }
 }
 
-/// A kind of endorsement key, one for each template: a TPM has a key of each.
+/// A kind of endorsement key. There is one for each template, and a TPM has a key of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
     /// RSA with 2048 bits (L-1).
@@ -78,7 +77,7 @@ pub enum KeyKind {
     P384,
 }
 
-/// A platform that knows no machine.
+/// A platform without machines.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoPlatform;
 

@@ -1,32 +1,32 @@
-//! Authorized attestors that a controller cannot use.
+//! Authorized attestation providers that the controller cannot use.
 
 use kubelet_attestation::names::Provider;
 
 use crate::crd::conditions::reason;
 use crate::refusal::{Deferral, Unavailable};
 
-/// An authorized attestor is unavailable.
+/// An authorized attestation provider is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifierUnavailable {
     /// This controller has no such verifier.
     #[error("this controller has no verifier for the attestor {0:?}")]
     Unknown(String),
-    /// Only the flag of the controller admits machines that prove nothing.
+    /// Machines without evidence are admitted only with a flag of the controller.
     #[error("insecure is authorized, and this controller runs without --allow-insecure")]
     InsecureNotAllowed,
-    /// It is unavailable with the settings of this controller.
+    /// The attestation provider is unavailable with the settings of this controller.
     #[error("the attestor {attestor} is authorized, and this controller cannot use it: {why}")]
     Unusable {
-        /// The attestor.
+        /// The name of the attestation provider.
         attestor: &'static str,
-        /// Why, for the operator.
+        /// The reason, for operators.
         why: String,
     },
 }
 
 impl VerifierUnavailable {
-    /// The reason of a condition.
+    /// The condition's reason.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unknown(_) => reason::ATTESTOR_UNKNOWN,
@@ -35,7 +35,7 @@ impl VerifierUnavailable {
         }
     }
 
-    /// Whether the message of the condition `AttestorsAvailable` names this attestor.
+    /// Whether the message of the condition `AttestorsAvailable` contains this attestation provider.
     pub fn is_in(message: &str, attestor: &str) -> bool {
         let unknown = Self::Unknown(attestor.to_owned()).to_string();
         let unusable =
@@ -48,7 +48,7 @@ impl VerifierUnavailable {
             || is_insecure && message.contains(&not_allowed)
     }
 
-    /// The attestor, as the resource has it.
+    /// The name of the attestation provider, as in the resource.
     pub(super) fn attestor(&self) -> &str {
         match self {
             Self::Unknown(attestor) => attestor,
@@ -57,7 +57,7 @@ impl VerifierUnavailable {
         }
     }
 
-    /// The provider of that name; `None` for a name that no signer has.
+    /// The attestation provider. `None` if the name is not valid as a provider name.
     pub(super) fn provider(&self) -> Option<Provider> {
         Provider::parse(self.attestor()).ok()
     }

@@ -11,8 +11,8 @@ use crate::crd::conditions::{ATTESTORS_AVAILABLE, ConditionReport, ConditionStat
 use crate::identifiers::ServingName;
 use crate::refusal::{Deferral, Denial, Unavailable};
 
-/// The verifiers of a cluster, one for each provider that it admits. Requests to the signers of a provider whose
-/// verifier is unavailable wait.
+/// The verifiers of a cluster, one for each authorized attestation provider. Requests to the signers of a provider wait
+/// while its verifier is unavailable.
 #[derive(Debug, Clone, Default)]
 pub struct Verifiers {
     available: BTreeMap<Provider, Arc<dyn Verifier>>,
@@ -25,19 +25,19 @@ impl Verifiers {
         self.available.get(provider).map(AsRef::as_ref)
     }
 
-    /// The providers that are admitted, also those whose verifier is unavailable.
+    /// The authorized providers, including those with an unavailable verifier.
     pub fn providers(&self) -> BTreeSet<Provider> {
         let unavailable = self.unavailable.iter();
         let unavailable = unavailable.filter_map(VerifierUnavailable::provider);
         unavailable.chain(self.available.keys().cloned()).collect()
     }
 
-    /// Whether this provider is admitted.
+    /// Whether this provider is authorized.
     pub(crate) fn admits(&self, provider: &Provider) -> bool {
         self.available.contains_key(provider) || self.is_available(provider).is_err()
     }
 
-    /// The same, without the verifiers that are unavailable.
+    /// The available verifiers.
     pub(crate) fn available(&self) -> Self {
         Self {
             available: self.available.clone(),
@@ -45,14 +45,14 @@ impl Verifiers {
         }
     }
 
-    /// Requests to the signers of this provider wait while its verifier is unavailable.
+    /// Returns an error if the verifier of this provider is unavailable: requests to its signers wait.
     pub(crate) fn is_available(&self, provider: &Provider) -> Result<(), Deferral> {
         let mut unavailable = self.unavailable.iter();
         let why = unavailable.find(|why| why.attestor() == provider.as_str());
         why.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// The reason for which the first authorized attestor is unavailable, if no attestor is available.
+    /// The reason why the first authorized provider is unavailable, if no provider is available.
     pub fn none_available(&self) -> Option<&VerifierUnavailable> {
         let first = self.unavailable.first();
         first.filter(|_| self.available.is_empty())
@@ -66,8 +66,8 @@ impl Verifiers {
         })
     }
 
-    /// The names and addresses that the platforms report of the machine with this provider ID; `None`
-    /// where none of them has a say. `attestor` is the one in the machine's record.
+    /// Returns the names and addresses that the platforms report for the machine with this provider ID. `None` if no
+    /// platform reports any. `attestor` is the attestation provider in the machine's record.
     pub(crate) async fn serving_names(
         &self,
         provider_id: &ProviderId,
@@ -85,7 +85,7 @@ impl Verifiers {
                 why.attestor() == attestor.as_str()
                     || scheme.is_some_and(|(scheme, _)| scheme == why.attestor())
             };
-            // Otherwise the node would be believed, or denied, where its platform knows better.
+            // Without this error, the node's own report would decide although its platform reports names.
             if let Some(why) = self.unavailable.iter().find(may_report) {
                 return Err(Unavailable::new(why.clone()));
             }
@@ -93,21 +93,21 @@ impl Verifiers {
         Ok(names)
     }
 
-    /// Their reports about the cluster, for its conditions.
+    /// The verifiers' conditions of the cluster.
     pub fn reports(&self) -> impl Iterator<Item = ConditionReport> {
         let verifiers = self.available.values();
         let reports = verifiers.flat_map(|verifier| verifier.reports());
         [self.availability()].into_iter().chain(reports)
     }
 
-    /// Their findings about the machines of the cluster, by `now`.
+    /// The verifiers' findings about the machines of the cluster, up to `now`.
     pub fn findings(&self, now: SystemTime) -> Findings {
         let verifiers = self.available.values();
         let findings = verifiers.map(|verifier| verifier.findings(now));
         findings.fold(Findings::default(), Findings::and)
     }
 
-    /// Whether all authorized attestors are available.
+    /// The condition that all authorized providers are available.
     pub fn availability(&self) -> ConditionReport {
         let unavailable: Vec<_> = self.unavailable.iter().map(ToString::to_string).collect();
         let Some(first) = self.unavailable.first() else {
@@ -129,7 +129,7 @@ impl Verifiers {
         }
     }
 
-    /// The same, with each verifier replaced.
+    /// Returns the verifiers with each available verifier replaced.
     #[must_use]
     pub fn map(self, replace: impl Fn(Arc<dyn Verifier>) -> Arc<dyn Verifier>) -> Self {
         let available = self.available.into_values().map(replace);

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use x509_cert::Certificate;
 use x509_cert::der::{self, DecodePem as _, Encode as _};
 
-/// A CA as the command line has it: `CERT,KEY-LABEL[,NAMESPACE/NAME]`.
+/// A CA in the form of the command line: `CERT,KEY-LABEL[,NAMESPACE/NAME]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuthorityArgument {
     certificate: PathBuf,
@@ -17,14 +17,14 @@ pub(crate) struct AuthorityArgument {
     cluster: Cluster,
 }
 
-/// The Cluster that a CA is of; empty without a management cluster.
+/// The Cluster of a CA. Both fields are empty without a management cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Cluster {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
 
-/// A CA whose key the token has.
+/// A CA whose key is in the token.
 #[derive(Debug)]
 pub(crate) struct Authority {
     pub(crate) certificate: Certificate,
@@ -33,12 +33,12 @@ pub(crate) struct Authority {
     pub(crate) cluster: Cluster,
 }
 
-/// Text that is no CA.
+/// A text that is not a CA argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not CERT,KEY-LABEL or CERT,KEY-LABEL,NAMESPACE/NAME")]
 pub(crate) struct InvalidAuthority;
 
-/// A certificate cannot be read.
+/// A certificate that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the CA certificate {}", path.display())]
 pub(crate) struct ReadError {

@@ -1,4 +1,4 @@
-//! An external signer for node-attestation-controller: the keys of CAs stay in a PKCS #11 token.
+//! An external signer for node-attestation-controller: CA keys stay in a PKCS #11 token.
 //!
 //! ```text
 //! node-attestation-signer-pkcs11 --socket PATH --module LIBRARY --token-label LABEL --pin-file FILE
@@ -7,14 +7,14 @@
 //!
 //! # Contract
 //!
-//! - It serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket of mode 0600.
-//! - It signs for the CAs of its command line, each for one Cluster, and only certificates of nodes: what it is asked to
-//!   sign is read first.
-//! - Standard error has the log: one line for each certificate. It never has the PIN.
-//! - The PIN is tried once, and not at all if its file is empty, or of others too. A token that refuses it is not asked
-//!   again, so that it does not lock itself. The process goes on, because a supervisor would start it again; `Status` and
-//!   `Sign` tell the refusal.
-//! - SIGTERM and SIGINT stop it, after what is being signed.
+//! - It serves `nodeattestation.v1alpha1.ExternalSigner` (docs/signers.md) on a Unix socket with mode 0600.
+//! - It signs for the CAs of its command line, each for one Cluster. It parses each request, and signs only node
+//!   certificates.
+//! - It logs to standard error, with one line for each certificate. The log never contains the PIN.
+//! - It tries the PIN only once. It does not try it if the PIN file is empty, or accessible for group or others. After
+//!   a token rejects the PIN, the signer does not log in again, because the token could lock itself. The process keeps
+//!   running, because a supervisor would restart it. `Status` and `Sign` return the error.
+//! - SIGTERM and SIGINT stop it, after the current signatures.
 //!
 //! # Exit codes
 //!
@@ -26,7 +26,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `authority`: the CAs of the command line
 //! - `pin`: the PIN, from its file
@@ -74,20 +74,20 @@ use server_names::{Reserved, ReservedAddress, ReservedName};
 use service::{Calls, Service};
 use token::{Keys, Token};
 
-/// Deadline of one call; the controller waits for ten seconds.
+/// The deadline of one call. The controller waits 10 seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// Signatures at a time. Each has a session of the token. More of them wait for their turn, each behind those of its own
-/// CA first. `Status` takes no turn.
+/// The maximum number of concurrent signatures. Each has a session of the token. Further signatures wait: first for
+/// other signatures of the same CA, then for the signatures of all CAs. `Status` does not count.
 const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,
 };
 
-/// Calls of one connection that are read at a time: more than the controller makes.
+/// The maximum number of concurrent calls on one connection. It is more than the controller makes.
 const STREAMS: u32 = 256;
 
-/// The longest request: a certificate without its signature has some kilobytes.
+/// The maximum size of a request. A certificate without its signature has some kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 /// Signs node certificates with keys in a PKCS #11 token, for node-attestation-controller.
@@ -141,7 +141,7 @@ fn main() -> anyhow::Result<()> {
         names: arguments.reserved_names,
         addresses: arguments.reserved_addresses,
     };
-    // Each turn can keep a thread, and `Status` keeps one.
+    // Each call can occupy a thread, and `Status` occupies one more.
     let threads = authorities.len().saturating_mul(CALLS.of_ca);
     let threads = threads.saturating_add(CALLS.of_all);
     let service = Service::new(token, CALLS, authorities, reserved, now)?;
@@ -190,7 +190,7 @@ async fn serve_on<T: Keys>(
         .await
 }
 
-/// Listens on the socket, which takes the place of one that was left over.
+/// Listens on the socket, and replaces a socket that a previous process left.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     let mut new = socket.as_os_str().to_owned();
     new.push(".new");
@@ -199,7 +199,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    // Nobody else can connect at any moment.
+    // No other user can connect at any time.
     let former = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(&new);
     rustix::process::umask(former);

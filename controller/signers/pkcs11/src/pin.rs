@@ -1,4 +1,4 @@
-//! The PIN, from its file.
+//! The PIN file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-/// The longest PIN file.
+/// The maximum size of the PIN file, in bytes.
 const MAX_LEN: u64 = 256;
 
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
 
-/// The file has no PIN that may be tried: each try counts, and a token locks itself after some.
+/// The file contains no PIN that the signer can try. Each failed try counts, and a token locks itself after some of
+/// them.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the PIN in {}", path.display())]
 pub(crate) struct PinError {
@@ -35,7 +36,7 @@ enum PinErrorSource {
     Empty,
 }
 
-/// The first line of the file.
+/// Reads the first line of the file.
 pub(crate) fn read(path: &Path) -> Result<Zeroizing<String>, PinError> {
     first_line(path).map_err(|source| PinError {
         path: path.to_owned(),
@@ -50,7 +51,7 @@ fn first_line(path: &Path) -> Result<Zeroizing<String>, PinErrorSource> {
         return Err(PinErrorSource::Exposed(mode.mode() & 0o7777));
     }
     let capacity = usize::try_from(MAX_LEN).unwrap_or_default() + 1;
-    // With room for all, so that no copy is left behind.
+    // The capacity is sufficient for the whole file, so that no reallocation leaves a copy of the PIN in memory.
     let mut text = Zeroizing::new(String::with_capacity(capacity));
     let read = file.take(MAX_LEN + 1).read_to_string(&mut text);
     let len = read.map_err(PinErrorSource::File)?;

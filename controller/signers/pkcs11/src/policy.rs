@@ -1,7 +1,7 @@
-//! The certificates that are signed: those of nodes, as the controller makes them, and no others.
+//! The policy on certificates: the signer signs only node certificates in the form that the controller creates.
 //!
-//! Whoever reaches the socket gets what this lets through. A certificate begins now, lives for [`LONGEST`] at most, and ends
-//! with its CA at the latest.
+//! An attacker who can access the socket can get all certificates that this policy permits. Such a certificate starts
+//! now, is valid for at most [`LONGEST`], and does not outlive its CA.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,23 +16,23 @@ use x509_cert::ext::pkix::{
 use crate::authority::Authority;
 use crate::server_names::{self, Reserved};
 
-/// The longest life of a certificate from now on: a year, that the controller gives machines without evidence, and a day.
+/// The maximum validity from now: 365 days, which the controller grants to machines without evidence, and one more day.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
-/// The longest time between the begin of a certificate and the clock: the controller's are backdated by five minutes. Whoever
-/// could choose the begin would have certificates for later years made in advance.
+/// The maximum difference between the start of a certificate and the clock. The controller backdates certificates by 5
+/// minutes. Without this limit, an attacker could get certificates for later years in advance.
 const MAX_SKEW: Duration = Duration::from_mins(10);
 
 const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// The UID of a user of Kubernetes, in a subject.
+/// The subject attribute with the UID of a Kubernetes user.
 const USER_UID: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.4.1.57683.2");
 
 const SUBJECT_ALT_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.17");
 
-/// Basic constraints, key usage, extended key usage, the identifiers of the CA's key and of the certificate's, and the
-/// provider ID; of servers, [`SUBJECT_ALT_NAME`] too.
+/// The permitted extensions: basic constraints, key usage, extended key usage, authority key identifier, subject key
+/// identifier, and provider ID. Serving certificates can also have [`SUBJECT_ALT_NAME`].
 const EXTENSIONS: [ObjectIdentifier; 6] = [
     ObjectIdentifier::new_unwrap("2.5.29.19"),
     ObjectIdentifier::new_unwrap("2.5.29.15"),
@@ -48,21 +48,21 @@ const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 const NODES_GROUP: &str = "system:nodes";
 const NODE_USER_PREFIX: &str = "system:node:";
 
-/// A certificate that may be signed.
+/// A certificate that the signer is allowed to sign.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NodeCertificate {
-    /// The user that it makes of its holder: `system:node:<name>`.
+    /// The user name in the certificate: `system:node:<name>`.
     pub(crate) user: String,
     /// The serial number, in lower-case hexadecimal.
     pub(crate) serial: String,
 }
 
-/// A certificate that is not signed, with the reason.
+/// The reason why the signer does not sign a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Refused(&'static str);
 
-/// Reads and checks what is to be signed.
+/// Parses and checks a certificate before it is signed.
 pub(crate) fn check(
     to_be_signed: &[u8],
     authority: &Authority,
@@ -103,7 +103,8 @@ pub(crate) fn check(
     })
 }
 
-/// The common name of a subject that is a node's: `O=system:nodes`, `CN=system:node:<name>`, and perhaps a UID, each once.
+/// Returns the common name of a node's subject: `O=system:nodes`, `CN=system:node:<name>` and an optional UID, each
+/// once.
 fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
     let (mut users, mut groups, mut uids) = (Vec::new(), Vec::new(), 0_u8);
     for attribute in certificate.subject().iter() {

@@ -1,6 +1,7 @@
-//! The names and addresses of a server's certificate: those that a kubelet may have.
+//! The names and addresses in a serving certificate that a kubelet can have.
 //!
-//! The signer does not know whose name is whose. It knows what is of no machine, and what its command line reserves.
+//! The signer cannot determine which machine a name belongs to. It rejects the names that never belong to a machine,
+//! and the names that its command line reserves.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use ipnet::IpNet;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The names and addresses that no kubelet has, beside those that no host has.
+/// The names and addresses that no kubelet has, in addition to those that no host has.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) names: Vec<ReservedName>,
@@ -24,12 +25,12 @@ pub(crate) struct ReservedName(String);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReservedAddress(IpNet);
 
-/// Text that is no DNS name.
+/// A text that is not a DNS name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not a DNS name")]
 pub(crate) struct InvalidName;
 
-/// Text that is no address, and no range of addresses.
+/// A text that is neither an address nor a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not an address, or a range such as 10.96.0.0/12")]
 pub(crate) struct InvalidAddress;
@@ -58,12 +59,12 @@ impl FromStr for ReservedAddress {
     }
 }
 
-/// Checks that each name is a DNS name or an address, in the one form in which the controller writes it, and reserved for
-/// nothing else than a node.
+/// Checks that each name is a DNS name or an address, in the form in which the controller writes it, and is not
+/// reserved.
 ///
 /// # Errors
 ///
-/// Checks each name; the error says what is wrong with the first invalid one.
+/// Returns the reason for the first invalid name.
 pub(crate) fn check(names: &SubjectAltName, reserved: &Reserved) -> Result<(), &'static str> {
     names.0.iter().try_for_each(|name| match name {
         GeneralName::DnsName(name) => check_dns_name(name.as_str(), reserved),
@@ -94,7 +95,7 @@ fn check_address(octets: &[u8], reserved: &Reserved) -> Result<(), &'static str>
     let Ok(address) = address else {
         return Err("it has a malformed address");
     };
-    // IPv4 in IPv6 would be the other way to write an address of 4 bytes (RFC 4291 section 2.5.5.2).
+    // An IPv4-mapped address is a second form of an address with 4 bytes (RFC 4291 section 2.5.5.2).
     if address.to_canonical() != address {
         return Err("it has a malformed address");
     }
@@ -105,7 +106,8 @@ fn check_address(octets: &[u8], reserved: &Reserved) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Labels of lower-case letters, digits and hyphens, without a final dot or a wildcard; text that is an address is none.
+/// Whether the text consists of labels with lower-case letters, digits and hyphens, without a final dot or a wildcard.
+/// A text that is an address is rejected.
 fn is_dns_name(name: &str) -> bool {
     let is_of_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let mut labels = name.split('.');
@@ -113,8 +115,8 @@ fn is_dns_name(name: &str) -> bool {
         && name.parse::<IpAddr>().is_err()
 }
 
-/// `localhost` and below it (RFC 6761 section 6.3), `kubernetes` and what begins with it, and the names of Services: as the
-/// controller has it.
+/// `localhost` and its subdomains (RFC 6761 section 6.3), names whose first label is `localhost` or `kubernetes`, and
+/// the names of Services.
 fn is_of_no_machine(name: &str) -> bool {
     let mut labels = name.split('.');
     let first = labels.next();
@@ -131,11 +133,12 @@ fn is_no_host(address: IpAddr) -> bool {
                 || address.is_multicast()
                 || address.is_broadcast()
                 || address.is_link_local()
-                // "This network" (RFC 1122 section 3.2.1.3), of which 0.0.0.0 is one.
+                // "This network" (RFC 1122 section 3.2.1.3), which includes 0.0.0.0.
                 || address.octets().first() == Some(&0)
         }
         IpAddr::V6(address) => {
-            // The unspecified and the loopback address are among those that once held IPv4 (RFC 4291 section 2.5.5.1).
+            // The IPv4-compatible addresses (RFC 4291 section 2.5.5.1), which include the unspecified and the loopback
+            // address.
             address.to_bits() <= u128::from(u32::MAX)
                 || address.is_multicast()
                 || address.is_unicast_link_local()

@@ -18,35 +18,35 @@ use crate::server_names::Reserved;
 use crate::token::{Keys, TokenError};
 use crate::turns::{Busy, Turns};
 
-/// The time for which an answer of the token is a sign of its health.
+/// The time after a successful response for which the token counts as healthy.
 const GOOD_FOR: Duration = Duration::from_secs(3);
 
-/// Deadline of the token for `Status`; the controller waits for three seconds.
+/// The deadline of the token for `Status`. The controller waits 3 seconds.
 const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The health of a token that does not answer.
+/// The health of a token that does not respond.
 const BUSY: &str = "the token has not answered the calls before this one";
 
-/// Signs for some CAs with the keys of one token.
+/// Signs for several CAs with the keys of one token.
 pub(crate) struct Service<T> {
     token: Arc<T>,
     authorities: Vec<(Authority, Turns)>,
-    /// Calls of all CAs at a time.
+    /// Limits the concurrent calls of all CAs.
     calls: Arc<Semaphore>,
-    /// The time of the token's last good answer.
+    /// The time of the token's last successful response.
     good: watch::Sender<Option<Instant>>,
-    /// The last check of the token, which all calls of `Status` wait for.
+    /// The latest check of the token. All concurrent calls of `Status` wait for it.
     checked: parking_lot::Mutex<Option<Checked>>,
     reserved: Reserved,
     clock: fn() -> SystemTime,
 }
 
-/// The answer to a check; `None` while the token has not answered.
+/// The result of a check. `None` until the token responds.
 type Checked = watch::Receiver<Option<Result<(), String>>>;
 
 impl<T: Keys> Service<T> {
-    /// Checks that the token has all keys, unless it refused the PIN: then each call tells that. It signs as many things
-    /// at a time as `calls`, for all CAs and for each.
+    /// Checks that the token has all keys. If the token rejected the PIN, the service starts anyway, and each call
+    /// returns this error. `calls` limits the concurrent signatures, in total and for each CA.
     pub(crate) fn new(
         token: T,
         calls: Calls,
@@ -77,7 +77,7 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// The CA, if it is one of this cluster.
+    /// Returns the CA of the request, if it belongs to this cluster.
     fn authority(&self, request: &SignRequest) -> Option<&(Authority, Turns)> {
         let cluster = Cluster {
             namespace: request.cluster_namespace.clone(),
@@ -89,8 +89,8 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// Asks the token in a thread that may wait for it. The question is asked to its end, also when nobody waits for the
-    /// answer any more: then it keeps its turn among those of its CA, and no turn of another CA.
+    /// Calls the token in a thread that can block. The call always completes, even if its caller no longer waits. Such
+    /// a call occupies a turn of its CA only.
     async fn ask<A: Send + 'static>(
         &self,
         turns: &Turns,
@@ -120,7 +120,7 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// The health of the token. It takes no turn, and one thread at most waits for the token.
+    /// Returns the health of the token. It takes no turn, and at most one thread waits for the token.
     async fn health(&self) -> Result<(), String> {
         let mut good = self.good.subscribe();
         let last = *good.borrow_and_update();
@@ -133,13 +133,13 @@ impl<T: Keys> Service<T> {
                 Ok(Some(health)) => health.clone(),
                 Ok(None) | Err(_) => Err("the signer failed".to_owned()),
             },
-            // A signature that is made meanwhile tells as much.
+            // A concurrent signature shows that the token is healthy too.
             Ok(()) = good.changed() => Ok(()),
             () = sleep(STATUS_DEADLINE) => Err(BUSY.to_owned()),
         }
     }
 
-    /// The check of the token that waits for it, or a new one.
+    /// Returns the pending check of the token, or starts a new one.
     fn check(&self) -> Checked {
         let mut last = self.checked.lock();
         let waits =
@@ -150,7 +150,7 @@ impl<T: Keys> Service<T> {
         let (sender, receiver) = watch::channel(None);
         *last = Some(receiver.clone());
         let (token, good) = (self.token.clone(), self.good.clone());
-        // Nothing waits for the thread.
+        // The receiver gets the result, so the thread is not joined.
         drop(tokio::task::spawn_blocking(move || {
             let checked = token.check().map_err(|error| chain(&error));
             if checked.is_ok() {
@@ -162,12 +162,12 @@ impl<T: Keys> Service<T> {
     }
 }
 
-/// Calls at a time.
+/// The maximum number of concurrent calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Calls {
-    /// Of all CAs together.
+    /// The maximum for all CAs together.
     pub(crate) of_all: usize,
-    /// Of each CA.
+    /// The maximum for each CA.
     pub(crate) of_ca: usize,
 }
 
@@ -210,7 +210,7 @@ impl<T: Keys> ExternalSigner for Service<T> {
         let signed = self.ask(turns, move |token| {
             let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
             let policy::NodeCertificate { user, serial } = certificate;
-            // Here, so that no signature is without its line, though nobody waits for it any more.
+            // Logged in the thread, so that every signature has its log line even if the caller no longer waits.
             tracing::info!(
                 namespace = request.cluster_namespace,
                 cluster = request.cluster_name,

@@ -17,26 +17,27 @@ use x509_cert::der::asn1::UintRef;
 use x509_cert::der::{self, Encode as _};
 use zeroize::Zeroizing;
 
-/// A token, by its label.
+/// A token, identified by its label.
 pub(crate) struct Token {
     library: Pkcs11,
     label: String,
     pin: AuthPin,
-    /// Set when the token refused the PIN: another try could lock it.
+    /// Set after the token rejected the PIN: another try could lock it.
     is_pin_refused: AtomicBool,
-    /// Open as long as the process lives, so that the login does not end with the last session of a call.
+    /// A session that stays open as long as the process runs. Otherwise the login would end with the last session of a
+    /// call.
     login: Mutex<Option<Session>>,
 }
 
-/// The operations of a token. Each waits for the token, without a deadline.
+/// The operations of a token. Each operation blocks until the token responds, without a deadline.
 pub(crate) trait Keys: Send + Sync + 'static {
-    /// Checks that the token is there, and lets the user in.
+    /// Checks that the token is present, and accepts the login.
     fn check(&self) -> Result<(), TokenError>;
 
-    /// Checks that the token has one private key with this label.
+    /// Checks that the token has exactly one private key with this label.
     fn check_key(&self, label: &str) -> Result<(), TokenError>;
 
-    /// Signs with the private key of this label, in the encoding of certificates.
+    /// Signs with the private key with this label. The signature has the encoding of certificates.
     fn sign(
         &self,
         label: &str,
@@ -52,7 +53,7 @@ pub(crate) enum TokenError {
     /// The library cannot be loaded.
     #[error("cannot load the PKCS #11 library {}", path.display())]
     Library {
-        /// Its file.
+        /// The path of the library.
         path: PathBuf,
         /// The reason.
         source: Error,
@@ -60,41 +61,41 @@ pub(crate) enum TokenError {
     /// No token has the label.
     #[error("there is no token {0:?}")]
     NoToken(String),
-    /// Several tokens have the label: the PIN would go to any of them.
+    /// Several tokens have the label. The signer cannot determine which of them the PIN is for.
     #[error("{count} tokens have the label {label:?}, and one is needed")]
     Tokens {
         /// The label.
         label: String,
-        /// The tokens that have it.
+        /// The number of tokens with the label.
         count: usize,
     },
-    /// The PIN is wrong, or locked.
+    /// The PIN is wrong or locked.
     #[error(
         "the token refused the PIN, which is not tried again. Correct the PIN file, then restart the signer"
     )]
     PinRefused,
-    /// Not exactly one private key has the label.
+    /// The number of private keys with the label is not one.
     #[error("{count} private keys have the label {label:?}, and one is needed")]
     Key {
         /// The label.
         label: String,
-        /// The keys that have it.
+        /// The number of keys with the label.
         count: usize,
     },
-    /// The request names no algorithm of this version.
+    /// The algorithm in the request is not supported.
     #[error("the algorithm is unknown")]
     Algorithm,
-    /// The token's answer is no signature.
+    /// The response of the token is not a signature.
     #[error("the token's signature cannot be encoded")]
     Encoding(#[source] der::Error),
-    /// The token did not do what it was asked for.
+    /// An operation of the token failed.
     #[error("the token failed")]
     Failed(#[from] Error),
 }
 
 impl Token {
-    /// Loads the library, and logs in. A token that refuses the PIN stays open: a process that ends is started again, and
-    /// the tries of a token are few.
+    /// Loads the library, and logs in. If the token rejects the PIN, this still returns the token. Otherwise a
+    /// supervisor would restart the process, and each restart would use one of the token's few tries.
     pub(crate) fn open(
         library: &Path,
         label: &str,
@@ -120,7 +121,7 @@ impl Token {
         }
     }
 
-    /// A session in which the user is logged in.
+    /// Opens a session in which the user is logged in.
     fn session(&self) -> Result<Session, TokenError> {
         let slot = self.slot()?;
         let session = self.library.open_ro_session(slot)?;
@@ -130,7 +131,7 @@ impl Token {
         }
         match session.login(UserType::User, Some(&self.pin)) {
             Ok(()) => {
-                // The former session, if any, is of a token that was taken out.
+                // An existing session belongs to a token that was removed.
                 *login = Some(self.library.open_ro_session(slot)?);
                 Ok(session)
             }
@@ -177,7 +178,7 @@ impl Keys for Token {
     ) -> Result<Vec<u8>, TokenError> {
         let session = self.session()?;
         let key = key(&session, label)?;
-        // Every token has CKM_ECDSA, which takes digests.
+        // All tokens support CKM_ECDSA, which takes digests.
         let digest = match algorithm {
             SignatureAlgorithm::Unspecified => return Err(TokenError::Algorithm),
             SignatureAlgorithm::RsaPkcs1Sha256 => {
@@ -192,7 +193,7 @@ impl Keys for Token {
     }
 }
 
-/// The slot of the token with this label. Other slots need not be readable.
+/// Returns the slot of the token with this label. Other slots can be unreadable.
 fn labelled<S>(
     slots: impl IntoIterator<Item = Result<(S, String), Error>>,
     label: &str,
@@ -212,7 +213,7 @@ fn labelled<S>(
             label: label.to_owned(),
             count,
         }),
-        // It may be the token.
+        // The unreadable slot can have the token.
         (None, Some(error)) => Err(error.into()),
         (None, None) => Err(TokenError::NoToken(label.to_owned())),
     }
@@ -233,7 +234,7 @@ fn key(session: &Session, label: &str) -> Result<ObjectHandle, TokenError> {
     }
 }
 
-/// The `Ecdsa-Sig-Value` (RFC 3279 section 2.2.3) of the two numbers that PKCS #11 writes side by side.
+/// Encodes the two numbers that PKCS #11 concatenates as an `Ecdsa-Sig-Value` (RFC 3279 section 2.2.3).
 fn ecdsa_signature(numbers: &[u8]) -> der::Result<Vec<u8>> {
     let (r, s) = numbers.split_at(numbers.len().div_euclid(2));
     let numbers = [UintRef::new(r)?.to_der()?, UintRef::new(s)?.to_der()?];

@@ -1,4 +1,4 @@
-//! The turns of one CA at the token.
+//! The limit of one CA's concurrent calls to the token.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The turns of one CA. A call whose deadline is over leaves its thread behind, which keeps the turn until the token
-/// answers.
+/// The turns of one CA. A call that exceeds its deadline leaves its thread behind. The thread keeps the turn until the
+/// token responds.
 #[derive(Debug)]
 pub(crate) struct Turns {
     permits: Arc<Semaphore>,
     count: usize,
-    /// The turns that calls without a caller keep.
+    /// The number of turns that calls without a caller keep.
     abandoned: Arc<AtomicUsize>,
 }
 
-/// The token has answered none of the calls that keep the turns of the CA, and their callers wait no longer.
+/// Calls without a caller keep all turns of the CA, and the token has not responded to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Busy;
 
-/// Whether the caller or the token ended first.
+/// Whether the caller or the token finished first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
@@ -28,7 +28,7 @@ enum State {
     Answered,
 }
 
-/// A turn: for the thread that waits for the token.
+/// A turn, for the thread that waits for the token.
 #[derive(Debug)]
 pub(crate) struct Turn {
     state: Arc<Mutex<State>>,
@@ -36,7 +36,7 @@ pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The other half of a turn: for its caller.
+/// The other half of a turn, for its caller.
 #[derive(Debug)]
 pub(crate) struct Caller {
     state: Arc<Mutex<State>>,
@@ -52,8 +52,8 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn. While calls that nobody waits for keep all of them, the caller is refused: it would keep one of
-    /// the controller's own turns until its deadline, for nothing.
+    /// Waits for a turn. If calls without a caller keep all turns, this returns an error immediately. Otherwise the
+    /// caller would uselessly keep one of the controller's own turns until its deadline.
     pub(crate) async fn take(&self) -> Result<(Turn, Caller), Busy> {
         if self.abandoned.load(Ordering::Acquire) >= self.count {
             return Err(Busy);

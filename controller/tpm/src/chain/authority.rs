@@ -1,4 +1,4 @@
-//! The authorities of endorsement key certificates.
+//! The authorities for endorsement key certificates.
 
 use kubelet_attestation::ensure;
 use x509_parser::certificate::{Validity, X509Certificate};
@@ -10,7 +10,7 @@ use super::extension::pass_over;
 use super::name::{date, name, text};
 use super::signature::{AuthorityKey, NotSigned, SUPPORTED};
 
-/// A vendor's authority, with its subject: the two must agree with a certificate's issuer.
+/// A vendor's authority. Its subject must match the issuer of a certificate byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Authority {
     pub(super) subject: Vec<u8>,
@@ -18,30 +18,30 @@ pub(super) struct Authority {
     pub(super) name: String,
     pub(super) key: AuthorityKey,
     pub(super) validity: Validity,
-    /// The limit of authorities between it and an endorsement key.
+    /// The maximum number of authorities between this authority and an endorsement key.
     pub(super) path_len: Option<u32>,
 }
 
-/// Why an authority does not vouch for a certificate that names it as its issuer; the later the
-/// check, the greater.
+/// The reason why an authority did not issue a certificate that names it as the issuer. Reasons of later checks are
+/// greater.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotIssued {
-    /// It did not sign the certificate.
+    /// The authority did not sign the certificate.
     #[error("{0}")]
     NotSigned(NotSigned),
-    /// Its own certificate is not valid yet.
+    /// The authority's certificate is not valid yet.
     #[error("its own certificate is valid from {0}")]
     NotYetValid(String),
-    /// Its own certificate has expired.
+    /// The authority's certificate has expired.
     #[error("its own certificate expired on {0}")]
     Expired(String),
-    /// Its path length does not permit so many authorities below it.
+    /// The authority's path length constraint does not permit this number of authorities below it.
     #[error("its path length permits {most} authorities below it, and there are {below}")]
     PathLength { most: u32, below: u32 },
 }
 
 impl Authority {
-    /// One that an operator lists.
+    /// Parses the certificate of an authority that an operator listed.
     pub(super) fn read(block: &pem::Pem) -> Result<Self, String> {
         if block.tag() != "CERTIFICATE" {
             return Err("it has something else than certificates".to_owned());
@@ -70,8 +70,8 @@ impl Authority {
         })
     }
 
-    /// Checks that it signed `certificate`, and may have, with `below` authorities between it and the
-    /// endorsement key; `None` if the certificate names another issuer.
+    /// Checks that this authority signed `certificate` and was allowed to, with `below` authorities between it and the
+    /// endorsement key. `None` if the certificate names a different issuer.
     pub(super) fn issued(
         &self,
         certificate: &X509Certificate<'_>,
@@ -88,8 +88,8 @@ impl Authority {
     }
 }
 
-/// Checks that `authority`, which came with evidence and is named as the issuer, issued `certificate`
-/// and may have; the error says what does not hold.
+/// Checks that `authority`, which is in the evidence and named as the issuer, signed `certificate` and was allowed to.
+/// The error describes the violated rule.
 pub(super) fn issued(
     authority: &X509Certificate<'_>,
     certificate: &X509Certificate<'_>,
@@ -130,7 +130,7 @@ fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
     most.map_or(Ok(()), |most| Err(NotIssued::PathLength { most, below }))
 }
 
-/// Checks the dates of an authority's certificate.
+/// Checks the validity of an authority's certificate.
 fn valid_at(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
     if now < validity.not_before {
         return Err(NotIssued::NotYetValid(date(validity.not_before)));

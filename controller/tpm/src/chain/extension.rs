@@ -1,4 +1,4 @@
-//! The extensions that every certificate of a chain may have.
+//! The extensions that every certificate in a chain can have.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use x509_parser::oid_registry::Oid;
 /// `id-qt-cps` and `id-qt-unotice` (RFC 5280, 4.2.1.4).
 const QUALIFIERS: [Oid<'static>; 2] = [oid!(1.3.6.1.5.5.7.2.1), oid!(1.3.6.1.5.5.7.2.2)];
 
-/// Checks that the extension may be passed over: it is not critical, or it says which certificate
-/// policies hold. No policy is asked for here, so each is acceptable (RFC 5280, 6.1); a certificate that
-/// asks for one itself has a critical policyConstraints, which is unknown here.
+/// Checks that the extension can be ignored: it is not critical, or it contains certificate policies. The verifier
+/// requires no policy, so all policies are acceptable (RFC 5280, 6.1). A certificate that requires one itself has a
+/// critical policyConstraints extension, which is not supported.
 ///
 /// # Errors
 ///
-/// Why it may not.
+/// Returns the reason why the extension cannot be ignored.
 pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), String> {
     if !extension.critical {
         return Ok(());
@@ -36,7 +36,7 @@ pub(super) fn pass_over(extension: &X509Extension<'_>) -> Result<(), String> {
     ))
 }
 
-/// Where the extension is critical, its qualifiers have to be known too.
+/// Checks the policies of a critical extension. Their qualifiers must be known.
 fn are_understood(policies: &[PolicyInformation<'_>]) -> Result<(), &'static str> {
     if policies.is_empty() {
         return Err("are empty");

@@ -1,11 +1,11 @@
-//! The names and dates of certificates, for people.
+//! Certificate names and dates, for operators.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Name;
 
-/// The longest name that is repeated, in characters. A vendor's has less than a hundred.
+/// The maximum length of a name in a message, in characters. Vendors' names have less than 100.
 const MAX_LEN: usize = 160;
 
 /// A name in quotation marks.
@@ -13,7 +13,7 @@ pub(super) fn name(name: &X509Name<'_>) -> String {
     format!("\"{}\"", text(name))
 }
 
-/// A name on one line: the maker of a certificate chose it.
+/// The name on one line, with special characters escaped, because the issuer of a certificate chooses the name.
 pub(super) fn text(name: &X509Name<'_>) -> String {
     let text = name.to_string();
     let end = text.char_indices().nth(MAX_LEN).map(|(end, _)| end);
@@ -22,14 +22,14 @@ pub(super) fn text(name: &X509Name<'_>) -> String {
     format!("{}{rest}", shown.escape_debug())
 }
 
-/// The day of a time, in UTC.
+/// The date, in UTC.
 pub(super) fn date(time: ASN1Time) -> String {
     let time = time.to_datetime();
     let month = u8::from(time.month());
     format!("{:04}-{month:02}-{:02}", time.year(), time.day())
 }
 
-/// The time for comparison with a clock; the epoch for one before it.
+/// Converts the time for comparisons with a clock. A time before the epoch becomes the epoch.
 pub(super) fn system_time(time: ASN1Time) -> SystemTime {
     let seconds = u64::try_from(time.timestamp()).unwrap_or_default();
     UNIX_EPOCH + Duration::from_secs(seconds)

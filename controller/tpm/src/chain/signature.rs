@@ -1,4 +1,4 @@
-//! The signatures of authorities on certificates.
+//! The verification of authorities' signatures on certificates.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_ASN1, ECDSA_P256_SHA384_ASN1, ECDSA_P256_SHA512_ASN1, ECDSA_P384_SHA256_ASN1,
@@ -19,7 +19,7 @@ use x509_parser::oid_registry::{
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// A key of an authority whose signatures can be verified.
+/// An authority's public key of a supported kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorityKey {
     kind: Kind,
@@ -39,7 +39,7 @@ enum Kind {
     P521,
 }
 
-/// Why a signature is not one of a key.
+/// The reason why a key did not sign a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotSigned {
     #[error("the certificate names two signature algorithms, {outer} and {inner}")]
@@ -54,15 +54,15 @@ pub(super) enum NotSigned {
     Invalid(String),
 }
 
-/// The keys that can be verified with.
+/// The supported keys, for messages.
 pub(super) const SUPPORTED: &str =
     "RSA with 2048 to 8192 bits, and ECDSA on P-256, P-384 and P-521, are supported";
 
-/// The lengths of RSA keys, in bits, that the algorithms below verify with.
+/// The supported lengths of RSA keys, in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 impl AuthorityKey {
-    /// The key, if any signature can verify with it; else what it is.
+    /// Parses the key. The error describes a key that is not supported.
     pub(super) fn read(spki: &SubjectPublicKeyInfo<'_>) -> Result<Self, String> {
         let algorithm = &spki.algorithm.algorithm;
         let kind = if *algorithm == OID_PKCS1_RSAENCRYPTION {
@@ -96,7 +96,7 @@ impl AuthorityKey {
     /// Checks that this key signed the certificate.
     pub(super) fn signed(&self, certificate: &X509Certificate<'_>) -> Result<(), NotSigned> {
         let outer = &certificate.signature_algorithm;
-        // The inner one is what is signed.
+        // Only the inner algorithm is signed.
         let inner = &certificate.tbs_certificate.signature;
         let algorithm = name_of(outer.oid());
         if outer != inner {
@@ -165,10 +165,10 @@ static P521: Algorithms = Algorithms {
     sha512: &ECDSA_P521_SHA512_ASN1,
 };
 
-/// Chooses the algorithm with one digest.
+/// Selects the algorithm with one digest.
 type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
 
-/// The signature algorithms, none with SHA-1; whether RSA keys sign with them; and the digest.
+/// The accepted signature algorithms. Each has a flag for RSA keys, and its digest. None uses SHA-1.
 static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
     (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),
     (OID_PKCS1_SHA384WITHRSA, true, |of| of.sha384),
@@ -178,7 +178,7 @@ static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
     (OID_SIG_ECDSA_WITH_SHA512, false, |of| of.sha512),
 ];
 
-/// The number of bits of a big-endian number.
+/// The number of significant bits in a big-endian number.
 fn bits_of(number: &[u8]) -> usize {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     let significant = number.get(zeros..).unwrap_or_default();
@@ -187,7 +187,7 @@ fn bits_of(number: &[u8]) -> usize {
     significant.len().saturating_mul(8).saturating_sub(unused)
 }
 
-/// The name of an algorithm, or its number.
+/// The name of an algorithm, or its OID.
 fn name_of(oid: &Oid<'_>) -> String {
     oid2sn(oid, oid_registry()).map_or_else(|_| oid.to_id_string(), str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! Attestation keys: keys that sign nothing but what their TPM itself says.
+//! Attestation keys, which sign only statements that their TPM created.
 
 use kubelet_attestation::ensure;
 use tpm2_protocol::basic::{TpmUint16, TpmUint32};
@@ -11,23 +11,22 @@ use super::{Key, modulus, point};
 use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, encode, exactly};
 
-/// An attestation key, by its public area: that its TPM has it is what the challenge shows, whose
-/// secret is sealed for its [`name`](Self::name).
+/// An attestation key, from its public area. The challenge verifies that the TPM contains the key, because its secret
+/// is encrypted for the key's [`name`](Self::name).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttestationKey {
     key: Key,
     name: Name,
 }
 
-/// fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted, sign: each, and no
-/// other.
+/// Exactly the attributes fixedTPM, fixedParent, sensitiveDataOrigin, userWithAuth, noDA, restricted and sign.
 ///
-/// `TPM2_ActivateCredential` opens a secret for any object that is loaded, a software key among
-/// them. So these decide whether the key's signature is its TPM's word.
+/// `TPM2_ActivateCredential` decrypts a secret for every loaded object, including software keys. So only these
+/// attributes show that the TPM itself created a signed statement.
 const ATTRIBUTES: u32 = 0x0005_0472;
 
 impl AttestationKey {
-    /// Reads a `TPMT_PUBLIC`.
+    /// Parses a `TPMT_PUBLIC`.
     ///
     /// # Errors
     ///

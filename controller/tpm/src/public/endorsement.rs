@@ -1,5 +1,4 @@
-//! Endorsement keys: what a TPM makes of a template of the TCG ("TCG EK Credential Profile", 2.5,
-//! Annex B).
+//! Endorsement keys, which a TPM creates from a template of the TCG ("TCG EK Credential Profile", 2.5, Annex B).
 
 use kubelet_attestation::ensure;
 use node_attestation_core::identifiers::KeyDigest;
@@ -10,11 +9,11 @@ use super::{Key, coordinates, modulus, point};
 use crate::denial::TpmDenial;
 use crate::structure::{NAMED_BY_SHA_256, NAMED_BY_SHA_384, Name, NameAlgorithm, exactly, sized};
 
-/// An endorsement key of one of the templates: restricted to opening what was sealed for its TPM,
-/// and never to leave it.
+/// An endorsement key from one of the templates. It can only decrypt data that was encrypted for its TPM, and cannot
+/// leave the TPM.
 ///
-/// The whole public area follows from the key. So nothing that a machine says of it counts but the
-/// key itself, and that is compared with the trusted one.
+/// The key determines the whole public area. So only the key in the evidence counts, and it is compared with the
+/// trusted key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndorsementKey {
     key: Key,
@@ -22,8 +21,8 @@ pub(crate) struct EndorsementKey {
     digest: KeyDigest,
 }
 
-/// RSA, named by SHA-256; fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted,
-/// decrypt; the length of the policy.
+/// RSA with a SHA-256 Name; fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted, decrypt; the
+/// length of the policy.
 const L_1: &[u8] = &[0x00, 0x01, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
 /// AES-128 in CFB mode, no scheme, 2048 bits, the default exponent.
@@ -31,7 +30,7 @@ const L_1_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// The same of ECC.
+/// The same for ECC.
 const L_2: &[u8] = &[0x00, 0x23, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
 /// AES-128 in CFB mode, no scheme, P-256, no key derivation.
@@ -39,7 +38,7 @@ const L_2_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x00, 0x03, 0x00, 0x10,
 ];
 
-/// ECC, named by SHA-384; the attributes and userWithAuth; the length of the policy.
+/// ECC with a SHA-384 Name; the same attributes and userWithAuth; the length of the policy.
 const H_3: &[u8] = &[0x00, 0x23, 0x00, 0x0c, 0x00, 0x03, 0x00, 0xf2, 0x00, 0x30];
 
 /// AES-256 in CFB mode, no scheme, P-384, no key derivation.
@@ -61,8 +60,7 @@ const POLICY_B: [u8; 48] = [
 ];
 
 impl EndorsementKey {
-    /// Reads a `TPMT_PUBLIC`, which must be the template of its kind of key around the key, byte
-    /// for byte.
+    /// Parses a `TPMT_PUBLIC`, which must match the template for its kind of key, byte for byte.
     ///
     /// # Errors
     ///
@@ -101,7 +99,7 @@ impl EndorsementKey {
         &self.key
     }
 
-    /// The kind of its template.
+    /// The kind of the template.
     pub(crate) fn kind(&self) -> KeyKind {
         match self.key {
             Key::Rsa2048(_) => KeyKind::Rsa2048,
@@ -115,15 +113,15 @@ impl EndorsementKey {
         &self.name
     }
 
-    /// SHA-256 of the key's `SubjectPublicKeyInfo`: what everybody else knows it by.
+    /// SHA-256 of the key's `SubjectPublicKeyInfo`, which identifies the key in lists and provider IDs.
     pub(crate) fn digest(&self) -> KeyDigest {
         self.digest
     }
 }
 
-/// The public area that a TPM makes of a template's key, by the algorithm of its Name: L-1, L-2, H-3.
+/// Builds the public area for a key from its template (L-1, L-2 or H-3), with the algorithm of its Name.
 ///
-/// A coordinate is as long as the curve's field: Part 1, "ECC Point Padding".
+/// Each coordinate has the length of the curve's field: Part 1, "ECC Point Padding".
 fn template(key: &Key) -> Option<(NameAlgorithm, Vec<u8>)> {
     Some(match key {
         Key::Rsa2048(modulus) => {

@@ -1,8 +1,8 @@
-//! The mark of weak RSA keys: primes of the form `k * M + (65537^a mod M)`, by which a library of
-//! many TPMs made keys that can be factored (CVE-2017-15361; Nemec and others, "The Return of
-//! Coppersmith's Attack", section 2.3).
+//! The fingerprint of weak RSA keys with primes of the form `k * M + (65537^a mod M)`. A library that many TPMs use
+//! generated such keys, and they can be factored (CVE-2017-15361; Nemec and others, "The Return of Coppersmith's
+//! Attack", section 2.3).
 
-/// The first factors of `M`. By chance, one modulus in two hundred million looks marked.
+/// The first factors of `M`. The rate of false positives is one in 200 million moduli.
 const PRIMES: [u32; 38] = [
     3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97,
     101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
@@ -10,7 +10,7 @@ const PRIMES: [u32; 38] = [
 
 const GENERATOR: u32 = 65537;
 
-/// Whether the modulus is a power of 65537 to every one of the primes.
+/// Whether the modulus is a power of 65537 modulo each of the primes.
 pub(super) fn is_marked(modulus: &[u8]) -> bool {
     PRIMES.iter().all(|prime| {
         let remainder = modulus.iter().fold(0, |remainder, byte| {

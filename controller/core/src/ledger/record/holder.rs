@@ -1,4 +1,4 @@
-//! The holder of a name.
+//! The holder of a node name.
 
 use kubelet_attestation::names::{Provider, ProviderId};
 
@@ -9,16 +9,16 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, TpmBoot};
 /// The machine that holds a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordHolder {
-    /// Its provider ID.
+    /// The provider ID.
     pub provider_id: ProviderId,
-    /// The attestor of its evidence; [`Provider::INSECURE`] if it proved nothing.
+    /// The attestation provider of its evidence. [`Provider::INSECURE`] for a machine without evidence.
     pub attestor: Provider,
-    /// The instance, where its cloud has names of its own for them.
+    /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The Machine at the time of the claim: for people, and to know it by while it has no provider
-    /// ID.
+    /// The name of the Machine at the time of the claim. It is for operators, and identifies the machine while it has
+    /// no provider ID.
     pub machine_name: Option<String>,
-    /// The endorsement key of its TPM, where that proved it.
+    /// The endorsement key of its TPM, if the evidence contained one.
     pub endorsement_key: Option<KeyDigest>,
     /// The boot of that TPM at the time of the claim.
     pub boot: Option<TpmBoot>,
@@ -40,12 +40,12 @@ impl RecordHolder {
         }
     }
 
-    /// Whether it proved what it is.
+    /// Whether the machine was attested.
     pub fn is_attested(&self) -> bool {
         self.attestor != Provider::INSECURE
     }
 
-    /// The machine, and how well it was founded that this is it.
+    /// The identity of the machine, and whether it was attested.
     pub fn assurance(&self) -> Assurance {
         let identity = Identity {
             instance: self.instance.clone(),
@@ -60,7 +60,7 @@ impl RecordHolder {
         }
     }
 
-    /// Whether a record of this machine matters to the identity: it is the machine's, or its TPM's.
+    /// Whether a record of this holder is relevant to the identity: the machine or the TPM is the same.
     pub(in crate::ledger) fn concerns(&self, identity: &Identity) -> bool {
         self.provider_id == identity.provider_id || self.has_tpm_of(identity)
     }
@@ -71,21 +71,21 @@ impl RecordHolder {
         key.is_some() && key == identity.endorsement_key
     }
 
-    /// Whether it is this identity, and proved so when the record was opened.
+    /// Whether the holder has this identity, and was attested when the record was opened.
     pub(in crate::ledger) fn was_proved(&self, attested: &AttestedIdentity) -> bool {
         let identity = attested.identity();
         self.is_attested() && self.provider_id == identity.provider_id && self.is(identity)
     }
 
-    /// Whether the identity of this machine proves more of it than the record has: anything, or a TPM.
+    /// Whether the identity of this machine is stronger than the record: the record has no evidence, or no TPM.
     pub(in crate::ledger) fn is_weaker_than(&self, identity: &Identity) -> bool {
         let pins = self.endorsement_key.is_none() && identity.endorsement_key.is_some();
         !self.is_attested() || pins
     }
 
-    /// Whether an identity of this machine's provider ID is this machine's: it is of no other
-    /// instance, and by the TPM by which the machine proved itself, if it did so by one. Whoever
-    /// proves the machine in another way says nothing of its TPM and of how it booted.
+    /// Whether an identity with this provider ID belongs to this holder. The instance must be the same. If the holder
+    /// was attested with a TPM, the TPM must be the same too, because other evidence does not cover the TPM and the
+    /// boot state.
     pub(in crate::ledger) fn is(&self, identity: &Identity) -> bool {
         let instances = self.instance.as_ref().zip(identity.instance.as_ref());
         instances.is_none_or(|(one, other)| one == other)

@@ -1,4 +1,4 @@
-//! The other records that a claim has to do with.
+//! The other records that are relevant to a claim.
 
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::verifier::Assurance;
 
 impl RecordLedger {
-    /// The other records that the claim has to do with. With a record of its own at hand, all that were
+    /// Returns the other records that are relevant to the claim. With `own`, this includes all records that were
     /// written before it.
     pub(super) async fn others(
         &self,
@@ -35,7 +35,7 @@ impl RecordLedger {
             if !known.is_live() {
                 continue;
             }
-            // What a cache says of a holder is not acted upon: the record must say the same now.
+            // The ledger does not act on cached data about a holder: the stored record must agree.
             let fresh = self.read(&known.node_name).await?;
             let agrees = |fresh: &Record| fresh.is_live() && is_own(fresh) == is_own(&known);
             let Some(fresh) = fresh.filter(|fresh| agrees(&fresh.record)) else {
@@ -59,8 +59,8 @@ impl RecordLedger {
         Ok(others)
     }
 
-    /// Whether the record with the claim's provider ID is the claimant's. What joined as another Machine,
-    /// without a proof or before that had a provider ID, only said that it has this one.
+    /// Whether the record with the claim's provider ID belongs to the claimant. A holder that joined as another
+    /// Machine, without evidence or before that Machine had a provider ID, only claimed this provider ID.
     async fn is_of_claimant(&self, claim: &Claim, record: &Record) -> Result<bool, Refusal> {
         match &claim.machine_name {
             Some(machine) => self.can_be(&record.holder, machine).await,

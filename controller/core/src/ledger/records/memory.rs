@@ -1,4 +1,4 @@
-//! Records that live as long as the process.
+//! Records in the memory of the process.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
-/// Records in memory: a restart forgets who holds which name, so first use is trusted again.
+/// Records in memory. A restart loses the holders of all names, so that the next use of each name is trusted.
 #[derive(Debug, Default)]
 pub struct MemoryRecords(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<NodeName, Stored>,
-    /// The generations of [`Records::note_later`].
+    /// The generations from [`Records::note_later`].
     later: BTreeMap<NodeName, u64>,
     version: u64,
 }
@@ -42,7 +42,7 @@ impl State {
 }
 
 impl MemoryRecords {
-    /// The generation that [`Records::note_later`] wrote down.
+    /// The generation from [`Records::note_later`].
     pub fn later(&self, name: &NodeName) -> Option<u64> {
         self.0.lock().later.get(name).copied()
     }

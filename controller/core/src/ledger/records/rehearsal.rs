@@ -1,4 +1,4 @@
-//! Records that are read, and written in memory alone.
+//! Records whose writes stay in memory.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
-/// The version of every record in memory begins with it, so that none is one of the others.
+/// The prefix of the versions of records in memory, which distinguishes them from stored versions.
 const REHEARSED: &str = "rehearsed-";
 
-/// Records over those of a cluster, for [explanations](crate::decide::explain): a write stays in memory.
+/// An overlay over the records of a cluster, for [explanations](crate::decide::explain). Writes stay in memory.
 #[derive(Debug)]
 pub struct Rehearsal {
     actual: Arc<dyn Records>,
@@ -21,7 +21,7 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Nothing is written to `actual`.
+    /// Creates an overlay, which never writes to `actual`.
     pub fn over(actual: Arc<dyn Records>) -> Self {
         Self {
             actual,
@@ -29,7 +29,7 @@ impl Rehearsal {
         }
     }
 
-    /// The record as it was written here, or else `actual`.
+    /// Returns the record from the overlay, or else `actual`.
     async fn over_it(&self, actual: Option<Stored>, name: &NodeName) -> Option<Stored> {
         let written = self.written.read(name).await.ok().flatten();
         written.map(rehearsed).or(actual)

@@ -1,4 +1,4 @@
-//! Renewals: whether the holder of a name is still entitled to it.
+//! The rules for renewals, and for other requests from the holder of a name.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
@@ -12,13 +12,13 @@ use crate::refusal::{Denial, Refusal};
 /// The result of a renewal.
 #[derive(Debug)]
 pub(in crate::ledger) enum Renewed {
-    /// The record stays as it is.
+    /// Grant the certificate. The record does not change.
     Grant(Grant),
-    /// The machine proves more of itself than the record has: it opens a generation.
+    /// The machine has stronger evidence than the record, so it opens a new generation.
     Strengthen,
 }
 
-/// The next step of a renewal by this record.
+/// Returns the next step of a renewal with this record.
 pub(in crate::ledger) fn renewed(
     own: Option<&Record>,
     revoked: &RevokedNodeCredentialsSpec,
@@ -49,8 +49,8 @@ pub(in crate::ledger) fn renewed(
     }))
 }
 
-/// Whether the renewal is by the record's holder, with a certificate of a later generation than the record has, which
-/// nothing revoked: the record comes from a backup.
+/// Whether the record comes from a backup: the renewal comes from its holder, with a certificate of a later generation
+/// that is not revoked.
 pub(in crate::ledger) fn is_from_backup(
     record: &Record,
     revoked: &RevokedNodeCredentialsSpec,
@@ -66,8 +66,8 @@ pub(in crate::ledger) fn is_from_backup(
         && record.holder.is(identity)
 }
 
-/// The holder of a name, for a requester with a certificate of `uid`; `None` if the certificate
-/// carries no UID.
+/// Returns the holder of a name, for a requester with a certificate with this `uid`. `None` if the certificate contains
+/// no UID.
 pub(in crate::ledger) fn holder(
     own: Option<&Record>,
     revoked: &RevokedNodeCredentialsSpec,
@@ -90,7 +90,7 @@ pub(in crate::ledger) fn holder(
     }
 }
 
-/// The record of this name; there must be one.
+/// Returns the record of this name. A missing record is a denial.
 fn held<'a>(own: Option<&'a Record>, node_name: &NodeName) -> Result<&'a Record, Denial> {
     own.ok_or_else(|| record_missing(node_name))
 }

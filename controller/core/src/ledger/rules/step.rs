@@ -1,4 +1,4 @@
-//! The inputs of the rules, and their outcome.
+//! The inputs and the outcomes of the rules.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -18,34 +18,33 @@ use crate::refusal::Refusal;
 pub(in crate::ledger) struct Facts<'a> {
     /// The record of the name.
     pub(in crate::ledger) own: Option<&'a Stored>,
-    /// The other records of the machine, of its TPM and of its key.
+    /// The other records with the same machine, TPM or key.
     pub(in crate::ledger) others: &'a Others,
-    /// The Nodes that were asked for.
+    /// The Nodes that were read.
     pub(in crate::ledger) nodes: &'a BTreeMap<NodeName, Option<OwnedNode>>,
-    /// The state of the record's machine, if it was read.
+    /// The state of the record's holder, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
-    /// The certificates and machines that are refused whatever the records have.
+    /// The certificates and machines that are rejected regardless of the records.
     pub(in crate::ledger) revoked: &'a RevokedNodeCredentialsSpec,
     /// Whether attestation is enforced in the cluster.
     pub(in crate::ledger) is_enforced: bool,
-    /// For a new record.
+    /// The UID for a new record.
     pub(in crate::ledger) uid: RecordUid,
-    /// The time.
+    /// The current time.
     pub(in crate::ledger) now: SystemTime,
 }
 
-/// The other records that a claim has to do with, as they are.
+/// The other records that are relevant to a claim, from the store.
 #[derive(Debug, Default)]
 pub(in crate::ledger) struct Others {
     /// Live records of the machine under other names.
     pub(in crate::ledger) live: Vec<Stored>,
-    /// Live records of other machines that have the TPM of the one that claims, and how those machines
-    /// fare.
+    /// Live records of other machines with the claimant's TPM, and the states of these machines.
     pub(in crate::ledger) tpm_of: Vec<(Stored, HolderState)>,
-    /// Live records of other machines that have the key of the claim.
+    /// Live records of other machines with the key of the claim.
     pub(in crate::ledger) key_of: Vec<Stored>,
-    /// Whether any record of another name, live or a tombstone, is of the identity that claims: the
-    /// claim renames it. A denial is spared for it, so that a cache may say so.
+    /// Whether another name has a record of the claimant's identity, live or retired, so that the claim renames it. It
+    /// can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
 }
 
@@ -55,32 +54,32 @@ pub(in crate::ledger) enum HolderState {
     Alive,
     Leaving,
     Gone,
-    /// Its Machine is there, and has another provider ID.
+    /// Its Machine exists, and has a different provider ID.
     Contradicted,
 }
 
 /// The outcome of the rules.
 #[derive(Debug)]
 pub(in crate::ledger) enum Step {
-    /// Find out more.
+    /// Read this fact, and apply the rules again.
     Ask(Question),
-    /// The claim holds.
+    /// Grant the claim.
     Grant(Grant),
-    /// Make this record.
+    /// Create this record.
     Create(Box<Record>),
-    /// Write this over what was read.
+    /// Replace the record that was read.
     Replace {
         record: Box<Record>,
         read: Box<Stored>,
     },
-    /// It does not hold, or not yet.
+    /// Deny or defer the claim.
     Refuse(Refusal),
 }
 
 /// A fact that the rules need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::ledger) enum Question {
-    /// Whether the Node of this name is up.
+    /// The Node with this name.
     Node(NodeName),
     /// The state of this machine.
     Holder(ProviderId),
