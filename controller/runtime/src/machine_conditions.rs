@@ -258,7 +258,7 @@ pub(crate) fn uid_of(machine: &ObjectReference) -> Option<&str> {
 
 /// Writes the condition of a Machine. An object with the same name and another UID is not changed.
 ///
-/// In API versions other than v1beta2, the condition is in `status.v1beta2`, where Cluster API keeps such conditions.
+/// In API version v1beta1, the condition is in `status.v1beta2`, where Cluster API keeps such conditions.
 pub(crate) async fn write(
     management: &Client,
     resource: &ApiResource,

@@ -341,8 +341,8 @@ impl Pipeline {
     }
 }
 
-/// The decision, or a failure for a request that has waited for too long. Returns `None` if the checks did not complete
-/// in time.
+/// The decision, or a failure for a request that has waited for too long. `decided` is `None` if the checks did not
+/// complete in time.
 pub(crate) fn concluded(
     request: &CertificateSigningRequest,
     decided: Option<Decided>,
@@ -381,8 +381,8 @@ fn deleted(csr: &str) -> Next {
     Next::Done
 }
 
-/// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The fifth
-/// try is 30 seconds after the first, and the next Events are after 2, 6, 14 and 30 minutes.
+/// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The first
+/// Event comes with the fifth retry, 31 seconds after the first try. The next ones come after 2, 6, 14 and 30 minutes.
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()

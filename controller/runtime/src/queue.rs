@@ -341,7 +341,7 @@ impl Queue {
         None
     }
 
-    /// Moves the charged turn of a deleted request to its requester's last request, and refunds that one's budget.
+    /// Gives the charged turn of a deleted request to its requester's last request, whose own turn is refunded.
     fn give_turn_back(&mut self, uid: &str, due: Instant) {
         let Some(requester) = self.entries.get(uid).map(|entry| entry.requester.clone()) else {
             return;

@@ -117,7 +117,7 @@ pub enum StandaloneError {
         /// The reason.
         source: io::Error,
     },
-    /// The key type of the certificate is not supported.
+    /// The CA certificate cannot be used with the external signer.
     #[error("the CA in {} cannot sign by the external signer", cert.display())]
     ExternalCa {
         /// The file of the certificate.

@@ -30,8 +30,8 @@ use view::{Need, Needed, View, waiting};
 ///
 /// # Guarantees
 ///
-/// - Each answer about one machine is a consistent snapshot that is at most one minute old. For a paused Cluster, there
-///   is no answer.
+/// - Each answer about one machine is a consistent snapshot that is at most one minute old. A paused Cluster has no
+///   answers.
 /// - The cost of such an answer does not grow with the number of objects. Iteration over all Machines is paged.
 /// - If two machines have the same provider ID, the result is an error.
 #[derive(Debug, Clone)]

@@ -95,14 +95,14 @@ pub enum LocalRange {
     /// This host: `127.0.0.0/8` and `::1` (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3).
     #[error("a loopback address")]
     Loopback,
-    /// The unspecified address, which systems treat as this host: `0.0.0.0/8` and `::`.
+    /// Unspecified addresses, which systems treat as this host: `0.0.0.0/8` and `::`.
     #[error("an unspecified address")]
     Unspecified,
     /// The local link: `169.254.0.0/16` (RFC 3927) and `fe80::/10` (RFC 4291 section 2.5.6), and `fd00:ec2::/32`, which
     /// Amazon EC2 uses for the same purpose. Cloud metadata services provide credentials in these ranges.
     #[error("a link-local address")]
     LinkLocal,
-    /// Multicast or broadcast.
+    /// Multicast and broadcast addresses.
     #[error("a multicast address")]
     Multicast,
 }

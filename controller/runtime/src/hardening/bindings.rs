@@ -193,7 +193,7 @@ pub struct Scan {
     pub(super) token_groups: BTreeSet<String>,
 }
 
-/// Reads the `ClusterRoleBindings`, and those of their `ClusterRoles` whose rules are needed.
+/// Reads the `ClusterRoleBindings`, and the referenced `ClusterRoles` whose rules are needed.
 ///
 /// # Errors
 ///

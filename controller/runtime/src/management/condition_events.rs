@@ -78,8 +78,8 @@ impl ConditionEvents {
         self.told.insert(report.of, told);
     }
 
-    /// The reports that need an Event. A condition that becomes `True` is reported only if it was not `True` before.
-    /// The condition of an identity is reported at each change of the identity.
+    /// The reports that need an Event, because the status or the reason has changed or, for an identity, the message. A
+    /// new condition that is `True` needs no Event, except for an identity.
     fn due<'a>(
         &mut self,
         authentication: &KubeletAuthentication,

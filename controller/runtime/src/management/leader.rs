@@ -1,4 +1,4 @@
-//! Leader election between replicas, with a Lease (`coordination.k8s.io/v1`).
+//! Leader election among replicas, with a Lease (`coordination.k8s.io/v1`).
 //!
 //! # Guarantees
 //!

@@ -1,4 +1,4 @@
-//! A controller whose writes tests can make fail.
+//! Hooks for tests that make the writes of a controller fail.
 
 use std::sync::Arc;
 
