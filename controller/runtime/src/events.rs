@@ -91,8 +91,10 @@ pub struct EventWriter {
 }
 
 impl Events {
-    /// Starts a writer. It writes Events on requests with `workload`, and Events on machines with `management`, or with
-    /// `workload` if that cluster has the machines' objects.
+    /// Starts a writer.
+    ///
+    /// It writes Events on requests with `workload`, and Events on machines with `management`, or with `workload` if
+    /// that cluster has the machines' objects.
     pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         let left_out = Arc::new(AtomicU64::new(0));

@@ -82,8 +82,10 @@ pub enum MachineTokensError {
 }
 
 impl MachineTokens {
-    /// Creates access to the tokens of this Cluster's Machines. Without `workload`, Cluster API's kubeconfig determines
-    /// the API server, if the policy `reach` allows its address.
+    /// Creates access to the tokens of this Cluster's Machines.
+    ///
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows its
+    /// address.
     ///
     /// # Errors
     ///
@@ -108,8 +110,9 @@ impl MachineTokens {
         })
     }
 
-    /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry. Each token is valid for
-    /// at least `life` from `now`. The command can be repeated.
+    /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry.
+    ///
+    /// Each token is valid for at least `life` from `now`. The command can be repeated.
     ///
     /// # Errors
     ///

@@ -168,8 +168,10 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.entry(key).or_insert_with(new)
     }
 
-    /// Sets the value for this key. Before that, a few other entries are checked, and removed if they are dead. Returns
-    /// the previous value and the dead ones, so that the caller can drop large values without the lock.
+    /// Sets the value for this key.
+    ///
+    /// Before that, a few other entries are checked, and removed if they are dead. Returns the previous value and the
+    /// dead ones, so that the caller can drop large values without the lock.
     pub fn insert(&mut self, key: K, value: V, is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let mut dead = self.sweep(SWEPT, is_dead);
         dead.extend(self.entries.insert(key, value));

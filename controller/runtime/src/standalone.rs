@@ -149,8 +149,10 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// Reads and checks all files, without calls to the cluster. For `verifiers`, see
-    /// [`management::Controller`](crate::management::Controller). Its text argument is a digest of the CA certificates.
+    /// Reads and checks all files, without calls to the cluster.
+    ///
+    /// For `verifiers`, see [`management::Controller`](crate::management::Controller). Its text argument is a digest of
+    /// the CA certificates.
     ///
     /// # Errors
     ///

@@ -132,7 +132,9 @@ pub fn is_gone(error: &watcher::Error) -> bool {
 }
 
 /// The configuration of a watch with a timeout of five minutes plus a random time, so that many watches do not end
-/// together. Pings and TCP keepalive detect a dead connection much earlier.
+/// together.
+///
+/// Pings and TCP keepalive detect a dead connection much earlier.
 pub fn watch_config() -> watcher::Config {
     let half = LONGEST_WATCH / 2;
     let timeout = half + random_part(half);
@@ -151,8 +153,9 @@ where
     in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())
 }
 
-/// Waits that double up to a limit, and start again after a watch has worked for some time. Up to half of each wait is
-/// random, so that watches that failed together do not restart together.
+/// Waits that double up to a limit, and start again after a watch has worked for some time.
+///
+/// Up to half of each wait is random, so that watches that failed together do not restart together.
 #[derive(Debug, Default)]
 pub struct ExponentialBackoff {
     failures: u32,

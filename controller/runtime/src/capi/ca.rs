@@ -130,8 +130,10 @@ impl ClusterCa {
         self.not_after
     }
 
-    /// Reports why the CA cannot sign at `now`. This is for information only: a request at that time waits for another
-    /// CA ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
+    /// Reports why the CA cannot sign at `now`.
+    ///
+    /// This is for information only: a request at that time waits for another CA
+    /// ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
     pub fn out_of_time(&self, now: SystemTime) -> Option<CaOutOfTime> {
         if now > self.not_after {
             Some(CaOutOfTime::Expired)

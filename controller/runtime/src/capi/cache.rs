@@ -75,8 +75,9 @@ struct State {
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
-    /// Creates a cache of the objects that `selection` selects in the management cluster of `client`. The returned
-    /// future runs the watches, and never ends. The cache stays empty until that future runs.
+    /// Creates a cache of the objects that `selection` selects in the management cluster of `client`.
+    ///
+    /// The returned future runs the watches, and never ends. The cache stays empty until that future runs.
     pub fn new(
         client: Client,
         selection: Selection,

@@ -69,7 +69,9 @@ impl ClusterAccess {
     }
 
     /// Reads kubeconfigs and merges them as kubectl does with `KUBECONFIG`: the first file that defines a name or the
-    /// current context takes precedence. `context` overrides the current context.
+    /// current context takes precedence.
+    ///
+    /// `context` overrides the current context.
     ///
     /// The client has the properties that [`from_kubeconfig`](Self::from_kubeconfig) describes.
     pub async fn from_kubeconfigs(

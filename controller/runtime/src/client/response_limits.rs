@@ -1,5 +1,7 @@
-//! Limits for the calls and responses of an API server. A busy API server gets few concurrent calls, and a hostile one
-//! cannot use unlimited memory or time. kube's client has no such limits.
+//! Limits for the calls and responses of an API server.
+//!
+//! A busy API server gets few concurrent calls, and a hostile one cannot use unlimited memory or time. kube's client
+//! has no such limits.
 
 use std::collections::HashMap;
 use std::pin::Pin;

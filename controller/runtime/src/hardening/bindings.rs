@@ -327,6 +327,7 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
 }
 
 /// Removes kubeadm's two bindings if `scan` found them exactly as kubeadm writes them, and removes them from the scan.
+///
 /// Returns the names of the removed bindings.
 ///
 /// Bindings that an operator wrote, with these names or others, stay in [`Scan::open`], and an operator must remove

@@ -94,8 +94,9 @@ pub async fn apply(
     Ok(revocation)
 }
 
-/// The existing list, without entries that this controller cannot have written. A list that cannot be decoded is
-/// replaced, like every object of this controller.
+/// The existing list, without entries that this controller cannot have written.
+///
+/// A list that cannot be decoded is replaced, like every object of this controller.
 ///
 /// # Errors
 ///

@@ -132,7 +132,9 @@ impl Tokens {
     }
 
     /// Extends the `wanted` tokens that have less than half of [`TTL`] left, and expires extended tokens that have not
-    /// been needed for a while. Tokens whose change the API server refuses are retried in the next round.
+    /// been needed for a while.
+    ///
+    /// Tokens whose change the API server refuses are retried in the next round.
     ///
     /// # Errors
     ///
@@ -196,8 +198,9 @@ impl Tokens {
         gone.map(|(token, _)| token).collect()
     }
 
-    /// Finds the tokens that a previous process extended, once, in the first call that succeeds. They count as not
-    /// needed from now on, unless they are among the `wanted`.
+    /// Finds the tokens that a previous process extended, once, in the first call that succeeds.
+    ///
+    /// They count as not needed from now on, unless they are among the `wanted`.
     ///
     /// This is a separate step that does not delay other steps, because it needs the permission to list Secrets. Of
     /// more than 10,000 tokens, the rest expires without a change.

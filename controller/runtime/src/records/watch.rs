@@ -41,8 +41,9 @@ struct Watching {
 }
 
 impl RecordsWatch {
-    /// Creates the records of all clusters, or of the clusters in `namespace`. The returned future is the watch, which
-    /// never ends. The records stay unknown until that future runs.
+    /// Creates the records of all clusters, or of the clusters in `namespace`.
+    ///
+    /// The returned future is the watch, which never ends. The records stay unknown until that future runs.
     ///
     /// The client's user needs the permissions to get, list, watch, create, patch and delete `nodeidentities`, and to
     /// patch their status.

@@ -202,8 +202,10 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
     }
 }
 
-/// The undecodable objects of one watch. Each is logged once, and each namespace has a separate rate, so that the
-/// objects of one do not suppress the log lines of another.
+/// The undecodable objects of one watch.
+///
+/// Each is logged once, and each namespace has a separate rate, so that the objects of one do not suppress the log
+/// lines of another.
 #[derive(Debug)]
 pub struct Skipped {
     kind: &'static str,
