@@ -1,5 +1,4 @@
-//! The node-attestation-controller: it checks, approves and signs the certificate requests of
-//! kubelets.
+//! node-attestation-controller checks, approves and signs certificate signing requests from kubelets.
 //!
 //! ```text
 //! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
