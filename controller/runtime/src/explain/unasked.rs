@@ -88,7 +88,7 @@ impl Verifier for Unproved {
         };
         let mut state = self.unasked.0.lock();
         let endorsement_key = state.annotated;
-        // The key is compared with the record of a machine with a TPM.
+        // Without the key, a machine with a TPM cannot be compared with its record.
         if *self.provider() == Provider::TPM && endorsement_key.is_none() {
             return appraised;
         }

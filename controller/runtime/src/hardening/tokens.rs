@@ -59,7 +59,7 @@ const MAX_PAGES: usize = 20;
 /// The limit of tokens from such lists. A list that fails after a few pages is read again, and can contain others.
 const MAX_FORMER: usize = 10_000;
 
-/// The time in which a round can start to read tokens. The round ends within this time plus the deadline of one call.
+/// The time in which a round can start to read tokens. The rest of the round's deadline is for the calls in progress.
 const ROUND: Duration = Duration::from_secs(30);
 
 /// The first and the longest wait before a missing token is read again.
