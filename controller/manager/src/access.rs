@@ -7,12 +7,12 @@ use node_attestation_runtime::client::ClusterAccess;
 
 use crate::error::{BoxError, explain};
 
-/// The cluster of this kubeconfig and context or, without a kubeconfig, of those that kubectl reads, or the one that
-/// this runs in.
+/// Returns access to the cluster of this kubeconfig and context. Without a kubeconfig, the files that kubectl reads are
+/// used, and then the cluster that this process runs in.
 ///
 /// # Errors
 ///
-/// None of them is there, or the first that is cannot be used.
+/// None of them exists, or the first that exists cannot be used.
 pub(crate) async fn for_person(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
@@ -31,12 +31,12 @@ pub(crate) async fn for_person(
     Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
 }
 
-/// The cluster of this kubeconfig and context, or the one that this runs in. A controller signs and approves: it does
-/// not follow the kubeconfig that a shell happens to have.
+/// Returns access to the cluster of this kubeconfig and context, or to the cluster that this process runs in. A
+/// controller signs and approves, so it does not use the kubeconfig of a shell's environment.
 ///
 /// # Errors
 ///
-/// The kubeconfig cannot be used or, without one, this does not run in a cluster.
+/// The kubeconfig cannot be used. Without a kubeconfig, this process does not run in a cluster.
 pub(crate) async fn for_controller(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
@@ -56,7 +56,7 @@ fn in_cluster(context: Option<&str>, missing: &'static str) -> Result<ClusterAcc
     ClusterAccess::in_cluster().map_err(explain(missing))
 }
 
-/// The files of `KUBECONFIG` that exist; as for kubectl, an empty one is as good as none.
+/// The files of `KUBECONFIG` that exist. As in kubectl, an empty variable counts as unset.
 fn variable() -> Option<Vec<PathBuf>> {
     let list = env::var_os("KUBECONFIG").filter(|list| !list.is_empty())?;
     Some(
@@ -66,7 +66,7 @@ fn variable() -> Option<Vec<PathBuf>> {
     )
 }
 
-/// The kubeconfig in the home directory, if there is one.
+/// The kubeconfig in the home directory, if it exists.
 fn home() -> Option<Vec<PathBuf>> {
     let file = PathBuf::from(env::var_os("HOME")?).join(".kube/config");
     file.is_file().then(|| vec![file])

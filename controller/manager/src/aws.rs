@@ -27,10 +27,10 @@ pub(crate) use self::tenancy::TenancyArguments;
 
 use self::tenancy::Tenants;
 
-/// Hundreds of certificates.
+/// Enough for hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
 
-/// The variable with which the SDK calls FIPS endpoints.
+/// The variable that makes the SDK call FIPS endpoints.
 const USE_FIPS: &str = "AWS_USE_FIPS_ENDPOINT";
 
 /// The signers and the endpoints for instances. None of these ever comes from a resource of a tenant.
@@ -66,16 +66,16 @@ pub(crate) struct AwsArguments {
     aws_instance_profiles: Vec<ProfileRole>,
 }
 
-/// The parts of the clients for AWS, before it is known who asks.
+/// The parts of the AWS clients, before the clients have credentials.
 #[derive(Debug)]
 pub(crate) struct AwsParts {
     signers: Signers,
     sts: Sts,
     ec2: Ec2Settings,
     own: Arc<DefaultChain>,
-    /// The URLs of STS, by region.
+    /// The STS URLs, by region.
     sts_urls: BTreeMap<String, String>,
-    /// The client for these URLs, where they have authorities of their own.
+    /// The client for these URLs, if they have a separate CA.
     sts_client: Option<SharedHttpClient>,
     tenancy: TenancyArguments,
     metrics: Metrics,
@@ -87,13 +87,13 @@ pub(crate) struct Aws {
     pub(crate) witnesses: Arc<AwsClients>,
     pub(crate) instances: Instances,
     pub(crate) tpms: NitroTpms,
-    /// The identities of Clusters, with a management cluster.
+    /// The identities of Clusters. Only with a management cluster.
     pub(crate) tenants: Option<Tenants>,
 }
 
 impl AwsArguments {
-    /// Reads the files, and creates the clients, or says what this host lacks for calls of STS, which matters only
-    /// where AWS is; makes no call.
+    /// Reads the files and creates the clients. The inner error is the prerequisite for STS calls that this host lacks;
+    /// it matters only in clusters on AWS. Makes no network call.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl AwsArguments {
 }
 
 impl AwsParts {
-    /// Clients that ask as the controller.
+    /// Clients that use the controller's credentials.
     pub(crate) fn own(self) -> Aws {
         let metrics = &self.metrics;
         let instances = Instances::measured(self.own.clone(), self.ec2.clone(), metrics);
@@ -179,7 +179,8 @@ impl AwsParts {
         }
     }
 
-    /// Clients that ask as each Cluster of this management cluster; and the work beside them, which never ends.
+    /// Clients that use the credentials of each Cluster of this management cluster. The returned future is the
+    /// background work, which never ends.
     pub(crate) fn tenants(
         self,
         management: &ClusterAccess,
@@ -208,7 +209,7 @@ impl AwsParts {
 }
 
 impl Aws {
-    /// Clients that ask nobody, for explanations.
+    /// Clients that make no network calls, for explanations.
     pub(crate) fn not_asked(
         extra_signers: Option<&Path>,
         extra_versions: &[String],
@@ -238,7 +239,7 @@ fn signers(extra: Option<&Path>, extra_versions: &[String]) -> Result<Signers, B
     signers.map_err(explain(format!("{OPTION} {}", path.display())))
 }
 
-/// As the environment has it; curl's rule: lower case goes first.
+/// The proxy settings of the environment. As in curl, the lower-case name takes precedence.
 fn proxy() -> Proxy {
     let either = |lower, upper| env::var(lower).or_else(|_| env::var(upper)).ok();
     Proxy {
@@ -247,7 +248,8 @@ fn proxy() -> Proxy {
     }
 }
 
-/// The warning about FIPS endpoints, which the SDK uses and calls for nodes do not: a node signs the host of STS.
+/// The warning about FIPS endpoints. The SDK uses them for its calls, but `GetCallerIdentity` calls for nodes do not,
+/// because the node signs the STS host.
 fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static str> {
     let is_on = use_fips.is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
     (is_on && !has_endpoints).then_some(
@@ -256,7 +258,7 @@ fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static 
     )
 }
 
-/// AWS's versions are dates; another form may come.
+/// Parses a document version. AWS uses dates; other forms are accepted for future versions.
 pub(crate) fn document_version(text: &str) -> Result<String, String> {
     let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if (1..=32).contains(&text.len()) && text.chars().all(is_kept) {

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::error::BoxError;
 use crate::query::{QueryOptions, wrapped};
 
-/// The width of a state, with the space behind it.
+/// The width of a state, including the space after it.
 const MARGIN: usize = 6;
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         options,
         insecure_allow_loopback,
     } = *check;
-    // The heading of checks that are about no Cluster.
+    // The heading of checks that do not belong to a Cluster.
     let heading = match &settings {
         Some(_) => "A cluster without a management cluster",
         None => "The management cluster",

@@ -1,11 +1,11 @@
-//! Errors for the operator: no caller tells one from another.
+//! Errors for the operator. No caller distinguishes them.
 
 use std::error::Error;
 
 /// Any error.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// An error, and what could not be done because of it.
+/// An error, with the operation that failed because of it.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 struct Explained {
@@ -13,7 +13,7 @@ struct Explained {
     source: BoxError,
 }
 
-/// Puts `what` before an error: the option, the file, or the work that failed.
+/// Puts `what` before an error: the option, the file, or the operation that failed.
 pub(crate) fn explain<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce(E) -> BoxError {
     let what = what.into();
     |error| {

@@ -1,4 +1,4 @@
-//! `explain`: a request through the checks of the controller.
+//! `explain`: runs a request through the checks of the controller.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ use crate::file;
 use crate::providers::Providers;
 use crate::query::{QueryOptions, wrapped};
 
-/// Some hundred requests, which are of some kilobytes each.
+/// Enough for hundreds of requests of a few kilobytes each.
 const MAX_FILE_LEN: usize = 4 * 1024 * 1024;
 
-/// Some hundred certificates.
+/// Enough for hundreds of certificates.
 const MAX_CA_LEN: usize = 256 * 1024;
 
-/// The width of a label or of an outcome, with the space behind it.
+/// The width of a label or an outcome, including the space after it.
 const MARGIN: usize = 11;
 
 #[derive(Debug, Args)]

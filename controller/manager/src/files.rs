@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of open files to the hard one, as Go programs do by themselves.
+/// Raises the soft limit of open files to the hard limit, as Go programs do by default.
 ///
-/// systemd and containerd give 1,024 and 524,288.
+/// The defaults of systemd and containerd are 1,024 (soft) and 524,288 (hard).
 pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {

@@ -138,7 +138,7 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
     }
 }
 
-/// The seconds since 1970 of this time, or of now.
+/// This time, or the current time, in seconds since 1970.
 fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
     let Some(text) = text else {
         return Ok(now().duration_since(UNIX_EPOCH)?.as_secs());
@@ -150,7 +150,7 @@ fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
 
 const RELEASED: &str = "The machine can claim names again. It has no record that could be reset.\n";
 
-/// Resets the record; `None` if it is gone, and only its machine was released.
+/// Resets the record. Returns `None` if the record does not exist, and only its machine was released.
 async fn reset_of(
     identities: &Identities,
     reset: &Reset,

@@ -24,7 +24,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Writes the log to standard error from now on; with `verbose`, also every check.
+/// Starts logging to standard error. With `verbose`, the log also has every check.
 pub(crate) fn start(format: LogFormat, verbose: bool) {
     let ours = if verbose {
         LevelFilter::DEBUG
@@ -38,14 +38,14 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         .with_target("node_attestation_core", ours)
         .with_target("node_attestation_runtime", ours)
         .with_target("node_attestation_tpm", ours)
-        // They tell of every attempt while an API server is down; we tell once.
+        // These crates log each attempt while an API server is down. This program logs an outage once.
         .with_target("kube_client", LevelFilter::OFF)
         .with_target("kube_runtime", LevelFilter::OFF);
     let lines = lines(format, || Visible(io::stderr()));
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))
         .init();
-    // The default hook prints what was panicked with, which may be anything.
+    // The default hook prints the panic message, which can contain arbitrary data.
     panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
         tracing::error!(location, "panicked");
@@ -65,12 +65,13 @@ where
     }
 }
 
-/// A writer in which invisible characters are escaped. The JSON formatter escapes only what JSON requires, and a line
-/// has text of tenants: no character of it controls a terminal, or shows other text than a program reads.
+/// A writer that escapes invisible characters. The JSON formatter escapes only the characters that JSON requires. Lines
+/// contain text from tenants, and that text must not control a terminal, or look different from the text that a program
+/// reads.
 struct Visible<W>(W);
 
 impl<W: io::Write> io::Write for Visible<W> {
-    /// Writes one line, which comes whole.
+    /// Writes one line. The caller passes a complete line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         self.0.write_all(visible_json(&text).as_bytes())?;

@@ -1,5 +1,4 @@
-//! The node-attestation-controller: it checks, approves and signs the certificate requests of
-//! kubelets.
+//! node-attestation-controller checks, approves and signs certificate signing requests from kubelets.
 //!
 //! ```text
 //! node-attestation-controller run [--kubeconfig F] [--namespace N] [--watch-filter V]
@@ -22,23 +21,23 @@
 //! node-attestation-controller version
 //! ```
 //!
-//! The first looks after all clusters of a management cluster with Cluster API: of the one it runs
-//! in, or of the kubeconfig's. The second serves one cluster with files, without a management cluster. With
-//! `--signer-endpoint`, in place of `--ca-key`, another program signs.
+//! The first form serves all clusters of a management cluster with Cluster API. The management cluster is the cluster
+//! that the controller runs in, or the cluster of the kubeconfig. The second form serves one cluster from files,
+//! without a management cluster. With `--signer-endpoint` instead of `--ca-key`, an external program signs.
 //!
 //! # Contract
 //!
-//! - Environment: `https_proxy` and `no_proxy` as kubectl reads them, where the kubeconfig names no
-//!   proxy; both for STS and EC2 as well; and what the AWS SDK reads of credentials.
-//! - Standard input is read by `explain -f -` alone. Standard output has what the commands but `run` and `--help`
-//!   print, and nothing else.
-//! - Standard error has the log, one event a line, as text or JSON. It never has keys, tokens or
-//!   the bytes of a request. Each decision is one line, `decided`, with the fields `csr`, `node`
-//!   (as the request claims it), `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`,
-//!   `ignored`), `reason`, `check` (the one that decided), `millis`, `requester` and `detail`. With
-//!   `-v` each check of it is a line before, `checked`, with `csr`, `check` and `millis`.
-//! - SIGTERM and SIGINT stop it: requests that are being answered are answered first, within 20
-//!   seconds, and the events that tell of them are written, within 2 more.
+//! - Environment: `https_proxy` and `no_proxy`, as in kubectl, if the kubeconfig has no proxy. Both also apply to STS
+//!   and EC2. The AWS SDK reads its credentials from its usual variables.
+//! - Standard input: only `explain -f -` reads it. Standard output: only the output of commands and of `--help`; `run`
+//!   prints nothing.
+//! - Standard error: the log, one event per line, as text or JSON. It never contains keys, tokens or the bytes of a
+//!   request. Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it),
+//!   `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the check that
+//!   decided), `millis`, `requester` and `detail`. With `-v`, each check logs a line `checked` with `csr`, `check` and
+//!   `millis` before it.
+//! - SIGTERM and SIGINT stop the program. It first completes the requests in progress, within 20 seconds, and then
+//!   writes their Events, within 2 more seconds.
 //!
 //! # Exit codes
 //!
@@ -109,7 +108,7 @@ use query::Format;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-/// musl's allocator asks the kernel again for what it gave back a moment ago.
+/// Replaces musl's allocator, which returns memory to the kernel and immediately requests it again.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
@@ -238,7 +237,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Ends with the message about a removed option, or as clap does: with 2, or with 0 on --help.
+/// Exits with the message about a removed option, or as clap does: with code 2, or with 0 for `--help`.
 fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     let command: OsString = env::args_os().nth(1).unwrap_or_default();
     match removed::message(&command.to_string_lossy(), error) {
@@ -250,7 +249,7 @@ fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The manual page of the program or, below it, of a command. In section 8, of commands for administrators.
+/// The manual page of the program or of one of its commands. The section is 8, for administration commands.
 fn manual(command: &[String]) -> Result<String, BoxError> {
     let mut page = Cli::command();
     page.build();
@@ -269,7 +268,7 @@ fn manual(command: &[String]) -> Result<String, BoxError> {
     Ok(String::from_utf8(text)?)
 }
 
-/// Prints the output of a command, and ends with 0 or its own code.
+/// Prints the output of a command. The exit code is 0, or the code that the command returns.
 fn answer<T: Into<Answer>>(
     asked: impl Future<Output = Result<T, BoxError>>,
 ) -> anyhow::Result<ExitCode> {
@@ -303,7 +302,7 @@ impl From<(String, u8)> for Answer {
     }
 }
 
-/// The text for a terminal, which invisible characters could rule: others may have written a part of it.
+/// Escapes invisible characters, which could control a terminal. Parts of the text can come from tenants.
 fn shown(text: &str) -> String {
     let lines = text.split_inclusive('\n');
     lines
@@ -314,7 +313,7 @@ fn shown(text: &str) -> String {
         .collect()
 }
 
-/// Prints a text. A reader that closes the pipe is no error.
+/// Prints a text. If the reader closes the pipe, this is not an error.
 fn print(text: &str) -> io::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -1,4 +1,4 @@
-//! The providers of this program: options, what verifiers share, and the registry.
+//! The providers of this program: their options, the state that verifiers share, and the registry.
 
 use std::future::pending;
 use std::path::Path;
@@ -26,8 +26,7 @@ use crate::aws::{Aws, AwsArguments, AwsParts};
 use crate::error::BoxError;
 use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, TpmArguments};
 
-/// The registry: one row for each provider with evidence. `insecure` has none, and needs
-/// `--allow-insecure`.
+/// The registry: one row for each provider with evidence. `insecure` has no evidence and requires `--allow-insecure`.
 pub(crate) const PROVIDERS: &[Registered] = &[
     Registered {
         provider: Provider::AWS,
@@ -41,17 +40,17 @@ pub(crate) const PROVIDERS: &[Registered] = &[
     },
 ];
 
-/// A provider whose evidence this program appraises.
+/// A provider whose evidence this program verifies.
 pub(crate) struct Registered {
     /// Its name in `spec.authorizedAttestors`.
     pub(crate) provider: Provider,
-    /// The evidence of its machines, for `--help`.
+    /// The description of its machines, for `--help`.
     pub(crate) help: &'static str,
-    /// Makes the verifier of one cluster.
+    /// Creates the verifier for one cluster.
     pub(crate) verifier: VerifierOf,
 }
 
-/// Makes the verifier of one provider for a cluster.
+/// Creates the verifier of one provider for a cluster.
 pub(crate) type VerifierOf = fn(&Providers, &Cluster<'_>) -> Result<Arc<dyn Verifier>, BoxError>;
 
 /// The options of the providers.
@@ -66,10 +65,10 @@ pub(crate) struct ProviderArguments {
     tpm: TpmArguments,
 }
 
-/// Work beside that of the clusters.
+/// Background work, in addition to the work for clusters.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The opened files of the options, before it is known which clusters there are.
+/// The opened files of the options, before the clusters are known.
 #[derive(Debug)]
 pub(crate) struct OpenedProviders {
     allow_insecure: bool,
@@ -80,22 +79,22 @@ pub(crate) struct OpenedProviders {
 /// The state that the verifiers of all clusters share.
 #[derive(Debug)]
 pub(crate) struct Providers {
-    /// Admits machines that prove nothing.
+    /// Admits machines without evidence.
     pub(crate) allow_insecure: bool,
-    /// The clients for AWS; or why there are none.
+    /// The clients for AWS, or the reason why they are not available.
     pub(crate) aws: Result<Aws, String>,
-    /// The keys of the challenges for TPMs, if there are any.
+    /// The keys for TPM challenges, if configured.
     tpm_keys: Option<Arc<dyn ChallengeKeySource>>,
-    /// The `ConfigMap`s that may list endorsement keys; `None` without a management cluster.
+    /// The `ConfigMap`s that can list endorsement keys. `None` without a management cluster.
     pub(crate) config_maps: Option<ConfigMapReader>,
     /// The observations of TPMs.
     observations: ObservationsOfClusters,
 }
 
-/// A cluster that a verifier is for, and its settings.
+/// A cluster that needs verifiers, with its settings.
 #[derive(Debug)]
 pub(crate) struct Cluster<'a> {
-    /// A name that no other cluster has, the same for all replicas.
+    /// A unique name of the cluster. All replicas use the same name.
     pub(crate) uid: &'a str,
     /// The name of the Cluster.
     pub(crate) name: &'a str,
@@ -105,12 +104,12 @@ pub(crate) struct Cluster<'a> {
     pub(crate) aws: AwsSettings,
     /// `spec.tpm`.
     pub(crate) tpm: TpmSettings,
-    /// The account of AWS that was written down on the `KubeletAuthentication`.
+    /// The AWS account that is recorded on the `KubeletAuthentication`.
     pub(crate) aws_account: Option<&'a str>,
 }
 
 impl ProviderArguments {
-    /// Reads the files that the options name.
+    /// Reads the files that the options specify.
     pub(crate) fn open(self, metrics: &Metrics) -> Result<OpenedProviders, BoxError> {
         if self.allow_insecure {
             tracing::warn!(
@@ -126,7 +125,7 @@ impl ProviderArguments {
 }
 
 impl OpenedProviders {
-    /// Without a management cluster.
+    /// Creates the providers without a management cluster.
     pub(crate) fn alone(self) -> Providers {
         Providers {
             allow_insecure: self.allow_insecure,
@@ -137,7 +136,8 @@ impl OpenedProviders {
         }
     }
 
-    /// With a management cluster, or one namespace of it; and the work beside, which never ends.
+    /// Creates the providers for a management cluster or one of its namespaces. The returned future is the background
+    /// work, which never ends.
     pub(crate) fn with_management(
         self,
         management: &ClusterAccess,
@@ -162,7 +162,7 @@ impl OpenedProviders {
 }
 
 impl Providers {
-    /// Providers that ask nobody but the management cluster, for explanations.
+    /// Creates providers that call only the management cluster, for explanations.
     pub(crate) fn not_asked(
         extra_signers: Option<&Path>,
         extra_versions: &[String],
@@ -177,13 +177,13 @@ impl Providers {
         })
     }
 
-    /// The part that follows the watch of Clusters.
+    /// The observer that follows the watch of Clusters.
     pub(crate) fn cluster_observer(&self) -> Option<Arc<dyn ClusterObserver>> {
         let tenants = self.aws.as_ref().ok()?.tenants.as_ref()?;
         Some(tenants.observer.clone())
     }
 
-    /// The verifiers of what is authorized for a cluster.
+    /// The verifiers of the attestors that are authorized for a cluster.
     pub(crate) fn verifiers(
         &self,
         authentication: &KubeletAuthentication,
@@ -223,7 +223,7 @@ impl Providers {
     }
 }
 
-/// The registered provider of this name.
+/// The registered provider with this name.
 fn named(attestor: &str) -> Option<&'static Registered> {
     PROVIDERS
         .iter()
@@ -267,7 +267,7 @@ fn aws_verifier(
     Ok(Arc::new(verifier))
 }
 
-/// The machines may be instances of AWS: then EC2 tells their endorsement keys.
+/// Creates the verifier for TPMs. If the machines are AWS instances, EC2 reports their endorsement keys.
 fn tpm_verifier(
     providers: &Providers,
     cluster: &Cluster<'_>,

@@ -1,4 +1,4 @@
-//! Commands that read a management cluster: their options, and the form of their output.
+//! Commands that read a management cluster: their options and their output formats.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The output: the objects, or the table.
+    /// Formats the output: the objects, or the table.
     pub(crate) fn print(
         self,
         objects: &impl Serialize,
@@ -56,7 +56,7 @@ impl Format {
             Self::Yaml => {
                 let yaml = serde_saphyr::to_string(objects)?;
                 let is_visible = |letter| letter == '\n' || !is_invisible(letter);
-                // YAML can only escape them in double quotes. JSON is YAML, too.
+                // YAML can escape invisible characters only in double quotes. JSON is valid YAML.
                 if yaml.chars().all(is_visible) {
                     yaml
                 } else {
@@ -68,12 +68,12 @@ impl Format {
 }
 
 impl QueryOptions {
-    /// The management cluster.
+    /// Returns access to the management cluster.
     pub(crate) async fn access(&self) -> Result<ClusterAccess, BoxError> {
         for_person(self.kubeconfig.clone(), self.context.as_deref()).await
     }
 
-    /// The namespace of one object: the option's, or the context's.
+    /// The namespace of one object, from the option or the context.
     pub(crate) fn namespace_of(&self, access: &ClusterAccess) -> String {
         let given = self.namespace.as_deref();
         given
@@ -86,7 +86,7 @@ fn json(objects: &impl Serialize) -> Result<String, BoxError> {
     Ok(visible_json(&serde_json::to_string_pretty(objects)?) + "\n")
 }
 
-/// A table, with columns as wide as their contents. Invisible characters become spaces.
+/// Formats a table whose columns are as wide as their contents. Invisible characters become spaces.
 pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -97,7 +97,7 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            // Writing to a text does not fail.
+            // Writing to a string does not fail.
             let _ = write!(line, "{:width$}", visible(cell));
         }
         text.push_str(line.trim_end());
@@ -106,11 +106,11 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     text
 }
 
-/// The width of text for a person.
+/// The line width of text for users.
 const WIDTH: usize = 80;
 
-/// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word has a line of its
-/// own. Invisible characters become spaces.
+/// Appends the words in lines of [`WIDTH`], after a margin that begins with `first`. A longer word is on a separate
+/// line. Invisible characters become spaces.
 pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String) {
     let mut line = format!("{first:margin$}");
     let mut is_begun = false;

@@ -1,4 +1,4 @@
-//! Options of earlier builds: the error for one names its replacement.
+//! Options of earlier builds. The error for such an option names its replacement.
 
 use std::fmt::Write as _;
 
@@ -11,13 +11,13 @@ use self::Instead::{Hint, Inventory, Settings};
 pub(crate) enum Instead {
     /// A field below `spec` in the file of `--settings`, with an example of its value.
     Settings(&'static str),
-    /// A line of the file of `--inventory`.
+    /// A line in the file of `--inventory`.
     Inventory(&'static str),
-    /// Something else, as a next step.
+    /// A different next step.
     Hint(&'static str),
 }
 
-/// The removed options: the first words of their commands, the option, and what is there instead.
+/// The removed options: the first words of their commands, the option, and its replacement.
 #[rustfmt::skip]
 pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run", "tenancy"], "--ack-carm", ACK_CARM),
@@ -58,8 +58,7 @@ const BREAK_GLASS: Instead = Hint(
     "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
 );
 
-/// The message for a removed option, if the arguments were refused because of one. `command` is the first word of
-/// the command.
+/// The message for a removed option, if it made the arguments invalid. `command` is the first word of the command.
 pub(crate) fn message(command: &str, error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;

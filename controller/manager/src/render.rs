@@ -1,4 +1,4 @@
-//! `render`: prints files to start from.
+//! `render`: prints example files.
 
 use clap::{Args, Subcommand};
 use node_attestation_runtime::settings_file;

@@ -1,4 +1,4 @@
-//! `run`: all clusters of a management cluster; or one workload cluster without one.
+//! `run`: serves all clusters of a management cluster, or one workload cluster without a management cluster.
 
 mod diagnostics;
 mod management;
@@ -33,7 +33,7 @@ struct SignerArguments {
     signer_endpoint: Option<SignerEndpoint>,
 }
 
-/// Answers requests until SIGTERM or SIGINT.
+/// Serves requests until SIGTERM or SIGINT.
 pub(crate) async fn run(arguments: Arguments) -> Result<(), BoxError> {
     let on = |kind| signal(kind).map_err(explain("cannot wait for signals"));
     let mut terminate = on(SignalKind::terminate())?;

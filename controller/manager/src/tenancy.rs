@@ -39,7 +39,7 @@ struct Explain {
     tenancy: TenancyArguments,
 }
 
-/// The result of a resolution, for a person.
+/// The result of a resolution, for users.
 struct Outcome {
     reason: &'static str,
     message: String,
@@ -187,14 +187,14 @@ fn session(role: &Role) -> String {
     text
 }
 
-/// The account that the Cluster had at first.
+/// The account that the controller first recorded for the Cluster.
 fn first_account(explained: &Explained) -> Option<&str> {
     let authentication = explained.authentication.as_ref()?;
     let annotations = authentication.metadata.annotations.as_ref()?;
     annotations.get(AWS_ACCOUNT_ANNOTATION).map(String::as_str)
 }
 
-/// The account by the plan, or else the one that AWS told the controller.
+/// The account of the plan, or else the account that AWS reported to the controller.
 fn account(explained: &Explained) -> Option<&str> {
     let plan = explained.explanation.plan.as_ref().ok()?;
     plan.account().or_else(|| first_account(explained))
@@ -236,7 +236,7 @@ fn outcome(explained: &Explained) -> Outcome {
     }
 }
 
-/// Status, reason and message of a condition.
+/// The status, reason and message of a condition.
 fn told<'a>(
     authentication: &'a KubeletAuthentication,
     condition: &str,
@@ -246,7 +246,7 @@ fn told<'a>(
     Some((&found.status, &found.reason, &found.message))
 }
 
-/// A difference from the controller's word.
+/// The message about a difference from the controller's condition.
 fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let authentication = explained.authentication.as_ref()?;
     let (status, theirs, _) = told(authentication, AWS_IDENTITY_RESOLVED)?;

@@ -23,13 +23,13 @@ mod observations;
 pub(crate) use config_maps::ConfigMapReader;
 pub(crate) use observations::ObservationsOfClusters;
 
-/// The key that new challenges are made with.
+/// The file of the key for new challenges.
 const CURRENT: &str = "current";
 
-/// The key before it, whose challenges may still be answered.
+/// The file of the previous key. Answers to its challenges are still accepted.
 const FORMER: &str = "former";
 
-/// A key in hexadecimal, and the end of its line.
+/// The length of a key in hexadecimal, with the line break.
 const MAX_KEY_LEN: usize = 2 * 32 + 1;
 
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ enum InvalidKey {
 }
 
 impl TpmArguments {
-    /// The keys, which must be there by now; `None` without the option.
+    /// Opens the keys, which must exist now. Returns `None` without the option.
     pub(crate) fn open(self) -> Result<Option<Arc<dyn ChallengeKeySource>>, BoxError> {
         let Some(directory) = self.tpm_challenge_keys else {
             return Ok(None);
@@ -62,8 +62,8 @@ impl TpmArguments {
     }
 }
 
-/// The platform that made a cluster's TPMs, as its settings say; EC2 is asked about the instances that
-/// `policy` accepts.
+/// The platform that provides a cluster's TPMs, from its settings. EC2 is queried only for instances that `policy`
+/// accepts.
 pub(crate) fn platform(
     settings: &TpmSettings,
     aws: Result<&Aws, &String>,
@@ -82,7 +82,7 @@ pub(crate) fn platform(
     }
 }
 
-/// Keys in files, which are read for each request, so that a new key needs no restart.
+/// Keys in files. They are read for each request, so a new key does not require a restart.
 #[derive(Debug)]
 struct KeyFiles(PathBuf);
 

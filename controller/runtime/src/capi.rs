@@ -1,4 +1,4 @@
-//! Cluster API: what it says of a cluster, its machines and its API server.
+//! Cluster API: its objects for a cluster, its machines and its API server.
 
 mod api_discovery;
 mod ca;

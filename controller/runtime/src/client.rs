@@ -1,8 +1,8 @@
-//! Clients of API servers, with bounded answers and without redirections.
+//! Clients for API servers, with limited responses and without redirects.
 //!
 //! # Guarantees
 //!
-//! - No answer of an API server takes more than some megabytes, or more than minutes.
+//! - No response of an API server takes more than a few megabytes, or more than a few minutes.
 
 use std::time::Duration;
 
@@ -42,29 +42,29 @@ pub use server_time::ServerTime;
 
 use crate::object_key::ObjectKey;
 
-/// Longer than the silence of a watch: the API server sends a bookmark each minute.
+/// The read timeout. It is longer than a watch is silent: the API server sends a bookmark each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// The longest watch that the API server is asked for, as in client-go.
+/// The longest watch to request from an API server, as in client-go.
 pub(crate) const LONGEST_WATCH: Duration = Duration::from_mins(10);
 
-/// The length of the buffer of calls, as in kube.
+/// The length of the call buffer, as in kube.
 const CALLS_WAITING: usize = 1024;
 
 /// The name of this controller in audit logs.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
 
-/// Deadline of a TCP connection to an API server that the operator configured.
+/// The deadline for a TCP connection to an API server that the operator configured.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// A client of an operator's `config`, which may have a proxy. `time` is heard of its answers.
+/// Creates a client for an operator's `config`, which can have a proxy. `time` observes its responses.
 fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error> {
     let config = prepared(config);
     if config.proxy_url.is_some() {
-        // kube's own service, which speaks HTTP/1.1. The retries need one that can be cloned.
+        // kube's service, which uses HTTP/1.1. Retries require a service that can be cloned.
         let shared = BufferLayer::new(CALLS_WAITING);
         let builder = ClientBuilder::try_from(config)?.with_layer(&shared);
         return Ok(repeated(builder, time));
@@ -77,7 +77,7 @@ fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error>
     direct(config, dial, (NamedBy::Operator, "")).map(|builder| repeated(builder, time))
 }
 
-/// A client that retries calls for pages of lists.
+/// Creates a client that retries requests for list pages.
 fn repeated<S, B>(builder: ClientBuilder<S>, time: &ServerTime) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
@@ -102,8 +102,8 @@ where
         .build()
 }
 
-/// A client that connects to the hosts in `reach`, without a proxy: the addresses that a proxy dials cannot be
-/// checked.
+/// Creates a client that connects only to hosts in `reach`. It does not use a proxy, because the addresses that a proxy
+/// connects to cannot be checked.
 fn of_tenant(
     config: Config,
     reach: EgressPolicy,
@@ -118,18 +118,18 @@ fn of_tenant(
     Ok(builder.with_layer(&bounded).build())
 }
 
-/// Whether cryptography is that of AWS-LC's module for FIPS 140-3, which has tested itself.
+/// Whether cryptography uses AWS-LC's FIPS 140-3 module, which has passed its self-test.
 pub fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
 
-/// Calls of the API server of `config` on the connections that `dial` makes.
+/// Creates calls to the API server of `config` over connections from `dial`.
 fn direct(
     config: Config,
     dial: Dial,
     of: (NamedBy, &str),
 ) -> Result<ClientBuilder<Calls>, kube::Error> {
-    // All callers install the same provider for the process.
+    // All callers install the same process-wide provider.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let tls = config.rustls_client_config()?;
     let server_name = config.tls_server_name.clone();
@@ -145,9 +145,9 @@ fn direct(
 fn prepared(mut config: Config) -> Config {
     config.read_timeout = Some(READ_TIMEOUT);
     config.reset_reader_on_write = true;
-    // The queue retries, with the state of that time.
+    // The queue retries with the state at that time.
     config.default_retry = false;
-    // Neither can fail: both are constants of the header's alphabet.
+    // Neither conversion can fail: both constants contain only valid header characters.
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), USER_AGENT.parse()) {
         config.headers.push((name, value));
     }

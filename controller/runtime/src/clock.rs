@@ -1,4 +1,4 @@
-//! The clocks. Decisions take the time as an argument; these are for those who hand it to them.
+//! The clocks. Decisions take the time as an argument, and their callers read it here.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,15 +14,15 @@ pub fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// The period and up to a tenth more, by chance, so that what began together drifts apart.
+/// The period plus a random addition of up to 10 %, so that tasks that start together drift apart.
 pub fn jittered(period: Duration) -> Duration {
     let mut random = [0];
-    // Without random bytes it does not drift.
+    // Without random bytes, there is no jitter.
     let _ = aws_lc_rs::rand::fill(&mut random);
     period + period / 10 * u32::from(random[0]) / 256
 }
 
-/// A monotonic clock: the time since it was first asked.
+/// A monotonic clock: the time since its first use.
 pub(crate) fn elapsed() -> Duration {
     START.elapsed()
 }

@@ -1,10 +1,11 @@
-//! The command `cluster check`: the management cluster and its Clusters, or a cluster without one, check by check.
+//! The command `cluster check`: checks the management cluster and its Clusters, or one cluster without a management
+//! cluster.
 //!
 //! # Guarantees
 //!
-//! - Every check is made, whatever the others find; each has a deadline.
-//! - Nothing is written.
-//! - No finding has a secret.
+//! - Every check runs, whatever the results of the others, and has a deadline.
+//! - The command does not write anything.
+//! - Findings do not contain secrets.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,28 +25,28 @@ mod one_cluster;
 mod secrets;
 mod workload;
 
-/// Deadline of one check.
+/// The deadline for one check.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The page of the checks. Each has an anchor of its name.
+/// The page about the checks. Each check has an anchor with its name.
 const PAGE: &str = "docs/cluster-check.md#check-";
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// All is well.
+    /// No problem was found.
     Pass,
-    /// It works now. This may change, or was meant.
+    /// The cluster works now. This can change, or can be intended.
     Warn,
-    /// Nodes cannot join or renew, or can without evidence.
+    /// Nodes cannot join or renew, or can join without evidence.
     Fail,
-    /// Nothing could be checked.
+    /// The check could not run.
     Skip,
 }
 
 impl State {
-    /// Its name.
+    /// The name of the result.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -60,17 +61,17 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Checked {
-    /// The Cluster; `None`: the management cluster, or the only cluster.
+    /// The Cluster. `None` for the management cluster, or for the only cluster.
     pub cluster: Option<String>,
-    /// The check.
+    /// The name of the check.
     pub name: &'static str,
-    /// Its result.
+    /// The result.
     pub state: State,
     /// The finding: the error with its causes, if the check fails.
     pub finding: String,
-    /// The cure; empty if there is nothing to do.
+    /// The suggested fix. Empty if no action is necessary.
     pub cure: String,
-    /// The page about it.
+    /// The link to the page about the check.
     pub link: String,
 }
 
@@ -107,7 +108,7 @@ impl Finding {
         }
     }
 
-    /// A failed call, with the right that it needs.
+    /// The finding for a failed call, with the required permission.
     fn failed(error: &dyn std::error::Error, right: &str) -> Self {
         let cure = format!("your user needs the right to {right}; if it has it, see the error");
         Self::fail(error_chain(error), cure)
@@ -125,7 +126,7 @@ impl Finding {
     }
 }
 
-/// Makes a check, within its deadline.
+/// Runs a check within its deadline.
 fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, Finding> {
     let checked = timeout(DEADLINE, check);
     let checked = checked.map(|found| {
@@ -137,7 +138,7 @@ fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, F
     checked.boxed_local()
 }
 
-/// Some of a list, and the number of the others.
+/// The first names of a list, and the number of the others.
 fn some(names: &[String]) -> String {
     const MAX: usize = 5;
     let first: Vec<_> = names.iter().take(MAX).map(String::as_str).collect();
@@ -147,7 +148,7 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// Checks the management cluster, and this Cluster or all, with the rights of `management`'s user.
+/// Checks the management cluster, and this Cluster or all Clusters, with the permissions of `management`'s user.
 pub async fn check(
     management: &ClusterAccess,
     only: Option<&ObjectKey>,
@@ -190,8 +191,8 @@ pub async fn check(
     checked
 }
 
-/// Checks the settings of a controller without a management cluster and, with the rights of the kubeconfig's user, its
-/// workload cluster.
+/// Checks the settings of a controller without a management cluster and, with the permissions of the kubeconfig's user,
+/// its workload cluster.
 pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec<Checked> {
     let authentication = match settings_file::read(file) {
         Ok(authentication) => authentication,
@@ -207,7 +208,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     if let Some(access) = workload {
         let of_workload = one_cluster::of_workload(Ok(access), spec, None, None);
         let of_workload = Box::pin(of_workload).await;
-        // These checks need a controller with a management cluster: it keeps records, and installs the policies.
+        // These checks require a controller with a management cluster, which keeps records and installs the policies.
         let is_of_management = |name| ["admission-policy", "nodes"].contains(&name);
         findings.extend(
             of_workload

@@ -1,4 +1,4 @@
-//! The Clusters of a management cluster and their `KubeletAuthentication`s, for a person.
+//! The Clusters of a management cluster and their `KubeletAuthentication`s, for users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +12,18 @@ use crate::capi::{ObjectKey, cluster_resource};
 use crate::client::{CallError, ClusterAccess, call};
 use crate::watch::{Custom, Lenient, NoFields, all_metadata_of, all_of};
 
-/// A Cluster, and the resource that says who may join it.
+/// A Cluster, and the resource that defines which machines can join it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ClusterState {
-    /// The Cluster's namespace.
+    /// The namespace of the Cluster.
     pub namespace: String,
-    /// The Cluster's name.
+    /// The name of the Cluster.
     pub name: String,
-    /// Its `KubeletAuthentication`; without one, the cluster is not served.
+    /// The `KubeletAuthentication`. Without one, the controller does not serve the Cluster.
     pub kubelet_authentication: Option<KubeletAuthentication>,
-    /// Why its `KubeletAuthentication` cannot be read.
+    /// The reason why the `KubeletAuthentication` cannot be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
 }
@@ -32,12 +32,12 @@ pub struct ClusterState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterStatesError {
-    /// Cluster API is not there.
+    /// Cluster API is not installed.
     #[error(
         "the management cluster has no version of Cluster that is read: is Cluster API installed?"
     )]
     NoClusterApi,
-    /// A list was refused, or did not come.
+    /// A list was refused or failed.
     #[error("cannot list {of}")]
     List {
         /// The kind.
@@ -47,11 +47,11 @@ pub enum ClusterStatesError {
     },
 }
 
-/// All Clusters, or those of one namespace, in order.
+/// All Clusters, or the Clusters of one namespace, sorted.
 ///
 /// # Errors
 ///
-/// They, or the `KubeletAuthentication`s, could not be read.
+/// The Clusters or the `KubeletAuthentication`s could not be read.
 pub async fn list(
     management: &ClusterAccess,
     namespace: Option<&str>,
@@ -88,7 +88,7 @@ pub async fn list(
     Ok(states.collect())
 }
 
-/// The places of all Clusters, in order.
+/// The keys of all Clusters, sorted.
 async fn keys(
     client: &Client,
     namespace: Option<&str>,

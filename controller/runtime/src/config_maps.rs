@@ -1,12 +1,11 @@
-//! `ConfigMaps` of the management cluster that many requests need at once.
+//! `ConfigMaps` of the management cluster that many requests need at the same time.
 //!
 //! # Guarantees
 //!
-//! - However many ask at once, one reads. What was read, and why something could not be, holds for
-//!   five seconds.
-//! - A `ConfigMap` is fetched whole only where it changed.
-//! - All clusters together fetch a few at a time, in turn by namespace, each cluster one after another; what a
-//!   cluster keeps is bounded, and what others keep takes nothing from its own share.
+//! - Concurrent callers share one read. Its result, or its error, is valid for five seconds.
+//! - A `ConfigMap` is fetched completely only after a change.
+//! - All clusters together run only a few fetches at a time, in turn by namespace, and each cluster runs one at a time.
+//!   The memory of each cluster is limited, and other clusters cannot use its share.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
@@ -25,14 +24,14 @@ use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// The age up to which a reading is used. A person does not notice it, and a thousand machines that join at once take
-/// few calls.
+/// The maximum age of a result. Users do not notice this delay, and 1,000 machines that join together need only a few
+/// calls.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// Deadline for all `ConfigMaps` of one cluster: 64 calls, or more after changes.
+/// The deadline for all `ConfigMaps` of one cluster: 64 calls, or more after changes.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The limit of concurrent fetches of all clusters: each may have some megabytes of JSON until it is parsed.
+/// The limit of concurrent fetches for all clusters. Each fetch can hold several megabytes of JSON until it is parsed.
 const FETCHES: TurnLimits = TurnLimits {
     all: 4,
     of_cluster: 1,
@@ -40,17 +39,17 @@ const FETCHES: TurnLimits = TurnLimits {
 
 static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(FETCHES));
 
-/// Bytes of an entry beside its texts: two pointers with their lengths, and an allocation.
+/// The bytes of an entry in addition to its texts: two pointers with their lengths, and an allocation.
 const ENTRY_LEN: usize = 64;
 
-/// Parsed form of a `ConfigMap`.
+/// The parsed form of a `ConfigMap`.
 pub trait Content: Send + Sync + 'static {
-    /// Parses the entries; binary ones are empty texts. The API server limits keys to 253 letters, digits, `-`, `_`
+    /// Parses the entries. Binary entries are empty texts. The API server limits keys to 253 letters, digits, `-`, `_`
     /// and `.`.
     fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self;
 }
 
-/// `ConfigMaps` of one namespace, as they were seconds ago.
+/// The `ConfigMaps` of one namespace, with a delay of a few seconds.
 #[derive(derive_more::Debug)]
 #[debug("ConfigMaps({keys:?})")]
 pub struct ConfigMaps<T> {
@@ -58,15 +57,15 @@ pub struct ConfigMaps<T> {
     keys: Vec<ObjectKey>,
     share: Share,
     line: Line,
-    /// The lock is held during a reading.
+    /// The lock is held during a read.
     kept: tokio::sync::Mutex<HashMap<ObjectKey, Kept<T>>>,
     last: Mutex<Option<(Instant, Outcome<T>)>>,
 }
 
-/// Outcome of reading all `ConfigMaps`.
+/// The outcome of reading all `ConfigMaps`.
 pub type Outcome<T> = Result<Arc<[Arc<T>]>, ConfigMapUnread>;
 
-/// A `ConfigMap` could not be read, for the reason in the text.
+/// A `ConfigMap` could not be read. The text contains the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigMapUnread(String);
@@ -81,7 +80,7 @@ struct Kept<T> {
 }
 
 impl<T: Content> ConfigMaps<T> {
-    /// The `ConfigMaps` of these names, without a call.
+    /// Creates a reader for the `ConfigMaps` with these names, without a call.
     pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
         let key = |name: &String| ObjectKey::new(namespace, name.as_str());
         Self {
@@ -94,11 +93,11 @@ impl<T: Content> ConfigMaps<T> {
         }
     }
 
-    /// The contents of the `ConfigMaps`, in the order in which they were named.
+    /// The contents of the `ConfigMaps`, in the order of their names.
     ///
     /// # Errors
     ///
-    /// The first that could not be read.
+    /// The first `ConfigMap` that could not be read.
     pub async fn read(&self) -> Outcome<T> {
         let mut kept = self.kept.lock().await;
         let last = self.last.lock().clone();
@@ -127,7 +126,7 @@ impl<T: Content> ConfigMaps<T> {
         outcome
     }
 
-    /// The outcome of the last reading; `None` before the first. Nothing is read.
+    /// The outcome of the last read. `None` before the first one. Does not read anything.
     pub fn last_outcome(&self) -> Option<Outcome<T>> {
         self.last
             .lock()
@@ -154,7 +153,7 @@ impl<T: Content> ConfigMaps<T> {
                 return Ok(known.content.clone());
             }
         }
-        // The former content is not needed any more, and its memory may be.
+        // The previous content is no longer needed, and the new content can need its memory.
         kept.remove(key);
         let found = api.get_opt(&key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;

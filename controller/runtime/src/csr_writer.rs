@@ -1,22 +1,23 @@
-//! Writes a decision into its request, as a condition or a certificate. Nothing else writes requests.
+//! Writes a decision into its request, as a condition or a certificate. No other code writes requests.
 //!
-//! | decision | written |
+//! | Decision | Write |
 //! | --- | --- |
 //! | approve | condition `Approved` through `/approval` |
 //! | issue | condition `Approved` through `/approval`, then the certificate through `/status` |
-//! | deny | condition `Denied` through `/approval`; `Failed` on a request that somebody approved |
+//! | deny | condition `Denied` through `/approval`; `Failed` if the request is already approved |
 //! | fail | condition `Failed` through `/status`, with the annotation that belongs to the reason |
-//! | retry, ignore | nothing: with a condition of ours it would never be collected as garbage |
+//! | retry, ignore | none: the API server never garbage-collects a request with a condition of this controller |
 //!
 //! # Guarantees
 //!
-//! - Every write carries the `resourceVersion` of what was decided on: it changes that very object,
-//!   or nothing (409, after which the fresh object must be decided on).
-//! - Every step can be repeated. After a crash between two of them the request is approved and
-//!   unissued, and goes through every check again.
-//! - No request that is ours stays approved and unissued: it gets its certificate or `Failed`, also
-//!   where a decision keeps being put off ([`Failure::UndecidedTooLong`](node_attestation_core::refusal::Failure::UndecidedTooLong)), or the API server does
-//!   not take the certificate ([`Answered::Rejected`]).
+//! - Every write carries the `resourceVersion` of the request that was decided on. It changes exactly that version or
+//!   fails (409), and then the caller must decide again with the current object.
+//! - Every step can be repeated. After a crash between two steps, the request is approved but not issued, and goes
+//!   through every check again.
+//! - No request for this controller's signers stays approved but not issued. It gets its certificate or `Failed`, even
+//!   if the decision is deferred repeatedly
+//!   ([`Failure::UndecidedTooLong`](node_attestation_core::refusal::Failure::UndecidedTooLong)) or the API server
+//!   rejects the certificate ([`Answered::Rejected`]).
 
 use std::fmt::Debug;
 
@@ -33,22 +34,21 @@ use node_attestation_core::request::{ApprovalReason, Issued};
 use crate::client::{CONTROLLER, CallError, Excess, call, post};
 use crate::queue::{allowance, lean, memory};
 
-/// The limit of the memory of what an API server adds to a request that is approved. It is held until the answer is
+/// The memory limit for data that an API server adds to an approved request. The memory is held until the answer is
 /// written.
 const MAX_ADDED: usize = 4096;
 
 const APPROVED_MESSAGE: &str = "approved by node-attestation-controller";
 
-/// A store of the requests of one cluster.
+/// A store for the requests of one cluster.
 ///
 /// A test, or an infrastructure provider with special needs, can wrap [`KubeStore`].
 #[async_trait::async_trait]
 pub trait RequestStore: Debug + Send + Sync {
-    /// Reads the request of this name; `None` if there is none.
+    /// Reads the request with this name. Returns `None` if it does not exist.
     async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError>;
 
-    /// Replaces the request through this subresource, if its resource version is still the same. Returns the new
-    /// version.
+    /// Replaces the request through this subresource, if its resource version is unchanged. Returns the new version.
     async fn update(
         &self,
         subresource: &'static str,
@@ -84,27 +84,27 @@ const APPROVED: &str = "Approved";
 pub(crate) const DENIED: &str = "Denied";
 pub(crate) const FAILED: &str = "Failed";
 
-/// The outcome of an answer.
+/// The outcome of writing an answer.
 #[derive(Debug)]
 #[must_use]
 #[non_exhaustive]
 pub enum Answered {
-    /// It was written, or needs no write.
+    /// The answer was written, or requires no write.
     Written,
-    /// The API server rejects it as invalid, and would again.
+    /// The API server rejected the answer as invalid, and would reject it again.
     Rejected {
-        /// The current request, which may be approved by now.
+        /// The current request. It can be approved by now.
         request: Box<CertificateSigningRequest>,
-        /// The API server's error.
+        /// The error of the API server.
         error: CallError,
     },
 }
 
-/// Writes `decision` into `request`, the version that it was made about.
+/// Writes `decision` into `request`, which must be the version that the decision is based on.
 ///
 /// # Errors
 ///
-/// After any error but 409, what was written is unknown; decide on the fresh object.
+/// After any error except 409, the written state is unknown. The caller must decide again with the current object.
 pub async fn answer(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
@@ -112,7 +112,7 @@ pub async fn answer(
 ) -> Result<Answered, CallError> {
     match decision {
         Decision::Ignore(_) | Decision::Retry(_) => Ok(Answered::Written),
-        // An approval cannot be removed, nor followed by a denial.
+        // An approval cannot be removed, and a denial cannot follow it.
         Decision::Deny(denial) if is_approved(&request) => {
             let (reason, message) = (denial.reason(), denial.message());
             let fail = |request: &mut _| add_condition(request, FAILED, reason, message);
@@ -156,7 +156,7 @@ async fn issue(
     write_status(store, approved, publish).await
 }
 
-/// Approves the request, unless it is approved already.
+/// Approves the request, unless it is already approved.
 async fn approve(
     store: &dyn RequestStore,
     mut request: CertificateSigningRequest,
@@ -192,7 +192,7 @@ async fn write_status(
     }
 }
 
-/// Whether the request is approved, by this controller or another.
+/// Whether the request is approved, by this controller or by another client.
 pub(crate) fn is_approved(request: &CertificateSigningRequest) -> bool {
     has_condition(request, APPROVED)
 }
@@ -209,7 +209,7 @@ fn annotate(request: &mut CertificateSigningRequest, name: &str, value: String) 
     annotations.insert(name.to_owned(), value);
 }
 
-/// The API server sets the times.
+/// Adds a condition. The API server sets the times.
 fn add_condition(request: &mut CertificateSigningRequest, kind: &str, reason: &str, message: &str) {
     let condition = CertificateSigningRequestCondition {
         type_: kind.to_owned(),

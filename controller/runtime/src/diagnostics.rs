@@ -1,10 +1,10 @@
-//! `/metrics`, `/healthz` and `/readyz` by HTTP, without TLS: read only, and without a secret.
+//! Serves `/metrics`, `/healthz` and `/readyz` over HTTP without TLS. The pages are read-only and contain no secrets.
 //!
 //! # Guarantees
 //!
-//! - A client holds nothing: a connection has one request and some seconds, of many connections the oldest are closed,
-//!   and no body is read.
-//! - Metrics are put together once a second at most, and all that ask in that second get the same bytes.
+//! - A client cannot hold resources: a connection serves one request within a few seconds. If there are too many
+//!   connections, the oldest are closed. Request bodies are not read.
+//! - Metrics are encoded at most once per second. All requests within that second get the same bytes.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,26 +25,26 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::metrics::{Format, Metrics, NotWell};
 
-/// The limit of connections: more than probes and Prometheus have. The newest replaces the oldest, so that idle ones keep
-/// nobody out.
+/// The limit of connections, which is more than probes and Prometheus need. A new connection replaces the oldest, so
+/// idle connections do not block others.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The deadline of a request's head.
+/// The deadline for a request's header.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The deadline of a connection: Prometheus gives up a scrape after ten seconds.
+/// The deadline for a connection. Prometheus cancels a scrape after ten seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// The limit of a request's head.
+/// The maximum length of a request's header.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// The limit of its fields.
+/// The maximum number of header fields.
 const MAX_FIELDS: usize = 64;
 
-/// The time for which metrics are the same.
+/// The time for which encoded metrics are reused.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The wait after a connection that could not be accepted: there may be too many open files.
+/// The wait after a connection could not be accepted, for example because of too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -60,7 +60,7 @@ pub enum Pages {
     Health,
 }
 
-/// Serves these pages; never ends.
+/// Serves these pages. Never returns.
 pub async fn serve(listener: TcpListener, pages: Pages, metrics: Metrics) {
     let site = Arc::new(Site {
         pages,
@@ -98,14 +98,14 @@ async fn connection(stream: TcpStream, site: Arc<Site>) {
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
         .serve_connection(TokioIo::new(stream), service);
-    // A client that goes away, or sends something else, is its own business.
+    // A client that disconnects or sends an invalid request needs no handling.
     drop(timeout(DEADLINE, connection).await);
 }
 
 struct Site {
     pages: Pages,
     metrics: Metrics,
-    /// The last metrics in each format.
+    /// The last encoded metrics in each format.
     scraped: Mutex<[Option<(Instant, Bytes)>; 2]>,
 }
 

@@ -1,9 +1,9 @@
 //! Events about requests and machines.
 //!
-//! An answer is an Event on the machine's object, if the inventory has one, and otherwise on the request. A refusal
-//! is an Event on the request too. So a join takes one Event, with the history of the name's record
-//! ([`GrantReason`]). Renewals and serving certificates have none. A challenge fails its request, but is half of a
-//! join or a renewal: it has no Event either.
+//! An answer creates an Event on the machine's object if the inventory has one, and otherwise on the request. A refusal
+//! also creates an Event on the request. A join therefore takes one Event, which includes the history of the name's
+//! record ([`GrantReason`]). Renewals and serving certificates create no Events. A challenge fails its request, but is
+//! a part of a join or a renewal, so it creates no Event either.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,35 +34,35 @@ mod limiter;
 
 use limiter::Limiter;
 
-/// Deadline of the write of one Event.
+/// The deadline for writing one Event.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The limit of concurrent writes: fewer than those of answers, which matter more.
+/// The limit of concurrent writes. It is lower than the limit for answers, which have priority.
 const WRITES_AT_ONCE: usize = 4;
 
-/// The limit of waiting Events: those of some thousand machines that join at once, at 1 kB each.
+/// The limit of waiting Events: Events of a few thousand machines that join together, at 1 kB each.
 const MAX_WAITING: usize = 2048;
 
-/// The time between two reports of Events that were left out.
+/// The interval between reports about dropped Events.
 const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
 
-/// Deadline of the waiting Events on a stop, after all answers: Kubernetes gives a Pod 30 s in all.
+/// The deadline for waiting Events when the controller stops, after all answers. Kubernetes gives a Pod 30 s in total.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The API's limit on a note (`k8s.io/api/events/v1`: 1 kB).
+/// The API's limit for a note (`k8s.io/api/events/v1`: 1 kB).
 const MAX_NOTE_LEN: usize = 1000;
 
-/// The namespace of Events on objects without one, as for Kubernetes' event recorder and `kubectl describe`.
+/// The namespace of Events about cluster-scoped objects, as in Kubernetes' event recorder and `kubectl describe`.
 const NAMESPACE: &str = "default";
 
-/// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events wait, it leaves one out.
+/// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events are waiting, it drops one.
 ///
-/// Each Event is an object. Those on one machine, and those of one cluster on all machines, are limited: otherwise
-/// anybody who files requests could fill the management cluster. The number that was left out is in a later Event on
-/// the machine.
+/// Each Event is an object. The numbers of Events for one machine, and for all machines of one cluster, are limited.
+/// Otherwise, anyone who can create requests could fill the management cluster. A later Event on the machine contains
+/// the number of dropped Events.
 #[derive(Debug, Clone)]
 pub struct Events {
-    // Boxes: each cluster's channel has room for 32 from the start.
+    // Boxed, because each cluster's channel allocates space for 32 entries at the start.
     waiting: mpsc::Sender<Box<Addressed>>,
     left_out: Arc<AtomicU64>,
 }
@@ -70,19 +70,19 @@ pub struct Events {
 /// An Event, and its cluster.
 type Addressed = (Cluster, Event);
 
-/// The type, action, reason and note of an event.
+/// The type, action, reason and note of an Event.
 pub(crate) type Words<'a> = (&'a str, &'a str, &'a str, String);
 
-/// The cluster of the object that an Event is about.
+/// The cluster of the object that an Event refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cluster {
-    /// With the requests.
+    /// The cluster with the requests.
     Workload,
-    /// With the machines.
+    /// The cluster with the machines.
     Management,
 }
 
-/// The task that writes events.
+/// The task that writes Events.
 #[derive(Debug)]
 #[must_use = "what still waits is written only while somebody waits for it"]
 pub struct EventWriter {
@@ -91,8 +91,10 @@ pub struct EventWriter {
 }
 
 impl Events {
-    /// Starts a writer: of Events on requests with `workload`, and of those on machines with `management`, or with
-    /// `workload` if that has the machines' objects.
+    /// Starts a writer.
+    ///
+    /// It writes Events on requests with `workload`, and Events on machines with `management`, or with `workload` if
+    /// that cluster has the machines' objects.
     pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
         let left_out = Arc::new(AtomicU64::new(0));
@@ -107,7 +109,7 @@ impl Events {
         (events, writer)
     }
 
-    /// Writes none.
+    /// Creates a sink that drops all Events.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         let (waiting, _) = mpsc::channel(1);
@@ -117,7 +119,7 @@ impl Events {
         }
     }
 
-    /// Adds an Event about an object of the management cluster.
+    /// Adds an Event about an object in the management cluster.
     pub(crate) fn tell(
         &self,
         regarding: ObjectReference,
@@ -131,7 +133,7 @@ impl Events {
         self.send((Cluster::Management, event(regarding, None, words, now)));
     }
 
-    /// Adds an Event about a machine's request that has waited for so long.
+    /// Adds an Event about a machine's request that has been waiting for `age`.
     pub(crate) fn waits(
         &self,
         machine: ObjectReference,
@@ -167,9 +169,9 @@ impl Events {
 }
 
 impl EventWriter {
-    /// Waits until the Events were written, for a short time.
+    /// Waits for a short time until the Events are written.
     ///
-    /// Every [`Events`] must be dropped before.
+    /// All [`Events`] must be dropped before this call.
     pub async fn finish(mut self) {
         if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
             self.task.abort();
@@ -194,13 +196,13 @@ async fn write_all(
                 Cluster::Workload => &workload,
                 Cluster::Management => management,
             };
-            // A box: the writer of each cluster has room for one more than it writes.
+            // Boxed, because the writer of each cluster reserves space for one more write than it runs.
             write(client.clone(), event).map(drop).boxed()
         })
         .await;
 }
 
-/// Writes Events, and counts those that were left out.
+/// Applies the limits to Events, and counts the dropped ones.
 fn limited(waiting: mpsc::Receiver<Box<Addressed>>) -> impl Stream<Item = Addressed> {
     let mut look = interval(LEFT_OUT_TOLD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -228,8 +230,10 @@ fn limited(waiting: mpsc::Receiver<Box<Addressed>>) -> impl Stream<Item = Addres
     )
 }
 
-/// Writes an event about an object of the management cluster, with this type, action, reason and note; returns whether
-/// it was written. The caller limits their number. One that cannot be written is logged.
+/// Writes an Event about an object of the management cluster, with this type, action, reason and note. Returns whether
+/// it was written.
+///
+/// The caller limits the number of Events. A failure is logged.
 pub(crate) async fn write_one(
     management: Client,
     regarding: ObjectReference,
@@ -329,16 +333,16 @@ fn words(decision: &Decision) -> Words<'_> {
     (kind, action, reason(decision), note)
 }
 
-/// The note, cut to the limit of the API.
+/// The note, truncated to the limit of the API.
 fn cut(mut note: String) -> String {
     note.truncate(note.floor_char_boundary(MAX_NOTE_LEN));
     note
 }
 
-/// An Event.
+/// Creates an Event.
 ///
-/// kube's `Recorder` makes one object of all events with the same reason, and patches it: it drops their notes, of
-/// which each has the names of its own join, and keeps every object of the last minutes in memory.
+/// kube's `Recorder` merges all Events with the same reason into one object and patches it. It drops their notes, each
+/// of which contains the names of one join, and keeps every object of the last minutes in memory.
 pub(crate) fn event(
     regarding: ObjectReference,
     related: Option<ObjectReference>,
@@ -347,7 +351,7 @@ pub(crate) fn event(
 ) -> Event {
     Event {
         metadata: ObjectMeta {
-            // A request's name may be invalid for an Event.
+            // The name of a request can be invalid as an Event name.
             generate_name: Some(format!("{CONTROLLER}-")),
             // The API requires the object's namespace.
             namespace: Some(

@@ -1,10 +1,11 @@
-//! The command `explain`: a request through the checks of the controller, with what each saw.
+//! The command `explain`: runs a request through the checks of the controller, and shows the input of each check.
 //!
 //! # Guarantees
 //!
-//! - The checks are the ones of the controller: [`explain`](decide::explain) runs them.
-//! - Nothing is written: no record, no answer, no Node.
-//! - Only the API servers are asked. A check that needs another answer is skipped, and said to be.
+//! - The checks are the checks of the controller: [`explain`](decide::explain) runs them.
+//! - The command does not write anything: no record, no answer, no Node.
+//! - The command calls only the API servers. A check that needs another service is skipped, and the explanation states
+//!   this.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -43,19 +44,19 @@ use unasked::Unasked;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The reason of what is undecided, since somebody was not asked.
+/// The reason of an undecided request, if a service was not called.
 const NOT_ASKED: &str = "NotAsked";
 
-/// Deadline of all checks.
+/// The deadline for all checks.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A cluster, for explanations of its requests.
+/// A cluster whose requests can be explained.
 #[derive(Debug)]
 pub struct Explainer {
     context: Context,
-    /// `None` without a kubeconfig of it.
+    /// The workload cluster. `None` without a kubeconfig.
     workload: Option<ClusterAccess>,
-    /// The management cluster, and the Cluster there.
+    /// The management cluster, and the key of the Cluster in it.
     management: Option<(ClusterAccess, ObjectKey)>,
     signed_by: String,
     unasked: Unasked,
@@ -67,18 +68,18 @@ pub struct Explainer {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// There is no request of this name; Kubernetes removes old ones.
+    /// No request has this name. Kubernetes removes old requests.
     #[error("there is no CertificateSigningRequest {0}; Kubernetes removes them after some hours")]
     NotFound(String),
-    /// A request was not read.
+    /// A request could not be read.
     #[error("cannot read CertificateSigningRequest {name}")]
     Read {
-        /// Its name.
+        /// The name of the request.
         name: String,
         /// The reason.
         source: CallError,
     },
-    /// Something that the checks need of the cluster is missing.
+    /// Data of the cluster that the checks need are missing.
     #[error("the requests of Cluster {cluster} cannot be explained")]
     Cluster {
         /// The Cluster.
@@ -96,37 +97,37 @@ pub enum ExplainError {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The request's name.
+    /// The name of the request.
     pub name: String,
     /// The Cluster; `None` without a management cluster.
     pub cluster: Option<String>,
-    /// The signer that is asked.
+    /// The requested signer.
     pub signer_name: String,
-    /// The user who asks.
+    /// The user that created the request.
     pub requester: String,
-    /// The node that the request claims to be, if that is valid.
+    /// The node name that the request claims, if it is valid.
     pub node: Option<String>,
-    /// Its time.
+    /// The creation time.
     pub created: Option<String>,
-    /// The seconds for which it has waited; `None` once it is answered, or if its time is unknown.
+    /// The seconds since the creation. `None` if the request is answered, or its creation time is unknown.
     pub pending_seconds: Option<u64>,
     /// The signer of the certificate.
     pub signed_by: String,
-    /// The time that the checks were made for: of the answer or, of a pending request, now.
+    /// The time that the checks use: the time of the answer or, for a pending request, the current time.
     pub as_of: String,
-    /// The checks in their order; the last one decides.
+    /// The checks in their order. The last one decides.
     pub checks: Vec<Check>,
     /// The decision: `issued`, `approved`, `denied`, `failed`, `deferred`, `ignored` or `undecided`.
     pub outcome: &'static str,
-    /// Its reason.
+    /// The reason of the decision.
     pub reason: &'static str,
-    /// The basis of the approval, or the cause of the refusal.
+    /// The reason for the approval, or the cause of the refusal.
     pub message: String,
-    /// The conditions of the request, which the controller or others wrote.
+    /// The conditions of the request, from the controller or other clients.
     pub conditions: Vec<Condition>,
     /// Whether the request has its certificate.
     pub issued: bool,
-    /// The Events about it.
+    /// The Events about the request.
     pub events: Vec<ToldEvent>,
     /// The limits of this explanation.
     pub notes: Vec<String>,
@@ -135,20 +136,20 @@ pub struct Explanation {
 /// A check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
-    /// Its name, as in the log.
+    /// The name of the check, as in the log.
     pub name: &'static str,
     /// `passed`, `skipped`, or the outcome of the decision.
     pub outcome: &'static str,
-    /// The observation, or the error.
+    /// The input of the check, or the error.
     pub saw: String,
 }
 
 impl Explainer {
-    /// Reads the request of this name.
+    /// Reads the request with this name.
     ///
     /// # Errors
     ///
-    /// There is none, or it cannot be read.
+    /// The request does not exist or cannot be read.
     pub async fn request(&self, name: &str) -> Result<CertificateSigningRequest, ExplainError> {
         let Some(workload) = &self.workload else {
             return Err(ExplainError::NotFound(name.to_owned()));
@@ -162,7 +163,7 @@ impl Explainer {
         found.ok_or_else(|| ExplainError::NotFound(name.to_owned()))
     }
 
-    /// Explains the request. One that is answered is explained as it was before, at the time of its answer.
+    /// Explains the request. An answered request is explained as it was before its answer, at the time of the answer.
     pub async fn explain(&self, request: &CertificateSigningRequest) -> Explanation {
         let now = clock::now();
         let answered_at = answers::time(request);
@@ -233,11 +234,11 @@ impl Explainer {
     }
 }
 
-/// The requests in a text: one object, or a list, as YAML or JSON.
+/// Parses requests from a text: one object or a list, as YAML or JSON.
 ///
 /// # Errors
 ///
-/// It is something else.
+/// The text contains something else.
 pub fn requests(text: &str) -> Result<Vec<CertificateSigningRequest>, ExplainError> {
     #[derive(Deserialize)]
     struct Kind {
@@ -275,7 +276,7 @@ fn open(request: &CertificateSigningRequest) -> CertificateSigningRequest {
     open
 }
 
-/// Whether the request has an answer of the controller or of another signer.
+/// Whether the controller or another signer has answered the request.
 fn is_answered(request: &CertificateSigningRequest) -> bool {
     let certificate = request
         .status
@@ -316,7 +317,7 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
             saw,
         });
     }
-    // A refusal between two checks: by the settings of the cluster.
+    // The settings of the cluster refuse the request between two checks.
     if !is_granted && decided.steps.last().is_none_or(|step| step.saw.is_some()) {
         checks.push(Check {
             name: "settings",
@@ -350,7 +351,7 @@ fn decision(
     (outcome(decision), reason(decision), message)
 }
 
-/// Whom the deferral is for, if it is for not being asked.
+/// The service that was not called, if this is the cause of the deferral.
 fn unasked_by(deferral: &Deferral) -> Option<NotAsked> {
     let (Deferral::InventoryUnavailable(source)
     | Deferral::VerifierUnavailable(source)

@@ -1,12 +1,12 @@
-//! The external signer: a program that holds the keys of CAs, and signs over a Unix socket (docs/signers.md).
+//! The external signer: a program that holds CA keys, and signs over a Unix socket (docs/signers.md).
 //!
 //! # Guarantees
 //!
-//! - A signer that is away, slow, busy or broken delays certificates, and nothing else. Each call has a deadline, and each
-//!   answer a limit.
-//! - The calls of one cluster are limited, and those of all clusters take turns by namespace, so that slow keys leave room
-//!   for the keys of others.
-//! - What the signer says of an error is cut and cleaned before it is logged.
+//! - A signer that is unavailable, slow, overloaded or broken only delays certificates. Each call has a deadline, and
+//!   each response has a size limit.
+//! - The number of concurrent calls is limited for each cluster. The calls of all clusters take turns by namespace, so
+//!   slow keys do not block the keys of other clusters.
+//! - Error messages from the signer are truncated and sanitized before they are logged.
 
 mod client;
 mod endpoint;
@@ -27,7 +27,7 @@ use crate::turns::Line;
 use client::{CallError, Client};
 pub use endpoint::{InvalidEndpoint, SignerEndpoint};
 
-/// The external signer of a controller. Clones are the same.
+/// The external signer of a controller. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct ExternalSigner(Arc<Client>);
 
@@ -41,16 +41,16 @@ struct ClusterKey {
 }
 
 impl ExternalSigner {
-    /// The signer at this endpoint. It connects at the first call, and again after a failure.
+    /// Creates a client for the signer at this endpoint. It connects at the first call, and reconnects after a failure.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime.
+    /// If the caller is outside of a tokio runtime.
     pub fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
         Self(Arc::new(Client::new(endpoint, metrics)))
     }
 
-    /// The CA key of the Cluster with this namespace and name; both are empty where no management cluster names it.
+    /// The CA key of the Cluster with this namespace and name. Both are empty without a management cluster.
     pub fn key(&self, namespace: &str, name: &str) -> Arc<dyn ExternalKey> {
         Arc::new(ClusterKey {
             client: self.0.clone(),

@@ -5,14 +5,14 @@
 //! kind: MachineInventory
 //! machines:
 //! - name: worker-1
-//!   nodeName: worker-1            # the machine's name, unless it is given
+//!   nodeName: worker-1            # default: the machine's name
 //!   providerID: demo:///worker-1
-//!   addresses: [192.0.2.7]        # none, unless they are given; serving certificates are for these
-//!   dnsNames: [worker-1.internal] # none, unless they are given; in lower case
-//!   controlPlane: false           # whether it is of the cluster's control plane
-//!   tokenID: abcdef               # the public half of the bootstrap token made for this machine
-//! endpointHosts: [api.example.com] # none, unless they are given; no serving certificate is for these
-//! serviceRanges: [10.96.0.0/12]    # none, unless they are given; the same
+//!   addresses: [192.0.2.7]        # default: none; serving certificates are issued for these
+//!   dnsNames: [worker-1.internal] # default: none; in lower case
+//!   controlPlane: false           # whether it is a control-plane machine
+//!   tokenID: abcdef               # the public part of this machine's bootstrap token
+//! endpointHosts: [api.example.com] # default: none; not allowed in serving certificates
+//! serviceRanges: [10.96.0.0/12]    # default: none; not allowed in serving certificates
 //! ```
 //!
 //! `awsInstances: true` instead of `machines` admits the instances that `spec.aws` selects.
@@ -44,14 +44,14 @@ const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 /// The only supported kind.
 const KIND: &str = "MachineInventory";
 
-/// Some ten thousand machines. A wrong file is not read whole.
+/// The maximum file size: more than 10,000 machines. The limit prevents reading a wrong file completely.
 const MAX_FILE_LEN: u64 = 4 * 1024 * 1024;
 
 /// An inventory file could not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct MachineListError {
-    /// The file, and what is wrong with it.
+    /// The file, and the error in it.
     message: String,
     source: Option<BoxError>,
 }
@@ -82,16 +82,16 @@ struct Document {
 /// The inventory of a cluster without a management cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterInventory {
-    /// The machines. `None`: the file has `awsInstances: true`, and the program with a client of EC2 sets them.
+    /// The machines. `None` if the file has `awsInstances: true`; a program with an EC2 client then sets them.
     pub machines: Option<Arc<dyn Inventory>>,
-    /// Hosts of the control plane's endpoint, in lower case, in addition to the one in the kubeconfig.
+    /// The hosts of the control plane endpoint, in lower case, in addition to the host in the kubeconfig.
     pub endpoint_hosts: Vec<String>,
     /// The addresses of the cluster's Services.
     pub service_ranges: Vec<AddressRange>,
 }
 
 impl ClusterInventory {
-    /// Reads the file. The machines in it are read again when it changes; the rest is not.
+    /// Reads the file. When the file changes, its machines are read again, but not the other fields.
     ///
     /// # Errors
     ///
@@ -120,12 +120,12 @@ impl ClusterInventory {
 /// The content of a file.
 #[derive(Debug)]
 struct Read {
-    /// `None`: they are instances of AWS.
+    /// The machines. `None` if they are AWS instances.
     machines: Option<StaticInventory>,
     fixed: Fixed,
 }
 
-/// The content of a file that counts at the start only.
+/// The fields of a file that apply only at startup.
 #[derive(Debug, Clone, PartialEq)]
 struct Fixed {
     endpoint_hosts: Vec<String>,
@@ -149,16 +149,16 @@ struct Entry {
     token_id: Option<String>,
 }
 
-/// A file of machines, read again whenever it has changed.
+/// The machines of a file, which is read again after each change.
 ///
 /// # Guarantees
 ///
-/// - Every look-up sees the file as it is then, or, while it cannot be used, as it last could.
+/// - Every lookup uses the current file or, if it is invalid, the last valid version.
 /// - An error in a changed file is logged once.
 #[derive(Debug)]
 struct MachineList {
     path: PathBuf,
-    /// The rest of the file, as it was at the start.
+    /// The other fields of the file, as they were at startup.
     fixed: Fixed,
     current: Mutex<Current>,
 }
@@ -169,7 +169,7 @@ struct Current {
     machines: Arc<StaticInventory>,
 }
 
-/// The inode, length and modification time of a file: these change with every replacement and every write.
+/// The inode, length and modification time of a file. They change with every replacement and every write.
 type FileVersion = (u64, u64, i64, i64);
 
 impl MachineList {
@@ -196,7 +196,7 @@ impl MachineList {
         Arc::clone(&current.machines)
     }
 
-    /// The machines of a changed file. What counts at the start only has not changed.
+    /// The machines of a changed file. Fails if a field that applies only at startup has changed.
     fn listed(
         &self,
         (version, read): (FileVersion, Read),
@@ -308,12 +308,12 @@ fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
     })
 }
 
-/// The parts of the document other than the machines, or the invalid field.
+/// The fields of the document other than the machines, or the invalid field.
 fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
     let hosts = document.endpoint_hosts.iter().enumerate();
     let hosts = hosts.map(|(index, host)| {
         let is_address = host.parse::<IpAddr>().is_ok();
-        // A DNS name has the form of a node's.
+        // The rules for node names also apply to DNS names.
         match NodeName::parse(host) {
             _ if is_address => Ok(host.clone()),
             Ok(name) => Ok(name.as_str().to_owned()),
@@ -336,7 +336,7 @@ fn fixed(document: &Document) -> Result<Fixed, (String, BoxError)> {
 }
 
 impl Entry {
-    /// The machine, or the field that is invalid.
+    /// The machine, or the invalid field.
     fn into_machine(self) -> Result<Machine, (&'static str, BoxError)> {
         ensure!(!self.name.is_empty(), ("name", "empty".into()));
         let (field, node_name) = match &self.node_name {
@@ -348,7 +348,7 @@ impl Entry {
         let provider_id = provider_id.map_err(|error| ("providerID", error.into()))?;
         let addresses = self.addresses.iter().map(|address| address.parse());
         let addresses = addresses.collect::<Result<_, _>>();
-        // A DNS name has the form of a node's.
+        // The rules for node names also apply to DNS names.
         let dns_names = self.dns_names.iter().map(|name| NodeName::parse(name));
         let dns_names = dns_names.map(|name| name.map(|name| name.as_str().to_owned()));
         let dns_names = dns_names.collect::<Result<_, _>>();

@@ -1,23 +1,23 @@
-//! Hardening the join: on a workload cluster, every way to a kubelet's certificate that goes round
-//! attestation is closed, and shown closed.
+//! Hardening of the join: closes every path to a kubelet certificate in a workload cluster that bypasses attestation,
+//! and verifies that all are closed.
 //!
-//! | part | what it does |
+//! | Part | Task |
 //! | --- | --- |
-//! | [`bindings`] | finds who has kubelets approved unseen, and removes kubeadm's two bindings |
-//! | [`auto_approve_audit`] | proves that nobody has, or names who |
-//! | [`admission`] | confines what tokens and nodes may ask for |
-//! | [`revocation`] | refuses revoked certificates every write |
-//! | [`workload_identity`] | tells a cluster from another one that had its name |
-//! | [`tokens`] | keeps bootstrap tokens alive while they are wanted |
-//! | [`service_ranges`] | reads the addresses of Services, which no node has |
-//! | [`rate_limit`] | bounds the work that one requester can cause; it has no I/O |
+//! | [`bindings`] | finds bindings that approve kubelet CSRs without evidence, and removes kubeadm's two |
+//! | [`auto_approve_audit`] | verifies that no such path is open, or lists the open paths |
+//! | [`admission`] | restricts the requests that tokens and nodes can create |
+//! | [`revocation`] | refuses every write with a revoked certificate |
+//! | [`workload_identity`] | distinguishes a cluster from a previous cluster with the same name |
+//! | [`tokens`] | extends bootstrap tokens while they are needed |
+//! | [`service_ranges`] | reads the addresses of Services, which no node can have |
+//! | [`rate_limit`] | limits the work that one requester can cause; it does no I/O |
 //!
 //! # Guarantees
 //!
-//! - Every part can be repeated, and writes nothing where all is as it should be.
-//! - No part reaches a decision about a node: what fails is an outage or a missing right.
-//! - A part that fails stops no other.
-//! - All of it works with the rights of `packaging/rbac/workload-cluster.yaml`.
+//! - Every part can be repeated, and does not write if the state is already correct.
+//! - No part decides on a node. A failure is an outage or a missing permission.
+//! - A failed part does not stop the others.
+//! - All parts need only the permissions in `packaging/rbac/workload-cluster.yaml`.
 
 mod access;
 pub mod admission;

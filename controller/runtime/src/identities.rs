@@ -1,7 +1,7 @@
-//! Commands of a person about the records of a management cluster: show, reset, revoke, and after a restore.
+//! Commands for operators on the records of a management cluster: show, reset, revoke, and recover after a restore.
 //!
-//! Each command writes to the record, or to the `KubeletAuthentication`, which the controller acts upon, and creates an
-//! Event with the name of the person. A failure to create the Event does not undo the write.
+//! Each command writes to the record or to the `KubeletAuthentication`, and the controller acts on the change. The
+//! command also creates an Event with the name of the operator. A failure to create the Event does not undo the write.
 
 use std::time::SystemTime;
 
@@ -26,7 +26,7 @@ use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
 use crate::watch::{Lenient, Skipped, all_of};
 
-/// The records of a management cluster, for a person.
+/// The records of a management cluster, for operators.
 #[derive(Debug, Clone)]
 pub struct Identities {
     management: ClusterAccess,
@@ -38,7 +38,7 @@ pub struct Identities {
 pub struct Changed {
     /// The record after the change.
     pub identity: NodeIdentity,
-    /// The error of its Event, if that was not created.
+    /// The error of the Event, if it was not created.
     pub event_error: Option<CallError>,
 }
 
@@ -49,9 +49,9 @@ pub enum IdentitiesError {
     /// The record does not exist.
     #[error("there is no NodeIdentity {name} in namespace {namespace}")]
     NotFound {
-        /// Its namespace.
+        /// The namespace of the record.
         namespace: String,
-        /// Its name.
+        /// The name of the record.
         name: String,
     },
     /// The Cluster has no `KubeletAuthentication`.
@@ -62,15 +62,15 @@ pub enum IdentitiesError {
         "the certificates of node {0} are revoked: to let its machine join again nevertheless, set --revoked"
     )]
     Revoked(String),
-    /// The floor would fall.
+    /// The new floor is lower than the current one.
     #[error("generation {floor} is before the floor, which is {before} and can only grow")]
     FloorFalls {
-        /// The wanted one.
+        /// The requested floor.
         floor: u64,
-        /// The present one.
+        /// The current floor.
         before: u64,
     },
-    /// The floor would refuse new certificates too.
+    /// The floor is in the future, and would refuse new certificates too.
     #[error("generation {0} is in the future")]
     FloorInFuture(u64),
     /// A call failed.
@@ -87,25 +87,25 @@ impl IdentitiesError {
     }
 }
 
-/// Whether an operator revoked the certificates of the present generation.
+/// Whether an operator revoked the certificates of the current generation.
 fn is_revoked(identity: &NodeIdentity) -> bool {
     let revoked = identity.spec.revoked.as_ref();
     revoked.is_some_and(|revoked| revoked.generation >= identity.spec.generation)
 }
 
 impl Identities {
-    /// The records of this management cluster.
+    /// Creates access to the records of this management cluster.
     pub fn new(management: &ClusterAccess) -> Self {
         Self {
             management: management.clone(),
         }
     }
 
-    /// All records, or those of one namespace and one Cluster. The log names the ones that cannot be read.
+    /// All records, or the records of one namespace and one Cluster. Records that cannot be decoded are logged.
     ///
     /// # Errors
     ///
-    /// They could not be read.
+    /// The records could not be read.
     pub async fn list(
         &self,
         namespace: Option<&str>,
@@ -131,7 +131,7 @@ impl Identities {
         Ok(records)
     }
 
-    /// The record of a node's name.
+    /// The record of a node name.
     ///
     /// # Errors
     ///
@@ -148,11 +148,12 @@ impl Identities {
         found.ok_or_else(|| IdentitiesError::not_found(namespace, cluster, node))
     }
 
-    /// Resets the record: the next claim may replace its current generation.
+    /// Resets the record, so that the next claim can replace its current generation.
     ///
     /// # Errors
     ///
-    /// Its certificates are revoked, it has changed since it was read, or could not be written.
+    /// The certificates of the record are revoked, or the record has changed since it was read, or could not be
+    /// written.
     pub async fn reset(
         &self,
         identity: &NodeIdentity,
@@ -166,11 +167,11 @@ impl Identities {
         self.reset_revoked(identity, now).await
     }
 
-    /// Resets the record also if its certificates are revoked. Its machine must be [released](Self::release) before.
+    /// Resets the record even if its certificates are revoked. Its machine must be [released](Self::release) first.
     ///
     /// # Errors
     ///
-    /// It has changed since it was read, or could not be written.
+    /// The record has changed since it was read, or could not be written.
     pub async fn reset_revoked(
         &self,
         identity: &NodeIdentity,
@@ -191,11 +192,11 @@ impl Identities {
             .await
     }
 
-    /// Revokes the certificates of the record's current generation, and takes a reset back.
+    /// Revokes the certificates of the record's current generation, and cancels a reset.
     ///
     /// # Errors
     ///
-    /// It has changed since it was read, or could not be written.
+    /// The record has changed since it was read, or could not be written.
     pub async fn revoke(
         &self,
         identity: &NodeIdentity,
@@ -213,7 +214,8 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            // The entry's end follows from it: a clock that is behind would end the entry too early.
+            // The expiry of the entry depends on this time: with a clock that is behind, the entry would expire too
+            // early.
             at: whole_seconds(self.management.server_time().later(now)),
         };
         let patch = json!({
@@ -230,7 +232,7 @@ impl Identities {
         self.write(identity, patch, "Revoked", note, now).await
     }
 
-    /// Patches the version of the record that the person has seen.
+    /// Patches the version of the record that the operator has read.
     async fn write(
         &self,
         identity: &NodeIdentity,
@@ -251,7 +253,7 @@ impl Identities {
         })
     }
 
-    /// Creates the Event of a write, with the name of the person.
+    /// Creates the Event of a write, with the name of the operator.
     async fn tell(
         &self,
         namespace: &str,
@@ -267,7 +269,7 @@ impl Identities {
         call(events.create(&PostParams::default(), &event)).await
     }
 
-    /// The requester's username, from the API server.
+    /// The username of the requester, from the API server.
     async fn who(&self) -> String {
         let reviews: Api<SelfSubjectReview> = Api::all(self.management.client().clone());
         let review = SelfSubjectReview::default();

@@ -1,24 +1,24 @@
-//! The signer of a Cluster whose CA Secret has no key, as the status written by the controller tells.
+//! The signer of a Cluster whose CA Secret has no key, according to the status that the controller wrote.
 //!
-//! The flags of the controller are not in any object; what it does by them is.
+//! The flags of the controller are not stored in any object, but their effect is visible in the status.
 
 use kubelet_attestation::names::BUILT_IN_CLIENT_SIGNER;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::{self, READY, reason};
 
-/// Whether the controller signs with a key that is in no Secret.
+/// Whether the controller signs with a key that is not in a Secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeylessSigning {
-    /// It signs: its external signer has the key.
+    /// The controller signs: its external signer has the key.
     External,
-    /// It does not: it has no external signer.
+    /// The controller does not sign: it has no external signer.
     Absent,
-    /// The status does not tell.
+    /// The status does not show it.
     Unknown,
 }
 
 impl KeylessSigning {
-    /// By the status.
+    /// Determines it from the status.
     pub(crate) fn of(authentication: &KubeletAuthentication) -> Self {
         let Some(status) = &authentication.status else {
             return Self::Unknown;
@@ -29,12 +29,12 @@ impl KeylessSigning {
         if ready.reason == reason::CA_KEY_NOT_FOUND {
             return Self::Absent;
         }
-        // Of a Cluster that is not served, the signer is that of former times.
+        // If the Cluster is not served, the signer in the status can be outdated.
         if ready.status != "True" {
             return Self::Unknown;
         }
         match status.kubelet_client_certificate_signer.as_deref() {
-            // A controller of an earlier version left the signing to kube-controller-manager.
+            // A controller of an earlier version left signing to kube-controller-manager.
             Some(BUILT_IN_CLIENT_SIGNER) | None => Self::Unknown,
             Some(_) => Self::External,
         }

@@ -1,5 +1,5 @@
-//! The controller around `node-attestation-core`: it watches clusters and Cluster API, has each request
-//! decided, and writes the answer.
+//! The controller around `node-attestation-core`. It watches clusters and Cluster API, lets the core decide on each
+//! request, and writes the answer.
 //!
 //! An infrastructure provider embeds it as [`management::Controller`], for the clusters of a management cluster, or as
 //! [`standalone::Standalone`], for one cluster.

@@ -1,4 +1,4 @@
-//! The log lines of decisions. Text of a requester is always the value of a field, which the formatter escapes.
+//! The log lines of decisions. Text from a requester is always the value of a field, which the formatter escapes.
 
 mod budget;
 
@@ -20,10 +20,10 @@ pub(crate) use budget::LineBudget;
 use crate::events::{reason, told};
 use crate::metrics;
 
-/// The most bytes of a name in a line. Kubernetes has no longer ones.
+/// The maximum length of a name in a line, in bytes. Kubernetes has no longer names.
 const MAX_NAME_LEN: usize = 253;
 
-/// The fields of a request in every line.
+/// The fields of a request that are in every line.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     name: &'a str,
@@ -33,14 +33,14 @@ pub(crate) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// The provider of its signer, if that is one of `signers`.
+    /// The provider of the request's signer, if the signer is in `signers`.
     pub(crate) fn provider_of(&self, signers: &[String]) -> Option<&str> {
         let provider = self.provider.as_ref()?;
         let signer = provider.client_signer();
         signers.contains(&signer).then(|| provider.as_str())
     }
 
-    /// The node's name is the one in the request, if that is valid.
+    /// Creates the fields. The node name is the name in the request, if it is valid.
     pub(crate) fn of(request: &'a CertificateSigningRequest) -> Self {
         Self {
             name: shown(request.metadata.name.as_ref()),
@@ -51,7 +51,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// A text of the workload API server, which may be the tenant's own.
+/// Truncates a text from the workload API server, which a tenant can operate.
 fn shown(text: Option<&String>) -> &str {
     shortened(text.map_or("", String::as_str), MAX_NAME_LEN)
 }
@@ -62,14 +62,14 @@ fn claimed_node(request: &[u8]) -> Option<NodeName> {
     subject::node_name(csr.subject()).ok()
 }
 
-/// Milliseconds, to the microsecond: most checks take less than one.
+/// Milliseconds with microsecond precision, because most checks take less than one millisecond.
 fn millis(duration: Duration) -> f64 {
     let micros = u32::try_from(duration.as_micros()).unwrap_or(u32::MAX);
     f64::from(micros) / 1000.0
 }
 
-/// The failures of a task that is tried until it succeeds: the first is a warning, those that follow it are for
-/// debugging.
+/// The failures of a task that is retried until it succeeds. The first failure is logged as a warning, and the
+/// following ones at debug level.
 #[derive(Debug, Default)]
 pub struct Failures(bool);
 
@@ -79,7 +79,8 @@ impl Failures {
         !mem::replace(&mut self.0, true)
     }
 
-    /// Logs the records that the sweep of this cluster could not update: as a warning once in an outage.
+    /// Logs the records that the sweep of this cluster could not update. During an outage, only the first line is a
+    /// warning.
     pub(crate) fn of_sweep(&mut self, cluster: &str, failed: Option<&FailedUpdates>) {
         const MESSAGE: &str = "records could not be updated; the next sweep tries again";
         let Some(failed) = failed else {
@@ -94,13 +95,13 @@ impl Failures {
         }
     }
 
-    /// The task succeeded.
+    /// Records a success.
     pub fn end(&mut self) {
         self.0 = false;
     }
 }
 
-/// Logs that a decision was not written; `repeated` if it was not the first time.
+/// Logs that a decision was not written. `repeated` is set if it was not the first failure.
 pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     const MESSAGE: &str = "the request was not answered";
     let (csr, error) = (shortened(csr, MAX_NAME_LEN), error_chain(error));
@@ -111,7 +112,7 @@ pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
     }
 }
 
-/// Logs that the API server rejects an answer.
+/// Logs that the API server rejected an answer.
 pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
     tracing::error!(
         csr = subject.name,
@@ -132,7 +133,7 @@ pub(crate) fn checks(subject: &Subject<'_>, decided: &Decided) {
     }
 }
 
-/// The word for the kind of a decision, in the log and in metrics.
+/// The word for the kind of a decision in the log and in metrics.
 pub(crate) fn outcome(decision: &Decision) -> &'static str {
     match decision {
         Decision::Ignore(_) => "ignored",
@@ -144,10 +145,11 @@ pub(crate) fn outcome(decision: &Decision) -> &'static str {
     }
 }
 
-/// Logs a decision that was written, in one line.
+/// Logs a written decision in one line.
 ///
-/// `repeated`: a deferral that was logged before. `line` takes one of the lines that the cluster has for refused requests,
-/// and returns the number of those left out before; without one, the line is for debugging.
+/// `repeated` is set for a deferral that was logged before. `line` takes one of the cluster's lines for refused
+/// requests, and returns the number of lines that were dropped before. If it returns `None`, the line is logged at
+/// debug level.
 pub(crate) fn decision(
     subject: &Subject<'_>,
     decided: &Decided,
@@ -240,7 +242,7 @@ pub(crate) mod testing {
         }
     }
 
-    /// The log of what `act` does in this thread.
+    /// The log output of `act` in this thread.
     pub(crate) fn logged(act: impl FnOnce()) -> String {
         let lines = Lines::default();
         let subscriber = tracing_subscriber::fmt()

@@ -1,16 +1,17 @@
-//! The condition [`NODE_ATTESTED`] of Machines: whether the machine has a certificate of this controller, and otherwise why
-//! its requests are refused.
+//! The condition [`NODE_ATTESTED`] of Machines: whether the machine has a certificate from this controller and, if not,
+//! why its requests are refused.
 //!
 //! # Contract
 //!
-//! - It is `True` once the machine has its certificate, with a reason that tells whether it proved its identity. A request that a bootstrap token files never takes that away: a
-//!   Machine whose readiness gates have the condition would be replaced by whoever has the token. Nor does a node that
-//!   claims another's machine.
-//! - Afterwards it is `False` if the node's own renewal is denied, or if its certificates are revoked.
-//! - An outcome that was not written, by a restart, is found by the record and the Node of the Machine in the next round, and at the
-//!   latest written with the next renewal. A refusal is told again by the next request.
-//! - A refusal that is told already is not written again, and another one of the same machine a minute later at the
-//!   earliest.
+//! - The condition is `True` after the machine gets its certificate. The reason shows whether the machine proved its
+//!   identity. A request with a bootstrap token never makes it `False`: otherwise, an attacker with the token could
+//!   cause the replacement of a Machine that has the condition in its readiness gates. A node that claims another
+//!   node's machine cannot make it `False` either.
+//! - Afterwards, it becomes `False` if the node's own renewal is denied, or if its certificates are revoked.
+//! - If a restart prevents the write of an outcome, the next round finds the outcome from the record and the Node of
+//!   the Machine. At the latest, the next renewal writes it. The next request reports a refusal again.
+//! - A refusal that is already in the condition is not written again. A different refusal of the same machine is
+//!   written after one minute at the earliest.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -39,41 +40,42 @@ use crate::client::{CONTROLLER, CallError, in_time};
 use crate::events::reason;
 use crate::watch::{Custom, NoFields};
 
-/// The condition's type.
+/// The type of the condition.
 pub use crate::capi::NODE_ATTESTED;
 
-/// Deadline of one write.
+/// The deadline for one write.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// The rate of the writes of all clusters together: a thousand machines that join at once have it within half a minute.
+/// The rate of writes for all clusters together: 1,000 machines that join together have the condition within 30
+/// seconds.
 pub(crate) const RATE: Rate = Rate {
     burst: 200,
     every: Duration::from_millis(25),
 };
 
-/// The limit of machines of one cluster whose condition waits to be written.
+/// The limit of machines of one cluster whose condition is waiting to be written.
 const MAX_WAITING: usize = 4096;
 
-/// The length at which messages are cut.
+/// The maximum length of a message, which is truncated.
 const MAX_MESSAGE_LEN: usize = 512;
 
 /// The outcome of a machine's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It has its certificate.
+    /// The machine has its certificate.
     Granted {
-        /// Whether it proved its identity: with `insecure`, it did not.
+        /// Whether the machine proved its identity. With `insecure`, it did not.
         evidence: bool,
     },
-    /// Its certificates were taken back.
+    /// The certificates of the machine were revoked.
     Revoked,
-    /// A request of it was refused, or waits.
+    /// A request of the machine was refused or deferred.
     Refused {
         reason: &'static str,
         message: String,
-        /// The node that asked with its certificate; `None` if a bootstrap token did.
+        /// The node that sent the request with its certificate. `None` if the request used a bootstrap token.
         node: Option<NodeName>,
-        /// Whether it was denied.
+        /// Whether the request was denied.
         denied: bool,
     },
 }
@@ -88,7 +90,8 @@ pub(crate) struct Condition {
 }
 
 impl Outcome {
-    /// The outcome of a decision on a request for a client certificate; `None` if it says nothing of the machine.
+    /// The outcome of a decision on a request for a client certificate. `None` if the decision is not a statement about
+    /// the machine.
     pub(crate) fn of(request: &CertificateSigningRequest, decision: &Decision) -> Option<Self> {
         let granted = |basis| {
             let evidence = request.spec.signer_name != Provider::INSECURE.client_signer();
@@ -97,7 +100,7 @@ impl Outcome {
         let error: &dyn Error = match decision {
             Decision::Issue(issued) => return granted(issued.basis),
             Decision::Approve(approval) => return granted(approval.basis()),
-            // A challenge is half of a join.
+            // A challenge is only the first half of a join.
             Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
                 return None;
             }
@@ -115,8 +118,10 @@ impl Outcome {
         })
     }
 
-    /// The outcome of which a live record and the Machine tell, if the condition tells of another: of a machine whose Node is
-    /// there, under the name of the record, and of one whose certificates were revoked.
+    /// The outcome from a live record and the Machine, if the condition differs from it.
+    ///
+    /// This covers a machine that has joined with the node name of the record, and a machine whose certificates were
+    /// revoked.
     pub(crate) fn of_record(record: &Record, machine: KnownMachine<'_>) -> Option<Self> {
         if !record.is_live() || record.holder.provider_id != *machine.provider_id {
             return None;
@@ -139,7 +144,7 @@ impl Outcome {
         (has_joined && untold).then_some(Self::Granted { evidence })
     }
 
-    /// The condition that follows from `known`; `None` if that stays.
+    /// The condition that follows from `known`. `None` if the condition does not change.
     pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
         let held = known.is_some_and(|known| known.holds);
         let (holds, reason, message) = match self {
@@ -170,15 +175,15 @@ impl Outcome {
         })
     }
 
-    /// Whether this one gives way to `other`, which waits already: no token may keep a certificate from being told, or the
-    /// denial of a renewal.
+    /// Whether this outcome must not replace `other`, which is already waiting. A request with a token must not hide a
+    /// granted certificate or a denied renewal.
     fn yields_to(&self, other: &Self) -> bool {
         let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
         is_by_token(self) && !is_by_token(other)
     }
 }
 
-/// Reason and message of the condition of a machine that has its certificate.
+/// The reason and the message of the condition of a machine that has its certificate.
 fn granted(evidence: bool) -> (&'static str, &'static str) {
     if evidence {
         let message = "the machine proved its identity, and its certificate was granted";
@@ -198,16 +203,16 @@ fn cut(mut message: String) -> String {
     message
 }
 
-/// The outcomes of one cluster that are not written yet: the last one of each machine, by its UID.
+/// The outcomes of one cluster that are not written yet: the last outcome of each machine, by UID.
 ///
-/// Only Machines of the inventory get here. So all clusters together have no more of them than there are Machines, whose
-/// objects take more memory.
+/// Only Machines of the inventory are added. So all clusters together have at most one outcome per Machine, and the
+/// Machine objects take more memory.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(Mutex<BTreeMap<String, (ObjectReference, Outcome)>>);
 
 impl Outcomes {
-    /// Adds one, in the place of an earlier one of the machine. Those of other objects than Machines are left out, and
-    /// refusals where too many wait.
+    /// Adds an outcome, and replaces an earlier one of the machine. Outcomes of objects other than Machines are
+    /// dropped, and so are refusals if too many outcomes are waiting.
     pub(crate) fn add(&self, machine: &ObjectReference, outcome: Outcome) {
         let Some(uid) = uid_of(machine) else { return };
         let mut waiting = self.0.lock();
@@ -225,7 +230,7 @@ impl Outcomes {
         waiting.insert(uid.to_owned(), (machine.clone(), outcome));
     }
 
-    /// Adds one unless a later one waits.
+    /// Adds an outcome unless a later one is waiting.
     pub(crate) fn add_former(&self, machine: &ObjectReference, outcome: Outcome) {
         let Some(uid) = uid_of(machine) else { return };
         if !self.0.lock().contains_key(uid) {
@@ -233,7 +238,7 @@ impl Outcomes {
         }
     }
 
-    /// Takes all out, refusals last.
+    /// Removes and returns all outcomes, refusals last.
     pub(crate) fn take_all(&self) -> Vec<(ObjectReference, Outcome)> {
         let waiting = mem::take(&mut *self.0.lock());
         let mut waiting: Vec<_> = waiting.into_values().collect();
@@ -251,9 +256,9 @@ pub(crate) fn uid_of(machine: &ObjectReference) -> Option<&str> {
     machine.uid.as_deref().filter(|_| is_machine)
 }
 
-/// Writes the condition of a Machine, and of nothing else with its name.
+/// Writes the condition of a Machine. An object with the same name and another UID is not changed.
 ///
-/// Another version of the API than v1beta2 has it where Cluster API has such conditions there: in `status.v1beta2`.
+/// In API version v1beta1, the condition is in `status.v1beta2`, where Cluster API keeps such conditions.
 pub(crate) async fn write(
     management: &Client,
     resource: &ApiResource,

@@ -1,7 +1,7 @@
-//! The command `tokens recreate`: the bootstrap tokens of Machines whose nodes need them to come back.
+//! The command `tokens recreate`: recreates the bootstrap tokens of Machines whose nodes need them to rejoin.
 //!
-//! A node has the token of its Machine's `KubeadmConfig`, and no other. Kubernetes deletes a token at its end, and
-//! nothing creates it again. So a node whose certificate has ended, or whose record was reset, can be locked out.
+//! A node has only the token of its Machine's `KubeadmConfig`. Kubernetes deletes a token when it expires, and no
+//! component creates it again. So a node whose certificate has expired, or whose record was reset, can be locked out.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -24,16 +24,16 @@ pub struct MachineTokens {
     cluster: ObjectKey,
 }
 
-/// A Machine, and its token.
+/// A Machine with its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct MachineToken {
     /// The Machine.
     pub machine: String,
-    /// The ID of its own token; `None` if its `KubeadmConfig` has none.
+    /// The ID of the Machine's own token. `None` if its `KubeadmConfig` has none.
     pub token_id: Option<String>,
-    /// The end of the token, as RFC 3339 has it; `None` for a token without an end, too.
+    /// The expiry of the token, in RFC 3339. `None` also for a token without an expiry.
     pub expires: Option<String>,
 }
 
@@ -41,18 +41,18 @@ pub struct MachineToken {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineTokensError {
-    /// Before enforcement, a token lets its holder join as any node.
+    /// Attestation is not enforced. Without enforcement, a token allows its holder to join as any node.
     #[error(
         "attestation is not enforced in Cluster {0}: any machine with a bootstrap token can join there as any node; to \
          recreate tokens nevertheless, set --without-enforcement"
     )]
     NotEnforced(ObjectKey),
-    /// The Cluster has no such Machine, or it is being deleted.
+    /// The Cluster has no Machine with this name, or the Machine is being deleted.
     #[error("Cluster {cluster} has no Machine {machine}")]
     NoMachine {
         /// The Cluster.
         cluster: ObjectKey,
-        /// The name that was given.
+        /// The specified name.
         machine: String,
     },
     /// The management cluster could not be read.
@@ -82,8 +82,10 @@ pub enum MachineTokensError {
 }
 
 impl MachineTokens {
-    /// The tokens of the Machines of this Cluster. Without `workload`, its API server is the one of Cluster API's
-    /// kubeconfig, if it is in `reach`.
+    /// Creates access to the tokens of this Cluster's Machines.
+    ///
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows its
+    /// address.
     ///
     /// # Errors
     ///
@@ -108,13 +110,14 @@ impl MachineTokens {
         })
     }
 
-    /// Creates the own tokens of these Machines again, or of all, or postpones their ends: each lives for `life` from
-    /// `now`, at least. It can be repeated.
+    /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry.
+    ///
+    /// Each token is valid for at least `life` from `now`. The command can be repeated.
     ///
     /// # Errors
     ///
-    /// Attestation is not enforced, unless that is `permitted`; a Machine does not exist; or a cluster cannot be
-    /// called. The tokens before that are created.
+    /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, or a call to a cluster
+    /// failed. The tokens before the failure are created.
     pub async fn recreate(
         &self,
         machines: &BTreeSet<String>,
@@ -144,7 +147,7 @@ impl MachineTokens {
                 machine: missing.clone(),
             });
         }
-        // Seconds are what the Secret has.
+        // The Secret contains whole seconds.
         let end = Timestamp::try_from(now + life).map_or(Timestamp::MAX, |end| {
             Timestamp::from_second(end.as_second()).unwrap_or(end)
         });

@@ -1,7 +1,6 @@
-//! Many clusters: for each [`KubeletAuthentication`] of a management cluster the requests of its Cluster are
-//! answered.
+//! Serves many clusters: for each [`KubeletAuthentication`] of a management cluster, the requests of its Cluster.
 //!
-//! An infrastructure provider embeds it with verifiers of its own:
+//! An infrastructure provider can embed it with its own verifiers:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -18,10 +17,10 @@
 //!
 //! # Guarantees
 //!
-//! - Each cluster has tasks, a queue and budgets of its own: one that is down, hostile or
-//!   misconfigured delays no other, and neither does a panic.
-//! - The reason for which a cluster is not served is in a condition, without secrets.
-//! - A replaced kubeconfig or CA takes effect at once, and no request is lost.
+//! - Each cluster has separate tasks, a separate queue and separate budgets. A cluster that is unavailable, hostile or
+//!   misconfigured does not delay others, and neither does a panic.
+//! - If a cluster is not served, a condition contains the reason, without secrets.
+//! - A replaced kubeconfig or CA takes effect immediately, and no request is lost.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -66,8 +65,8 @@ use ca_key_registry::CaKeys;
 use leader::{Candidate, TermEnd};
 use places::Places;
 
-/// The kinds of the management cluster that a replica knows before it is ready. It lists those that only a leader needs
-/// when it leads.
+/// The kinds in the management cluster that a replica must list before it is ready. Kinds that only a leader needs are
+/// listed when it becomes the leader.
 const LISTS: [&str; 4] = ["Cluster", "Machine", "MachinePool", "NodeIdentity"];
 
 /// The default of [`Settings::sync_period`].
@@ -76,42 +75,41 @@ pub const SYNC_PERIOD: Duration = Duration::from_mins(30);
 /// The default of [`Settings::max_clusters_per_namespace`].
 pub const MAX_CLUSTERS_PER_NAMESPACE: NonZeroUsize = NonZeroUsize::MIN.saturating_add(999);
 
-/// The part of a management cluster that the controller serves, and how.
+/// The part of a management cluster that the controller serves, and the options.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The objects that it serves.
+    /// The objects to serve.
     pub selection: Selection,
-    /// The name of this replica. One replica leads, with a Lease; its holder is this name, with a random suffix.
+    /// The name of this replica. One replica is the leader and holds a Lease. The holder identity is this name with a
+    /// random suffix.
     pub candidate: String,
-    /// The addresses that workload clusters' API servers may have.
+    /// The addresses that API servers of workload clusters are allowed to have.
     pub reach: EgressPolicy,
-    /// For how long a Machine has to be missing before its record is retired, its certificates are
-    /// revoked and its Node is deleted. `None`:
-    /// [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT).
+    /// The time for which a Machine must be missing before its record is retired, its certificates are revoked and its
+    /// Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT).
     pub missing_machine_timeout: Option<Duration>,
-    /// The time between two inspections of a workload cluster that is in order: its version, its Nodes, the list
-    /// of what is revoked, the admission policies, the bindings that approve requests, and, every other time,
-    /// our rights. A cluster with which something is wrong is inspected each minute, and one whose watches fail
-    /// or come back at once. `None`: [`SYNC_PERIOD`].
+    /// The interval between inspections of a workload cluster without problems. An inspection checks the version, the
+    /// Nodes, the list of revoked certificates, the admission policies, the bindings that approve requests and, every
+    /// other time, the controller's permissions. A cluster with a problem is inspected every minute, and a cluster
+    /// whose watches fail or recover is inspected immediately. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
-    /// The limit of served clusters in one namespace; the oldest are served. `None`:
+    /// The limit of served clusters in one namespace. The oldest ones are served. `None`:
     /// [`MAX_CLUSTERS_PER_NAMESPACE`].
     pub max_clusters_per_namespace: Option<NonZeroUsize>,
-    /// Its metrics and its health.
+    /// The metrics and the health of the controller.
     pub metrics: Metrics,
-    /// Signs for clusters whose CA has no key in its Secret. `None`: requests of such a cluster are approved, for
-    /// kube-controller-manager to sign.
+    /// The signer for clusters whose CA Secret has no key. `None`: such a cluster is not served.
     pub external_signer: Option<ExternalSigner>,
-    /// Follows the watch of Clusters.
+    /// An observer that follows the watch of Clusters.
     pub cluster_observer: Option<Arc<dyn ClusterObserver>>,
 }
 
-/// Finds the verifiers of the authorized attestors of a cluster. The text is the UID of the Cluster, which a move
-/// changes.
+/// Creates the verifiers of a cluster's authorized attestors. The text is the UID of the Cluster, which changes when
+/// the Cluster is moved.
 pub type VerifierFactory = dyn Fn(&KubeletAuthentication, &str) -> Verifiers + Send + Sync;
 
-/// A controller of all clusters of a management cluster, or of a part of them.
+/// A controller for all clusters of a management cluster, or for a part of them.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Controller({settings:?})")]
 pub struct Controller {
@@ -123,10 +121,10 @@ pub struct Controller {
     connect: Option<Connect>,
 }
 
-/// Gives access to the API server of a workload cluster, instead of its kubeconfig.
+/// Returns access to the API server of a workload cluster, instead of its kubeconfig.
 pub type Connect = Arc<dyn Fn(&ObjectKey) -> ClusterAccess + Send + Sync>;
 
-/// The parts that all clusters share.
+/// The state that all clusters share.
 struct Shared {
     controller: Controller,
     objects: Objects,
@@ -134,17 +132,17 @@ struct Shared {
     ca_keys: CaKeys,
     /// The rate of Events about conditions.
     condition_events: FairRate,
-    /// The rate of conditions of Machines.
+    /// The rate of condition writes to Machines.
     machine_conditions: Arc<FairRate>,
     /// The turns of requests.
     requests: FairTurns,
-    /// The log lines about refused requests.
+    /// The budget for log lines about refused requests.
     lines: Arc<LineBudget>,
     places: Places,
 }
 
 impl Controller {
-    /// A controller of this management cluster. It makes no call before [`run`](Self::run).
+    /// Creates a controller for this management cluster. It makes no calls before [`run`](Self::run).
     pub fn new(
         management: &ClusterAccess,
         settings: Settings,
@@ -168,14 +166,14 @@ impl Controller {
         self
     }
 
-    /// Answers requests while this replica leads, until `stop` is ready. Then it gives the Lease up.
+    /// Serves requests while this replica is the leader, until `stop` is ready. Then it releases the Lease.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        // A replica that does not lead watches too: it knows all objects when it becomes the leader.
+        // All replicas watch, so a new leader already has all objects.
         let (shared, mut watching) = self.watching();
         tokio::select! {
             () = self.lead(&shared, stop) => {}
-            // A watch ends only by a panic. Without it nothing would change, and this replica would go on holding
-            // the Lease: the process ends, and another replica leads.
+            // A watch ends only by a panic. Without it, this replica would miss all changes but keep the Lease. So the
+            // process ends, and another replica becomes the leader.
             Some(ended) = watching.join_next() => resume_panic(ended),
         }
     }
@@ -201,7 +199,7 @@ impl Controller {
         }
     }
 
-    /// The state that the clusters share, and the tasks of its watches.
+    /// Creates the shared state, and the tasks of its watches.
     fn watching(&self) -> (Arc<Shared>, JoinSet<()>) {
         let Settings {
             selection,
@@ -233,7 +231,7 @@ impl Controller {
         (shared, watching)
     }
 
-    /// The name of the Lease. Controllers of different namespaces or watch filters do not wait for each other.
+    /// The name of the Lease. Controllers with different namespaces or watch filters use different Leases.
     fn lease_name(&self) -> String {
         let Selection {
             namespace,
@@ -251,7 +249,7 @@ impl Controller {
     }
 }
 
-/// Serves the clusters on a separate task, so that the renewal of the Lease does not wait for it.
+/// Serves the clusters in a separate task, so that the renewal of the Lease does not wait for it.
 async fn work(shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
     let mut work = JoinSet::new();
     work.spawn(async move { cluster_registry::supervise_all(&shared, stop).await });

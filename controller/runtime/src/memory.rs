@@ -1,5 +1,5 @@
-//! Limits of the memory that clusters share, so that neither one cluster nor the clusters of one namespace can take it
-//! all.
+//! Limits for the memory that clusters share, so that neither one cluster nor the clusters of one namespace can use all
+//! of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 
 mod container;
 
-/// The part of the container's limit that all clusters have together, beyond their own shares, for data of their API
-/// servers: 64 MiB of one gibibyte.
+/// The part of the container's limit that all clusters share for data from their API servers, in addition to their own
+/// shares: 64 MiB of 1 GiB.
 const COMMON_PART: usize = 16;
 
-/// The part that their own shares have together: 256 MiB of one gibibyte, which two thousand connections reserve.
+/// The part for the own shares of all clusters together: 256 MiB of 1 GiB, which 2,000 connections reserve.
 const OWN_PART: usize = 4;
 
 static PROCESS: LazyLock<Common> = LazyLock::new(|| {
@@ -21,7 +21,7 @@ static PROCESS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(limit / OWN_PART, limit / COMMON_PART)
 });
 
-/// The same two parts for their `ConfigMaps`: 128 MiB each.
+/// The part for `ConfigMaps`, once for the own shares and once for the shared memory: 128 MiB each.
 const LISTS_PART: usize = 8;
 
 static LISTS: LazyLock<Common> = LazyLock::new(|| {
@@ -29,13 +29,13 @@ static LISTS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(bytes, bytes)
 });
 
-/// The memory that is reserved for the `ConfigMaps` of a cluster: some ten thousand hosts.
+/// The memory that is reserved for the `ConfigMaps` of a cluster: more than 10,000 hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
 
 /// The unit of counting, so that not every byte changes a counter.
 const STEP: usize = 16 * 1024;
 
-/// The bytes that are left.
+/// The number of free bytes.
 #[derive(Debug)]
 struct Pool(AtomicUsize);
 
@@ -66,14 +66,15 @@ struct Common {
     taken: Mutex<Taken>,
 }
 
-/// Bytes that all namespaces have together.
+/// The number of bytes for all namespaces together.
 #[derive(Debug, Clone, Copy)]
 struct Limit(usize);
 
 impl Limit {
-    /// Whether a namespace with `own` of `all` taken bytes can take `more`, with so many namespaces. Of several, each
-    /// has at most half. Three or more have equal parts of the last quarter, so that some together do not leave nothing to
-    /// another.
+    /// Whether a namespace that has `own` of `all` used bytes can take `more`, with this number of namespaces.
+    ///
+    /// A single namespace can take everything. With two or more, each can have at most half. With three or more, they
+    /// have equal parts of the last quarter, so that a few of them together always leave memory for another one.
     fn allows(self, (own, all): (usize, usize), more: usize, namespaces: usize) -> bool {
         let Self(bytes) = self;
         let (own, all) = (own.saturating_add(more), all.saturating_add(more));
@@ -100,16 +101,16 @@ struct Taken {
 }
 
 impl Taken {
-    /// The number of namespaces, without the operator's.
+    /// The number of namespaces without the operator's.
     fn tenants(&self) -> usize {
         self.namespaces.len() - usize::from(self.namespaces.contains_key(""))
     }
 }
 
-/// The memory that the clusters of one namespace take together.
+/// The memory that the clusters of one namespace use together.
 #[derive(Debug, Default)]
 struct OfNamespace {
-    /// The number of its shares.
+    /// The number of shares.
     shares: usize,
     /// The bytes of the clusters' own shares.
     own: usize,
@@ -129,8 +130,8 @@ impl Common {
         }
     }
 
-    /// Takes bytes of own shares and of the common memory for this namespace. Returns whether there were enough; if not,
-    /// nothing changes.
+    /// Takes bytes of own shares and of the shared memory for this namespace. Returns `false` without a change if there
+    /// are not enough.
     fn take(&self, namespace: &str, own: usize, common: usize) -> bool {
         let mut taken = self.taken.lock();
         let is_operator = namespace.is_empty();
@@ -173,11 +174,11 @@ impl Common {
     }
 }
 
-/// A share of the common memory, counted for its namespace until it is dropped.
+/// A share of the common memory. It counts for its namespace until it is dropped.
 #[derive(Debug)]
 struct Member {
     common: &'static Common,
-    /// The namespace; empty for the operator, whose share is limited by nothing else.
+    /// The namespace. Empty for the operator, whose share has no other limit.
     namespace: String,
 }
 
@@ -205,14 +206,14 @@ impl Drop for Member {
     }
 }
 
-/// The memory that one cluster may take: its own share, and a part of the common memory.
+/// The memory that one cluster can use: its own share, and a part of the shared memory.
 ///
 /// # Guarantees
 ///
-/// - Other clusters of its namespace never take its own share.
-/// - The own shares of all tenants have a limit together, as the common memory has.
-/// - While another namespace has a share, the clusters of one namespace take at most half of each. With three or more
-///   namespaces, each has an equal part of the last quarter. A namespace without others can take all of it.
+/// - Other clusters of its namespace never use its own share.
+/// - The own shares of all tenants have a common limit, and so does the shared memory.
+/// - While another namespace has a share, the clusters of one namespace use at most half of each. With three or more
+///   namespaces, each has an equal part of the last quarter. A single namespace can use everything.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     own: Arc<Pool>,
@@ -220,12 +221,12 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// A share for a cluster of this namespace, with so many bytes of its own. The operator's namespace is empty.
+    /// Creates a share for a cluster of this namespace, with `own` reserved bytes. The operator's namespace is empty.
     pub(crate) fn new(namespace: &str, own: usize) -> Self {
         Self::of(&PROCESS, namespace, own)
     }
 
-    /// A share for the `ConfigMaps` of a cluster of this namespace.
+    /// Creates a share for the `ConfigMaps` of a cluster of this namespace.
     pub(crate) fn of_lists(namespace: &str) -> Self {
         Self::of(&LISTS, namespace, OWN_LISTS)
     }
@@ -247,7 +248,7 @@ impl Share {
     }
 }
 
-/// Bytes that are taken until this is dropped.
+/// Bytes that are in use until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Holding {
     share: Share,
@@ -256,7 +257,7 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Grows or shrinks to at least so many bytes. Returns whether there were enough; if not, nothing changes.
+    /// Grows or shrinks to at least `bytes`. Returns `false` without a change if there are not enough.
     pub(crate) fn resize(&mut self, bytes: usize) -> bool {
         let Some(wanted) = bytes.checked_next_multiple_of(STEP) else {
             return false;

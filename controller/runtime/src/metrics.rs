@@ -1,12 +1,12 @@
-//! The metrics of a controller, and its health.
+//! The metrics and the health of a controller.
 //!
-//! A [`Metrics`] is handed to whatever counts. One that is off, as the default is, keeps nothing.
+//! Each component that counts gets a [`Metrics`]. The default is off, and stores nothing.
 //!
 //! # Guarantees
 //!
-//! - Labels have names of this program, and the names of Clusters with their namespaces. Nothing else of a tenant is in
-//!   one, except the subject of the certificate that expires first; and no secret.
-//! - The series of a cluster, a watch or a Lease end with it.
+//! - Label values are names of this program, and the names and namespaces of Clusters. The only other data from a
+//!   tenant is the subject of the certificate that expires first. Labels never contain secrets.
+//! - The series of a cluster, a watch or a Lease end when it ends.
 
 mod catalogue;
 mod clusters;
@@ -41,8 +41,8 @@ use watches::Watch;
 
 use crate::clock::now;
 
-/// The bounds of the duration of a decision, in seconds: most take milliseconds; one that asks AWS takes some seconds, and
-/// the deadline is two minutes.
+/// The bucket bounds for the duration of a decision, in seconds. Most decisions take milliseconds, a decision that
+/// calls AWS takes a few seconds, and the deadline is two minutes.
 const DURATIONS: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0,
 ];
@@ -50,7 +50,7 @@ const DURATIONS: [f64; 11] = [
 /// The labels of a counter, in the order of the catalogue.
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// The metrics of one process, and its health. Clones are the same.
+/// The metrics and the health of one process. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(Option<Arc<Inner>>);
 
@@ -86,14 +86,14 @@ pub enum Format {
 /// The outcome of a denied request.
 pub(crate) const DENIED: &str = "denied";
 
-/// The end of a write.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It was written.
+    /// The object was written.
     Ok,
-    /// Another one had changed the object, or made it.
+    /// Another client had changed or created the object.
     Conflict,
-    /// The API server gave no answer, or refused.
+    /// The API server did not respond, or refused.
     Failed,
 }
 
@@ -107,16 +107,16 @@ impl Written {
     }
 }
 
-/// The result of a call of a cloud.
+/// The result of a cloud API call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloudResult {
-    /// An answer.
+    /// The cloud responded.
     Ok,
-    /// The cloud limits the calls.
+    /// The cloud throttled the call.
     Throttled,
-    /// The cloud refuses the call, or what it was asked to confirm.
+    /// The cloud refused the call, or did not confirm the claim.
     Refused,
-    /// No answer in time.
+    /// The cloud did not respond in time.
     TimedOut,
     /// Any other error.
     Failed,
@@ -135,7 +135,7 @@ impl CloudResult {
 }
 
 impl Metrics {
-    /// The metrics of this version of a program, which starts now.
+    /// Creates the metrics for this version of a program, which starts now.
     pub fn new(version: &'static str) -> Self {
         Self(Some(Arc::new(Inner {
             version,
@@ -157,15 +157,15 @@ impl Metrics {
         })))
     }
 
-    /// The metrics as text; empty if they are off.
+    /// The metrics as text. Empty if the metrics are off.
     pub fn text(&self, format: Format) -> String {
         self.0
             .as_ref()
             .map_or_else(String::new, |inner| encode::text(inner, format))
     }
 
-    /// Begins to count the denials of these providers at 0. Prometheus sees no increase in a series that begins at 1, so
-    /// no alert would fire for the first one.
+    /// Initializes the denial counters of these providers to 0. Prometheus does not detect an increase in a series that
+    /// starts at 1, so the first denial would trigger no alert.
     pub(crate) fn serves(&self, verifiers: &Verifiers) {
         let Some(inner) = &self.0 else { return };
         for (provider, reason) in verifiers.denials() {
@@ -178,7 +178,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a decision on a request. `provider` is one of the served ones.
+    /// Counts a decision on a request. `provider` is one of the served providers.
     pub(crate) fn decided(
         &self,
         (outcome, reason): (&'static str, &'static str),
@@ -214,7 +214,7 @@ impl Metrics {
         inner.status_writes.get_or_create(&labels).inc();
     }
 
-    /// Counts a call of a cloud's API.
+    /// Counts a cloud API call.
     pub fn cloud_called(
         &self,
         (service, operation): (&'static str, &'static str),
@@ -246,7 +246,7 @@ impl Metrics {
         durations.observe(took.as_secs_f64());
     }
 
-    /// The metrics of a cluster, until the last clone is dropped.
+    /// The metrics of a cluster. They end when the last clone is dropped.
     pub(crate) fn cluster(&self, namespace: &str, name: &str) -> ClusterMetrics {
         let added = self.0.as_ref().map(|inner| {
             let cluster = Cluster::new(namespace, name);
@@ -255,7 +255,7 @@ impl Metrics {
         ClusterMetrics::new(self.clone(), added)
     }
 
-    /// The metrics of a watch of this kind, until the last clone is dropped.
+    /// The metrics of a watch of this kind. They end when the last clone is dropped.
     pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
         self.watch_in(kind, None)
     }
@@ -268,7 +268,7 @@ impl Metrics {
         }))
     }
 
-    /// The metrics of a Lease of this name, until they are dropped.
+    /// The metrics of the Lease with this name. They end when they are dropped.
     pub(crate) fn lease(&self, name: &str) -> LeaseMetrics {
         LeaseMetrics(self.0.as_ref().map(|inner| {
             let terms = inner
@@ -278,7 +278,7 @@ impl Metrics {
         }))
     }
 
-    /// The sign of life of a loop that gives one at least every `limit`, until it is dropped.
+    /// The heartbeat of a loop that beats at least once per `limit`. It ends when it is dropped.
     pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat(self.0.as_ref().map(|inner| {
             let beat = health::Beat::new(of, limit, Instant::now());
@@ -286,28 +286,29 @@ impl Metrics {
         }))
     }
 
-    /// This process is ready when these kinds were listed once.
+    /// Sets the kinds that must be listed once before this process is ready.
     pub(crate) fn require_lists(&self, kinds: &[&'static str]) {
         if let Some(inner) = &self.0 {
             inner.requirements.set(kinds);
         }
     }
 
-    /// Whether the loops of this process go on.
+    /// Whether the loops of this process are running.
     ///
     /// # Errors
     ///
-    /// One has given no sign of life for too long.
+    /// A loop has not sent a heartbeat for too long.
     pub fn live(&self) -> Result<(), NotWell> {
         let mut beats = self.0.iter().flat_map(|inner| inner.beats.all());
         beats.try_for_each(|beat| beat.check())
     }
 
-    /// Whether what is decided by was listed once. It stays so: an outage later is not a reason to send anybody elsewhere.
+    /// Whether the required kinds have been listed once. The process then stays ready, because an outage is not a
+    /// reason to redirect traffic.
     ///
     /// # Errors
     ///
-    /// Some was not.
+    /// A required kind has not been listed.
     pub fn ready(&self) -> Result<(), NotWell> {
         self.0.as_ref().map_or(Ok(()), |inner| {
             let listed = inner.watches.all();

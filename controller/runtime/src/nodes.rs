@@ -17,30 +17,30 @@ use serde::Deserialize;
 use crate::client::call;
 use crate::watch::Lenient;
 
-/// The limit of the addresses of a Node, of which an honest one has a few.
+/// The maximum number of addresses of a Node. An honest Node has a few.
 const MAX_ADDRESSES: usize = 1024;
 
-/// The limit of the length of an address, a UID or a provider ID.
+/// The maximum length of an address, a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
 
-/// A Node has a field that is too long. It is held while a request is checked.
+/// A field of a Node is too long. The Node is kept in memory while a request is checked.
 #[derive(Debug, thiserror::Error)]
 #[error("the Node's {0} is longer than {MAX_TEXT_LEN} bytes")]
 struct TooLong(&'static str);
 
-/// The namespace of the kubelets' Leases.
+/// The namespace of kubelet Leases.
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 
 /// The Nodes of one Kubernetes API server.
 ///
-/// Its user may get and delete Nodes, and get Leases in `kube-node-lease`.
+/// The client's user needs the permissions to get and delete Nodes, and to get Leases in `kube-node-lease`.
 #[derive(Debug, Clone)]
 pub struct KubeNodes {
     nodes: Api<Lenient<ReadNode, KubeNode>>,
     leases: Api<Lenient<ReadLease, Lease>>,
 }
 
-/// The fields of a Node that are read. The node itself writes its status, with the times, and its provider ID when it
+/// The fields of a Node to decode. The node itself writes its status with the times, and its provider ID when it
 /// creates the Node.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadNode {
@@ -67,7 +67,7 @@ struct ReadCondition {
     status: String,
 }
 
-/// The fields of a node's Lease that are read. The node itself writes it.
+/// The fields of a node's Lease to decode. The node itself writes the Lease.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadLease {
     spec: Option<ReadLeaseSpec>,
@@ -80,7 +80,7 @@ struct ReadLeaseSpec {
 }
 
 impl KubeNodes {
-    /// The Nodes of the API server that `client` speaks to.
+    /// Creates access to the Nodes of `client`'s API server.
     pub fn new(client: Client) -> Self {
         Self {
             nodes: Api::all(client.clone()),
@@ -95,7 +95,7 @@ impl Nodes for KubeNodes {
         let Some(node) = call(self.nodes.get_opt(name.as_str())).await? else {
             return Ok(None);
         };
-        // One of a ready Node too: kube-controller-manager, which would call it down, may be.
+        // Also read for a ready Node, because kube-controller-manager, which would mark it as not ready, can be down.
         let lease = call(self.leases.get_opt(name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
         let uid = node.meta().uid.clone().unwrap_or_default();
@@ -156,7 +156,7 @@ fn is_ready(node: &ReadNode) -> bool {
     conditions.any(|condition| condition.kind == "Ready" && condition.status == "True")
 }
 
-/// The time of the Lease's renewal. A time that cannot be read was written by a kubelet that is up.
+/// The renewal time of the Lease. A time that cannot be parsed counts as recent, because a running kubelet wrote it.
 fn renewed(lease: ReadLease) -> Option<SystemTime> {
     let time = lease.spec?.renew_time?;
     Some(time.parse().unwrap_or(Timestamp::MAX).into())

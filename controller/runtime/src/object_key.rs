@@ -1,20 +1,20 @@
-//! The place of a namespaced object.
+//! The key of a namespaced object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::ensure;
 
-/// A namespaced object's place.
+/// The namespace and the name of an object.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[display("{namespace}/{name}")]
 pub struct ObjectKey {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
 impl ObjectKey {
-    /// The object of this name in this namespace.
+    /// Creates the key of the object with this name in this namespace.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -22,7 +22,7 @@ impl ObjectKey {
         }
     }
 
-    /// The place of the object with this metadata.
+    /// The key of the object with this metadata.
     pub(crate) fn of(metadata: &ObjectMeta) -> Option<Self> {
         Some(Self {
             namespace: metadata.namespace.clone()?,
@@ -31,7 +31,7 @@ impl ObjectKey {
     }
 }
 
-/// Text is not the place of an object.
+/// The text is not the key of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an object is named as NAMESPACE/NAME")]
 #[non_exhaustive]

@@ -29,22 +29,22 @@ use crate::object_key::ObjectKey;
 use crate::queue::{self, Work, lean, memory};
 use crate::turns::{FairTurns, Line};
 
-/// Deadline of all checks of one request. Verifiers have shorter deadlines; this one protects the queue from a
-/// verifier without one.
+/// The deadline for all checks of one request. Verifiers have shorter deadlines. This deadline protects the queue from
+/// a verifier without one.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// The age at which an approved request fails if it is still undecided: nodes give up a request of this age and file
-/// another.
+/// The age at which an approved request fails if it is still undecided. Nodes abandon a request of this age and create
+/// another one.
 const MAX_UNDECIDED: Duration = Duration::from_mins(10);
 
-/// The age at which a request without a machine fails. No run of a plugin waits for a request of this age, so none
-/// takes the failure for its own.
+/// The age at which a request without a machine fails. No run of the plugin waits for a request of this age, so no run
+/// receives the failure.
 const MAX_WITHOUT_MACHINE: Duration = Duration::from_mins(20);
 
-/// The limit of decisions about a request that keeps changing, before other requests have their turn.
+/// The maximum number of decisions on a request that keeps changing, before other requests have their turn.
 const MAX_ROUNDS: usize = 4;
 
-/// Decides about the requests of one cluster, and answers them.
+/// Decides on the requests of one cluster, and answers them.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
     context: Context,
@@ -52,29 +52,29 @@ pub struct Pipeline {
     events: Events,
     clock: fn() -> SystemTime,
     metrics: ClusterMetrics,
-    /// The outcomes for the conditions of Machines, where there are Machines.
+    /// The outcomes for the conditions of Machines, if there are Machines.
     outcomes: Option<Arc<Outcomes>>,
-    /// The cluster's turns among those of all clusters.
+    /// The cluster's line in the turns of all clusters.
     turns: Line,
-    /// The log lines of all clusters about refused requests.
+    /// The shared budget for log lines about refused requests.
     lines: Arc<LineBudget>,
 }
 
 /// The next state of a request in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing more.
+    /// No further processing.
     Done,
-    /// Another try, later.
+    /// Another try later.
     Retry,
-    /// The same for a request that is another controller's until attestation is enforced.
+    /// Another try later. The request belongs to another controller until attestation is enforced.
     NotOursYet,
-    /// Another try once the request has changed: the API server rejects the answer.
+    /// Another try after the request has changed. The API server rejected the answer.
     GiveUp,
 }
 
 impl Pipeline {
-    /// A pipeline that decides with `context` and `clock`, and writes to `store`.
+    /// Creates a pipeline that decides with `context` and `clock`, and writes to `store`.
     pub fn new(
         context: Context,
         store: Arc<dyn RequestStore>,
@@ -93,7 +93,7 @@ impl Pipeline {
         }
     }
 
-    /// The same, with this cluster's turns, and its log lines, among those of other clusters.
+    /// Sets the cluster's line in the turns of all clusters, and the shared budget for log lines.
     #[must_use]
     pub(crate) fn in_turn(self, turns: Line, lines: Arc<LineBudget>) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes a log line about a refused request. A namespace without others has any number.
+    /// Takes a log line about a refused request. If there is no other namespace, the number of lines is not limited.
     fn line(&self) -> Option<u64> {
         if self.turns.is_alone() {
             return Some(0);
@@ -111,19 +111,19 @@ impl Pipeline {
         self.lines.take(self.turns.cluster(), Instant::now())
     }
 
-    /// The cluster's turns.
+    /// The cluster's line.
     pub(crate) fn turns(&self) -> Line {
         self.turns.clone()
     }
 
-    /// The same, which tells these metrics.
+    /// Reports to these metrics.
     #[must_use]
     pub(crate) fn measured_by(self, metrics: ClusterMetrics) -> Self {
         metrics.process().serves(&self.context.verifiers);
         Self { metrics, ..self }
     }
 
-    /// The same, which adds the outcomes of requests to these.
+    /// Adds the outcomes of requests to this collection.
     #[must_use]
     pub(crate) fn with_outcomes(self, outcomes: Arc<Outcomes>) -> Self {
         Self {
@@ -137,19 +137,19 @@ impl Pipeline {
         &self.metrics
     }
 
-    /// The signers whose requests it answers.
+    /// The signers whose requests this pipeline answers.
     pub fn signers(&self) -> Vec<String> {
         self.context.signers()
     }
 
-    /// The same, without those of attestors that are unavailable.
+    /// The signers, without the signers of unavailable attestors.
     pub(crate) fn available_signers(&self) -> Vec<String> {
         self.context.available_signers()
     }
 
-    /// Decides about the request and answers it.
+    /// Decides on the request and answers it.
     ///
-    /// Another object with the same name is ignored: it has its own turn.
+    /// Another object with the same name is ignored, because it has its own turn.
     pub(crate) async fn process(&self, mut work: Work) -> Next {
         for _ in 0..MAX_ROUNDS {
             let error = match self.round(&mut work).boxed().await {
@@ -179,7 +179,7 @@ impl Pipeline {
             let found = self.store.get(csr).await?.map(lean);
             match found.filter(|found| found.metadata.uid.as_ref() == Some(&work.uid)) {
                 None => return Ok(deleted(csr)),
-                // The queue reserves more memory for the next try, or delays it until there is some.
+                // The queue reserves more memory for the next try, or delays it until enough memory is free.
                 Some(found) if memory(&found) > work.max_len => {
                     tracing::debug!(csr, "larger than it was when it was watched");
                     return Ok(Next::Retry);
@@ -208,7 +208,8 @@ impl Pipeline {
         let whole = begun.elapsed();
         logs::decision(&subject, &decided, (whole, repeated), || self.line());
         if !repeated || !is_waiting(&decided.decision) {
-            // A tenant writes the names of attestors that are unavailable: they would be labels without an end.
+            // A tenant controls the names of unavailable attestors, and they would create an unlimited number of
+            // labels.
             let provider = subject.provider_of(&self.available_signers());
             let decision = (logs::outcome(&decided.decision), reason(&decided.decision));
             self.metrics.process().decided(decision, provider, whole);
@@ -219,7 +220,7 @@ impl Pipeline {
             self.tell_of_wait(&request, &decided, deferral).await;
         }
         let (next, told) = match &decided.decision {
-            // It becomes ours when attestation is enforced.
+            // This controller becomes responsible for it when attestation is enforced.
             Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::NotOursYet, true),
             Decision::Ignore(_) => (Next::Done, true),
             Decision::Retry(_) => (Next::Retry, repeated),
@@ -234,8 +235,8 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier: a person may have
-    /// to act. A request whose provider ID is still unknown has its Machine by its token.
+    /// Writes an Event on the Machine if its request is still waiting for Cluster API or for a verifier, because an
+    /// operator could have to act. If the provider ID of a request is unknown, its token identifies the Machine.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,
@@ -293,7 +294,7 @@ impl Pipeline {
         }
     }
 
-    /// Records a published client certificate in the ledger.
+    /// Records an issued client certificate in the ledger.
     fn note(&self, decision: &Decision) {
         let Decision::Issue(certificate) = decision else {
             return;
@@ -318,7 +319,7 @@ impl Pipeline {
     ) -> Result<Answered, CallError> {
         let answered = answer(&*self.store, request.clone(), &decided.decision).await?;
         match (answered, &decided.decision) {
-            // No request of ours stays approved and unissued.
+            // No request for this controller's signers must stay approved but not issued.
             (Answered::Rejected { request, error }, Decision::Issue(_)) => {
                 logs::rejected(&Subject::of(&request), &error);
                 decided.decision = Decision::Fail(Failure::CertificateRejected);
@@ -340,7 +341,8 @@ impl Pipeline {
     }
 }
 
-/// The decision, or a failure of a request that has waited for too long; `None`: the checks were not done in time.
+/// The decision, or a failure for a request that has waited for too long. `decided` is `None` if the checks did not
+/// complete in time.
 pub(crate) fn concluded(
     request: &CertificateSigningRequest,
     decided: Option<Decided>,
@@ -379,14 +381,14 @@ fn deleted(csr: &str) -> Next {
     Next::Done
 }
 
-/// Whether this try of a waiting request gets an Event. The waits between tries double, up to a minute: the fifth try
-/// is half a minute after the first; the next Events come after 2, 6, 14 and 30 minutes.
+/// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The first
+/// Event comes with the fifth retry, 31 seconds after the first try. The next ones come after 2, 6, 14 and 30 minutes.
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()
 }
 
-/// Whether the same decision may follow again.
+/// Whether the same decision can occur again for the request.
 fn is_waiting(decision: &Decision) -> bool {
     matches!(
         decision,
@@ -402,7 +404,7 @@ fn is_open(request: &CertificateSigningRequest) -> bool {
         && !has_condition(request, FAILED)
 }
 
-/// The age of the request; 0 if its creation time is missing or in the future.
+/// The age of the request. 0 if its creation time is missing or in the future.
 pub(crate) fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
     let created = request.creation_timestamp();
     let age = created.and_then(|created| now.duration_since(created.0.into()).ok());

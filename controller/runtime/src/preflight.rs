@@ -1,4 +1,4 @@
-//! The checks of a workload cluster before its first request: its version, and our rights.
+//! The checks of a workload cluster before its first request: its version, and the controller's permissions.
 
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -7,23 +7,23 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
 use kube::api::{Api, PostParams};
 
-/// The first version that passes on the UID in a certificate, which renewals need (`AllowParsingUserUIDFromCertAuth`,
-/// on by default since).
+/// The first version that forwards the UID in a certificate, which renewals need (`AllowParsingUserUIDFromCertAuth`, on
+/// by default since this version).
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
 const GROUP: &str = "certificates.k8s.io";
 
-/// An API server's version.
+/// The version of an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersion {
-    /// Its name of itself.
+    /// The name that the API server reports.
     pub name: String,
-    /// Major and minor version, if these are valid.
+    /// The major and minor version, if they are valid.
     pub number: Option<(u32, u32)>,
 }
 
 impl ServerVersion {
-    /// Whether the API server passes on the UID in a client certificate, so that a node can renew its own.
+    /// Whether the API server forwards the UID in a client certificate, so that a node can renew its certificate.
     pub fn hands_uids_on(&self) -> bool {
         self.number.is_some_and(|number| number >= FIRST_WITH_UIDS)
     }
@@ -31,7 +31,7 @@ impl ServerVersion {
 
 impl From<Info> for ServerVersion {
     fn from(info: Info) -> Self {
-        // A vendor may append a sign: `33+`.
+        // A vendor can append a plus sign: `33+`.
         let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
         let number = info.major.parse().ok().zip(minor.parse().ok());
         Self {
@@ -41,14 +41,14 @@ impl From<Info> for ServerVersion {
     }
 }
 
-/// A right that a role must have.
+/// A permission that a role must contain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Right(ResourceAttributes);
 
-/// Verb, group, resource and namespace of a right; no namespace means all.
+/// The verb, group, resource and namespace of a permission. No namespace means all namespaces.
 type Rule<'a> = [&'a str; 4];
 
-/// The rights that answers need, apart from those on signers.
+/// The permissions for answering requests, except permissions on signers.
 const RULES: [Rule<'static>; 8] = [
     ["get", GROUP, "certificatesigningrequests", ""],
     ["list", GROUP, "certificatesigningrequests", ""],
@@ -60,14 +60,14 @@ const RULES: [Rule<'static>; 8] = [
     ["get", "coordination.k8s.io", "leases", "kube-node-lease"],
 ];
 
-/// The group of our own resources.
+/// The group of this project's resources.
 const OURS: &str = "attestation.cluster.x-k8s.io";
 
 /// The group of Cluster API.
 const CLUSTER_API: &str = "cluster.x-k8s.io";
 
-/// The rights on the management cluster, apart from those on Leases and on what only some providers need: verbs,
-/// group and resources.
+/// The permissions in the management cluster, except permissions on Leases and permissions that only some providers
+/// need: verbs, group and resources.
 const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 8] = [
     (
         &["get", "list", "watch", "create", "patch"],
@@ -91,7 +91,7 @@ const MANAGEMENT_RULES: [(&[&str], &str, &[&str]); 8] = [
     (&["create"], "events.k8s.io", &["events"]),
 ];
 
-/// The right that Events on requests need.
+/// The permission for Events on requests.
 const EVENTS: Rule<'static> = ["create", "events.k8s.io", "events", "default"];
 
 impl Right {
@@ -121,7 +121,7 @@ impl Right {
 }
 
 impl std::fmt::Display for Right {
-    /// As an operator would write it down: `approve signers.certificates.k8s.io/<signer>`.
+    /// The form in which an operator would write it: `approve signers.certificates.k8s.io/<signer>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (verb, resource) = (self.0.verb.as_deref(), self.0.resource.as_deref());
         write!(
@@ -144,7 +144,7 @@ impl std::fmt::Display for Right {
     }
 }
 
-/// The rights that answers to these signers' requests need.
+/// The permissions for answering requests for these signers.
 pub fn required_rights(signers: &[String]) -> Vec<Right> {
     let on_signers = signers.iter().flat_map(|signer| {
         ["approve", "sign"].map(|verb| Right::new([verb, GROUP, "signers", ""], signer))
@@ -153,7 +153,7 @@ pub fn required_rights(signers: &[String]) -> Vec<Right> {
     others.into_iter().chain(on_signers).collect()
 }
 
-/// The rights that a controller of a management cluster needs there.
+/// The permissions that a controller needs in its management cluster.
 pub fn management_rights() -> Vec<Right> {
     let mut rights = Vec::new();
     for (verbs, group, resources) in MANAGEMENT_RULES {
@@ -167,25 +167,25 @@ pub fn management_rights() -> Vec<Right> {
     rights
 }
 
-/// The rights that answers do not need.
+/// The permissions that are not needed for answering requests.
 pub fn optional_rights() -> Vec<Right> {
     vec![Right::new(EVENTS, "")]
 }
 
-/// Reads the API server's version.
+/// Reads the version of the API server.
 ///
 /// # Errors
 ///
-/// The API server did not answer.
+/// The API server did not respond.
 pub async fn version(client: &Client) -> Result<ServerVersion, kube::Error> {
     Ok(client.apiserver_version().await?.into())
 }
 
-/// Finds those of `rights` that we do not have.
+/// Finds the permissions in `rights` that the current user does not have.
 ///
 /// # Errors
 ///
-/// The API server did not answer.
+/// The API server did not respond.
 pub async fn missing(client: &Client, rights: Vec<Right>) -> Result<Vec<Right>, kube::Error> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();

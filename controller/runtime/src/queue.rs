@@ -1,4 +1,4 @@
-//! The order of the requests of one cluster. No input or output.
+//! The order of the requests of one cluster, without input or output.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -26,45 +26,45 @@ use crate::memory::{Holding, Share};
 use crate::metrics::Pending;
 use crate::turns::TurnLimits;
 
-/// The limits of the requests in progress: those of all clusters together are four times those of one.
+/// The limits of concurrent requests. The limit for all clusters together is four times the limit for one cluster.
 pub(crate) const TURNS: TurnLimits = TurnLimits {
     all: 4 * MAX_RUNNING,
     of_cluster: MAX_RUNNING,
 };
 
-/// A turn that is this late is charged anew: after a stall no requester has more at once than its burst.
+/// A turn that is this late is charged again, so that no requester exceeds its burst after a stall.
 const LATE: Duration = Duration::from_secs(10);
 
-/// The pause before a request for which there is no memory has another turn.
+/// The pause before the next turn of a request for which there is not enough memory.
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 
-/// The limit of the name of an object or a requester (RFC 1123).
+/// The maximum length of the name of an object or a requester (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// The limit of a UID or a resource version. Kubernetes' own UIDs have 36 characters.
+/// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
-/// The memory of an entry beside its texts, each of which it has up to three times.
+/// The memory of an entry in addition to its texts, each of which is stored up to three times.
 const ENTRY_LEN: usize = 512;
 
-/// The memory that is reserved for the requests of one cluster: those of a thousand machines.
+/// The memory that is reserved for the requests of one cluster: requests of 1,000 machines.
 const SHARE: usize = 4 * 1024 * 1024;
 
 /// The known requests of one cluster, with their states.
 ///
-/// An entry is one object, identified by its UID: another object with the same name has its own entry. No two workers
-/// process one object. An answered request is not processed again: an answer is final.
+/// An entry is one object, identified by its UID. Another object with the same name has a separate entry. No two
+/// workers process the same object. Answers are final, so an answered request is not processed again.
 ///
 /// # Guarantees
 ///
-/// A flood of requests displaces no other requester's: if the queue is full, it leaves out the newest request of the
-/// requester with the most.
+/// A flood of requests does not displace requests from other requesters. If the queue is full, it drops the newest
+/// request of the requester with the most requests.
 #[derive(Debug)]
 pub(crate) struct Queue {
     entries: HashMap<String, Entry>,
-    /// The UIDs of those that wait, in order.
+    /// The UIDs of the waiting requests, in order.
     turns: BTreeMap<Turn, String>,
-    /// The turns that were charged to the budgets of their requesters, by requester.
+    /// The turns that are charged to the budgets of their requesters, by requester.
     charged: HashMap<String, BTreeSet<Turn>>,
     budgets: Budgets,
     room: Room,
@@ -74,9 +74,9 @@ pub(crate) struct Queue {
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
-    /// Whether the log has it that requests are left out. It ends with a list that leaves none out.
+    /// Whether the log contains a line about dropped requests. It is reset by a list that drops none.
     is_told: bool,
-    /// The arrival at which answered requests are forgotten next.
+    /// The arrival number at which answered requests are forgotten next.
     purged_at: Arrival,
     /// Whether a list is in progress.
     is_listing: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue, which is held in the memory of the clusters of this namespace.
+    /// Creates an empty queue. Its memory counts against the clusters of this namespace.
     pub(crate) fn new(namespace: &str) -> Self {
         let share = Share::new(namespace, SHARE);
         Self {
@@ -106,7 +106,7 @@ impl Queue {
     }
 }
 
-/// A place in the order of those that wait: not before this time, and of two at one time the first to arrive.
+/// A position in the order of waiting requests: the earliest time, and then the order of arrival.
 type Turn = (Instant, Arrival);
 
 #[derive(Debug)]
@@ -114,19 +114,19 @@ struct Entry {
     name: String,
     requester: String,
     arrival: Arrival,
-    /// The time of its creation (Unix, in seconds); where there is none, the latest.
+    /// The creation time (in seconds since 1970). A missing time counts as the latest.
     created: i64,
     version: Option<String>,
-    /// Its size in memory.
+    /// The size in memory.
     bytes: usize,
-    /// Whether the current list has it so far.
+    /// Whether the object is in the current list so far.
     listed: bool,
     attempts: u32,
     state: State,
 }
 
 impl Entry {
-    /// Its memory, with that of the collections that refer to it.
+    /// The memory of the entry, including the collections that refer to it.
     fn len(&self, uid: &str) -> usize {
         let version = self.version.as_ref().map_or(0, String::len);
         ENTRY_LEN + self.name.len() + 3 * self.requester.len() + 3 * uid.len() + version
@@ -135,23 +135,23 @@ impl Entry {
 
 #[derive(Debug)]
 enum State {
-    /// In `turns`.
+    /// The request has an entry in `turns`.
     Waiting {
         due: Instant,
-        /// Whether the turn is in `charged` too.
+        /// Whether the turn is also in `charged`.
         is_charged: bool,
-        /// The object, if there was room for the `bytes` of its entry.
+        /// The object, if there was memory for its `bytes`.
         object: Option<Box<CertificateSigningRequest>>,
     },
-    /// A worker processes it.
+    /// A worker processes the request.
     Running(ChangedWhileRunning),
-    /// It was answered, or is not ours.
+    /// The request was answered, or does not belong to this controller.
     Settled,
-    /// The API server rejects the answer to this version.
+    /// The API server rejected the answer to this version.
     GivenUp,
 }
 
-/// The change of an object during its processing.
+/// The change of an object while it is processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChangedWhileRunning {
     Nothing,
@@ -163,13 +163,13 @@ enum ChangedWhileRunning {
 /// A request to process.
 #[derive(Debug)]
 pub(crate) struct Work {
-    /// Its name.
+    /// The name of the request.
     pub(crate) name: String,
-    /// The object's UID.
+    /// The UID of the object.
     pub(crate) uid: String,
-    /// The request as the watch showed it, lean; `None` if it must be read.
+    /// The request from the watch, without unused fields. `None` if it must be read.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
-    /// The limit of the memory of a request that is read: a larger one waits for another turn, with room for it.
+    /// The memory limit for a request that is read. A larger request waits for another turn with enough memory.
     pub(crate) max_len: usize,
     /// The number of earlier attempts.
     pub(crate) attempts: u32,
@@ -181,12 +181,12 @@ fn created(metadata: &ObjectMeta) -> i64 {
 }
 
 impl Queue {
-    /// The requests without an answer.
+    /// The unanswered requests.
     pub(crate) fn pending(&self) -> Pending {
         self.pending.clone()
     }
 
-    /// Begins a list.
+    /// Starts a list.
     pub(crate) fn listing(&mut self) {
         self.left_out = None;
         self.is_listing = true;
@@ -195,7 +195,7 @@ impl Queue {
         }
     }
 
-    /// Ends a list: requests that it did not have no longer exist.
+    /// Ends a list. Requests that were not in the list no longer exist.
     pub(crate) fn listed(&mut self) {
         self.is_listing = false;
         self.is_told = self.left_out.is_some();
@@ -213,7 +213,7 @@ impl Queue {
 
     /// Adds or updates a request.
     ///
-    /// An object without a name or a UID is ignored: the API server sets both.
+    /// An object without a name or a UID is ignored, because the API server sets both.
     pub(crate) fn seen(&mut self, csr: CertificateSigningRequest) {
         let csr = lean(csr);
         let bytes = memory(&csr);
@@ -227,7 +227,7 @@ impl Queue {
         };
         let version = given(&metadata.resource_version, MAX_ID_LEN);
         let Some(entry) = self.entries.get_mut(&uid) else {
-            // Longer names are refused by the checks, so they may share a budget.
+            // The checks refuse longer names, so they can share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             let requester: String = requester.chars().take(MAX_NAME_LEN).collect();
             let entry = Entry {
@@ -258,7 +258,7 @@ impl Queue {
         self.entry_bytes = (self.entry_bytes + entry.len(&uid)).saturating_sub(before);
         let due = match &mut entry.state {
             State::Running(meanwhile) => {
-                // Its `bytes` stay reserved until it was processed.
+                // The old `bytes` stay reserved until processing ends.
                 *meanwhile = ChangedWhileRunning::Changed(bytes);
                 return;
             }
@@ -279,7 +279,7 @@ impl Queue {
         self.wait(&uid, due, Some(csr));
     }
 
-    /// Removes the object of this UID.
+    /// Removes the object with this UID.
     pub(crate) fn gone(&mut self, uid: &str) {
         if let Some(entry) = self.entries.get_mut(uid)
             && let State::Running(meanwhile) = &mut entry.state
@@ -293,7 +293,7 @@ impl Queue {
         self.forget(uid);
     }
 
-    /// Whether a request could be processed at `now`, with a turn among those of all clusters.
+    /// Whether a request can be processed at `now`, if there is a turn for it.
     pub(crate) fn is_ready(&self, now: Instant) -> bool {
         let first = self.turns.first_key_value();
         !self.room.is_busy() && first.is_some_and(|((due, _), _)| *due <= now)
@@ -301,8 +301,8 @@ impl Queue {
 
     /// The next request to process at `now`.
     ///
-    /// A request over its requester's budget gets a later turn, and delays no other requester's. At the limit of
-    /// concurrent work, all requests wait.
+    /// A request that exceeds its requester's budget gets a later turn, and does not delay other requesters. At the
+    /// limit of concurrent work, all requests wait.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Work> {
         while !self.room.is_busy() {
             let first = self.turns.first_entry();
@@ -341,7 +341,7 @@ impl Queue {
         None
     }
 
-    /// Gives the charged turn of a deleted request to the last in its requester's line, and the budget that one's.
+    /// Gives the charged turn of a deleted request to its requester's last request, whose own turn is refunded.
     fn give_turn_back(&mut self, uid: &str, due: Instant) {
         let Some(requester) = self.entries.get(uid).map(|entry| entry.requester.clone()) else {
             return;
@@ -367,7 +367,7 @@ impl Queue {
         }
     }
 
-    /// The time of the next turn; `None` if it depends on other events.
+    /// The time of the next turn. `None` if it depends on other events.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         if self.room.is_busy() {
             return None;
@@ -376,7 +376,7 @@ impl Queue {
         turn.into_iter().chain(self.relistable()).min()
     }
 
-    /// Ends the processing of a request that was answered, or is not ours.
+    /// Ends the processing of a request that was answered, or does not belong to this controller.
     pub(crate) fn settled(&mut self, uid: &str) {
         if let Some((entry, _)) = self.worked_on(uid) {
             entry.state = State::Settled;
@@ -387,12 +387,12 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a request whose answer is rejected, until the request changes.
+    /// Ends the processing of a request whose answer was rejected, until the request changes.
     pub(crate) fn given_up(&mut self, uid: &str) {
         self.unanswered(uid, |_| None);
     }
 
-    /// Ends the processing of a request that must be tried again.
+    /// Ends the processing of a request that must be retried.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
         self.unanswered(uid, |attempts| Some(now + wait_after(attempts)));
         if let Some(entry) = self.entries.get(uid) {
@@ -400,8 +400,8 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a request that is another controller's until attestation is enforced: it is tried again,
-    /// and is not pending.
+    /// Ends the processing of a request that belongs to another controller until attestation is enforced. It is
+    /// retried, and does not count as pending.
     pub(crate) fn not_ours_yet(&mut self, uid: &str, now: Instant) {
         self.retry(uid, now);
         if let Some(entry) = self.entries.get(uid) {
@@ -409,15 +409,15 @@ impl Queue {
         }
     }
 
-    /// Ends the processing of a request without an answer. If it has changed, it is next; otherwise it waits `until`
-    /// the time for its number of attempts.
+    /// Ends the processing of a request without an answer. If the request has changed, it is next. Otherwise, it waits
+    /// `until` the time for its number of attempts.
     fn unanswered(&mut self, uid: &str, until: impl FnOnce(u32) -> Option<Instant>) {
         let Some((entry, meanwhile)) = self.worked_on(uid) else {
             return;
         };
         let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        // The decision was about the former version: the change may be what it waited for.
+        // The decision was on the previous version, and the change can be the one that it waited for.
         if let ChangedWhileRunning::Changed(_) = meanwhile {
             return self.wait(uid, Instant::now(), None);
         }
@@ -427,7 +427,7 @@ impl Queue {
         }
     }
 
-    /// The entry that was processed; an entry whose object was deleted is removed.
+    /// The entry that was processed. If its object was deleted, the entry is removed.
     fn worked_on(&mut self, uid: &str) -> Option<(&mut Entry, ChangedWhileRunning)> {
         let entry = self.entries.get(uid)?;
         let State::Running(meanwhile) = entry.state else {
@@ -445,7 +445,7 @@ impl Queue {
         Some((entry, meanwhile))
     }
 
-    /// Gives the request a turn, not before `due`.
+    /// Adds a turn for the request, not before `due`.
     fn wait(&mut self, uid: &str, due: Instant, csr: Option<CertificateSigningRequest>) {
         if let Some(entry) = self.entries.get_mut(uid) {
             self.requesters.add(&entry.requester, entry.arrival, uid);
@@ -458,7 +458,7 @@ impl Queue {
         }
     }
 
-    /// Removes the turn of an entry. Returns the time of a charged turn, and the object, if it was kept.
+    /// Removes the turn of an entry. Returns the time of a charged turn, and the object if it was kept.
     fn end_wait(
         &mut self,
         uid: &str,

@@ -1,12 +1,12 @@
-//! One `KubeletAuthentication` in a file: the settings of a cluster without a management cluster.
+//! A single `KubeletAuthentication` in a file: the settings of a cluster without a management cluster.
 //!
 //! # Guarantees
 //!
-//! - A file has the same meaning as in an API server: the schema of the custom resource fills in the defaults and
-//!   checks the values, its CEL rules included. There is no second list of checks.
-//! - An unknown field is an error. In a cluster, the API server drops it with a warning. In a file, a misspelt policy
-//!   would be no policy.
-//! - A field that needs a management cluster is an error ([`read`]).
+//! - A file has the same meaning as in an API server: the schema of the custom resource provides the defaults and
+//!   checks the values, including its CEL rules. There is no second list of checks.
+//! - An unknown field is an error. In a cluster, the API server drops it with a warning. In a file, a misspelled policy
+//!   would have no effect.
+//! - A field that requires a management cluster is an error ([`read`]).
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -30,17 +30,17 @@ pub mod testing;
 /// The kind of the object.
 const KIND: &str = "KubeletAuthentication";
 
-/// The limit of an object in etcd. A wrong file is not read whole.
+/// The size limit of an object in etcd. It prevents reading a wrong file completely.
 const MAX_FILE_LEN: u64 = 1536 * 1024;
 
-/// A value that the file must not have.
+/// An invalid value in the file.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 #[display("{field}: {message}")]
 #[non_exhaustive]
 pub struct Fault {
     /// The path of the field, such as `spec.tpm.endorsementKeys.allowList[0].ekSha256`.
     pub field: String,
-    /// The fault, and what to write instead.
+    /// The fault, and the value to use instead.
     pub message: String,
 }
 
@@ -53,11 +53,11 @@ impl Fault {
     }
 }
 
-/// Text is not a valid `KubeletAuthentication`.
+/// The text is not a valid `KubeletAuthentication`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSettings {
-    /// It is neither YAML nor JSON.
+    /// The text is neither YAML nor JSON.
     #[error("it is not YAML with one KubeletAuthentication")]
     Syntax(#[source] Box<serde_saphyr::Error>),
     /// Some values are invalid.
@@ -69,7 +69,7 @@ pub enum InvalidSettings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -77,7 +77,7 @@ pub enum SettingsFileError {
         /// The reason.
         source: io::Error,
     },
-    /// Its content is invalid.
+    /// The content of the file is invalid.
     #[error("{} is invalid", path.display())]
     Invalid {
         /// The file.
@@ -91,7 +91,7 @@ pub enum SettingsFileError {
 ///
 /// # Errors
 ///
-/// The file cannot be read, an API server would refuse the object, or a field needs a management cluster.
+/// The file cannot be read, an API server would refuse the object, or a field requires a management cluster.
 pub fn read(path: &Path) -> Result<KubeletAuthentication, SettingsFileError> {
     let text = text(path).map_err(|source| SettingsFileError::Read {
         path: path.to_owned(),
@@ -111,7 +111,7 @@ fn text(path: &Path) -> Result<String, io::Error> {
     let mut text = String::new();
     let mut file = File::open(path)?.take(MAX_FILE_LEN);
     file.read_to_string(&mut text)?;
-    // A longer file has one more byte.
+    // A file that is too long has at least one more byte.
     file.set_limit(1);
     if file.read(&mut [0])? > 0 {
         let what = format!("longer than {MAX_FILE_LEN} bytes");
@@ -120,12 +120,11 @@ fn text(path: &Path) -> Result<String, io::Error> {
     Ok(text)
 }
 
-/// Parses the text (YAML or JSON) as an API server would with strict field validation: with its defaults and its
-/// checks.
+/// Parses the text (YAML or JSON) as an API server does with strict field validation: with its defaults and its checks.
 ///
 /// # Errors
 ///
-/// The API server would refuse it.
+/// An API server would refuse the object.
 pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     let options = serde_saphyr::options! { with_snippet: false };
     let mut object: Value = serde_saphyr::from_str_with_options(text, options)
@@ -133,14 +132,14 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     let schema = schema::of_authentication();
     let mut faults = identity(&object);
     ensure!(faults.is_empty(), InvalidSettings::Faults(faults));
-    // The API server drops it from a new object, too.
+    // The API server also drops it from a new object.
     if let Value::Object(fields) = &mut object {
         fields.remove("status");
     }
     schema::drop_nulls(&schema, &mut object);
     schema::fill_defaults(&schema, &mut object);
     schema::check(&schema, &object, &mut faults);
-    // As in the API server: a rule can rely on the types of its fields.
+    // As in the API server, a rule can rely on the types of its fields.
     if faults.is_empty() {
         rules::check(&schema, &object, &mut faults);
     }
@@ -154,14 +153,14 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
 #[error("{0}. Until it is corrected, no request of the Cluster is answered")]
 pub(crate) struct Contradiction(Fault);
 
-/// Checks the rules about several settings, for a stored object: an earlier schema can have accepted it.
+/// Checks the rules on combinations of settings for a stored object, which an earlier schema could have accepted.
 ///
 /// # Errors
 ///
-/// The API server would refuse a change of it.
+/// The API server would refuse a change of the object.
 pub(crate) fn check_stored(spec: &KubeletAuthenticationSpec) -> Result<(), Contradiction> {
     static SCHEMA: LazyLock<Value> = LazyLock::new(schema::of_authentication);
-    // Each change of a Cluster is checked, so the rules are compiled once.
+    // Each change of a Cluster is checked, so the rules are compiled only once.
     static RULES: LazyLock<Vec<Compiled<'static>>> = LazyLock::new(|| {
         let schema = SCHEMA.pointer("/properties/spec").unwrap_or(&Value::Null);
         rules::of(schema).map(Rule::compiled).collect()
@@ -171,7 +170,7 @@ pub(crate) fn check_stored(spec: &KubeletAuthenticationSpec) -> Result<(), Contr
     fault.map_or(Ok(()), |fault| Err(Contradiction(fault)))
 }
 
-/// The faults in what every object has.
+/// The faults in the fields that every object has.
 fn identity(object: &Value) -> Vec<Fault> {
     let version = format!("{GROUP}/v1alpha1");
     let mut faults = Vec::new();
@@ -183,7 +182,7 @@ fn identity(object: &Value) -> Vec<Fault> {
     faults
 }
 
-/// The fields that have no meaning without a management cluster.
+/// The fields that have no effect without a management cluster.
 fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     let mut faults = Vec::new();
     let spec = &authentication.spec;
@@ -210,17 +209,17 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     faults
 }
 
-/// Settings to start from, as YAML: a valid `KubeletAuthentication` for this cluster and attestor.
+/// Example settings as YAML: a valid `KubeletAuthentication` for this cluster and attestor.
 ///
 /// # Errors
 ///
-/// It would not be valid, such as for an invalid name of a cluster.
+/// The result would be invalid, for example because of an invalid cluster name.
 pub fn example(cluster_name: &str, attestor: &str) -> Result<String, InvalidSettings> {
     let mut authentication = KubeletAuthentication::new(
         cluster_name,
         KubeletAuthenticationSpec::new(cluster_name, &[attestor]),
     );
-    // Labels for clusterctl have no meaning in a file.
+    // Labels for clusterctl have no effect in a file.
     authentication.metadata.labels = None;
     let spec = &mut authentication.spec;
     match attestor {

@@ -1,12 +1,13 @@
-//! Locks that tenants share, and maps whose dead entries are removed a few at a time.
+//! Locks that tenants share, and maps that remove dead entries incrementally.
 //!
 //! # Guarantees
 //!
-//! - Code under a [`Shared`] lock has no guard that it could keep: it is a closure, which cannot wait.
+//! - Code under a [`Shared`] lock is a closure, which cannot keep a guard or wait.
 //! - An insertion into a [`Swept`] map visits a constant number of entries.
 //!
-//! Work under such a lock must not grow with the number of objects, or the tenant that creates them stops all others.
-//! With the feature `testing`, each lock measures the processor time for which it is held, and counts the visited entries.
+//! Work under such a lock must not grow with the number of objects. Otherwise, a tenant that creates many objects would
+//! block all others. With the feature `testing`, each lock measures the processor time for which it is held, and counts
+//! the visited entries.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,13 +16,13 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use parking_lot::RwLock;
 
-/// The number of entries that are visited under a lock at a time.
+/// The maximum number of entries to visit while a lock is held once.
 pub const PAGE: usize = 64;
 
-/// The number of entries that each insertion into a [`Swept`] map looks at.
+/// The number of entries that each insertion into a [`Swept`] map checks.
 const SWEPT: usize = 4;
 
-/// A value that tenants share, under a lock.
+/// A value that tenants share, with a lock.
 pub struct Shared<T> {
     #[cfg(feature = "testing")]
     name: &'static str,
@@ -29,7 +30,7 @@ pub struct Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// The value, under a lock of this name.
+    /// Creates a value with a lock. The name identifies the lock.
     pub const fn new(name: &'static str, value: T) -> Self {
         #[cfg(not(feature = "testing"))]
         let _ = name;
@@ -40,7 +41,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// The result of `look`. Others can look at the same time.
+    /// Returns the result of `look`. Other readers can run at the same time.
     pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         let value = self.value.read();
         #[cfg(feature = "testing")]
@@ -48,7 +49,7 @@ impl<T> Shared<T> {
         look(&value)
     }
 
-    /// The result of `change`.
+    /// Returns the result of `change`, which has exclusive access.
     pub fn write<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut value = self.value.write();
         #[cfg(feature = "testing")]
@@ -58,7 +59,7 @@ impl<T> Shared<T> {
 }
 
 impl<T> Shared<T> {
-    /// Keeps only these entries of a map, a page at a time.
+    /// Removes all entries from a map for which `keeps` returns `false`, page by page.
     pub fn retain<K: Ord + Clone, V>(
         &self,
         map: impl Fn(&mut T) -> &mut BTreeMap<K, V>,
@@ -79,7 +80,7 @@ impl<T> Shared<T> {
                 let dead = dead.iter().filter_map(|key| map.remove(key));
                 (next, dead.collect::<Vec<V>>())
             });
-            // Without the lock: they may be large.
+            // Dropped without the lock, because the values can be large.
             drop(dead);
             if next.is_none() {
                 return;
@@ -95,14 +96,14 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-/// The same entries, each of which counts as visited under the locks that are held.
+/// Returns the same entries. Each counts as visited under the locks that are held.
 pub fn visited<I: Iterator>(entries: I) -> impl Iterator<Item = I::Item> {
     #[cfg(feature = "testing")]
     let entries = entries.inspect(|_| testing::visit());
     entries
 }
 
-/// The entries of the map after the one with this key, up to [`PAGE`].
+/// The entries of the map after this key, up to [`PAGE`].
 pub fn page<'a, K: Ord, V>(
     map: &'a BTreeMap<K, V>,
     after: Option<&K>,
@@ -111,11 +112,11 @@ pub fn page<'a, K: Ord, V>(
     visited(map.range((begin, Unbounded)).take(PAGE))
 }
 
-/// A map whose dead entries are removed a few at a time, so that no insertion visits all.
+/// A map that removes dead entries incrementally, so that no insertion visits all of them.
 #[derive(Debug)]
 pub struct Swept<K, V> {
     entries: BTreeMap<K, V>,
-    /// The last entry that was looked at.
+    /// The last entry that was checked.
     hand: Option<K>,
 }
 
@@ -129,7 +130,7 @@ impl<K, V> Default for Swept<K, V> {
 }
 
 impl<K: Ord + Clone, V> Swept<K, V> {
-    /// The value of this key, dead or not.
+    /// The value for this key, whether it is dead or not.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -137,7 +138,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.get(key)
     }
 
-    /// The same, to change it.
+    /// The mutable value for this key, whether it is dead or not.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -145,7 +146,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.get_mut(key)
     }
 
-    /// Removes the value of this key.
+    /// Removes the value for this key.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -153,7 +154,8 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.remove(key)
     }
 
-    /// The value of this key, or a new one, after a few other entries were removed if they are dead.
+    /// The value for this key, or a new one. Before an insertion, a few other entries are checked, and removed if they
+    /// are dead.
     pub fn get_or_insert_with(
         &mut self,
         key: K,
@@ -166,16 +168,18 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.entry(key).or_insert_with(new)
     }
 
-    /// Sets the value of this key, after a few other entries were removed if they are dead. Returns the former value and
-    /// the dead ones: large values are dropped without the lock.
+    /// Sets the value for this key.
+    ///
+    /// Before that, a few other entries are checked, and removed if they are dead. Returns the previous value and the
+    /// dead ones, so that the caller can drop large values without the lock.
     pub fn insert(&mut self, key: K, value: V, is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let mut dead = self.sweep(SWEPT, is_dead);
         dead.extend(self.entries.insert(key, value));
         dead
     }
 
-    /// Looks at the next entries, up to `limit`, and removes and returns the dead ones. After the last entry, the next
-    /// call begins with the first.
+    /// Checks the next entries, up to `limit`, and removes and returns the dead ones. After the last entry, the next
+    /// call starts again at the first.
     pub fn sweep(&mut self, limit: usize, mut is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let begin = self.hand.as_ref().map_or(Unbounded, Excluded);
         let next = self.entries.range_mut((begin, Unbounded)).take(limit);
@@ -192,17 +196,17 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         dead.collect()
     }
 
-    /// All entries, in order.
+    /// All entries, sorted.
     pub fn entries(&self) -> &BTreeMap<K, V> {
         &self.entries
     }
 
-    /// The same, to change them.
+    /// All entries, sorted and mutable.
     pub fn entries_mut(&mut self) -> &mut BTreeMap<K, V> {
         &mut self.entries
     }
 
-    /// The number of entries, dead ones included.
+    /// The number of entries, including dead ones.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -230,13 +234,13 @@ pub mod testing {
         static MOST: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// The longest time for which each lock was held in this process, by its name. It is the processor time of the thread
-    /// that held it.
+    /// The longest time for which each lock was held in this process, by lock name. It is the processor time of the
+    /// thread that held the lock.
     pub fn longest_held() -> BTreeMap<&'static str, Duration> {
         LONGEST.lock().clone()
     }
 
-    /// The most entries that this thread visits under each lock at a time, by the lock's name, while `run` runs.
+    /// The maximum number of entries that this thread visits while it holds each lock once, by lock name, during `run`.
     pub fn most_visited(run: impl FnOnce()) -> BTreeMap<&'static str, usize> {
         MOST.take();
         run();

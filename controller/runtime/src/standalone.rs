@@ -1,6 +1,7 @@
-//! The controller for one cluster without a management cluster: everything is in files, and the records are in memory.
+//! The controller for one cluster without a management cluster. Its configuration is in files, and its records are in
+//! memory.
 //!
-//! An infrastructure provider embeds it with verifiers of its own:
+//! An infrastructure provider can embed it with its own verifiers:
 //!
 //! ```no_run
 //! # use std::error::Error;
@@ -63,10 +64,10 @@ mod testing;
 pub use assembly::UnusableSettings;
 pub(crate) use assembly::{ClusterInFiles, certificates, uid};
 
-/// Some hundred certificates, or any key. A wrong file is not read whole.
+/// The maximum size of a PEM file: hundreds of certificates, or any key. It prevents reading a wrong file completely.
 const MAX_PEM_LEN: u64 = 256 * 1024;
 
-/// The wait before another call of an API server that did not answer.
+/// The wait before another call to an API server that did not respond.
 const EXAMINE_RETRY: Duration = Duration::from_secs(5);
 
 /// The settings of an operator.
@@ -74,22 +75,22 @@ const EXAMINE_RETRY: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// The workload cluster.
     pub workload_kubeconfig: PathBuf,
-    /// Certificate of the CA that its API server accepts client certificates of.
+    /// The certificate of the CA for client certificates of the API server.
     pub ca_cert: PathBuf,
-    /// The CA's private key.
+    /// The private key of the CA.
     pub ca_key: CaKey,
     /// The machines.
     pub inventory: ClusterInventory,
-    /// The rest, as in a management cluster ([`settings_file`](crate::settings_file)).
+    /// The other settings, as in a management cluster ([`settings_file`](crate::settings_file)).
     pub authentication: KubeletAuthentication,
 }
 
-/// The holder of the CA's private key.
+/// The location of the CA's private key.
 #[derive(Debug, Clone)]
 pub enum CaKey {
     /// A file.
     File(PathBuf),
-    /// Another program.
+    /// An external signer.
     External(ExternalSigner),
 }
 
@@ -97,16 +98,16 @@ pub enum CaKey {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StandaloneError {
-    /// The workload cluster.
+    /// The workload cluster cannot be accessed.
     #[error(transparent)]
     Cluster(#[from] ClusterAccessError),
-    /// A setting cannot be used.
+    /// A setting is invalid.
     #[error(transparent)]
     Settings(#[from] UnusableSettings),
-    /// No authorized attestor can be used.
+    /// None of the authorized attestors is available.
     #[error(transparent)]
     Verifier(#[from] VerifierUnavailable),
-    /// A file of the CA could not be read.
+    /// A file of the CA cannot be read.
     #[error("cannot read the CA's {what} {}", path.display())]
     ReadCa {
         /// `certificate` or `key`.
@@ -116,10 +117,10 @@ pub enum StandaloneError {
         /// The reason.
         source: io::Error,
     },
-    /// The certificate's key is of no use.
+    /// The CA certificate cannot be used with the external signer.
     #[error("the CA in {} cannot sign by the external signer", cert.display())]
     ExternalCa {
-        /// The certificate's file.
+        /// The file of the certificate.
         cert: PathBuf,
         /// The reason.
         source: InvalidCa,
@@ -127,9 +128,9 @@ pub enum StandaloneError {
     /// The CA cannot sign.
     #[error("the CA in {} and {} cannot be used", cert.display(), key.display())]
     Ca {
-        /// The certificate's file.
+        /// The file of the certificate.
         cert: PathBuf,
-        /// The key's file.
+        /// The file of the key.
         key: PathBuf,
         /// The reason.
         source: InvalidCa,
@@ -148,8 +149,10 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// Reads and checks all files, without a call of the cluster. `verifiers` are as for a
-    /// [`management::Controller`](crate::management::Controller); the text is a digest of the CA certificates.
+    /// Reads and checks all files, without calls to the cluster.
+    ///
+    /// For `verifiers`, see [`management::Controller`](crate::management::Controller). Its text argument is a digest of
+    /// the CA certificates.
     ///
     /// # Errors
     ///
@@ -191,13 +194,13 @@ impl Standalone {
         })
     }
 
-    /// The same, which tells these metrics.
+    /// Reports to these metrics.
     #[must_use]
     pub fn measured_by(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// Answers requests until `stop` is ready.
+    /// Serves requests until `stop` is ready.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         self.tell_of_settings();
         self.metrics.require_lists(&["CertificateSigningRequest"]);
@@ -260,7 +263,7 @@ impl Standalone {
 }
 
 impl CaKey {
-    /// The signer with this key. `certificate` has been read from the file `cert`.
+    /// The signer with this key. `certificate` is the content of the file `cert`.
     fn signer(&self, certificate: &[u8], cert: &Path) -> Result<Arc<Signer>, StandaloneError> {
         let signer = match self {
             Self::File(path) => {
@@ -284,7 +287,7 @@ impl CaKey {
     }
 }
 
-/// Calls the API server until it answers, and logs the findings.
+/// Calls the API server until it responds, and logs the findings.
 async fn examine(client: &kube::Client, signers: &[String]) {
     loop {
         let Err(error) = examine_once(client, signers).await else {
@@ -302,7 +305,7 @@ async fn examine(client: &kube::Client, signers: &[String]) {
     }
 }
 
-/// Reads the addresses of Services, in addition to those of the inventory.
+/// Reads the addresses of Services, in addition to the addresses in the inventory.
 async fn read_service_ranges(client: &kube::Client, services: &ServiceRanges) {
     loop {
         let error = match service_ranges::read(client).await {
@@ -361,7 +364,7 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
     let mut file = File::open(path).map_err(failed)?.take(MAX_PEM_LEN);
     let mut bytes = Zeroizing::new(Vec::new());
     file.read_to_end(&mut bytes).map_err(failed)?;
-    // A longer file has one more byte.
+    // A file that is too long has at least one more byte.
     file.set_limit(1);
     if file.read(&mut [0]).map_err(failed)? > 0 {
         let too_long = format!("longer than {MAX_PEM_LEN} bytes");

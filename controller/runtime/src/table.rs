@@ -1,8 +1,10 @@
-//! Objects by name that are also found by values that they have, at a cost that does not grow with their number.
+//! A table of objects by name, with an index by their values. The cost of a lookup does not grow with the number of
+//! objects.
 //!
-//! kube's `reflector::Store` is not used for them. It finds an object by its name, or looks at all of them: a
-//! request would cost more, the more Machines its cluster has. It replaces each kind by itself: an answer would be of
-//! no one moment. And it forgets an object that cannot be read any more, where what was known of it must go on.
+//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or by a scan of all
+//! objects, so a request would cost more in a cluster with more Machines. It replaces each kind separately, so an
+//! answer would not be a consistent snapshot. And it drops an object that can no longer be decoded, although its last
+//! known state must stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -11,19 +13,19 @@ use std::sync::Arc;
 
 use crate::shared::visited;
 
-/// An object that is also found by its values.
+/// An object with index values.
 pub(crate) trait Indexed {
-    /// The values by which the object of this name is found, beside its name.
+    /// The index values of the object with this name, in addition to the name.
     fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash>;
 }
 
-/// Objects by name and by values.
+/// Objects by name and by index values.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// Boxes: a node of the map has room for 11 objects, and holds six of those that come in order.
+    /// Boxed, because a node of the map has space for 11 objects, and holds only six if objects arrive in order.
     objects: BTreeMap<Arc<str>, Box<T>>,
-    /// The digest of each value, with the object. A digest is enough, and has 8 bytes: whoever looks a value up
-    /// compares the values.
+    /// The digest of each value, with the object's name. A digest takes only 8 bytes, and is enough because callers
+    /// compare the values.
     values: BTreeSet<(u64, Arc<str>)>,
     digest: RandomState,
 }
@@ -39,25 +41,25 @@ impl<T> Default for Table<T> {
 }
 
 impl<T: Indexed> Table<T> {
-    /// The object of this name.
+    /// The object with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&T> {
         self.objects.get(name).map(AsRef::as_ref)
     }
 
-    /// The object of this name, with its own copy of the name.
+    /// The object with this name, and the table's copy of the name.
     pub(crate) fn get_with_name(&self, name: &str) -> Option<(&str, &T)> {
         let (name, object) = self.objects.get_key_value(name)?;
         Some((name, object))
     }
 
-    /// The objects with names after this one, in order; all, if there is none.
+    /// The objects after this name, sorted by name. Without a name, all objects.
     pub(crate) fn after(&self, name: Option<&str>) -> impl Iterator<Item = (&str, &T)> {
         let begin = name.map_or(Unbounded, Excluded);
         let next = self.objects.range::<str, _>((begin, Unbounded));
         visited(next).map(|(name, object)| (&**name, &**object))
     }
 
-    /// The objects with their names, in order.
+    /// The objects with their names, sorted by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
         visited(self.objects.iter()).map(|(name, object)| (&**name, &**object))
     }
@@ -66,9 +68,9 @@ impl<T: Indexed> Table<T> {
         self.objects.is_empty()
     }
 
-    /// Puts an object in the place of the one that was there under its name, and returns that.
+    /// Inserts an object, and returns the previous object with this name.
     pub(crate) fn put(&mut self, name: &str, object: T) -> Option<Box<T>> {
-        // The former object may have had values that this one does not have.
+        // The previous object can have values that the new one does not have.
         let before = self.remove(name);
         let name: Arc<str> = name.into();
         for value in object.values(&name) {
@@ -79,7 +81,7 @@ impl<T: Indexed> Table<T> {
         before
     }
 
-    /// Removes the object of this name, and returns it.
+    /// Removes the object with this name, and returns it.
     pub(crate) fn remove(&mut self, name: &str) -> Option<Box<T>> {
         let (name, object) = self.objects.remove_entry(name)?;
         for value in object.values(&name) {
@@ -89,10 +91,10 @@ impl<T: Indexed> Table<T> {
         Some(object)
     }
 
-    /// All objects that have this value, and perhaps others, by name.
+    /// All objects with this value, by name. The result can include others.
     pub(crate) fn with(&self, value: impl Hash) -> impl Iterator<Item = (&str, &T)> {
         let digest = self.digest.hash_one(value);
-        // The empty name is the first of all.
+        // The empty name sorts first.
         let found = self.values.range((digest, Arc::from(""))..);
         let found = found.take_while(move |(one, _)| *one == digest);
         visited(found).filter_map(|(_, name)| Some((&**name, self.get(name)?)))

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-/// The depth at which `serde_json` gives up is 128.
+/// The nesting depth. The limit of `serde_json` is 128.
 const DEPTH: usize = 200;
 
-/// A value that is nested 200 levels, as an array and as an object, an oversized one, and some of each type.
+/// Values that are nested 200 levels deep, as an array and as an object, an oversized value, and values of each type.
 pub fn hostile_values() -> Vec<Value> {
     let nested = |wrap: fn(Value) -> Value| (0..DEPTH).fold(Value::Null, |inner, _| wrap(inner));
     vec![
@@ -20,7 +20,7 @@ pub fn hostile_values() -> Vec<Value> {
     ]
 }
 
-/// The object with each of these values in the place of each value that it has, and the place as a JSON pointer.
+/// The objects in which each value is replaced by each of `values`, with the location as a JSON pointer.
 pub fn with_each_value(object: &Value, values: &[Value]) -> Vec<(String, Value)> {
     let mut places = vec![String::new()];
     places_in(object, "", &mut places);

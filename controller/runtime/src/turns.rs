@@ -1,13 +1,14 @@
-//! Turns that the Clusters of all namespaces share: calls, lookups, requests. Every limit of concurrent work in this
-//! controller is one of these: a plain semaphore serves its callers in the order of arrival, so that one tenant's
-//! Clusters delay all others.
+//! Turns that the Clusters of all namespaces share: calls, lookups, requests.
+//!
+//! Every limit of concurrent work in this controller uses these turns. A plain semaphore serves its callers in the
+//! order of arrival, so the Clusters of one tenant could delay all others.
 //!
 //! # Guarantees
 //!
-//! - The next turn goes to the namespace with the fewest turns in progress. Of several such namespaces, it goes to the
-//!   one whose last turn is longest ago. Within the namespace, the next Cluster is chosen in the same way. A Cluster's
-//!   own turns come in the order of arrival.
-//! - While another namespace has a line, a namespace has at most half of the turns. A namespace without others can have
+//! - The next turn goes to the namespace with the fewest running turns. Among equal namespaces, it goes to the
+//!   namespace whose last turn is the oldest. Within the namespace, the next Cluster is selected in the same way. The
+//!   turns of one Cluster are in the order of arrival.
+//! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all of them.
 //! - A caller that stops waiting takes no turn, and a turn ends when it is dropped.
 //! - The time under the lock grows with the logarithm of the number of lines.
@@ -23,12 +24,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::object_key::ObjectKey;
 
-/// The limits of turns in progress.
+/// The limits of running turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnLimits {
-    /// The turns of all Clusters.
+    /// The limit for all Clusters together.
     pub all: usize,
-    /// The turns of one Cluster.
+    /// The limit for one Cluster.
     pub of_cluster: usize,
 }
 
@@ -42,14 +43,14 @@ struct Inner {
     state: Mutex<State>,
 }
 
-/// The place of one Cluster among the others. Lines with the same key are one line.
+/// The line of one Cluster. Lines with the same key are one line.
 #[derive(Debug)]
 pub struct Line {
     turns: FairTurns,
     cluster: ObjectKey,
 }
 
-/// A turn, until it is dropped.
+/// A turn, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Turn {
     line: Line,
@@ -57,7 +58,7 @@ pub struct Turn {
 }
 
 impl FairTurns {
-    /// Turns with these limits.
+    /// Creates turns with these limits.
     pub fn new(limits: TurnLimits) -> Self {
         Self(Arc::new(Inner {
             limits,
@@ -70,7 +71,7 @@ impl FairTurns {
         self.0.state.lock().namespaces.is_empty()
     }
 
-    /// The line of a Cluster. Namespace and name are empty without a management cluster.
+    /// The line of a Cluster. Without a management cluster, namespace and name are empty.
     pub fn line(&self, cluster: &ObjectKey) -> Line {
         self.0.state.lock().join(cluster);
         Line {
@@ -99,7 +100,7 @@ impl Line {
         turn
     }
 
-    /// Takes a turn that can begin now.
+    /// Takes a turn if it can start immediately.
     pub fn try_turn(&self) -> Option<Turn> {
         let (turn, mut granted) = self.wait();
         granted.try_recv().is_ok().then_some(turn)
@@ -135,7 +136,7 @@ impl Drop for Turn {
     }
 }
 
-/// A rate that the Clusters of all namespaces share. Tokens are taken in turn.
+/// A rate that the Clusters of all namespaces share. They take tokens in turn.
 #[derive(Debug)]
 pub struct FairRate {
     turns: FairTurns,
@@ -145,7 +146,7 @@ pub struct FairRate {
 }
 
 impl FairRate {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub fn new(rate: Rate) -> Self {
         let limits = TurnLimits {
             all: 1,
@@ -163,7 +164,7 @@ impl FairRate {
         let Ok(()) = self.take_if(cluster, |_| Ok::<_, Infallible>(())).await;
     }
 
-    /// Waits for a token, in turn. `check` runs before each look at the bucket.
+    /// Waits for a token, in turn. `check` runs before each check of the bucket.
     ///
     /// # Errors
     ///
@@ -191,7 +192,7 @@ impl FairRate {
     }
 }
 
-/// Turns in progress, and the number of the last one, by which the longest wait is found.
+/// The number of running turns, and the number of the last turn, which determines the longest wait.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     running: usize,
@@ -209,7 +210,7 @@ impl Progress {
     }
 }
 
-/// The order of the next turns: the first has the next one.
+/// The order of the next turns. The first entry is next.
 type Ready = BTreeSet<(usize, u64, String)>;
 
 fn rank(progress: Progress, name: &str) -> (usize, u64, String) {
@@ -219,34 +220,34 @@ fn rank(progress: Progress, name: &str) -> (usize, u64, String) {
 #[derive(Debug, Default)]
 struct State {
     running: usize,
-    /// The number of the last turn: an even one.
+    /// The number of the last turn, which is even.
     last: u64,
     last_ticket: u64,
     namespaces: BTreeMap<String, Namespace>,
-    /// The namespaces in which a Cluster is ready.
+    /// The namespaces with a Cluster that is ready.
     ready: Ready,
 }
 
 #[derive(Debug, Default)]
 struct Namespace {
     progress: Progress,
-    // Boxes: the first entry of a map takes room for eleven.
+    // Boxed, because the first entry of a map allocates space for 11 entries.
     clusters: BTreeMap<String, Box<Cluster>>,
-    /// The Clusters with a caller that waits, and below their own limit.
+    /// The Clusters with a waiting caller that are below their limit.
     ready: Ready,
 }
 
 #[derive(Debug, Default)]
 struct Cluster {
-    /// The lines with its key.
+    /// The number of lines with this key.
     lines: usize,
     progress: Progress,
     waiting: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
 impl State {
-    /// A new line comes before the one that had the last turn, and after all others: a line that is made again and again
-    /// is not preferred.
+    /// Adds a line. Its position is before the line with the last turn and after all others, so a line that is created
+    /// repeatedly is not preferred.
     fn join(&mut self, key: &ObjectKey) {
         let progress = Progress {
             running: 0,
@@ -278,7 +279,7 @@ impl State {
         if cluster.lines > 0 {
             return;
         }
-        // Each turn has a line, so that neither waits nor runs here.
+        // Each turn has a line, so this Cluster has no waiting or running turns.
         namespace.clusters.remove(&key.name);
         if namespace.clusters.is_empty() {
             self.namespaces.remove(&key.namespace);
@@ -312,7 +313,7 @@ impl State {
         }
     }
 
-    /// Begins the turns that can begin.
+    /// Starts the turns that can start.
     fn grant(&mut self, limits: TurnLimits) {
         while self.running < limits.all {
             let is_alone = self.namespaces.len() < 2;
@@ -340,13 +341,13 @@ impl State {
             });
             self.running += 1;
             if let Some((_, sender)) = next.flatten() {
-                // One that is not there to receive it ends the turn.
+                // If the receiver no longer exists, its turn has ended.
                 let _ = sender.send(());
             }
         }
     }
 
-    /// Changes a Cluster, and its place in the order.
+    /// Changes a Cluster, and updates its position in the order.
     fn change<T>(
         &mut self,
         key: &ObjectKey,

@@ -1,8 +1,8 @@
-//! Watches that hold little at once, come back by themselves, and read what others wrote.
+//! Watches that use little memory, restart after failures, and tolerate invalid objects.
 //!
-//! This is the only module that lists and watches with kube, and that has objects whose kind is known at run time alone.
-//! kube reads a page or an event whole, so that one object which it cannot read hides all others; here each object is a
-//! [`Lenient`]. `controller/clippy.toml` keeps other modules from kube's own functions.
+//! Only this module lists and watches with kube, and handles objects whose kind is known only at run time. kube decodes
+//! a page or an event as a whole, so one object that cannot be decoded hides all others. Here, each object is a
+//! [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other modules.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -35,24 +35,24 @@ pub use listening::listening;
 pub(crate) use listening::measured;
 pub use log::WatchLog;
 
-/// An object of a kind that is known at run time alone, of which `K` is read.
+/// An object whose kind is known only at run time, decoded as `K`.
 #[expect(clippy::disallowed_types, reason = "this is the door")]
 pub type Custom<K> = Lenient<K, kube::core::DynamicObject>;
 
-/// The first wait before a watch that failed is begun again.
+/// The first wait before a failed watch restarts.
 const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
 
-/// The longest such wait.
+/// The longest wait before a failed watch restarts.
 const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
 
-/// A watch that did not fail for so long has held.
+/// The time without a failure after which the wait is reset.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// A watch that lists fewer objects at once if a page was too long to be read, at last one: an API server stores requests
-/// that are far larger than honest ones. `relist` begins it again.
+/// A watch that uses smaller list pages if a page was too long to be read, down to one object, because an API server
+/// can store requests that are far larger than honest ones. `relist` restarts the watch.
 ///
-/// A watch that could not be started lists again, too. The API server was away, and its etcd can have been restored from
-/// a backup: it accepts the last resource version all the same, and sends nothing until it has passed it.
+/// A watch that could not be started also lists again. After an outage, etcd could have been restored from a backup.
+/// The API server then still accepts the last resource version, and sends no events until it has passed that version.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) fn in_smaller_pages<K, R>(
     api: Api<Lenient<K, R>>,
@@ -114,12 +114,12 @@ impl<K> Watching<K> {
     }
 }
 
-/// Whether a page of a list was too long to be read. The watch goes on by itself with a list in smaller pages.
+/// Whether a page of a list was too long to be read. The watch then continues with a list in smaller pages.
 pub fn is_too_large(error: &watcher::Error) -> bool {
     cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
 }
 
-/// A random part of `whole`. Without random bytes it is nothing: watches then end, and begin, together.
+/// A random part of `whole`. Without random bytes, it is 0, and watches end and start together.
 fn random_part(whole: Duration) -> Duration {
     let mut random = [0];
     let _ = aws_lc_rs::rand::fill(&mut random);
@@ -131,15 +131,17 @@ pub fn is_gone(error: &watcher::Error) -> bool {
     cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
 }
 
-/// The configuration of a watch of five minutes and a random time more, so that many watches do not end
-/// together. Pings and TCP keepalive find a connection that has died long before.
+/// The configuration of a watch with a timeout of five minutes plus a random time, so that many watches do not end
+/// together.
+///
+/// Pings and TCP keepalive detect a dead connection much earlier.
 pub fn watch_config() -> watcher::Config {
     let half = LONGEST_WATCH / 2;
     let timeout = half + random_part(half);
     watcher::Config::default().timeout(timeout.as_secs().try_into().unwrap_or(u32::MAX))
 }
 
-/// A watch of objects of the management cluster.
+/// A watch of objects in the management cluster.
 pub fn on_management<K, R>(
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
@@ -151,8 +153,9 @@ where
     in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, Arc::default())
 }
 
-/// Waits that double up to a limit, and begin anew once a watch has held. Up to a half of each is random, so that watches
-/// which failed together do not come back together.
+/// Waits that double up to a limit, and start again after a watch has worked for some time.
+///
+/// Up to half of each wait is random, so that watches that failed together do not restart together.
 #[derive(Debug, Default)]
 pub struct ExponentialBackoff {
     failures: u32,
@@ -160,7 +163,7 @@ pub struct ExponentialBackoff {
 }
 
 impl ExponentialBackoff {
-    /// The wait after a failure now.
+    /// The wait after a failure at the current time.
     pub fn next_wait(&mut self) -> Duration {
         let now = Instant::now();
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {

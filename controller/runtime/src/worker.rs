@@ -2,9 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! - An API server that is down delays, and changes nothing: the watches come back by themselves.
-//! - A request that panics or is slow does not stop the others; none is worked on twice at once.
-//! - On a stop, what is being answered is answered first.
+//! - An unavailable API server only causes delays: the watches restart on their own.
+//! - A request that panics or is slow does not stop the others. No request is processed twice at the same time.
+//! - When the worker stops, it first completes the answers in progress.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -32,20 +32,19 @@ use crate::queue::Queue;
 use crate::turns::{Line, Turn};
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, measured, watch_config};
 
-/// Deadline of the answers in progress on a stop: less than the 30 s that Kubernetes gives a Pod.
+/// The deadline for answers in progress when the worker stops. It is less than the 30 s that Kubernetes gives a Pod.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The time between two signs of life.
+/// The interval between heartbeats.
 const BEAT: Duration = Duration::from_secs(5);
 
-/// The longest time without one.
+/// The maximum time without a heartbeat.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The wait if no request waits; events end it.
+/// The wait if no request is waiting. Events end it.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Answers the requests of the API server of `client` until `stop` is ready. Sets `watches` when a watch fails or
-/// recovers.
+/// Serves the requests of `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
 pub async fn run(
     client: Client,
     pipeline: Pipeline,
@@ -94,17 +93,17 @@ struct Worker {
     signers: BTreeSet<String>,
     pipeline: Pipeline,
     queue: Queue,
-    /// The cluster's turns among those of all clusters. A request has its turn from its start to its answer.
+    /// The cluster's line in the turns of all clusters. A request holds its turn from its start to its answer.
     line: Line,
-    /// The wait for a turn, while a request is ready and has none.
+    /// The wait for a turn, while a request is ready but has no turn.
     waiting: Option<BoxFuture<'static, Turn>>,
-    /// The requests in progress, each with its UID; `None` for one whose task panicked.
+    /// The requests in progress, each with its UID. `None` for a request whose task panicked.
     tasks: JoinSet<(String, Option<Next>)>,
     skipped: Skipped,
 }
 
 impl Worker {
-    /// Starts the requests that are ready, as far as they have turns.
+    /// Starts the requests that are ready, while there are turns for them.
     fn start_ready(&mut self) {
         while self.waiting.is_none() && self.queue.is_ready(Instant::now()) {
             if let Some(turn) = self.line.try_turn() {
@@ -119,7 +118,7 @@ impl Worker {
         }
     }
 
-    /// The time at which a request is ready, or a list is due; while a turn is waited for, neither matters.
+    /// The time at which a request is ready, or a list is due. It does not matter during the wait for a turn.
     fn due(&self) -> Instant {
         let turn = self.queue.next_turn().filter(|_| self.waiting.is_none());
         turn.unwrap_or_else(|| Instant::now() + IDLE)
@@ -133,11 +132,11 @@ impl Worker {
                 (self.pipeline.clone(), work.name.clone(), work.uid.clone());
             self.tasks.spawn(async move {
                 let _turn = turn;
-                // A panic leaves no shared state half changed: each lock is held for one step.
+                // A panic does not leave shared state inconsistent, because each lock is held for one step.
                 let processed = pipeline.process(work).boxed();
                 let next = AssertUnwindSafe(processed).catch_unwind().await;
                 if next.is_err() {
-                    // The payload of a panic can be anything, a secret too.
+                    // The payload of a panic can contain anything, including secrets.
                     tracing::error!(
                         csr = name,
                         "the checks panicked; the request is tried again later"
@@ -155,10 +154,10 @@ impl Worker {
                 Ok(csr) if self.signers.contains(&csr.spec.signer_name) => {
                     self.queue.seen(csr);
                 }
-                // Another controller's.
+                // The request belongs to another controller.
                 Ok(_) => {}
                 Err(ref error) => {
-                    // Requests have no namespace; a hostile API server names a new one for each.
+                    // Requests have no namespace. A hostile API server could send a new one for each.
                     let metadata = ObjectMeta {
                         namespace: None,
                         ..seen.metadata
@@ -200,7 +199,7 @@ impl Worker {
     }
 }
 
-/// The turn that is waited for.
+/// Waits for the turn.
 async fn granted(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
     match waiting {
         Some(waiting) => waiting.await,
@@ -211,7 +210,8 @@ async fn granted(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
 /// A request from the watch.
 type ReadRequest = Lenient<CertificateSigningRequest>;
 
-/// Watches all requests, forever: one watch costs less than one for each signer, and others' requests are few.
+/// Watches all requests. Never ends. One watch costs less than one for each signer, and there are few requests for
+/// other signers.
 fn watch(
     client: Client,
     signers: &[String],

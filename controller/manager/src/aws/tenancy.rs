@@ -1,4 +1,4 @@
-//! The AWS identities of Clusters: their options, and what watches them.
+//! The AWS identities of Clusters: their options, and the watches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, interval_at};
 
 use crate::error::BoxError;
 
-/// The time between two rounds that forget Clusters which are gone.
+/// The interval at which deleted Clusters are forgotten.
 const FORGET: Duration = Duration::from_mins(5);
 
 #[derive(Debug, clap::Args)]
@@ -65,14 +65,14 @@ enum AckOption {
 #[derive(Debug, Clone)]
 pub(crate) struct Tenants {
     pub(super) credentials: Arc<TenantCredentials>,
-    /// The objects that name them, which follow the watch of Clusters.
+    /// The objects that define the identities. The store follows the watch of Clusters.
     pub(crate) observer: Arc<IdentityStore>,
-    /// Somebody needs them: nothing else is watched before.
+    /// Signals that a Cluster needs an identity. The watches start only then.
     wanted: Arc<Notify>,
 }
 
 impl TenancyArguments {
-    /// The identities of the Clusters in `management`; and the work that keeps them current, which never ends.
+    /// The identities of the Clusters in `management`. The returned future keeps them current, and never ends.
     pub(super) fn open(
         self,
         management: &ClusterAccess,
@@ -117,7 +117,7 @@ impl TenancyArguments {
         Ok((tenants, work))
     }
 
-    /// The places of the objects, with Clusters of this namespace or of all.
+    /// Where to find the objects, for Clusters of this namespace or of all namespaces.
     pub(crate) fn places(&self, namespace: Option<&str>) -> Places {
         Places {
             namespace: namespace.map(ToOwned::to_owned),
@@ -126,7 +126,7 @@ impl TenancyArguments {
         }
     }
 
-    /// The settings of the resolution.
+    /// The settings for resolving identities.
     pub(crate) fn settings(&self) -> TenancySettings {
         let ack = match self.ack {
             AckOption::Off => Ack::Off,
@@ -141,7 +141,7 @@ impl TenancyArguments {
 }
 
 impl Tenants {
-    /// The tenant that a Cluster with these settings is; `account` was written down before.
+    /// The tenant for a Cluster with these settings. `account` is the recorded AWS account.
     pub(crate) fn tenant(
         &self,
         cluster: ObjectKey,

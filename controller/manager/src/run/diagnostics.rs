@@ -22,11 +22,11 @@ pub(super) struct DiagnosticsArguments {
 }
 
 impl DiagnosticsArguments {
-    /// The metrics, which are off where nobody can ask for them; and the servers, until they are dropped.
+    /// Opens the metrics, which are off if no address is configured, and the servers, which run until they are dropped.
     ///
     /// # Errors
     ///
-    /// An address cannot be listened on.
+    /// The controller cannot listen on an address.
     pub(super) async fn open(self) -> Result<(Metrics, JoinSet<()>), BoxError> {
         let mut servers = JoinSet::new();
         if self.metrics_bind_address.is_none() && self.health_addr.is_none() {
@@ -49,7 +49,7 @@ impl DiagnosticsArguments {
     }
 }
 
-/// An address to listen on; without a host, all of this machine.
+/// An address to listen on. Without a host, all addresses of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BindAddress {
     One(SocketAddr),
@@ -62,7 +62,7 @@ impl BindAddress {
             Self::One(address) => TcpListener::bind(address).await,
             Self::All(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                 Ok(listener) => Ok(listener),
-                // A machine without IPv6.
+                // The machine has no IPv6.
                 Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
             },
         }

@@ -1,4 +1,4 @@
-//! One workload cluster, without a management cluster.
+//! Runs the controller for one workload cluster, without a management cluster.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) struct StandaloneArguments {
     ca_key: Option<PathBuf>,
 }
 
-/// The options that have a meaning only with a management cluster.
+/// The options that apply only with a management cluster.
 fn of_management() -> Vec<Id> {
     let command = ManagementArguments::augment_args(Command::new("run"));
     let command = TenancyArguments::augment_args(command);
@@ -67,7 +67,7 @@ pub(super) async fn run(
     metrics: Metrics,
     stop: impl Future<Output = ()>,
 ) -> Result<(), BoxError> {
-    // The command line has every option that another one requires.
+    // clap enforces that all required options are present.
     let file = arguments.settings.unwrap_or_default();
     let authentication = settings_file::read(&file).map_err(explain("--settings"))?;
     let providers = providers.alone();

@@ -1,4 +1,4 @@
-//! The `ConfigMaps` with endorsement keys, of all clusters.
+//! The `ConfigMaps` with endorsement keys, for all clusters.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +12,8 @@ type Names = (String, Vec<String>);
 
 /// Reads `ConfigMaps` of one management cluster.
 ///
-/// Verifiers of the same `ConfigMaps` share their contents: each reconciliation of a cluster creates a verifier.
+/// Verifiers of the same `ConfigMaps` share their contents, because each reconciliation of a cluster creates a
+/// verifier.
 #[derive(derive_more::Debug, Clone)]
 #[debug("ConfigMapReader")]
 pub(crate) struct ConfigMapReader {
@@ -28,7 +29,7 @@ impl ConfigMapReader {
         }
     }
 
-    /// The lists in the `ConfigMaps` of these names.
+    /// The lists in the `ConfigMaps` with these names.
     pub(crate) fn lists(&self, namespace: &str, names: &[String]) -> Arc<dyn KeyLists> {
         let key = (namespace.to_owned(), names.to_owned());
         let new = Arc::new(ConfigMaps::new(&self.management, namespace, names));

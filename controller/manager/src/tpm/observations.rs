@@ -1,11 +1,11 @@
-//! The observations of TPMs, of all clusters.
+//! The observations of TPMs, for all clusters.
 
 use std::sync::{Arc, Weak};
 
 use node_attestation_runtime::shared::{Shared, Swept};
 use node_attestation_tpm::observations::Observations;
 
-/// Keeps the observations of each cluster as long as one of its verifiers does: each reconciliation of a cluster
+/// Keeps the observations of each cluster for as long as one of its verifiers exists. Each reconciliation of a cluster
 /// creates a verifier.
 #[derive(Debug, Clone)]
 pub(crate) struct ObservationsOfClusters(Arc<Shared<Swept<String, Weak<Observations>>>>);

@@ -1,19 +1,19 @@
-//! The served version of a kind.
+//! Discovers the served version of a kind.
 
 use kube::core::ApiResource;
 use kube::{Client, Error};
 
 use super::objects::{CORE_GROUP, Cluster, Reference, Watched as _};
 
-/// The contracts that are read, the newer first.
+/// The supported contracts, newest first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// The resource of Clusters in the newest contract that has it.
+/// The resource of Clusters in the newest contract that serves it.
 pub(crate) async fn cluster_resource(client: &Client) -> Result<Option<ApiResource>, Error> {
     served(client, Cluster::KIND).await
 }
 
-/// The resource of this kind of Cluster API's core in the newest contract that has it.
+/// The resource of this Cluster API core kind in the newest contract that serves it.
 pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiResource>, Error> {
     for version in CONTRACTS {
         if let Some(resource) = in_version(client, CORE_GROUP, version, kind).await? {
@@ -23,8 +23,8 @@ pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiReso
     Ok(None)
 }
 
-/// The resource that this reference is to: of the version that it names, or of the first that the
-/// API server names and that has the kind.
+/// The resource of this reference. The version is the version of the reference or, if it has none, the first version
+/// that the API server lists with this kind.
 pub(super) async fn referred(
     client: &Client,
     reference: &Reference,
@@ -59,7 +59,7 @@ async fn in_version(
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
     };
-    // A subresource has the kind of its resource, and a slash in its name.
+    // A subresource has the kind of its resource, and its name contains a slash.
     let resource = resources
         .into_iter()
         .find(|resource| resource.kind == kind && !resource.name.contains('/'));

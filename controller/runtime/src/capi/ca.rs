@@ -9,16 +9,16 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
-/// A CA that is being replaced has some certificates, of some kilobytes each.
+/// During a rotation, a CA has a few certificates of a few kilobytes each.
 const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 
-/// The longest RSA key that signs here has four kilobytes.
+/// The longest supported RSA key takes four kilobytes.
 const MAX_KEY_LEN: usize = 16 * 1024;
 
-/// The CA that a workload cluster's API server accepts client certificates of.
+/// The CA for client certificates of a workload cluster's API server.
 ///
-/// The Secret may have more certificates than one: the first signs, as it does for
-/// kube-controller-manager, and evidence may be meant for any.
+/// The Secret can have more than one certificate. The first certificate signs, as in kube-controller-manager. Evidence
+/// can be bound to any of them.
 #[derive(Debug)]
 pub struct ClusterCa {
     certificates: Vec<Vec<u8>>,
@@ -28,27 +28,27 @@ pub struct ClusterCa {
     not_after: SystemTime,
 }
 
-/// A CA's Secret cannot be used.
+/// The Secret of a CA cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaRefused {
-    /// There is no certificate.
+    /// The certificate is missing.
     #[error("tls.crt is missing")]
     NoCertificate,
-    /// A value is longer than it can be.
+    /// A value is longer than the limit.
     #[error("{field} is longer than {max} bytes")]
     TooLong {
         /// The field.
         field: &'static str,
-        /// The most it may have.
+        /// The limit, in bytes.
         max: usize,
     },
-    /// The certificate, or the key.
+    /// The certificate or the key is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidCa),
 }
 
-/// The reason for which a CA is not valid now.
+/// The reason why a CA is not valid at the current time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaOutOfTime {
@@ -65,8 +65,8 @@ impl ClusterCa {
     ///
     /// # Errors
     ///
-    /// A certificate that is none of a CA, or a key that is not the certificate's. A key that is
-    /// not there is no error: [`ClusterCa::signer`].
+    /// A certificate is not a CA certificate, or the key does not match the certificate. A missing key is not an error:
+    /// see [`ClusterCa::signer`].
     pub fn from_secret(secret: &Secret) -> Result<Self, CaRefused> {
         let pem = value(secret, "tls.crt", MAX_CERTIFICATE_LEN)?.ok_or(CaRefused::NoCertificate)?;
         let blocks = pem::parse_many(pem).map_err(|_| InvalidCa::Certificate)?;
@@ -87,11 +87,11 @@ impl ClusterCa {
         })
     }
 
-    /// The same; where the Secret has no key, with a signer that has this one.
+    /// Adds a signer with this key if the Secret has no key.
     ///
     /// # Errors
     ///
-    /// A certificate whose key is of a kind that does not sign here.
+    /// The certificate has a key type that is not supported for signing.
     pub fn or_signed_by(self, key: Arc<dyn ExternalKey>) -> Result<Self, CaRefused> {
         let (None, Some(der)) = (&self.signer, self.certificates.first()) else {
             return Ok(self);
@@ -104,12 +104,12 @@ impl ClusterCa {
         })
     }
 
-    /// The signer; `None` if the Secret has no key, and no external signer has one.
+    /// The signer. `None` if neither the Secret nor an external signer has the key.
     pub fn signer(&self) -> Option<&Arc<Signer>> {
         self.signer.as_ref()
     }
 
-    /// DER of the certificates, the one that signs first.
+    /// The certificates as DER. The first one signs.
     pub fn certificates(&self) -> &[Vec<u8>] {
         &self.certificates
     }
@@ -119,19 +119,21 @@ impl ClusterCa {
         self.certificates.iter().map(|der| Audience::of_ca(der))
     }
 
-    /// The digest of the key. Two clusters of which it is the same are one to whoever holds a certificate of
-    /// either, whatever their evidence says.
+    /// The digest of the CA key. If two clusters have the same digest, a client certificate for one is valid for the
+    /// other, whatever their evidence contains.
     pub fn key_digest(&self) -> KeyDigest {
         self.key_digest
     }
 
-    /// The end of the certificate that signs.
+    /// The expiry of the signing certificate.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
     }
 
-    /// Why nothing can be signed at `now`. It is told, and decides nothing: a request that comes
-    /// then waits for another CA ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
+    /// Reports why the CA cannot sign at `now`.
+    ///
+    /// This is for information only: a request at that time waits for another CA
+    /// ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
     pub fn out_of_time(&self, now: SystemTime) -> Option<CaOutOfTime> {
         if now > self.not_after {
             Some(CaOutOfTime::Expired)
@@ -143,7 +145,7 @@ impl ClusterCa {
     }
 }
 
-/// A value of the Secret; an empty one is as good as none.
+/// A value of the Secret. An empty value counts as missing.
 fn value<'a>(
     secret: &'a Secret,
     field: &'static str,

@@ -23,14 +23,14 @@ use crate::shared::{Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
 use crate::watch::Heard;
 
-/// A cache of Cluster API's objects.
+/// A cache of Cluster API objects.
 ///
 /// # Guarantees
 ///
-/// - Nothing is answered before every kind was listed once: what is missing is then not there.
-/// - An API server that is away changes nothing; what it last told holds until it is back. Whoever decides by it asks
-///   which kind was not heard of.
-/// - Only the fields that are used are kept, and no secret.
+/// - The cache does not answer before it has listed each kind once. After that, a missing object does not exist.
+/// - If the API server is unavailable, the cache keeps the last known objects. A caller that bases a decision on them
+///   must check for kinds without recent events.
+/// - The cache keeps only the fields that are used, and no secrets.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Objects")]
 pub struct Objects(Arc<Inner>);
@@ -41,17 +41,17 @@ struct Inner {
     store: Store,
     observer: Option<Arc<dyn ClusterObserver>>,
     state: Shared<State>,
-    /// The watches of [`KINDS`].
+    /// The state of the watches of [`KINDS`].
     heard: [Heard; 3],
     resources: Shared<Swept<Kind, Lookup>>,
     changes: watch::Sender<()>,
     cluster_changes: watch::Sender<()>,
-    /// By Cluster, for its waiters.
+    /// The senders for each Cluster's waiters.
     of_cluster: Shared<Swept<ObjectKey, watch::Sender<()>>>,
     slow_reads: FairTurns,
 }
 
-/// The limit of clusters whose [slow reads](Objects::read_slowly) run at a time.
+/// The limit of concurrent [slow reads](Objects::read_slowly), in clusters.
 const SLOW_READS: TurnLimits = TurnLimits {
     all: 4,
     of_cluster: 1,
@@ -60,7 +60,7 @@ const SLOW_READS: TurnLimits = TurnLimits {
 /// The lookup of a kind: its resource, or `None` if it is not served.
 type Lookup = Arc<OnceCell<Option<ApiResource>>>;
 
-/// A group, a version where the reference has one, and a kind.
+/// A group, the version if the reference has one, and a kind.
 type Kind = (String, Option<String>, String);
 
 #[derive(Default)]
@@ -71,12 +71,13 @@ struct State {
     cluster_version: Option<String>,
 }
 
-/// The kinds that must be listed first.
+/// The kinds that must be listed before the cache is ready.
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
-    /// The objects that `selection` has on the management cluster that `client` speaks to; and their watches, which
-    /// never end. Nothing is known of the objects while these do not run.
+    /// Creates a cache of the objects that `selection` selects in the management cluster of `client`.
+    ///
+    /// The returned future runs the watches, and never ends. The cache stays empty until that future runs.
     pub fn new(
         client: Client,
         selection: Selection,
@@ -85,7 +86,7 @@ impl Objects {
         Self::observed(client, selection, metrics, None)
     }
 
-    /// The same. `observer` follows the watch of Clusters.
+    /// Creates a cache as [`Objects::new`] does. `observer` follows the watch of Clusters.
     pub fn observed(
         client: Client,
         selection: Selection,
@@ -109,19 +110,19 @@ impl Objects {
         (objects, watches)
     }
 
-    /// Whether everything was listed once.
+    /// Whether each kind has been listed once.
     pub fn is_ready(&self) -> bool {
         self.read(State::is_ready)
     }
 
-    /// A kind whose watch was not heard of for a minute.
+    /// A kind without a watch event for one minute.
     pub(super) fn unheard(&self) -> Option<&'static str> {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         let unheard = kinds.find(|(_, heard)| !heard.is_recent());
         unheard.map(|(kind, _)| *kind)
     }
 
-    /// Notes an answer of the API server on the watch of this kind.
+    /// Records an event from the API server on the watch of this kind.
     pub(super) fn heard(&self, kind: &'static str) {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
@@ -134,22 +135,22 @@ impl Objects {
         }
     }
 
-    /// Follows the watch of Clusters.
+    /// The observer of the watch of Clusters.
     pub(super) fn cluster_observer(&self) -> Option<&dyn ClusterObserver> {
         self.0.observer.as_deref()
     }
 
-    /// Changes whenever an object or readiness does.
+    /// Notifies on each change of an object or of readiness.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
-    /// Changes whenever a Cluster or readiness does.
+    /// Notifies on each change of a Cluster or of readiness.
     pub(crate) fn cluster_changes(&self) -> watch::Receiver<()> {
         self.0.cluster_changes.subscribe()
     }
 
-    /// Changes whenever this Cluster or readiness does.
+    /// Notifies on each change of this Cluster or of readiness.
     pub(crate) fn changes_of(&self, cluster: &ObjectKey) -> watch::Receiver<()> {
         let key = cluster.clone();
         self.0.of_cluster.write(|waiting| {
@@ -179,7 +180,7 @@ impl Objects {
             let next = self.0.of_cluster.read(|waiting| {
                 let next = page(waiting.entries(), last.as_ref());
                 let told = next.map(|(cluster, sender)| {
-                    // There may be no waiters any more.
+                    // All waiters can be gone by now.
                     sender.send_replace(());
                     cluster
                 });
@@ -192,7 +193,7 @@ impl Objects {
         }
     }
 
-    /// The selected Clusters, in order; none before [`Objects::is_ready`].
+    /// The selected Clusters, sorted. Empty before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
         let (mut clusters, mut last) = (Vec::new(), None);
         while self.is_ready() {
@@ -208,25 +209,25 @@ impl Objects {
         Vec::new()
     }
 
-    /// A selected Cluster; `None` where there is none, or before [`Objects::is_ready`].
+    /// A selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
     pub fn cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         self.any_cluster(key)
             .filter(|cluster| self.selects(cluster))
     }
 
-    /// A Cluster, selected or not; `None` where there is none, or before [`Objects::is_ready`].
+    /// A Cluster, selected or not. `None` if it does not exist, or before [`Objects::is_ready`].
     pub(crate) fn any_cluster(&self, key: &ObjectKey) -> Option<Cluster> {
         let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
         Some(Cluster::clone(&cluster))
     }
 
-    /// The API version in which Clusters are watched, with its group: one that is served. An owner reference in a version
-    /// that is not served keeps its object from being deleted.
+    /// The API version, with its group, in which Clusters are watched. This version is served: an owner reference with
+    /// a version that is not served blocks the deletion of its object.
     pub(crate) fn cluster_version(&self) -> Option<String> {
         self.read(|state| state.cluster_version.clone())
     }
 
-    /// Notes this version.
+    /// Records the version in which Clusters are watched.
     pub(super) fn watches_clusters_in(&self, version: &str) {
         self.write(|state| state.cluster_version = Some(version.to_owned()));
         self.0.cluster_changes.send_replace(());
@@ -238,7 +239,7 @@ impl Objects {
         self.0.selection.has_value(value)
     }
 
-    /// The result of `look` at a Cluster and its objects; `None` before [`Objects::is_ready`].
+    /// Returns the result of `look` for a Cluster and its objects. `None` before [`Objects::is_ready`].
     pub(super) fn look<T>(
         &self,
         cluster: &ObjectKey,
@@ -247,7 +248,7 @@ impl Objects {
         self.is_ready().then(|| self.0.store.look(cluster, look))
     }
 
-    /// Keeps a `KubeadmConfig` that was read for this cluster; `None`: it does not exist.
+    /// Stores a `KubeadmConfig` that was read for this cluster. `None` means that it does not exist.
     pub(super) fn read_config(
         &self,
         cluster: &ObjectKey,
@@ -259,7 +260,7 @@ impl Objects {
         self.0.changes.send_replace(());
     }
 
-    /// Runs reads of low priority for this Cluster; those of few clusters run at a time.
+    /// Runs low-priority reads for this Cluster. Only a few clusters run them concurrently.
     pub(super) async fn read_slowly<T>(
         &self,
         cluster: &ObjectKey,
@@ -273,7 +274,7 @@ impl Objects {
         &self.0.client
     }
 
-    /// Reads an object that is referred to from `namespace`; `None` where it is not there.
+    /// Reads an object that is referenced from `namespace`. Returns `None` if it does not exist.
     pub(super) async fn fetch<K: Kept>(
         &self,
         namespace: &str,
@@ -288,7 +289,7 @@ impl Objects {
             Ok(found) => found,
             Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => return Ok(None),
             Err(error) => {
-                // The API server does not serve the version any more: the 404 is about no object.
+                // The API server no longer serves the version. Such a 404 does not refer to an object.
                 if matches!(&error, kube::Error::Api(status) if status.code == 404) {
                     self.forget(&kind_of(reference));
                 }
@@ -299,7 +300,7 @@ impl Objects {
         kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))
     }
 
-    /// The resource that this reference is to; `None` where the API server has none such.
+    /// The resource of this reference. `None` if the API server does not serve it.
     pub async fn resource(
         &self,
         reference: &Reference,
@@ -310,7 +311,7 @@ impl Objects {
         let found = lookup.get_or_try_init(|| referred(&self.0.client, reference));
         let found = found.await.cloned();
         if !matches!(found, Ok(Some(_))) {
-            // The kind may be served later.
+            // The kind can be served later.
             self.0.resources.write(|resources| {
                 let known = resources.get(&kind);
                 if known.is_some_and(|own| Arc::ptr_eq(own, &lookup)) {
@@ -321,13 +322,13 @@ impl Objects {
         found
     }
 
-    /// Has the next caller look the kind up again.
+    /// Removes the lookup of a kind, so that the next caller looks it up again.
     fn forget(&self, kind: &Kind) {
         self.0.resources.write(|resources| resources.remove(kind));
     }
 
     fn lookup(&self, kind: Kind) -> Lookup {
-        // Lookups that were dropped make room.
+        // Abandoned lookups are removed first.
         let is_dead =
             |_: &_, lookup: &mut Lookup| !lookup.initialized() && Arc::strong_count(lookup) == 1;
         self.0.resources.write(|resources| {
@@ -340,7 +341,7 @@ impl Objects {
         self.0.state.read(look)
     }
 
-    /// The objects, before readiness too.
+    /// The objects, also before readiness.
     pub(super) fn store(&self) -> &Store {
         &self.0.store
     }

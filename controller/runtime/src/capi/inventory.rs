@@ -26,32 +26,33 @@ mod view;
 
 use view::{Need, Needed, View, waiting};
 
-/// The machines of one Cluster, as Cluster API has them.
+/// The machines of one Cluster, from Cluster API objects.
 ///
 /// # Guarantees
 ///
-/// - Every answer about one machine is of one moment of the last minute; nothing is answered for a Cluster that is paused.
-/// - The cost of such an answer does not grow with the number of objects. All Machines are visited in pages.
-/// - Two machines with one provider ID are an error, and never an answer.
+/// - Each answer about one machine is a consistent snapshot that is at most one minute old. A paused Cluster has no
+///   answers.
+/// - The cost of such an answer does not grow with the number of objects. Iteration over all Machines is paged.
+/// - If two machines have the same provider ID, the result is an error.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
     objects: Objects,
     cluster: ObjectKey,
-    /// Whether pools have Machines made, by their `InfraMachinePool`s.
+    /// Whether a pool's provider creates Machines for its members, by `InfraMachinePool`.
     makes_machines: Arc<Recent<bool>>,
-    /// Held while `KubeadmConfig`s are read, so that requests that need the same ones wait for one read.
+    /// Held while `KubeadmConfig`s are read, so that concurrent requests for the same objects share one read.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The time before an `InfraMachinePool`, which is not watched, is read again.
+/// The interval at which an `InfraMachinePool` is read again. It is not watched.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
-/// Objects that were read in the last [`READ_AGAIN`], and the times.
+/// Objects that were read within the last [`READ_AGAIN`], with the times of the reads.
 #[derive(Debug, Default)]
 struct Recent<T>(Mutex<HashMap<Reference, (Instant, T)>>);
 
 impl<T: Clone> Recent<T> {
-    /// Removes old entries. Its cost grows with their number, so not every look does this.
+    /// Removes old entries. The cost grows with the number of entries, so lookups do not call it.
     fn clean(&self) {
         let mut entries = self.0.lock();
         entries.retain(|_, (at, _)| at.elapsed() < READ_AGAIN);
@@ -68,45 +69,45 @@ impl<T: Clone> Recent<T> {
     }
 }
 
-/// A Machine that has a provider ID.
+/// A Machine with a provider ID.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownMachine<'a> {
     pub(crate) name: &'a str,
     pub(crate) provider_id: &'a ProviderId,
-    /// The Node that Cluster API has found for it.
+    /// The Node that Cluster API has found for the Machine.
     pub(crate) node: Option<&'a NodeName>,
     /// Its condition [`NODE_ATTESTED`](super::NODE_ATTESTED).
     pub(crate) attested: Option<Attested>,
 }
 
-/// A Machine with a bootstrap token of its own.
+/// A Machine with its own bootstrap token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenMachine {
     pub(crate) name: String,
     pub(crate) token: TokenId,
     pub(crate) provider_id: Option<ProviderId>,
-    /// Whether Cluster API has found its Node.
+    /// Whether Cluster API has found the Machine's Node.
     pub(crate) has_node: bool,
 }
 
 /// The limit of concurrent reads for one cluster.
 const READS: usize = 8;
 
-/// The number of `KubeadmConfig`s that are looked up before they are read.
+/// The maximum number of `KubeadmConfig`s in one batch of reads.
 const UNREAD_AT_ONCE: usize = 64;
 
-/// The limit of such lookups for one answer: a cluster has fewer `KubeadmConfig`s.
+/// The limit of such batches for one answer. No cluster has more `KubeadmConfig`s than they cover.
 const MAX_READS: usize = 1024;
 
-/// The limit of reads for [`CapiInventory::tokens`] at a time, which are in no hurry.
+/// The limit of reads in one call of [`CapiInventory::tokens`], which has low priority.
 const READS_FOR_TOKENS: usize = 50;
 
-/// The limit of looks at the objects for one answer: each reads what the one before was missing, and a Machine may
-/// appear meanwhile.
+/// The limit of lookups for one answer. Each lookup reads the objects that the previous one was missing, and a Machine
+/// can appear in the meantime.
 const MAX_LOOKS: usize = 4;
 
 impl CapiInventory {
-    /// The machines of this Cluster.
+    /// Creates the inventory of this Cluster.
     pub fn new(objects: Objects, cluster: ObjectKey) -> Self {
         Self {
             objects,
@@ -121,10 +122,11 @@ impl CapiInventory {
         self.objects.cluster_version()
     }
 
-    /// The bootstrap tokens of the machines that are there to stay; `None` while nothing can be said
-    /// of them, or until enough calls have read the `KubeadmConfig`s of all machines, a few each. Not those of
-    /// pools: the bootstrap provider replaces a pool's token once it has less than half of its time left, and would
-    /// not where it is extended.
+    /// The bootstrap tokens of the machines that are not being deleted.
+    ///
+    /// `None` while the inventory is unavailable, or until enough calls have read the `KubeadmConfig`s of all machines,
+    /// a few per call. Tokens of pools are not included: the bootstrap provider replaces a pool's token when less than
+    /// half of its lifetime is left, and an extended token would not be replaced.
     pub async fn tokens(&self) -> Option<BTreeSet<TokenId>> {
         let now = Instant::now();
         let unread = self.needed((READS_FOR_TOKENS + 1, now), |view| {
@@ -136,7 +138,7 @@ impl CapiInventory {
         let reads = async {
             for config in unread.into_iter().take(READS_FOR_TOKENS) {
                 let _reading = self.reading.lock().await;
-                // Another answer may have needed it meanwhile.
+                // Another answer could have read it in the meantime.
                 if self.look(|view| Ok(view.is_unread(&config.name)))? {
                     self.read([config]).await?;
                 }
@@ -154,8 +156,10 @@ impl CapiInventory {
         Some(tokens.ok()?.into_iter().collect())
     }
 
-    /// The Machines whose nodes come back with a bootstrap token of their own; `None` while nothing can be said of them. A
-    /// member of a pool comes back with the pool's, and a Machine that an operator has assigned a token to with that.
+    /// The Machines whose nodes rejoin with their own bootstrap token.
+    ///
+    /// `None` while the inventory is unavailable. A pool member rejoins with the pool's token, and a Machine to which
+    /// an operator has assigned a token rejoins with that token, so neither is included.
     pub(crate) fn token_machines(&self) -> Option<Vec<TokenMachine>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             let is_own = machine.pool.is_none() && machine.assigned_token.is_none();
@@ -170,7 +174,7 @@ impl CapiInventory {
         self.each(of).ok()
     }
 
-    /// The names of the Nodes of the control plane; `None` while nothing can be said of them.
+    /// The names of the control-plane Nodes. `None` while the inventory is unavailable.
     pub async fn control_plane_nodes(&self) -> Option<BTreeSet<NodeName>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             machine.control_plane.then(|| view.node(name, machine))?
@@ -179,9 +183,10 @@ impl CapiInventory {
         Some(names.into_iter().collect())
     }
 
-    /// The Nodes of which Machines tell, where `is_without` is true of every name that the Node may have;
-    /// `None` while nothing can be said of them. A Machine tells of the Node that Cluster API has found for
-    /// it, and one of the control plane also of the one that it will have.
+    /// The Nodes of Machines, if `is_without` is true for every name that the Node can have.
+    ///
+    /// `None` while the inventory is unavailable. The names are the Node that Cluster API has found for the Machine
+    /// and, for a control-plane Machine, also the expected Node.
     pub async fn nodes_without(
         &self,
         is_without: impl Fn(&str) -> bool,
@@ -200,7 +205,7 @@ impl CapiInventory {
         Some(nodes.into_iter().collect())
     }
 
-    /// The Machines to which `chosen` gives something; `None` while nothing can be said of them.
+    /// The Machines for which `chosen` returns a value. `None` while the inventory is unavailable.
     pub(crate) fn chosen_machines<T>(
         &self,
         chosen: impl Fn(KnownMachine<'_>) -> Option<T>,
@@ -217,8 +222,8 @@ impl CapiInventory {
         self.each(of).ok()
     }
 
-    /// The result of `next` for the condition of the Machine of this name and UID; `None` if it is gone, or nothing can be
-    /// said of it.
+    /// The result of `next` for the condition of the Machine with this name and UID. `None` if the Machine does not
+    /// exist, or while the inventory is unavailable.
     pub(crate) fn by_condition<T>(
         &self,
         machine: &ObjectReference,
@@ -233,7 +238,7 @@ impl CapiInventory {
         self.look(of).ok()?
     }
 
-    /// The API of Machines, as the management cluster serves it.
+    /// The API resource of Machines, as the management cluster serves it.
     pub(crate) async fn machine_resource(&self) -> Result<Option<ApiResource>, kube::Error> {
         let reference = Reference {
             group: objects::CORE_GROUP.to_owned(),
@@ -244,7 +249,7 @@ impl CapiInventory {
         self.objects.resource(&reference).await
     }
 
-    /// The results of `of` for all Machines, a page at a time, once the `KubeadmConfig`s that they need were read.
+    /// The results of `of` for all Machines, page by page. First reads the `KubeadmConfig`s that they need.
     async fn find_each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
@@ -261,7 +266,7 @@ impl CapiInventory {
         }
     }
 
-    /// The results of `of` for all Machines now, a page at a time.
+    /// The results of `of` for all Machines from the objects in the cache, page by page.
     fn each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
@@ -278,7 +283,7 @@ impl CapiInventory {
         }
     }
 
-    /// The result of `look` once the `KubeadmConfig`s that it needs were read.
+    /// The result of `look`, after reading the `KubeadmConfig`s that it needs.
     async fn find<T>(
         &self,
         look: impl Fn(View<'_>) -> Result<T, Unavailable>,
@@ -289,7 +294,7 @@ impl CapiInventory {
                 return Ok(found);
             }
             let _reading = self.reading.lock().await;
-            // Those that are due now, and that nobody has read meanwhile; none of them twice.
+            // Reads each config that is due and that no other answer has read in the meantime, and none twice.
             let now = Instant::now();
             for _ in 0..MAX_READS {
                 let (unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
@@ -311,7 +316,7 @@ impl CapiInventory {
         reads.buffer_unordered(READS).try_collect().await
     }
 
-    /// The result of `look` now, if it is certain.
+    /// The result of `look` from the objects in the cache.
     fn look<T>(
         &self,
         look: impl FnOnce(View<'_>) -> Result<T, Unavailable>,
@@ -319,7 +324,7 @@ impl CapiInventory {
         Ok(self.needed((1, Instant::now()), look)?.1)
     }
 
-    /// The unread `KubeadmConfig`s that `look` needs at this time, up to a number, and its result without them.
+    /// The result of `look`, and the unread `KubeadmConfig`s that it needs at this time, up to a limit.
     fn needed<T>(
         &self,
         (limit, now): (usize, Instant),
@@ -353,8 +358,8 @@ impl CapiInventory {
         Ok((needed.configs.into_inner(), found))
     }
 
-    /// Whether this `InfraMachinePool` has a Machine made for every member. A sweep asks once for
-    /// each of them.
+    /// Whether the provider of this `InfraMachinePool` creates a Machine for each member. The result is cached, because
+    /// a sweep calls this for each member.
     async fn makes_machines(&self, reference: &Reference) -> Result<bool, Unavailable> {
         if let Some(makes) = self.makes_machines.get(reference) {
             return Ok(makes);
@@ -384,8 +389,8 @@ impl CapiInventory {
 
 #[async_trait::async_trait]
 impl Inventory for CapiInventory {
-    /// Of a pool that has Machines, a machine is not ready before its own is there. It is not gone: a pool gets
-    /// Machines when its provider learns to make them.
+    /// If the pool creates Machines, a member without its Machine is pending. The member still exists: a pool starts to
+    /// have Machines when its provider begins to support them.
     async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|view| view.by_provider_id(id)).await?;
         let Some((mut machine, makes_machines)) = found else {
@@ -399,7 +404,7 @@ impl Inventory for CapiInventory {
         Ok(Some(machine))
     }
 
-    /// A machine that has no provider ID yet has the one that its `InfraMachine` has already.
+    /// For a machine without a provider ID, the ID of its `InfraMachine` is used, if it has one.
     async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
         let owner = |need| {
             self.find(move |view| {
@@ -410,7 +415,8 @@ impl Inventory for CapiInventory {
                 Ok(owner)
             })
         };
-        // Most tokens are of a machine that joins. One that was reset may be of any, and a pool's may be new.
+        // Most tokens belong to a joining machine. After a reset, the token can belong to any machine, and a pool's
+        // token can be new.
         let mut found = None;
         for need in [Need::Joining, Need::All, Need::Pools] {
             if found.is_none() {

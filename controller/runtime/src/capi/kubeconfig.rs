@@ -1,11 +1,11 @@
-//! The kubeconfig of a workload cluster, which a tenant may have written: Secret
-//! `<cluster>-kubeconfig`, key `value`.
+//! The kubeconfig of a workload cluster: Secret `<cluster>-kubeconfig`, key `value`.
 //!
-//! It names an API server and who we are there, and nothing else: whatever would have us run a
-//! program, read a file, believe whoever answers, or connect where only we can, is refused,
-//! wherever in the text it stands.
+//! A tenant can write this Secret. The kubeconfig is allowed to specify only an API server and a credential. It is
+//! refused if any part of it would make the controller run a program, read a file, skip the verification of the server,
+//! or connect to an address that only the controller can reach.
 //!
-//! No proxy is used, the environment's neither: what a proxy dials cannot be checked here.
+//! The controller does not use a proxy, not even the proxy of the environment, because it cannot check the addresses
+//! that a proxy connects to.
 
 use std::net::IpAddr;
 
@@ -18,34 +18,34 @@ use zeroize::Zeroizing;
 use super::ObjectKey;
 use crate::client::{ClusterAccess, EgressPolicy, LocalRange};
 
-/// The name of the text in errors: its key in the Secret.
+/// The name of the document in errors: its key in the Secret.
 const DOCUMENT: &str = "value";
 
-/// A tenant's kubeconfig is refused, for the first of these that is found.
+/// The first reason to refuse a tenant's kubeconfig.
 ///
-/// `Display` repeats nothing of the text but an address, so it can go into a condition.
+/// `Display` repeats nothing from the kubeconfig except an address, so it is safe in a condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KubeconfigRefused {
-    /// It has what a tenant's kubeconfig may not have, or lacks what it must have.
+    /// The kubeconfig has a field that is not allowed for tenants, or a required field is missing.
     #[error(transparent)]
     Invalid(#[from] InvalidKubeconfig),
-    /// Only we can reach what answers there.
+    /// The server's address is reachable only for the controller.
     #[error("server's address {address} is not accepted: it is {neighbourhood}")]
     Address {
         /// The address.
         address: IpAddr,
-        /// The range that it is in.
+        /// The address range.
         neighbourhood: LocalRange,
     },
-    /// The client certificate is not the key's, or a certificate or the URL cannot be used.
+    /// The client certificate does not match the key, or a certificate or the URL cannot be used.
     #[error(
         "the client certificate and key do not belong together, or a certificate cannot be used"
     )]
     NoClient,
 }
 
-/// A workload cluster's API server, and who we are to it.
+/// The API server of a workload cluster, with the controller's credential for it.
 #[derive(derive_more::Debug)]
 #[debug("TenantKubeconfig({})", config.cluster_url)]
 pub struct TenantKubeconfig {
@@ -54,15 +54,15 @@ pub struct TenantKubeconfig {
 }
 
 impl TenantKubeconfig {
-    /// Reads the text, whose current context counts; nothing is asked of the cluster.
+    /// Parses the kubeconfig and uses its current context. Does not connect to the cluster.
     ///
     /// # Errors
     ///
-    /// The first thing that is refused. No error repeats anything of the text but an address.
+    /// The first reason to refuse it. No error repeats any part of the text except an address.
     pub fn parse(text: &[u8], reach: EgressPolicy) -> Result<Self, KubeconfigRefused> {
         let kubeconfig = Kubeconfig::parse(DOCUMENT, text, Policy::Tenant)?;
         let endpoint = kubeconfig.endpoint(no_files)?;
-        // A name is looked at when it is resolved.
+        // A host name is checked when it is resolved.
         if let Some(address) = endpoint.address()
             && let Some(neighbourhood) = reach.refuses(address)
         {
@@ -79,19 +79,21 @@ impl TenantKubeconfig {
         Ok(Self { config, reach })
     }
 
-    /// DER of the certificates that the API server's is checked against.
+    /// The CA certificates for the API server, as DER.
     pub fn ca_certificates(&self) -> &[Vec<u8>] {
         self.config.root_cert.as_deref().unwrap_or_default()
     }
 
-    /// A client of the cluster, with the turns and the memory of this Cluster. It connects directly, to no address out of reach whatever the
-    /// server's name resolves to, and follows no redirection.
+    /// Creates a client for the cluster, with this Cluster's share of turns and memory.
+    ///
+    /// The client connects directly and does not follow redirects. It never connects to a refused address, even if the
+    /// server's name resolves to it.
     ///
     /// # Errors
     ///
-    /// Key and certificate that do not belong together, or a CA certificate that is none.
+    /// The key does not match the certificate, or a CA certificate is invalid.
     pub fn access(&self, cluster: &ObjectKey) -> Result<ClusterAccess, KubeconfigRefused> {
-        // The library's error may have a line of the key in it.
+        // The error of the library can contain a line of the key.
         let access = ClusterAccess::of_tenant(self.config.clone(), self.reach, cluster);
         access.map_err(|_| KubeconfigRefused::NoClient)
     }

@@ -1,9 +1,7 @@
-//! The objects of Cluster API, as the few fields that are used, of the contracts v1beta1 and
-//! v1beta2 alike.
+//! Cluster API objects of the contracts v1beta1 and v1beta2, reduced to the fields that are used.
 //!
-//! An invalid value of a field (such as an invalid provider ID) counts as missing: the
-//! machine is then not ready, and nothing else suffers. A bootstrap token's secret half is dropped
-//! while it is read.
+//! An invalid value of a field (such as an invalid provider ID) counts as missing: the machine is then not ready, and
+//! nothing else is affected. The secret part of a bootstrap token is dropped during decoding.
 
 use std::fmt::Debug;
 
@@ -35,7 +33,7 @@ pub(super) use pool::{MachinePool, label_value, last_segment};
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
-/// The contract that is served longest, for references; whoever reads one asks for the kind anyway.
+/// The contract that will be served the longest, for references. Readers look up the served version by kind.
 pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
 
 /// The longest name of an object (RFC 1123).
@@ -44,33 +42,33 @@ const MAX_NAME_LEN: usize = 253;
 /// The longest kind that is kept: the limit of a kind's name in Kubernetes.
 const MAX_KIND_LEN: usize = 63;
 
-/// On a Cluster: which of several controllers it is for.
+/// The label of a Cluster that selects one of several controllers.
 pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 
-/// On an object that Cluster API is to leave alone; its value does not matter.
+/// The annotation that pauses reconciliation of an object by Cluster API. Its value is ignored.
 pub(crate) const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 
-/// Something that is read: what of it, and what is kept.
+/// An object that is read: the parts to decode, and the fields to keep.
 pub(super) trait Kept: Clone + Debug + Send + 'static {
-    /// The part of its spec that is read.
+    /// The part of the spec to decode.
     type Spec: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
-    /// The part of its status that is read.
+    /// The part of the status to decode.
     type Status: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;
 
-    /// The fields that are kept; `None` for an object of no cluster.
+    /// The fields to keep. `None` if the object does not belong to a cluster.
     fn kept(metadata: ObjectMeta, spec: Self::Spec, status: Self::Status) -> Option<Self>;
 }
 
-/// Something that is watched, of the group [`CORE_GROUP`].
+/// A watched object of the group [`CORE_GROUP`].
 pub(super) trait Watched: Kept {
     /// Its kind.
     const KIND: &'static str;
-    /// Whether Cluster API runs without this kind.
+    /// Whether Cluster API can run without this kind.
     const MAY_BE_ABSENT: bool;
-    /// Whether others wait for each change of it.
+    /// Whether other tasks wait for each change of this kind.
     const IS_CLUSTER: bool = false;
 
-    /// Tells the observer of Clusters of this object, if it is a Cluster.
+    /// Notifies the observer of Clusters, if the object is a Cluster.
     ///
     /// # Errors
     ///
@@ -84,10 +82,10 @@ pub(super) trait Watched: Kept {
     }
 }
 
-/// An object as an API server answers it; whatever it answers is one.
+/// An object as an API server returns it. Any content decodes without an error.
 pub(super) type Raw<W> = Custom<Fields<W>>;
 
-/// The parts of an object that are read.
+/// The parts of an object to decode.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(bound = "")]
 pub(super) struct Fields<W: Kept> {
@@ -95,21 +93,21 @@ pub(super) struct Fields<W: Kept> {
     status: Option<W::Status>,
 }
 
-/// An object of which nothing is read.
+/// The content of an object without any fields to decode.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Nothing {}
 
 impl<W: Kept> Raw<W> {
-    /// Its key; `None` for an object that no API server would return.
+    /// The key of the object. `None` for an object that no API server would return.
     pub(super) fn key(&self) -> Option<ObjectKey> {
         ObjectKey::of(&self.metadata)
     }
 
-    /// The object in the form in which it is stored.
+    /// The object in its stored form.
     ///
     /// # Errors
     ///
-    /// A field that is used is not what it can be.
+    /// A field that is used has an invalid type.
     pub(super) fn kept(self) -> Result<Option<W>, Unreadable> {
         let Fields { spec, status } = self.object?;
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
@@ -117,20 +115,20 @@ impl<W: Kept> Raw<W> {
     }
 }
 
-/// An object in the same namespace that a spec names.
+/// A reference in a spec to an object in the same namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    /// Its group.
+    /// The group.
     pub group: String,
-    /// Its version, where the contract has it (v1beta1).
+    /// The version, if the contract includes it (v1beta1).
     pub version: Option<String>,
-    /// Its kind.
+    /// The kind.
     pub kind: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// A reference of either contract: `apiVersion` (v1beta1) or `apiGroup` (v1beta2).
+/// A reference in either contract: `apiVersion` (v1beta1) or `apiGroup` (v1beta2).
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawReference {
@@ -142,9 +140,11 @@ struct RawReference {
 }
 
 impl Reference {
-    /// The reference of an object in `namespace`; `None` if it leads out of it, to another tenant's objects.
+    /// The reference from an object in `namespace`. `None` if it points to another namespace, which can belong to
+    /// another tenant.
     ///
-    /// Its parts become the path of a call, so one that is no part of a path is invalid.
+    /// The parts of the reference become URL path segments, so a part that is not a valid segment makes the reference
+    /// invalid.
     fn within(namespace: &str, raw: Option<RawReference>) -> Option<Self> {
         let raw = raw?;
         let is_inside = |own: &String| own == namespace || own.is_empty();
@@ -171,7 +171,7 @@ impl Reference {
     }
 }
 
-/// The initialization status of v1beta2; it never goes back.
+/// The initialization status of v1beta2. Its fields never become false again.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Initialization {
@@ -179,7 +179,7 @@ struct Initialization {
     infrastructure_provisioned: Option<bool>,
 }
 
-/// Whether bootstrap data were made, as v1beta1 (`bootstrapReady`) or v1beta2 tells of it.
+/// Whether bootstrap data were created, as v1beta1 (`bootstrapReady`) or v1beta2 reports it.
 fn was_bootstrapped(ready: Option<bool>, initialization: Option<&Initialization>) -> bool {
     let created = initialization.and_then(|one| one.bootstrap_data_secret_created);
     created == Some(true) || ready == Some(true)
@@ -194,20 +194,20 @@ struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Whether somebody has named the data, whoever made them.
+    /// Whether the Secret with the bootstrap data is set, by any provider or user.
     fn has_data(&self) -> bool {
         let name = self.data_secret_name.as_ref();
         name.is_some_and(|name| !name.is_empty())
     }
 
-    /// The `KubeadmConfig`; another bootstrap provider's configuration is not read.
+    /// The `KubeadmConfig`. Configurations of other bootstrap providers are not read.
     fn config(self, namespace: &str) -> Option<Reference> {
         Reference::within(namespace, self.config_ref)
             .filter(|one| one.group == "bootstrap.cluster.x-k8s.io" && one.kind == "KubeadmConfig")
     }
 }
 
-/// The cluster that an object belongs to: by its spec, which Cluster API requires, or its label.
+/// The cluster of an object: from its spec, where Cluster API requires it, or from its label.
 fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
     let given = |name: &String| !name.is_empty() && name.len() <= MAX_NAME_LEN;
     let labelled = || label(metadata, CLUSTER_NAME_LABEL).cloned().filter(given);
@@ -218,7 +218,7 @@ fn label<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a String> {
     metadata.labels.as_ref()?.get(key)
 }
 
-/// Whether the object has Cluster API's annotation that leaves it alone.
+/// Whether the object has Cluster API's pause annotation.
 pub(crate) fn is_paused(metadata: &ObjectMeta) -> bool {
     let annotations = metadata.annotations.as_ref();
     annotations.is_some_and(|annotations| annotations.contains_key(PAUSED_ANNOTATION))

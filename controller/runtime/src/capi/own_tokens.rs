@@ -1,6 +1,6 @@
-//! The bootstrap tokens of Machines, with their secrets: those of their `KubeadmConfig`s.
+//! The bootstrap tokens of Machines with their secrets, from their `KubeadmConfig`s.
 //!
-//! The controller never reads a secret half. This is for a command of an operator.
+//! Only a command for operators uses this. The controller never reads the secret part.
 
 use std::collections::BTreeSet;
 
@@ -25,9 +25,11 @@ pub(crate) struct OwnToken {
     pub(crate) secret: Zeroizing<String>,
 }
 
-/// The Machines of a Cluster that are not being deleted, each with its own token; all, or only those of these names.
-/// A Machine whose `KubeadmConfig` has no token has `None`: another bootstrap provider made its data, or it was the
-/// first of its control plane.
+/// The Machines of a Cluster that are not being deleted, each with its own token. `only` restricts the list to these
+/// names.
+///
+/// A Machine whose `KubeadmConfig` has no token has `None`: another bootstrap provider created its data, or it was the
+/// first Machine of its control plane.
 pub(crate) async fn own_tokens(
     management: &Client,
     cluster: &ObjectKey,
@@ -63,7 +65,7 @@ async fn machines(
     let mut found = Vec::new();
     for object in all {
         let name = object.meta().name.clone().unwrap_or_default();
-        // One that cannot be read has no token that could be read.
+        // A Machine that cannot be decoded has no token that can be read.
         let machine = object.kept().ok().flatten();
         match machine {
             Some(machine) if machine.deleting => {}
@@ -74,8 +76,8 @@ async fn machines(
     Ok(found)
 }
 
-/// The token of a `KubeadmConfig`, if it has one. It is read as text, which is overwritten after use: the client
-/// writes to the log what it cannot decode itself.
+/// The token of a `KubeadmConfig`, if it has one. The object is read as text, which is wiped after use, because the
+/// client logs responses that it cannot decode.
 async fn own_token(
     management: &Client,
     namespace: &str,

@@ -12,7 +12,8 @@ pub(crate) fn is_cluster(owner: &OwnerReference) -> bool {
     owner.kind == Cluster::KIND && group == Some(CORE_GROUP)
 }
 
-/// Gives the reference the API version of `now`, if both are to the same object. Returns whether it had another one.
+/// Sets the API version of the reference to the version in `now`, if both refer to the same object. Returns whether the
+/// version changed.
 pub(crate) fn renew_version(owner: &mut OwnerReference, now: &OwnerReference) -> bool {
     let is_former = owner.uid == now.uid && owner.api_version != now.api_version;
     if is_former {

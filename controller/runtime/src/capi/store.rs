@@ -1,11 +1,10 @@
-//! The watched objects by cluster, with an index by the identities of machines.
+//! The watched objects by cluster, with an index by machine identity.
 //!
-//! No input or output. Objects may come in any order: a Machine before its Cluster.
+//! This module does no input or output. Objects can arrive in any order, for example a Machine before its Cluster.
 //!
 //! # Guarantees
 //!
-//! - Under the lock that all clusters share, an object is found and no more is done. The objects of a cluster have a lock
-//!   of their own.
+//! - The lock that all clusters share is held only to find an object. The objects of each cluster have a separate lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -23,47 +22,47 @@ pub(super) use configs::Referrer;
 pub(super) use members::Members;
 pub(super) use values::Ground;
 
-/// The objects of all clusters. One task writes them.
+/// The objects of all clusters. Only one task writes.
 #[derive(Debug)]
 pub(super) struct Store(Shared<Places>);
 
-/// Where the objects are.
+/// The index of all objects.
 #[derive(Debug, Default)]
 struct Places {
     clusters: BTreeMap<ObjectKey, Arc<Cluster>>,
-    /// By Cluster, whether it is there or not.
+    /// The members by Cluster. The Cluster itself can be missing.
     members: BTreeMap<ObjectKey, Arc<Shared<Members>>>,
-    /// The names of the clusters of Machines, to find them after a deletion.
+    /// The cluster names of Machines, to find the cluster after a deletion.
     machines: BTreeMap<ObjectKey, String>,
-    /// Those of pools.
+    /// The cluster names of pools.
     pools: BTreeMap<ObjectKey, String>,
 }
 
 /// A cluster without members.
 static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 
-/// Something that a [`Store`] keeps.
+/// An object that a [`Store`] keeps.
 pub(super) trait Stored: Watched {
     /// Stores the object under this key, or removes it.
     fn put(store: &Store, key: &ObjectKey, object: Option<Self>);
 
-    /// The keys of the next objects after this one, in order.
+    /// The sorted keys of the next objects after this key.
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey>;
 }
 
 /// A Machine or a pool.
 trait Member: Watched + Indexed {
-    /// The name of its cluster.
+    /// The name of the member's cluster.
     fn cluster(&self) -> &str;
 
-    /// The name of its `KubeadmConfig`.
+    /// The name of the member's `KubeadmConfig`.
     fn config(&self) -> Option<&str>;
 
     fn table(members: &mut Members) -> &mut Table<Self>;
 
     fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String>;
 
-    /// The names of the clusters of all.
+    /// The cluster names of all members of this type.
     fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String>;
 }
 
@@ -79,7 +78,7 @@ impl Store {
         self.0.read(|places| places.clusters.get(key).cloned())
     }
 
-    /// The next Clusters after this one, in order.
+    /// The next Clusters after this key, sorted.
     pub(super) fn clusters_after(
         &self,
         after: Option<&ObjectKey>,
@@ -91,7 +90,7 @@ impl Store {
         })
     }
 
-    /// The result of `look` at a Cluster and its objects, of one moment.
+    /// The result of `look` for a consistent snapshot of a Cluster and its objects.
     pub(super) fn look<T>(
         &self,
         key: &ObjectKey,
@@ -107,7 +106,7 @@ impl Store {
         }
     }
 
-    /// Notes that a `KubeadmConfig` of this cluster was read; `None`: it does not exist.
+    /// Stores a `KubeadmConfig` of this cluster. `None` means that it does not exist.
     pub(super) fn read_config(
         &self,
         cluster: &ObjectKey,
@@ -121,14 +120,14 @@ impl Store {
         }
     }
 
-    /// Whether the cluster has no objects, and takes no memory.
+    /// Whether the cluster has no objects and uses no memory.
     #[cfg(test)]
     pub(super) fn has_no_members(&self, cluster: &ObjectKey) -> bool {
         self.0.read(|places| !places.members.contains_key(cluster))
     }
 }
 
-/// Removes the objects of a kind that are not `listed`.
+/// Removes the objects of a kind that are not in `listed`.
 pub(super) fn retain<W: Stored>(store: &Store, listed: &BTreeSet<ObjectKey>) {
     let mut last = None;
     loop {
@@ -150,7 +149,7 @@ impl Stored for Cluster {
             Some(cluster) => places.clusters.insert(key.clone(), cluster),
             None => places.clusters.remove(key),
         });
-        // Not under the lock: it may have many labels.
+        // Dropped without the lock, because the Cluster can have many labels.
         drop(former);
     }
 
@@ -176,7 +175,7 @@ impl<M: Member> Stored for M {
             };
             let members = cluster.as_deref().map(within);
             let members = members.map(|own| places.members.entry(own).or_insert_with(new).clone());
-            // It is gone, or belongs to another cluster now.
+            // The member was deleted, or now belongs to another cluster.
             let former = former.filter(|former| Some(former) != cluster.as_ref());
             let former = former.as_deref().map(within);
             let former = former.and_then(|own| Some((places.members.get(&own)?.clone(), own)));

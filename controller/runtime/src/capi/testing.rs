@@ -1,4 +1,4 @@
-//! Cluster API's objects as its API server answers them, in both contracts.
+//! Cluster API objects as the API server returns them, in both contracts.
 
 use std::convert::Infallible;
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ use super::watch::Selection;
 use crate::metrics::Metrics;
 use crate::watch::Skipped;
 
-/// The version that an object is written in.
+/// The contract version of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contract {
     V1Beta1,
@@ -93,8 +93,7 @@ impl Contract {
         cluster
     }
 
-    /// A Machine of the cluster with `InfraMachine` `<name>-infra` and `KubeadmConfig`
-    /// `<name>-config`.
+    /// A Machine of the cluster, with `InfraMachine` `<name>-infra` and `KubeadmConfig` `<name>-config`.
     pub(super) fn machine(self, name: &str) -> Value {
         let mut machine = self.object("cluster.x-k8s.io", "Machine", name);
         let infrastructure = "infrastructure.cluster.x-k8s.io";
@@ -141,7 +140,7 @@ impl Contract {
         pool
     }
 
-    /// The `KubeadmConfig` of this Machine or pool, with a token of this ID.
+    /// The `KubeadmConfig` of this Machine or pool, with a token with this ID.
     pub(super) fn config(self, of: &str, token: &str) -> Value {
         let name = format!("{of}-config");
         let mut config = self.object("bootstrap.cluster.x-k8s.io", "KubeadmConfig", &name);
@@ -161,14 +160,14 @@ impl Contract {
     }
 }
 
-/// The object with this at `pointer`, the last part of which need not be there.
+/// The object with this value at `pointer`. The last segment can be missing in the object.
 pub(super) fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').unwrap();
     object.pointer_mut(parent).unwrap()[field] = value;
     object
 }
 
-/// The runtime of the clients' tasks.
+/// The runtime for the clients' tasks.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).build().unwrap()
@@ -183,12 +182,12 @@ fn raw<K: Kept>(object: Value) -> Raw<K> {
     serde_json::from_value(object).unwrap()
 }
 
-/// Objects that were never watched: they come from the test.
+/// Objects without watches. The test adds them.
 pub(super) fn objects() -> Objects {
     answered_by(|url| panic!("{url} is asked for"))
 }
 
-/// As [`objects`], of an API server that answers so to what is asked by path.
+/// Like [`objects`], but an API server answers requests by path.
 pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'static) -> Objects {
     let service = tower::service_fn(move |request: Request<Body>| {
         let answer = answer(request.uri().path());
@@ -199,7 +198,7 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
-    // Beside the test's thread, which waits.
+    // Runs in addition to the test's thread, which waits.
     let _entered = RUNTIME.enter();
     Objects::new(
         Client::new(service, "default"),
@@ -209,12 +208,12 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
     .0
 }
 
-/// Tells of an object as a watch does.
+/// Adds an object as a watch does.
 pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
     objects.seen(raw::<W>(object), &mut Skipped::new(W::KIND));
 }
 
-/// The Secret of a CA whose key is elsewhere.
+/// The Secret of a CA without its key.
 pub(crate) fn ca_secret_without_key() -> Secret {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

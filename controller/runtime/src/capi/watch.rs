@@ -1,4 +1,4 @@
-//! Watches of Cluster API's objects on the management cluster.
+//! Watches of Cluster API objects in the management cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::watch::{
     ExponentialBackoff, Skipped, WatchLog, heard_config, is_gone, listening, on_management,
 };
 
-/// Before it is looked again whether a kind is there that was not.
+/// The interval at which a missing kind is looked up again.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
 
-/// The objects that the controller watches, selected as for Cluster API's controllers.
+/// The objects that the controller watches. The selection works as in Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// The namespace; `None`: all.
+    /// The namespace. `None` selects all namespaces.
     pub namespace: Option<String>,
-    /// The value of the label `cluster.x-k8s.io/watch-filter` of the Clusters; `None`: any. The objects of a
-    /// Cluster need not have the label.
+    /// The value of the label `cluster.x-k8s.io/watch-filter` of the Clusters. `None` selects any value. The objects of
+    /// a Cluster do not need the label.
     pub watch_filter: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl Selection {
     }
 }
 
-/// Watches all kinds, forever.
+/// Watches all kinds. Never returns.
 pub(super) async fn watch_all(objects: Objects, selection: Selection, metrics: Metrics) {
     tokio::join!(
         objects.watch::<Cluster>(&selection, &metrics),
@@ -56,7 +56,7 @@ pub(super) async fn watch_all(objects: Objects, selection: Selection, metrics: M
 }
 
 impl Objects {
-    /// Watches one kind, forever, in the version that is served then.
+    /// Watches one kind in its currently served version. Never returns.
     async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics) {
         let metrics = metrics.watch(W::KIND);
         let (objects, measured) = (self.clone(), metrics.clone());
@@ -134,7 +134,7 @@ impl Objects {
         match event {
             Event::Init => listing.clear(),
             Event::InitApply(object) => listing.extend(self.seen(object, skipped)),
-            // Until the list is complete, what it has not named yet may be on its next page.
+            // Until the list is complete, a missing object can be on the next page.
             Event::InitDone => {
                 let listed = std::mem::take(listing);
                 retain::<W>(self.store(), &listed);
@@ -150,7 +150,7 @@ impl Objects {
                 if let Some(key) = object.key() {
                     self.put::<W>(&key, None);
                     let observer = self.observer::<W>();
-                    // What is gone can be read.
+                    // A deletion cannot fail to decode.
                     drop(observer.map(|observer| observer.put(&key, None)));
                 }
             }
@@ -168,7 +168,8 @@ impl Objects {
         }
     }
 
-    /// Keeps the object that a watch has shown, and returns its key. One that cannot be read stays what it was.
+    /// Stores an object from a watch event and returns its key. If the object cannot be decoded, the stored object
+    /// stays unchanged.
     pub(super) fn seen<W: Stored>(
         &self,
         object: Raw<W>,

@@ -1,4 +1,4 @@
-//! One call of an API server: its deadline, its failure, and the parameters of writes.
+//! A single call to an API server: deadline, errors, and write parameters.
 
 use std::error::Error;
 use std::iter;
@@ -12,23 +12,23 @@ use tokio::time::timeout;
 
 use super::response_limits::{Excess, MANAGEMENT_PAGE_SIZE};
 
-/// The name of this controller: its field manager, and the reporter of its Events.
+/// The name of this controller as field manager and as reporter of Events.
 pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 
-/// Deadline of a call about one small object. The API server's own limit is 60 s.
+/// The deadline for a call about one small object. The API server's limit is 60 s.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// There was no answer in time.
+    /// The API server did not respond in time.
     #[error("the API server gave no answer in {} s", .0.as_secs())]
     Deadline(Duration),
-    /// The API server refused; nothing was written.
+    /// The API server refused the call. It did not write anything.
     #[error("the API server refused with {} {}: {}", .0.code, .0.reason, .0.message)]
     Refused(Box<Status>),
-    /// There was no answer, or an invalid one.
+    /// There was no response, or the response was invalid.
     #[error("the call of the API server failed")]
     Failed(#[source] Box<kube::Error>),
 }
@@ -54,7 +54,7 @@ impl CallError {
     }
 }
 
-/// The error of this type that `error` comes from.
+/// The first error of this type in the chain of causes of `error`.
 pub(crate) fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let mut causes = iter::successors(Some(error), |&error| error.source());
     causes.find_map(|cause| cause.downcast_ref())
@@ -75,8 +75,8 @@ pub(crate) fn call<T>(
 
 /// Makes a call, within `deadline`.
 ///
-/// kube's future takes 5 KiB, and a task has room for each that it may wait for. So it gets a place of its own here:
-/// an `async fn` would have it in its own state first.
+/// kube's future takes 5 KiB, and a task reserves space for each future that it can await. The future is therefore
+/// boxed here. An `async fn` would first keep it in its own state.
 pub(crate) fn in_time<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -95,10 +95,10 @@ pub(crate) fn in_time<T>(
     }
 }
 
-/// All pages of `list`, each of which is read whole. A page that is too long is requested again with fewer objects, as
-/// in watches.
+/// All pages of `list`, each read completely. If a page is too long, it is requested again with fewer objects, as in
+/// watches.
 ///
-/// The closure is an ordinary one: the future of an `AsyncFn` cannot be spawned.
+/// The parameter is an ordinary closure, because the future of an `AsyncFn` cannot be spawned.
 pub(crate) async fn pages<T, F>(
     wanted: ListParams,
     list: impl Fn(ListParams) -> F,
@@ -130,7 +130,7 @@ fn is_too_large(error: &CallError) -> bool {
     cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
 }
 
-/// The parameters of a write of a whole object as `manager`.
+/// The parameters for writing a whole object as `manager`.
 pub(crate) fn post(manager: &str) -> PostParams {
     PostParams {
         field_manager: Some(manager.to_owned()),
@@ -138,7 +138,7 @@ pub(crate) fn post(manager: &str) -> PostParams {
     }
 }
 
-/// The parameters of a merge patch as `manager`.
+/// The parameters for a merge patch as `manager`.
 pub(crate) fn merge(manager: &str) -> PatchParams {
     PatchParams {
         field_manager: Some(manager.to_owned()),

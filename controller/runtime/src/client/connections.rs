@@ -1,11 +1,11 @@
-//! The connections to an API server: as few as it allows, with HTTP/2 if it has that.
+//! The connections to an API server. Their number is as low as the server allows, with HTTP/2 if it is supported.
 //!
 //! # Guarantees
 //!
-//! - A call waits for no other call, but may wait for a connection that is being made, one at a time.
-//! - A connection whose other end is gone is noticed, also while nothing is sent; one on which a call had no answer in
-//!   time is given no other.
-//! - What an API server sends and nobody has read yet is bounded, for each call and for each connection.
+//! - A call does not wait for another call. It can wait for a new connection; these are made one at a time.
+//! - A dead connection is detected, even while nothing is sent. After a call without a timely response, a connection
+//!   gets no further calls.
+//! - For each call and each connection, the number of received bytes that are not read yet is limited.
 
 use std::future::poll_fn;
 use std::io;
@@ -42,39 +42,39 @@ use crate::shared::Shared;
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 
-/// Deadline of a connection with its TLS handshake, as in kube.
+/// The deadline for a connection including its TLS handshake, as in kube.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The silence after which the API server is pinged: client-go's `ReadIdleTimeout`.
+/// The idle time after which the API server is pinged: client-go's `ReadIdleTimeout`.
 const PING_AFTER: Duration = Duration::from_secs(30);
 
-/// Deadline of the answer to a ping: client-go's `PingTimeout`.
+/// The deadline for the response to a ping: client-go's `PingTimeout`.
 const PING_DEADLINE: Duration = Duration::from_secs(15);
 
-/// The limit of TCP keepalive probes without an answer.
+/// The maximum number of unanswered TCP keepalive probes.
 const PROBES: u32 = 3;
 
-/// The limit of calls and watches on one connection, also if the API server allows more: they share its window.
+/// The limit of calls and watches on one connection, even if the API server allows more, because they share its window.
 const MAX_CALLS: usize = 100;
 
-/// The limit of attempts to send a call, if connections end before it was sent.
+/// The maximum number of attempts to send a call, if connections close before it is sent.
 const MAX_ATTEMPTS: usize = 3;
 
-/// The limits of bytes that an API server sends before they are read.
+/// The limits of received bytes that are not read yet.
 #[derive(Debug, Clone, Copy)]
 struct Windows {
-    /// Of one answer.
+    /// The limit for one response.
     answer: u32,
-    /// Of all answers on a connection.
+    /// The limit for all responses on a connection.
     connection: u32,
-    /// On all connections, reserved for this API server.
+    /// The limit for all connections, reserved for this API server.
     own: usize,
 }
 
 impl Windows {
     const fn of(named_by: NamedBy) -> Self {
         match named_by {
-            // A page of 500 Machines has some megabytes, over a long distance perhaps.
+            // A page of 500 Machines has a few megabytes, and the connection can have a high latency.
             NamedBy::Operator => Self {
                 answer: 1024 * 1024,
                 connection: 8 * 1024 * 1024,
@@ -89,7 +89,7 @@ impl Windows {
     }
 }
 
-/// Makes TCP connections.
+/// Opens TCP connections.
 pub(super) type Dial = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
 /// The connections to one API server.
@@ -105,8 +105,8 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Sends calls on connections that `dial` makes, to an API server that this party configured. A tenant's
-    /// is counted for this namespace.
+    /// Creates a service that sends calls over connections from `dial`. The API server was configured by this party,
+    /// and the memory for a tenant's server counts against this namespace.
     pub(super) fn service(
         dial: Dial,
         mut tls: ClientConfig,
@@ -117,7 +117,7 @@ impl Connections {
     + Send
     + use<> {
         tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-        // Connections last, and the state of a session takes more memory than a connection.
+        // Connections are long-lived, and the state of a session takes more memory than a connection.
         tls.resumption = Resumption::disabled();
         let windows = Windows::of(named_by);
         let connections = Arc::new(Self {
@@ -145,7 +145,7 @@ impl Connections {
                 Err(error) => error,
             };
             match error.take_message() {
-                // The connection ended before.
+                // The connection closed before the call was sent.
                 Some(unsent) if attempts < MAX_ATTEMPTS => request = unsent,
                 Some(_) | None => return Err(error.into_error().into()),
             }
@@ -153,19 +153,19 @@ impl Connections {
         }
     }
 
-    /// Begins the call on a connection with room for it, or on a new one.
+    /// Starts the call on a connection with free capacity, or on a new connection.
     async fn begin(&self, request: Request<Body>, server: &Uri) -> Result<Call, BoxError> {
         let request = match self.begin_on_open(Box::new(request)) {
             Ok(call) => return Ok(call),
             Err(request) => request,
         };
         let _dialling = self.dialling.lock().await;
-        // Another call may have made a connection meanwhile.
+        // Another call could have made a connection in the meantime.
         let request = match self.begin_on_open(request) {
             Ok(call) => return Ok(call),
             Err(request) => request,
         };
-        // Each call has room for all that it may wait for, and few make a connection.
+        // Boxed: a call reserves space for each future that it can await, and few calls make a connection.
         let connecting = self.connect(server).boxed();
         let mut connection = timeout(HANDSHAKE_DEADLINE, connecting).await??;
         let call = connection.begin(*request);
@@ -220,7 +220,7 @@ impl Connections {
 
 type Call = BoxFuture<'static, Result<Response<Answer>, TrySendError<Request<Body>>>>;
 
-/// Sets TCP keepalive (RFC 9293 section 3.8.4): HTTP/1.1 has no pings, and a watch is long silent.
+/// Enables TCP keepalive (RFC 9293 section 3.8.4). HTTP/1.1 has no pings, and a watch can be silent for a long time.
 fn probe_while_idle(tcp: &TcpStream) -> io::Result<()> {
     let probes = TcpKeepalive::new()
         .with_time(PING_AFTER)
@@ -260,14 +260,16 @@ async fn http2(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, Bo
 
 struct Connection {
     sender: Sender,
-    /// Each call has a clone, until its answer is read.
+    /// Each call holds a clone until its response is read.
     calls: Arc<Holding>,
-    /// Whether a call was dropped before its answer came.
+    /// Whether a call was dropped before its response arrived.
     is_silent: Arc<AtomicBool>,
 }
 
-/// A call, with the mark of its connection until there is an answer. If it is dropped before, no other call uses the
-/// connection: they need not wait until pings fail.
+/// A call, with the flag of its connection until the response arrives.
+///
+/// If the call is dropped before that, no other call uses the connection. So other calls do not have to wait until
+/// pings fail.
 struct Unanswered(Option<Arc<AtomicBool>>);
 
 impl Drop for Unanswered {
@@ -330,7 +332,7 @@ impl Connection {
     }
 }
 
-/// HTTP/1.1 has the host in a header, and not in the request line (RFC 9112 section 3.2).
+/// Moves the host to a header, because an HTTP/1.1 request line does not contain it (RFC 9112 section 3.2).
 fn name_host(request: &mut Request<Body>) {
     let uri = request.uri();
     let host = uri.authority().map(|host| host.as_str().parse());
@@ -341,7 +343,7 @@ fn name_host(request: &mut Request<Body>) {
     *request.uri_mut() = path.unwrap_or_default();
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub(super) struct Answer {
     body: Incoming,

@@ -1,7 +1,7 @@
 //! Connections to the API server of a tenant.
 //!
-//! The check is of the address that is dialled, after the lookup of the name: a name with other addresses the next
-//! time gains nothing.
+//! The policy applies to the resolved address of each connection. A name that resolves to different addresses later
+//! therefore cannot bypass it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,31 +19,32 @@ use crate::object_key::ObjectKey;
 use crate::shared::{Shared, Swept};
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// Deadline for one address. A name has some, and a handshake follows.
+/// The deadline for one address. A name can have several addresses, and a handshake follows.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// An API server has one address for each of its replicas, or for a load balancer.
+/// The maximum number of addresses. An API server has one address per replica, or the address of a load balancer.
 const MAX_ADDRESSES: usize = 16;
 
 const HTTPS_PORT: u16 = 443;
 
-/// A lookup that takes longer delays only others that take as long. The system's resolver asks again after 5 s.
+/// The time after which a lookup counts as slow, and delays only other slow lookups. The system's resolver retries
+/// after 5 s.
 const SLOW_LOOKUP: Duration = Duration::from_secs(2);
 
 /// The limit of concurrent lookups in this process. The system's resolver cannot be interrupted, and each lookup
-/// takes one of tokio's 512 blocking threads.
+/// occupies one of tokio's 512 blocking threads.
 const LOOKUPS: TurnLimits = TurnLimits {
     all: 128,
     of_cluster: 1,
 };
 
-/// The same for namespaces with a slow lookup in the last time: their name servers may never answer.
+/// The limit for namespaces with a recent slow lookup. Their name servers can fail to respond.
 const SLOW_LOOKUPS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 1,
 };
 
-/// The time for which a namespace with a slow lookup waits among such namespaces, whatever its Clusters do.
+/// The time for which a namespace counts as slow after a slow lookup, for all of its Clusters.
 const SLOW_FOR: Duration = Duration::from_mins(1);
 
 static PROCESS: LazyLock<Arc<Lookups>> = LazyLock::new(Arc::default);
@@ -53,7 +54,7 @@ static PROCESS: LazyLock<Arc<Lookups>> = LazyLock::new(Arc::default);
 struct Lookups {
     quick: FairTurns,
     slow: FairTurns,
-    /// The namespaces with a slow lookup, and the time at which that no longer counts.
+    /// The namespaces with a slow lookup, and the time until which they count as slow.
     slow_until: Shared<Swept<String, Instant>>,
 }
 
@@ -75,7 +76,7 @@ impl Lookups {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Notes the time that a lookup took.
+    /// Records the duration of a lookup.
     fn took(&self, namespace: &str, time: Duration) {
         if time > SLOW_LOOKUP {
             let now = Instant::now();
@@ -87,46 +88,46 @@ impl Lookups {
     }
 }
 
-/// Addresses of this host or its network, whose services trust their clients.
+/// Address ranges of this host or its network. Services in these ranges often trust their clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalRange {
-    /// Ourselves: `127.0.0.0/8` and `::1` (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3).
+    /// This host: `127.0.0.0/8` and `::1` (RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3).
     #[error("a loopback address")]
     Loopback,
-    /// No address, which systems take for themselves: `0.0.0.0/8` and `::`.
+    /// Unspecified addresses, which systems treat as this host: `0.0.0.0/8` and `::`.
     #[error("an unspecified address")]
     Unspecified,
-    /// This link: `169.254.0.0/16` (RFC 3927) and `fe80::/10` (RFC 4291 section 2.5.6), and
-    /// `fd00:ec2::/32`, which Amazon EC2 uses for the same. Clouds hand out credentials there.
+    /// The local link: `169.254.0.0/16` (RFC 3927) and `fe80::/10` (RFC 4291 section 2.5.6), and `fd00:ec2::/32`, which
+    /// Amazon EC2 uses for the same purpose. Cloud metadata services provide credentials in these ranges.
     #[error("a link-local address")]
     LinkLocal,
-    /// Many hosts, or all.
+    /// Multicast and broadcast addresses.
     #[error("a multicast address")]
     Multicast,
 }
 
-/// The addresses that connections may have.
+/// The policy on the addresses of connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EgressPolicy {
-    /// Whether loopback addresses are allowed, as in tests.
+    /// Whether loopback addresses are allowed. For tests.
     pub insecure_allow_loopback: bool,
 }
 
 impl EgressPolicy {
-    /// To other hosts only.
+    /// The policy that allows only other hosts.
     pub const STRICT: Self = Self {
         insecure_allow_loopback: false,
     };
 
-    /// The error of this address; `None` if the policy allows it.
+    /// The range because of which the policy refuses this address. `None` if the policy allows the address.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
         let refused = neighbourhood(address)?;
         (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
     }
 }
 
-/// The range that this address is in, or the IPv4 address within it.
+/// The range that contains this address, or the IPv4 address that is embedded in it.
 fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
     let (is_unspecified, is_link_local, carried) = match address {
         IpAddr::V4(v4) => (v4.octets().starts_with(&[0]), v4.is_link_local(), None),
@@ -148,8 +149,8 @@ fn neighbourhood(address: IpAddr) -> Option<LocalRange> {
         .or_else(|| neighbourhood(carried?.into()))
 }
 
-/// The IPv4 address within this one: mapped or compatible (RFC 4291 section 2.5.5), translated (RFC 6052 section 2.1,
-/// RFC 8215), or 6to4 (RFC 3056).
+/// The IPv4 address that is embedded in this address: mapped or compatible (RFC 4291 section 2.5.5), translated (RFC
+/// 6052 section 2.1, RFC 8215), or 6to4 (RFC 3056).
 fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match address.segments() {
@@ -158,10 +159,10 @@ fn carried_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Finds the addresses of a name, and blocks until it has them.
+/// Resolves a name, and blocks until the result is available.
 type Lookup = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
-/// Connects to hosts in reach; looks up one name at a time.
+/// Connects to the hosts that the policy allows. Resolves one name at a time.
 #[derive(Debug, Clone)]
 pub(super) struct Dialler {
     reach: EgressPolicy,
@@ -173,7 +174,7 @@ pub(super) struct Dialler {
 }
 
 impl Dialler {
-    /// A dialler for the API server of this Cluster, with its turns among the lookups of all Clusters.
+    /// Creates a dialler for the API server of this Cluster. Its lookups take turns with the lookups of all Clusters.
     pub(super) fn new(reach: EgressPolicy, cluster: &ObjectKey) -> Self {
         Self::among(PROCESS.clone(), reach, cluster)
     }
@@ -208,7 +209,7 @@ impl Dialler {
     }
 
     async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        // A literal IPv6 address is in brackets.
+        // A literal IPv6 address has brackets.
         let host = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
@@ -224,7 +225,7 @@ impl Dialler {
         let turn = line.turn().await;
         let (lookup, lookups) = (self.lookup, self.lookups.clone());
         let (host, namespace) = (host.to_owned(), self.namespace.clone());
-        // The caller may be gone long before the lookup ends; the turn is held until then.
+        // The caller can be dropped long before the lookup ends. The turn is held until the end.
         let found = spawn_blocking(move || {
             let begun = Instant::now();
             let found = lookup(&host);
@@ -239,7 +240,8 @@ impl Dialler {
     }
 }
 
-/// The addresses, if the policy allows all of them: a name with local and other addresses is not an API server's.
+/// Returns the addresses if the policy allows all of them. A name with both local and other addresses does not belong
+/// to an API server.
 fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, BoxError> {
     for address in addresses.iter().map(SocketAddr::ip) {
         if let Some(range) = reach.refuses(address) {
@@ -254,7 +256,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = timeout(CONNECT_DEADLINE, TcpStream::connect(address))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    // Requests are small, and wait for their answers.
+    // Requests are small, and the sender waits for the response.
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -1,4 +1,5 @@
-//! The rate limit of watches and lists of tenants' API servers: reading them takes processor time that other clusters need.
+//! The rate limit for watches and lists of tenants' API servers. Reading them takes processor time that other clusters
+//! need.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -7,36 +8,37 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The share of each API server: 50 joins a second, and 200 at once.
+/// The rate of each API server: 50 joins per second, with bursts of 200.
 const OWN: Rate = Rate {
     bytes_a_second: 1024 * 1024,
     burst: Duration::from_secs(4),
 };
 
-/// The common share of all API servers beyond their own: 400 joins a second, and 2,000 at once.
+/// The shared rate of all API servers above their own rates: 400 joins per second, with bursts of 2,000.
 const COMMON: Rate = Rate {
     bytes_a_second: 8 * 1024 * 1024,
     burst: Duration::from_secs(4),
 };
 
-/// The share of all API servers of one namespace while there is another: half of the common one.
+/// The rate of all API servers of one namespace while other namespaces exist: half of the shared rate.
 const NAMESPACE: Rate = Rate {
     bytes_a_second: COMMON.bytes_a_second / 2,
     burst: COMMON.burst,
 };
 
-/// A piece counts for as many bytes at least.
+/// The minimum number of bytes that a chunk counts for.
 const MIN_PIECE: usize = 256;
 
-/// A page of a list counts for as many bytes more: 64 a second, and 256 at once, of each API server.
+/// The additional bytes that a page of a list counts for. Each API server therefore gets 64 pages per second, with
+/// bursts of 256.
 const PAGE: usize = 16 * 1024;
 
 static PROCESS: Common = Common::new();
 
-/// The traffic that all API servers share.
+/// The shared traffic of all API servers.
 #[derive(Debug)]
 struct Common {
-    /// The time at which the common share is whole again.
+    /// The time at which the shared budget is full again.
     whole_at: Mutex<Option<Instant>>,
     /// The namespaces of the API servers.
     namespaces: Mutex<BTreeMap<String, Weak<OfNamespace>>>,
@@ -78,7 +80,7 @@ impl OfNamespace {
 impl Drop for OfNamespace {
     fn drop(&mut self) {
         let mut namespaces = self.common.namespaces.lock();
-        // It may be there again.
+        // The namespace can exist again.
         let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
         if namespaces.get(&self.name).is_some_and(is_gone) {
             namespaces.remove(&self.name);
@@ -93,8 +95,9 @@ struct Rate {
 }
 
 impl Rate {
-    /// Takes so many bytes of what is whole again at `whole_at`; not if it would take longer than the burst. Where it
-    /// `must`, it says how long to wait then.
+    /// Takes this number of bytes from the budget that is full at `whole_at`.
+    ///
+    /// If the bytes exceed the burst, takes them only with `must`, and returns how long to wait.
     fn take(self, whole_at: &mut Option<Instant>, bytes: u32, must: bool) -> Result<(), Duration> {
         let now = Instant::now();
         let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
@@ -115,7 +118,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// The flow of an API server of this namespace.
+    /// Creates the flow of an API server in this namespace.
     pub(super) fn new(namespace: &str) -> Self {
         Self::among(&PROCESS, namespace)
     }
@@ -131,20 +134,20 @@ impl Flow {
     ///
     /// # Errors
     ///
-    /// The time until it may be read.
+    /// The time to wait before the page can be read.
     pub(super) fn count_page(&self) -> Result<(), Duration> {
         self.count(PAGE)
     }
 
-    /// Counts a piece that was read.
+    /// Counts a chunk that was read.
     ///
     /// # Errors
     ///
-    /// The time until the next piece may be read.
+    /// The time to wait before the next chunk can be read.
     pub(super) fn count(&self, bytes: usize) -> Result<(), Duration> {
         let bytes = u32::try_from(bytes.max(MIN_PIECE)).unwrap_or(u32::MAX);
         let take = |whole_at: &Mutex<_>, rate: Rate, must| {
-            // A time is whole whatever panicked.
+            // The budget stays valid after a panic.
             let mut whole_at = whole_at.lock();
             rate.take(&mut whole_at, bytes, must)
         };

@@ -1,8 +1,7 @@
 //! Access to a cluster.
 //!
-//! A kubeconfig that is read here is one that the operator of this controller wrote: it may do what
-//! a kubeconfig can, with files, `exec`, a proxy. A tenant's is read by
-//! [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
+//! The operator of the controller wrote the kubeconfigs that this module reads, so they can use every feature: files,
+//! `exec` and proxies. For a tenant's kubeconfig, see [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
 use std::env;
 use std::error::Error;
@@ -17,17 +16,18 @@ use super::egress::EgressPolicy;
 use super::server_time::ServerTime;
 use crate::object_key::ObjectKey;
 
-/// Some hundred clusters with their certificates; a limit, so that a wrong file is not read whole.
+/// The maximum file size: hundreds of clusters with their certificates. The limit prevents reading a wrong file
+/// completely.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// A kubeconfig could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterAccessError {
-    /// The server is not on https, is not verified, or has no CA.
+    /// The server does not use https, is not verified, or has no CA.
     #[error(transparent)]
     Refused(#[from] InvalidKubeconfig),
-    /// It cannot be read, is too long or incomplete, or its credentials cannot be used.
+    /// The file cannot be read, is too long or incomplete, or its credentials cannot be used.
     #[error("the kubeconfig {} cannot be used", path.display())]
     Unusable {
         /// The file.
@@ -37,19 +37,19 @@ pub enum ClusterAccessError {
     },
 }
 
-/// We do not run in a cluster, or not as a Pod runs.
+/// The process does not run in a cluster, or not in a Pod.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InClusterAccessError {
-    /// The service account's files or the environment.
+    /// The service account's files or the environment variables are missing.
     #[error("not in a cluster: there is no service account")]
     ServiceAccount(#[from] InClusterError),
-    /// They cannot be used.
+    /// The service account cannot be used.
     #[error("the service account gives no client")]
     Client(#[from] Box<kube::Error>),
 }
 
-/// A client of one cluster, and the CA certificates that it trusts.
+/// A client for one cluster, and the CA certificates that it trusts.
 #[derive(derive_more::Debug, Clone)]
 #[debug("ClusterAccess({server})")]
 pub struct ClusterAccess {
@@ -61,17 +61,19 @@ pub struct ClusterAccess {
 }
 
 impl ClusterAccess {
-    /// Reads the kubeconfig; nothing is asked of the cluster.
+    /// Reads the kubeconfig. Does not connect to the cluster.
     ///
-    /// The client reads no answer without a bound, and follows no redirection.
+    /// The client limits the size of responses, and does not follow redirects.
     pub async fn from_kubeconfig(path: &Path) -> Result<Self, ClusterAccessError> {
         Self::from_kubeconfigs(&[path.to_owned()], None).await
     }
 
-    /// Reads kubeconfigs, merged as kubectl merges those of `KUBECONFIG`: the first file that has a name or the current
-    /// context wins. `context` goes before the current one.
+    /// Reads kubeconfigs and merges them as kubectl does with `KUBECONFIG`: the first file that defines a name or the
+    /// current context takes precedence.
     ///
-    /// The client is as that of [`from_kubeconfig`](Self::from_kubeconfig).
+    /// `context` overrides the current context.
+    ///
+    /// The client has the properties that [`from_kubeconfig`](Self::from_kubeconfig) describes.
     pub async fn from_kubeconfigs(
         paths: &[PathBuf],
         context: Option<&str>,
@@ -87,7 +89,7 @@ impl ClusterAccess {
         };
         let mut kubeconfig = Kubeconfig::default();
         for path in paths {
-            // A missing file is an error below.
+            // A missing file causes an error below.
             if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
                 let why = format!("it is no file of at most {MAX_FILE_LEN} bytes");
                 return Err(unusable(why.into()));
@@ -115,7 +117,7 @@ impl ClusterAccess {
         Self::of_operator(config).map_err(|error| unusable(error))
     }
 
-    /// The cluster that we run in, with our Pod's service account.
+    /// Creates access to the cluster that this process runs in, with the Pod's service account.
     pub fn in_cluster() -> Result<Self, InClusterAccessError> {
         Ok(Self::of_operator(Config::incluster()?)?)
     }
@@ -132,8 +134,8 @@ impl ClusterAccess {
         })
     }
 
-    /// A cluster as its tenant describes it, if its API server is in `reach`. It has its turns and memory as this
-    /// Cluster.
+    /// Creates access to a cluster from its tenant's description, if the policy `reach` allows its API server. The
+    /// client uses the turns and memory of this Cluster.
     pub(crate) fn of_tenant(
         config: Config,
         reach: EgressPolicy,
@@ -162,22 +164,23 @@ impl ClusterAccess {
         &self.client
     }
 
-    /// A client for the Lease alone, with connections and calls of its own: renewing it waits behind nothing.
+    /// A client that is reserved for the Lease, with separate connections and calls. Other calls therefore never delay
+    /// a renewal.
     pub(crate) fn lease_client(&self) -> &Client {
         self.lease_client.as_ref().unwrap_or(&self.client)
     }
 
-    /// The time of the API server; unknown for a tenant's, which can send any.
+    /// The time of the API server. It is unknown for a tenant's API server, because that server can send any time.
     pub fn server_time(&self) -> &ServerTime {
         &self.server_time
     }
 
-    /// The API server's URL.
+    /// The URL of the API server.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// DER of the certificates in the kubeconfig's CA data.
+    /// The certificates of the kubeconfig's CA data, as DER.
     pub fn ca_certificates(&self) -> &[Vec<u8>] {
         &self.ca_certificates
     }

@@ -1,4 +1,4 @@
-//! The addresses of names that the operator chose: an API server, a cloud.
+//! Resolves names that the operator configured, for example of an API server or a cloud.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,8 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::task::spawn_blocking;
 use tower::{Service, service_fn};
 
-/// The addresses of a host, with port 0. Each family counts, also if the name server refuses the other one.
+/// The addresses of a host, with port 0. Each address family is resolved separately, so one succeeds even if the name
+/// server refuses the other.
 ///
 /// # Errors
 ///
@@ -17,7 +18,7 @@ pub async fn addresses(host: String) -> io::Result<Vec<SocketAddr>> {
     spawn_blocking(move || kubelet_attestation_resolver::addresses(&host)).await?
 }
 
-/// A connector that looks names up so.
+/// A connector that resolves names with [`addresses`].
 pub(super) fn connector() -> HttpConnector<
     impl Service<
         Name,

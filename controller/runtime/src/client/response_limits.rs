@@ -1,5 +1,7 @@
-//! Limits of the calls and answers of an API server: a busy one gets few calls at a time, and a hostile one takes
-//! neither memory nor time without bound. kube's client has no such limits.
+//! Limits for the calls and responses of an API server.
+//!
+//! A busy API server gets few concurrent calls, and a hostile one cannot use unlimited memory or time. kube's client
+//! has no such limits.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -24,73 +26,74 @@ pub(super) mod sieve;
 
 use sieve::{Limits, Sieve};
 
-/// The objects of a page of a list of a tenant's API server. A page is read whole.
+/// The page size for lists of a tenant's API server, in objects. Each page is read completely.
 pub(crate) const PAGE_SIZE: u32 = 16;
 
-/// The same for the management cluster, as in client-go: 100,000 Machines are 200 pages.
+/// The page size for the management cluster, as in client-go: 100,000 Machines take 200 pages.
 pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 
-/// The JSON of one object. etcd takes 1.5 MiB of it (`--max-request-bytes`); what is bytes there is
-/// base64 here, and annotations, of which there are 256 KiB, may be escaped, six bytes for one.
+/// The maximum JSON length of one object. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes become base64,
+/// and annotations (up to 256 KiB) can be escaped with six bytes per byte.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
-/// The JSON of a page of an operator's API server: seven of the largest objects that etcd takes. Tenants of a
-/// management cluster write them: a schema limits neither labels nor the length of the whole.
+/// The maximum JSON length of a page from an operator's API server: seven of the largest objects that etcd accepts.
+/// Tenants of a management cluster write these objects, and a schema limits neither labels nor the total length.
 const MAX_PAGE_LEN: usize = 12 * 1024 * 1024;
 
-/// The limit of values of a page of an operator's API server, each of which takes up to a hundred bytes: twice as many
-/// as 500 honest objects have.
+/// The maximum number of values in a page from an operator's API server, each of which takes up to 100 bytes: twice as
+/// many as 500 honest objects have.
 const MAX_PAGE_VALUES: usize = 256 * 1024;
 
-/// A page of so few objects has no limit of values: each must be read, or it would hide the others.
+/// A page with at most this number of objects has no limit of values. Each object must be readable, or it would hide
+/// the others.
 const FEW: usize = 8;
 
-/// The JSON of a page of a tenant's API server: several times what honest requests have. Where one
-/// is longer, smaller pages are asked for, at last of one object.
+/// The maximum JSON length of a page from a tenant's API server: several times the length of honest requests. If a page
+/// is longer, smaller pages are requested, down to one object.
 const MAX_TENANT_PAGE_LEN: usize = 2 * 1024 * 1024;
 
-/// The limit of values of an object of a tenant's API server: five for each of the largest number of revoked
-/// credentials.
+/// The maximum number of values in an object from a tenant's API server: five for each entry of the largest list of
+/// revoked credentials.
 const MAX_VALUES: usize = 64 * 1024;
 
-/// The limit of the average of values for each object of a page of a tenant's API server. An honest request has a
-/// hundred.
+/// The maximum average number of values per object in a page from a tenant's API server. An honest request has about
+/// 100.
 const VALUES_AN_ITEM: usize = 256;
 
-/// The least limit of values of a page or an event of a tenant's API server.
+/// The lowest limit of values for a page or an event from a tenant's API server.
 const MIN_VALUES: usize = 16 * 1024;
 
-/// The resource of requests.
+/// The resource path of CSRs.
 const REQUESTS: &str = "/certificatesigningrequests";
 
-/// The limit of values of a request in a list or a watch: half of the limit of either, so that a page of one request
-/// is always read.
+/// The maximum number of values of a CSR in a list or a watch: half of the limit for a page or an event, so that a page
+/// with one CSR can always be read.
 const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
 
-/// The memory that is reserved for the undecoded answers of one tenant's API server: a page of honest requests for
-/// each signer.
+/// The memory that is reserved for undecoded responses of one tenant's API server: a page of honest CSRs for each
+/// signer.
 const TENANT_SHARE: usize = 1024 * 1024;
 
-/// The same for an API server that the operator configured, with lists of many kinds.
+/// The memory that is reserved for an API server that the operator configured, with lists of many kinds.
 const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 
-/// The limit of concurrent calls until their answers are read, without watches. kube-controller-manager's signer
-/// makes five.
+/// The limit of concurrent calls, each until its response is read. Watches are not counted. kube-controller-manager's
+/// signer makes five concurrent calls.
 const CALLS_AT_ONCE: usize = 16;
 
-/// The same for an API server that the operator configured, with calls for all clusters.
+/// The limit of concurrent calls to an API server that the operator configured. These calls serve all clusters.
 const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 
-/// The limit of pages of one list of a tenant's API server: 20,000 requests, also if each has a page of its own.
+/// The maximum number of pages of one list from a tenant's API server: 20,000 CSRs, even if each has a separate page.
 const MAX_PAGES: usize = 25_000;
 
-/// Deadline of an answer to its last byte, except of a watch.
+/// The deadline for the last byte of a response, except for watches.
 const ANSWER_DEADLINE: Duration = super::READ_TIMEOUT;
 
-/// Deadline of a watch, which the API server ends sooner.
+/// The deadline for a watch. The API server ends it earlier.
 const WATCH_DEADLINE: Duration = super::LONGEST_WATCH.saturating_add(Duration::from_secs(30));
 
-/// An answer exceeds a limit, and is read no further.
+/// A response exceeds a limit, and reading stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Excess {
     #[error("the API server's answer is longer than {0} bytes")]
@@ -110,7 +113,7 @@ pub(crate) enum Excess {
 }
 
 impl Excess {
-    /// Whether a page of fewer objects may be read.
+    /// Whether a page with fewer objects could be read.
     pub(crate) fn is_of_size(self) -> bool {
         matches!(self, Self::Length(_) | Self::Values(_))
     }
@@ -121,17 +124,17 @@ impl Excess {
 pub(crate) enum NamedBy {
     /// The operator of this controller.
     Operator,
-    /// A tenant, who may run the API server too.
+    /// A tenant, who can also operate the API server.
     Tenant,
 }
 
-/// The value of a parameter of this call.
+/// The value of a query parameter of this call.
 fn parameter<'a>(asked: &'a Uri, key: &str) -> Option<&'a str> {
     let mut pairs = asked.query().unwrap_or_default().split('&');
     pairs.find_map(|pair| pair.strip_prefix(key))
 }
 
-/// The limits of the answer to this call, or of each event of a watch.
+/// The limits for the response to this call, or for each event of a watch.
 fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     let lines = parameter(asked, "watch=").is_some();
     let page = parameter(asked, "limit=").map(|limit| limit.parse::<usize>().unwrap_or(1));
@@ -161,7 +164,7 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
                 None => MAX_VALUES,
             },
             items: page.unwrap_or(usize::MAX),
-            // A requester may set any number of labels.
+            // A requester can set any number of labels.
             object: if asked.path().ends_with(REQUESTS) {
                 MAX_VALUES_OF_REQUEST
             } else {
@@ -172,7 +175,7 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     }
 }
 
-/// The namespace of the object or list that is asked for; empty for what is in none, and for all namespaces.
+/// The namespace of the requested object or list. Empty for cluster-scoped resources and for all namespaces.
 fn namespace_of(asked: &Uri) -> &str {
     let mut parts = asked.path().split('/');
     let found = parts.find(|part| *part == "namespaces");
@@ -190,33 +193,33 @@ fn one_object(named_by: NamedBy) -> Limits {
     }
 }
 
-/// A service with limited calls and answers.
+/// A service with limits for its calls and responses.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounded<S> {
     service: S,
     named_by: NamedBy,
     turns: FairTurns,
     share: Share,
-    /// The flow of its watches and lists.
+    /// The flow of watches and lists.
     flow: Option<Flow>,
     pages: Pages,
     cuts: Cuts,
 }
 
-/// The pages that were requested of each list in progress, by its path.
+/// The number of requested pages of each list in progress, by path.
 type Pages = Arc<Mutex<HashMap<String, usize>>>;
 
-/// The time at which the log may name another request that was cut.
+/// The time from which the log can name the next truncated CSR.
 type Cuts = Arc<Mutex<Instant>>;
 
-/// A tenant can change such a request all the time, and each list has it.
+/// The rate of log lines about truncated CSRs. A tenant can change such a CSR at any time, and each list contains it.
 const CUTS_TOLD: Rate = Rate {
     burst: 1,
     every: Duration::from_hours(1),
 };
 
 impl<S> Bounded<S> {
-    /// Limits the calls and answers of this service: of the operator, or of a tenant with this namespace.
+    /// Limits the calls and responses of this service. It belongs to the operator, or to a tenant with this namespace.
     pub(crate) fn new(service: S, named_by: NamedBy, namespace: &str) -> Self {
         let (own, calls) = match named_by {
             NamedBy::Operator => (OPERATOR_SHARE, MANAGEMENT_CALLS_AT_ONCE),
@@ -236,7 +239,7 @@ impl<S> Bounded<S> {
         }
     }
 
-    /// Counts a page of a list of a tenant's API server. One that is not the first has a token to continue with.
+    /// Counts a page of a list from a tenant's API server. All pages except the first have a continue token.
     fn count_page(&self, asked: &Uri) -> Result<(), Excess> {
         let mut pages = self.pages.lock();
         if parameter(asked, "continue=").is_none_or(str::is_empty) {
@@ -271,7 +274,7 @@ where
         let named_by = self.named_by;
         let limits = limits(request.uri(), named_by);
         let holding = self.share.holding();
-        // The tenants of a management cluster take turns. A tenant's own API server has one line.
+        // The tenants of a management cluster take turns. A tenant's API server has a single line.
         let tenant = match named_by {
             NamedBy::Operator => namespace_of(request.uri()),
             NamedBy::Tenant => "",
@@ -286,7 +289,7 @@ where
         {
             return async move { Err(excess.into()) }.boxed();
         }
-        // Nothing is sent before the future is polled.
+        // The request is sent when the future is polled.
         let answer = self.service.call(request);
         let answer = async move {
             let turn = line.turn().await;
@@ -297,14 +300,14 @@ where
                 .await
                 .map_err(|_| Excess::Time)?;
             let answer = answer.map_err(Into::into)?;
-            // An error is one object.
+            // An error is a single object.
             let limits = if answer.status().is_success() {
                 limits
             } else {
                 one_object(named_by)
             };
             let (turn, deadline) = if limits.lines {
-                // The end of a watch is not waited for.
+                // The turn is not held until a watch ends.
                 (None, Instant::now() + WATCH_DEADLINE)
             } else {
                 (Some(turn), deadline)
@@ -358,7 +361,7 @@ impl<B> BoundedBody<B> {
         }
     }
 
-    /// The part of this piece that is passed on. A reader of lines keeps the memory of the longest.
+    /// The part of this chunk to forward. A reader of lines keeps the memory of the longest line.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let wait = self
             .flow

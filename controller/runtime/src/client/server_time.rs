@@ -9,32 +9,32 @@ use parking_lot::Mutex;
 
 use crate::clock::elapsed;
 
-/// Clocks of machines that are synchronized differ by seconds.
+/// The tolerated clock difference. Synchronized clocks of machines differ by seconds.
 const TOLERATED: Duration = Duration::from_mins(5);
 
-/// The time of an API server, by the header `Date` of its answers. All clones are the same.
+/// The time of an API server, from the `Date` header of its responses. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct ServerTime(Arc<Mutex<Option<Heard>>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Heard {
     date: SystemTime,
-    /// The monotonic time of the answer.
+    /// The monotonic time of the response.
     at: Duration,
 }
 
 impl ServerTime {
-    /// As an API server that answers with this time.
+    /// Creates the time of an API server that responds with this time.
     #[cfg(test)]
     pub(crate) fn at(date: SystemTime) -> Self {
         let at = elapsed();
         Self(Arc::new(Mutex::new(Some(Heard { date, at }))))
     }
 
-    /// Takes note of an answer. Without a date, the last one counts.
+    /// Records a response. If it has no date, the previous date stays valid.
     pub(super) fn heard(&self, headers: &HeaderMap) {
         let date = headers.get(DATE).and_then(|date| date.to_str().ok());
-        // The form of HTTP is one of those of e-mail.
+        // HTTP's date format is a subset of the e-mail format.
         let date = date.and_then(|date| rfc2822::parse(date).ok());
         if let Some(date) = date {
             *self.0.lock() = Some(Heard {
@@ -44,13 +44,14 @@ impl ServerTime {
         }
     }
 
-    /// The time of the API server; `None` before it answered with a date.
+    /// The time of the API server. `None` before the first response with a date.
     fn now(&self) -> Option<SystemTime> {
         let heard = (*self.0.lock())?;
         heard.date.checked_add(elapsed().saturating_sub(heard.at))
     }
 
-    /// The message about the work that [`earlier`](Self::earlier) puts off; `None` while `now` is at most some minutes ahead.
+    /// The message about the work that [`earlier`](Self::earlier) delays. `None` if `now` is not more than a few
+    /// minutes ahead.
     pub fn ahead(&self, now: SystemTime) -> Option<String> {
         let ahead = now.duration_since(self.now()?).ok()?;
         (ahead > TOLERATED).then(|| {
@@ -62,13 +63,13 @@ impl ServerTime {
         })
     }
 
-    /// The later of `now`, by the clock of this machine, and the time of the API server.
+    /// The later of `now`, from this machine's clock, and the API server's time.
     pub fn later(&self, now: SystemTime) -> SystemTime {
         self.now().map_or(now, |server| server.max(now))
     }
 
-    /// The earlier of `now`, by the clock of this machine, and the time of the API server. What has ended by then has
-    /// ended by both clocks.
+    /// The earlier of `now`, from this machine's clock, and the API server's time. Anything that has expired at this
+    /// time has expired by both clocks.
     pub fn earlier(&self, now: SystemTime) -> SystemTime {
         self.now().map_or(now, |server| server.min(now))
     }

@@ -1,4 +1,4 @@
-//! API servers and the sieve of answers, without a connection.
+//! API servers and the response filter, without a connection.
 
 use hyper::body::{Body, Bytes};
 use hyper::{Request, Response};
@@ -9,12 +9,12 @@ use tower::retry::Retry;
 use super::response_limits::sieve::{Limits, Sieve};
 use super::{Bounded, ClusterAccess, Excess, NamedBy, RetryLists, ServerTime};
 
-/// The error of an answer that is too long.
+/// The error for a response that is too long.
 pub fn too_long() -> BoxError {
     Excess::Length(1).into()
 }
 
-/// These pieces of a text, or of `lines` each of which is a text, as they reach a parser.
+/// The bytes that reach a parser, from these chunks of one text or, with `lines`, of one text per line.
 pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Vec<u8> {
     let mut sieve = Sieve::new(Limits {
         lines,
@@ -26,7 +26,7 @@ pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Ve
 }
 
 impl ClusterAccess {
-    /// An API server in memory, of which calls and answers are bounded as an operator's are.
+    /// An in-memory API server. Its calls and responses have the limits of an operator's API server.
     pub fn in_memory<F, B>(
         answer: impl Fn(Request<client::Body>) -> F + Clone + Send + 'static,
     ) -> Self

@@ -1,4 +1,4 @@
-//! The management cluster.
+//! The checks of the management cluster.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::clock;
 use crate::preflight;
 use crate::watch::{Lenient, all_of};
 
-/// The duration of a Lease that says none.
+/// The duration of a Lease that does not specify one.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// All checks of the management cluster.
+/// Runs all checks of the management cluster.
 pub(super) async fn checks(management: &ClusterAccess) -> Vec<Checked> {
     let (definitions, cluster_api, rights, leader) = tokio::join!(
         within(definitions(management)),
@@ -39,11 +39,11 @@ pub(super) async fn checks(management: &ClusterAccess) -> Vec<Checked> {
     .collect()
 }
 
-/// The definitions of the custom resources are those of this version.
+/// Checks that the custom resource definitions match this version.
 async fn definitions(management: &ClusterAccess) -> Finding {
     const CURE: &str = "run: node-attestation-controller crds | kubectl apply -f -";
     let api: Api<CustomResourceDefinition> = Api::all(management.client().clone());
-    // The one for workload clusters is put there by the controller.
+    // The controller installs the definition for workload clusters.
     let workload = crd::workload_manifest().name_any();
     let ours = crd::manifests().into_iter();
     let ours: Vec<_> = ours.filter(|one| one.name_any() != workload).collect();
@@ -92,7 +92,7 @@ async fn cluster_api(management: &ClusterAccess) -> Finding {
     }
 }
 
-/// The rights that a controller needs, of the user that asks.
+/// Checks that the current user has the permissions that a controller needs.
 async fn rights(management: &ClusterAccess) -> Finding {
     let client = management.client();
     match preflight::missing(client, preflight::management_rights()).await {
@@ -110,7 +110,7 @@ async fn rights(management: &ClusterAccess) -> Finding {
     }
 }
 
-/// A controller leads, and renews its Lease.
+/// Checks that a controller is the leader and renews its Lease.
 async fn leader(management: &ClusterAccess) -> Finding {
     const CURE: &str = "see whether the controller runs, and its log";
     let api: Api<Lenient<Lease>> = Api::all(management.client().clone());

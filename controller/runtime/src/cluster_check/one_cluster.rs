@@ -1,4 +1,4 @@
-//! One Cluster.
+//! The checks of one Cluster.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::keyless_signing::KeylessSigning;
 use crate::management::spec_mapping::{counted, unauthorized};
 use crate::watch::{Custom, NoFields, all_metadata_of};
 
-/// All checks of a Cluster.
+/// Runs all checks of a Cluster.
 pub(super) async fn checks(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -65,7 +65,8 @@ pub(super) async fn checks(
         .collect()
 }
 
-/// The checks that call the workload cluster. `named`: the names in its records; `None` if they could not be read.
+/// Runs the checks that call the workload cluster. `named` is the set of names in its records, or `None` if they could
+/// not be read.
 pub(super) async fn of_workload(
     access: Result<ClusterAccess, Finding>,
     spec: &KubeletAuthenticationSpec,
@@ -123,7 +124,7 @@ fn unavailable(authentication: &KubeletAuthentication) -> Option<&Condition> {
     (available.status == "False").then_some(available)
 }
 
-/// The Cluster has a `KubeletAuthentication` that is Ready.
+/// Checks that the Cluster has a `KubeletAuthentication` that is Ready.
 fn authentication(state: &ClusterState) -> Finding {
     if let Some(error) = &state.unreadable {
         return Finding::fail(
@@ -165,7 +166,7 @@ fn authentication(state: &ClusterState) -> Finding {
     }
 }
 
-/// Every living record has its Machine.
+/// Checks that the Machine of every live record exists.
 async fn machines(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -180,7 +181,7 @@ async fn machines(
         Err(error) => return Finding::failed(&error, "list machines"),
     };
     let without = live.iter().filter(|one| {
-        // A member of a pool that no Machine stands for has its provider ID for a name.
+        // A pool member without a Machine has its provider ID as its name.
         let machine = one.spec.machine_name.as_deref();
         machine.is_some_and(|name| !name.contains("://") && !machines.contains(name))
     });
@@ -195,7 +196,7 @@ async fn machines(
     }
 }
 
-/// The attestor of each live record is authorized, so that its node can renew.
+/// Checks that the attestor of each live record is authorized, so that its node can renew.
 fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding {
     let is_revoked = |one: &NodeIdentity| {
         let revoked = one.spec.revoked.as_ref();

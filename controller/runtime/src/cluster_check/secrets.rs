@@ -1,4 +1,4 @@
-//! The Secrets of a Cluster: its CA, and the kubeconfig of its API server.
+//! The checks of a Cluster's Secrets: its CA, and the kubeconfig of its API server.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::keyless_signing::KeylessSigning;
 
-/// A CA that ends sooner cuts every certificate short.
+/// A CA that expires within this time shortens the validity of every certificate.
 const SOON: Duration = Duration::from_hours(30 * 24);
 
-/// The cure of a CA without its key.
+/// The suggested fix for a CA without its key.
 const KEY_MISSING: &str = "put the CA's key into tls.key, or start the controller with --signer-endpoint if another \
                            program holds the key";
 
@@ -29,7 +29,7 @@ pub(super) async fn read(
     call(api.get_opt(&format!("{}-{suffix}", key.name))).await
 }
 
-/// The check of the CA.
+/// Checks the CA.
 pub(super) fn ca(
     key: &ObjectKey,
     read: &Result<Option<Secret>, CallError>,
@@ -82,7 +82,7 @@ pub(super) fn ca(
     Finding::pass(format!("valid until {end}, {who}"))
 }
 
-/// The workload cluster's API server, by Cluster API's kubeconfig.
+/// Checks Cluster API's kubeconfig, and returns access to the workload cluster's API server.
 pub(super) async fn kubeconfig(
     management: &ClusterAccess,
     key: &ObjectKey,

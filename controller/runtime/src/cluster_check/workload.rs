@@ -1,4 +1,4 @@
-//! One workload cluster.
+//! The checks of one workload cluster.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,16 +33,17 @@ pub(super) const CHECKS: [&str; 7] = [
     "evidence-versions",
 ];
 
-/// A request is answered in seconds; a machine that is not known yet takes minutes.
+/// The age from which a pending CSR counts as slow. A CSR is usually answered within seconds. If the machine is not
+/// known yet, this takes minutes.
 const SLOW: Duration = Duration::from_mins(2);
 
-/// Nodes give up a request of this age and file another.
+/// The age at which nodes abandon a CSR and create another one.
 const LATE: Duration = Duration::from_mins(10);
 
-/// On the Nodes of kubeadm's control planes.
+/// The label of control-plane Nodes from kubeadm.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
-/// A workload cluster that answers.
+/// A workload cluster whose API server responds.
 pub(super) struct Workload<'a> {
     pub(super) client: &'a Client,
     pub(super) spec: &'a KubeletAuthenticationSpec,
@@ -62,12 +63,12 @@ impl Workload<'_> {
         Finding::pass(name.clone())
     }
 
-    /// The signers whose requests the controller answers, also of attestors that it does not have at present.
+    /// The signers of the CSRs that the controller answers, including attestors that are currently unavailable.
     fn signers(&self) -> Vec<String> {
         self.signers_of(|_| true)
     }
 
-    /// Whether the controller does not have this attestor.
+    /// Whether this attestor is currently unavailable.
     fn is_unavailable(&self, attestor: &str) -> bool {
         let message = self.unavailable.unwrap_or_default();
         VerifierUnavailable::is_in(message, attestor)
@@ -92,7 +93,7 @@ impl Workload<'_> {
             "give them to the kubeconfig's user: packaging/rbac/workload-cluster.yaml";
         let available = self.signers_of(|attestor| !self.is_unavailable(attestor));
         let required = preflight::required_rights(&available);
-        // The controller does not use them before it has the attestor.
+        // The controller does not use them until the attestor is available.
         let mut optional = preflight::required_rights(&self.signers());
         optional.retain(|right| !required.contains(right));
         optional.extend(preflight::optional_rights());
@@ -117,7 +118,7 @@ impl Workload<'_> {
         }
     }
 
-    /// Nobody has kubelets' certificates approved without evidence.
+    /// Checks that kubelet certificates cannot be approved without evidence.
     pub(super) async fn ways_in(&self) -> Finding {
         let found = async {
             let scan = bindings::scan(self.client).await?;
@@ -159,7 +160,7 @@ impl Workload<'_> {
         }
     }
 
-    /// Every Node has a record. `recorded`: `None` if they could not be read.
+    /// Checks that every Node has a record. `recorded` is `None` if the records could not be read.
     pub(super) async fn nodes(&self, recorded: Option<&BTreeSet<String>>) -> Finding {
         let Some(recorded) = recorded else {
             return Finding::skip("the records could not be read");
@@ -203,7 +204,7 @@ impl Workload<'_> {
         Ok(all)
     }
 
-    /// No request waits for long.
+    /// Checks that no CSR has been pending for long.
     pub(super) async fn requests(&self) -> Finding {
         let all = match self.all_requests().await {
             Ok(all) => all,
@@ -233,7 +234,7 @@ impl Workload<'_> {
         }
     }
 
-    /// No node has evidence of a version that the controller does not read.
+    /// Checks that no node sends evidence with a version that the controller does not support.
     pub(super) async fn evidence_versions(&self) -> Finding {
         let all = match self.all_requests().await {
             Ok(all) => all,

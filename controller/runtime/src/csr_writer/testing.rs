@@ -1,4 +1,4 @@
-//! Requests in memory, by the API server's rules, with faults.
+//! An in-memory store of requests with the API server's rules and with faults.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::core::Status;
@@ -7,10 +7,10 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{APPROVED, DENIED, RequestStore, has_condition};
 use crate::client::{CALL_DEADLINE, CallError};
 
-/// The request's own.
+/// The UID of the request.
 pub(crate) const UID: &str = "0a";
 
-/// One request.
+/// A store with one request.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     state: Mutex<State>,
@@ -24,24 +24,24 @@ struct State {
     fault: Option<(usize, Fault)>,
 }
 
-/// The fault of a write.
+/// A fault of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It does not reach the server.
+    /// The write does not reach the server.
     Lost,
-    /// It is done, and the answer is lost.
+    /// The server completes the write, and the response is lost.
     AnswerLost,
-    /// Another client denies the request just before.
+    /// Another client denies the request just before the write.
     DeniedBefore,
     /// Another client annotates the request before this and every later write.
     AnnotatedBefore,
-    /// Another client deletes the request just before.
+    /// Another client deletes the request just before the write.
     DeletedBefore,
-    /// The server answers this, and does nothing.
+    /// The server responds with this code, and does not write.
     Refused(u16),
-    /// It answers 422 to this and every later write.
+    /// The server responds with 422 to this and every later write.
     NeverValid,
-    /// It is done, and the writer dies.
+    /// The server completes the write, and the writer dies.
     Death,
 }
 
@@ -60,7 +60,7 @@ impl MemoryStore {
         }
     }
 
-    /// Has the write of this number, from 0, go wrong.
+    /// Injects a fault into the write with this index, from 0.
     pub(crate) fn with_fault(self, write: usize, fault: Fault) -> Self {
         self.lock().fault = Some((write, fault));
         self

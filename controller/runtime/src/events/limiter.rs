@@ -1,4 +1,4 @@
-//! Limits of Events on machines.
+//! Limits for Events on machines.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use super::cut;
 
-/// Events on one machine: those of a join and of some that failed.
+/// The rate of Events on one machine: a join and a few failed attempts.
 const OF_MACHINE: Rate = Rate {
     burst: 10,
     every: Duration::from_mins(1),
 };
 
-/// Events on all machines of a cluster: a join of a thousand machines at once. Kubernetes keeps
-/// events for an hour, so that a flood leaves no more than 4,600.
+/// The rate of Events on all machines of a cluster: a join of 1,000 machines at the same time. Kubernetes keeps Events
+/// for one hour, so a flood leaves no more than 4,600.
 const OF_CLUSTER: Rate = Rate {
     burst: 1000,
     every: Duration::from_secs(1),
@@ -28,7 +28,7 @@ const MAX_MACHINES: usize = 5000;
 /// The time at which a budget is full again.
 type WholeAt = Option<Instant>;
 
-/// Takes one Event from the budgets of a machine and of the cluster, if both have one.
+/// Takes one Event from the budgets of a machine and of the cluster, if neither is exhausted.
 fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
     let [mut of_machine, mut of_cluster] = [&machine, &cluster].map(|at| at.unwrap_or(now));
     let taken = OF_MACHINE.take(&mut of_machine, now).is_ok()
@@ -44,7 +44,7 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
 pub(super) struct Limiter {
     cluster: WholeAt,
     machines: HashMap<(String, String), Machine>,
-    /// The number left out, of machines without a budget.
+    /// The number of dropped Events for machines without a budget.
     left_out: u64,
 }
 
@@ -56,7 +56,7 @@ struct Machine {
 }
 
 impl Limiter {
-    /// The event, if it is to be written.
+    /// Returns the Event if it is within the budgets.
     pub(super) fn admit(&mut self, event: Event, now: Instant) -> Option<Event> {
         let regarding = event.regarding.as_ref();
         let field = |text: Option<&String>| text.cloned().unwrap_or_default();
@@ -85,7 +85,7 @@ impl Limiter {
         Some(event)
     }
 
-    /// The last Event that was left out of each machine, with their number, within the budgets.
+    /// The last dropped Event of each machine, with the number of dropped Events, within the budgets.
     pub(super) fn left_out(&mut self, now: Instant) -> Vec<Event> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {

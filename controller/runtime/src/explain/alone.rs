@@ -1,4 +1,5 @@
-//! A cluster without a management cluster: its machines are in a file, and its records in the memory of its controller.
+//! Explains requests of a cluster without a management cluster. Its machines are in a file, and its records are in the
+//! memory of its controller.
 
 use std::sync::Arc;
 
@@ -19,21 +20,22 @@ use crate::file_inventory::ClusterInventory;
 use crate::nodes::KubeNodes;
 use crate::standalone::{ClusterInFiles, certificates, uid};
 
-/// A cluster whose controller runs with files.
+/// The settings of a cluster whose controller uses files.
 #[derive(Debug)]
 pub struct AloneSettings {
-    /// The workload cluster; `None`: only requests from files.
+    /// The workload cluster. With `None`, requests can come only from files.
     pub workload: Option<ClusterAccess>,
-    /// PEM of the cluster's CA certificates, the one that signs first. Empty: the kubeconfig's.
+    /// The CA certificates of the cluster as PEM; the first one signs. If empty, the certificates of the kubeconfig are
+    /// used.
     pub ca_certificates: Vec<u8>,
-    /// Its machines.
+    /// The machines.
     pub inventory: ClusterInventory,
-    /// The rest, as of that controller.
+    /// The other settings of that controller.
     pub authentication: KubeletAuthentication,
 }
 
 impl Explainer {
-    /// The cluster, as far as files and its API server tell. `verifiers` ask nobody.
+    /// Creates an explainer from files and the API server of the cluster. `verifiers` must not call a service.
     ///
     /// # Errors
     ///
@@ -85,7 +87,7 @@ impl Explainer {
     }
 }
 
-/// Records, which are in the memory of another process.
+/// Records that are in the memory of another process.
 #[derive(Debug)]
 struct Unknown;
 
@@ -140,10 +142,10 @@ impl Records for Unknown {
     }
 }
 
-/// Nodes that are not changed.
+/// Read-only access to Nodes.
 #[derive(Debug)]
 struct SeenNodes(
-    /// `None` without a kubeconfig.
+    /// The Nodes. `None` without a kubeconfig.
     Option<KubeNodes>,
 );
 

@@ -14,10 +14,10 @@ use super::{Explainer, is_answered};
 use crate::client::{CallError, call};
 use crate::watch::{Lenient, page_of};
 
-/// The namespace of Events on objects without one.
+/// The namespace of Events about cluster-scoped objects.
 const NAMESPACE: &str = "default";
 
-/// The number of Events of an object that are read.
+/// The maximum number of Events to read for one object.
 const MAX_EVENTS: u32 = 50;
 
 /// A condition of a request.
@@ -28,11 +28,11 @@ pub struct Condition {
     /// `Approved`, `Denied` or `Failed`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its reason.
+    /// The reason.
     pub reason: String,
-    /// Its message.
+    /// The message.
     pub message: String,
-    /// Its time.
+    /// The time.
     pub time: Option<String>,
 }
 
@@ -41,13 +41,13 @@ pub struct Condition {
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ToldEvent {
-    /// The kind and name of the object that it is on.
+    /// The kind and name of the object.
     pub on: String,
-    /// Its time.
+    /// The time.
     pub time: Option<String>,
-    /// Its reason.
+    /// The reason.
     pub reason: String,
-    /// Its note.
+    /// The note.
     pub note: String,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn conditions(request: &CertificateSigningRequest) -> Vec<Condition> 
         .collect()
 }
 
-/// The time of the answer; `None` of a pending request.
+/// The time of the answer. `None` for a pending request.
 pub(super) fn time(request: &CertificateSigningRequest) -> Option<SystemTime> {
     if !is_answered(request) {
         return None;
@@ -77,7 +77,7 @@ pub(super) fn time(request: &CertificateSigningRequest) -> Option<SystemTime> {
 }
 
 impl Explainer {
-    /// The Events on the request and, about it, on its machine; the oldest first.
+    /// The Events on the request, and the Events on its machine about the request, oldest first.
     pub(super) async fn events(
         &self,
         request: &CertificateSigningRequest,

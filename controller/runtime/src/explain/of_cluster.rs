@@ -1,4 +1,4 @@
-//! A Cluster of a management cluster, as its controller has it.
+//! Explains requests of a Cluster in a management cluster, with the data that its controller uses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,19 +33,21 @@ use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
 use crate::settings_file::check_stored;
 
-/// Deadline of the reads before the checks.
+/// The deadline for the reads before the checks.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The time between two looks whether the records are read.
+/// The interval between checks whether the records are loaded.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Explainer {
-    /// The Cluster, with the rights of `management`'s user. Without `workload`, its API server is the one of Cluster
-    /// API's kubeconfig, if it is in `reach`. `verifiers` ask nobody.
+    /// Creates an explainer for the Cluster, with the permissions of `management`'s user.
+    ///
+    /// Without `workload`, Cluster API's kubeconfig determines the API server, if the policy `reach` allows its
+    /// address. `verifiers` must not call a service.
     ///
     /// # Errors
     ///
-    /// Something that every check needs cannot be read.
+    /// Data that every check needs cannot be read.
     pub async fn of_cluster(
         management: &ClusterAccess,
         key: &ObjectKey,
@@ -165,8 +167,8 @@ async fn read(
     })
 }
 
-/// A note on the attestors that the controller cannot use, as its condition has them: the options of the controller are
-/// not known here.
+/// A note on the attestors that the controller cannot use, according to its condition. The controller's options are
+/// unknown here.
 fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<String> {
     let conditions = &authentication.status.as_ref()?.conditions;
     let condition = conditions::find(conditions, ATTESTORS_AVAILABLE)?;
@@ -179,7 +181,7 @@ fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<Strin
     })
 }
 
-/// The revoked certificates, from the workload cluster and from operators.
+/// The revoked certificates, from the list in the workload cluster and from operators.
 async fn revocations(
     access: &ClusterAccess,
     authentication: &KubeletAuthentication,
@@ -198,7 +200,7 @@ async fn revocations(
     revocations
 }
 
-/// Reads the addresses of Services, as the controller does; a note if they cannot be read.
+/// Reads the addresses of Services, as the controller does. Returns a note if they cannot be read.
 async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Option<String> {
     match service_ranges::read(access.client()).await {
         Ok(read) => {
@@ -213,7 +215,7 @@ async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Optio
     }
 }
 
-/// The name of the program that signs with the CA of this Secret, and a signer with that CA.
+/// The name of the program that signs with the CA of this Secret, and a signer for that CA.
 fn signing_of(
     ca: &ClusterCa,
     name: &str,
@@ -246,7 +248,7 @@ fn signing_of(
     Ok((who, signer))
 }
 
-/// The context, with a ledger that writes nothing.
+/// The context, with a ledger that does not write.
 fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
     let ledger = RecordLedger::new(
         Arc::new(Rehearsal::over(context.ledger.records().clone())),
@@ -262,13 +264,13 @@ fn rehearsed(context: Context, access: &ClusterAccess) -> Context {
     }
 }
 
-/// The CA of this certificate, with a key of nobody.
+/// A signer with the CA of this certificate and a throwaway key.
 pub(super) fn rehearsed_signer(der: &[u8]) -> Result<Arc<Signer>, BoxError> {
     let pem = pem::encode(&pem::Pem::new("CERTIFICATE", der));
     Ok(Arc::new(Signer::rehearsal(pem.as_bytes())?))
 }
 
-/// The providers whose platform tells the names of Nodes, and is not asked.
+/// The providers whose platform reports the names of Nodes. The platform is not called here.
 pub(super) fn named_by_platform(spec: &KubeletAuthenticationSpec) -> Vec<Provider> {
     let tpm = spec.tpm.as_ref();
     let asks = tpm.is_some_and(|tpm| tpm.endorsement_keys.platform == EndorsementKeyPlatform::Aws);
@@ -285,7 +287,7 @@ async fn secret(
     call(api.get_opt(name)).await
 }
 
-/// The workload cluster, by Cluster API's kubeconfig.
+/// Access to the workload cluster with Cluster API's kubeconfig.
 pub(crate) async fn by_secret(
     management: &ClusterAccess,
     key: &ObjectKey,
@@ -311,7 +313,7 @@ pub(crate) async fn by_secret(
     Ok(kubeconfig.access(key).map_err(refused)?)
 }
 
-/// Waits until the records are read.
+/// Waits until the records are loaded.
 async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
     let end = Instant::now() + READ_DEADLINE / 2;
     loop {

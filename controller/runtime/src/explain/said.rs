@@ -1,4 +1,4 @@
-//! A Cluster's settings and objects, as its management cluster has them.
+//! A Cluster's settings and objects in its management cluster.
 
 use kube::Client;
 use kube::api::Api;

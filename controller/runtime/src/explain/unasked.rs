@@ -1,4 +1,4 @@
-//! Verifiers that ask nobody.
+//! Verifiers that do not call a service.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,22 +15,22 @@ use node_attestation_core::verifier::{
 };
 use parking_lot::Mutex;
 
-/// The check that appraises evidence.
+/// The check that verifies evidence.
 pub(super) const CHECK: &str = "attest";
 
-/// The services that were not asked about the evidence of the last request.
+/// The services that were not called for the evidence of the last request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Unasked(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     not_asked: Option<NotAsked>,
-    /// The endorsement key that the request names.
+    /// The endorsement key in the annotation of the request.
     annotated: Option<KeyDigest>,
 }
 
 impl Unasked {
-    /// Forgets the request before, and begins with this one.
+    /// Resets the state for this request.
     pub(super) fn begin(&self, request: &CertificateSigningRequest) {
         let annotation = request.annotations().get(ENDORSEMENT_KEY_ANNOTATION);
         *self.0.lock() = State {
@@ -43,8 +43,8 @@ impl Unasked {
         self.0.lock().not_asked
     }
 
-    /// The verifiers, which take evidence for proved where its proof is what nobody was asked for. `names_nodes` are the
-    /// providers whose platform tells the name of a machine's Node.
+    /// Wraps the verifiers. If a proof depends on a service that is not called, the wrapped verifiers accept the
+    /// evidence. `names_nodes` lists the providers whose platform reports the name of a machine's Node.
     pub(super) fn verifiers(&self, verifiers: Verifiers, names_nodes: &[Provider]) -> Verifiers {
         verifiers.map(|verifier| {
             Arc::new(Unproved {
@@ -56,7 +56,7 @@ impl Unasked {
     }
 }
 
-/// Vouches for what was not refuted. It is private to this module: no certificate may rest on it.
+/// Accepts evidence that was not refuted. It is private to this module, because no certificate must be based on it.
 #[derive(Debug)]
 struct Unproved {
     verifier: Arc<dyn Verifier>,
@@ -88,7 +88,7 @@ impl Verifier for Unproved {
         };
         let mut state = self.unasked.0.lock();
         let endorsement_key = state.annotated;
-        // The record of a machine with a TPM is compared with the key.
+        // Without the key, a machine with a TPM cannot be compared with its record.
         if *self.provider() == Provider::TPM && endorsement_key.is_none() {
             return appraised;
         }

@@ -1,4 +1,4 @@
-//! The calls of an external signer.
+//! The calls to an external signer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,31 +20,32 @@ use super::SignerEndpoint;
 use crate::metrics::Metrics;
 use crate::turns::{FairTurns, Line, TurnLimits};
 
-/// Calls at a time: of all clusters, what a network HSM has sessions for.
+/// The limits of concurrent calls. The total matches the number of sessions of a network HSM.
 pub(super) const CALLS: TurnLimits = TurnLimits {
     all: 64,
     of_cluster: 8,
 };
 
-/// Deadline of a signature, with the wait for a turn. A KMS takes a fraction of a second, and a decision two minutes.
+/// The deadline for a signature, including the wait for a turn. A KMS takes less than one second, and a decision is
+/// allowed to take two minutes.
 const SIGN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Deadline of a status. Other requests wait for the same answer.
+/// The deadline for a status call. Other requests wait for the same response.
 const STATUS_DEADLINE: Duration = Duration::from_secs(3);
 
-/// The time for which a good status counts.
+/// The time for which a good status is valid.
 const GOOD_FOR: Duration = Duration::from_secs(5);
 
-/// The time for which a bad one does: a signer that is back is noticed with the next try of a request.
+/// The time for which a bad status is valid. The next try of a request therefore detects that the signer has recovered.
 const BAD_FOR: Duration = Duration::from_secs(1);
 
-/// The longest answer. A signature by RSA-4096 has 512 bytes.
+/// The maximum length of a response. An RSA-4096 signature has 512 bytes.
 const MAX_ANSWER_LEN: usize = 4 * 1024;
 
-/// The longest list of headers, with the message of an error.
+/// The maximum length of the headers, which include the error message.
 const MAX_HEADERS_LEN: u32 = 8 * 1024;
 
-/// The longest message of an error that is kept.
+/// The maximum length of an error message to keep.
 const MAX_MESSAGE_LEN: usize = 256;
 
 #[derive(derive_more::Debug)]
@@ -53,7 +54,7 @@ pub(super) struct Client {
     #[debug(skip)]
     rpc: ExternalSignerClient<Channel>,
     pub(super) calls: FairTurns,
-    /// The last status, and its time.
+    /// The last status, with its time.
     status: Mutex<Option<(Instant, Result<(), CallError>)>>,
     metrics: Metrics,
 }
@@ -71,7 +72,7 @@ pub(super) struct CallError {
 impl Client {
     pub(super) fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
         let path = endpoint.path().to_owned();
-        // The name is not looked up.
+        // This name is not resolved.
         let channel = Endpoint::from_static("http://localhost")
             .connect_timeout(STATUS_DEADLINE)
             .http2_max_header_list_size(MAX_HEADERS_LEN)
@@ -88,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Asks for the status, once for all that wait for it.
+    /// Requests the status. Concurrent callers share one call.
     pub(super) async fn check(&self) -> Result<(), CallError> {
         let mut last = self.status.lock().await;
         if let Some((at, status)) = &*last {
@@ -119,7 +120,7 @@ impl Client {
         Ok(())
     }
 
-    /// Requests a signature, with a turn in this line.
+    /// Requests a signature. Waits for a turn in this line.
     pub(super) async fn sign(
         &self,
         line: &Line,
@@ -165,7 +166,7 @@ impl Client {
     }
 }
 
-/// The name of a code, as the gRPC specification has it.
+/// The name of a code in the gRPC specification.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

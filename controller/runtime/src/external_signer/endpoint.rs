@@ -5,22 +5,22 @@ use std::str::FromStr;
 
 use kubelet_attestation::ensure;
 
-/// The longest path that the kernel takes for a socket (`sun_path`), without the zero at its end.
+/// The longest path that the kernel accepts for a socket (`sun_path`), without the terminating zero.
 const MAX_PATH_LEN: usize = 107;
 
 /// The Unix socket of an external signer: `unix:///run/signer/signer.sock`.
 ///
-/// There is no form for another machine: the file's permissions are all that tells who may sign.
+/// Remote signers are not supported, because only the permissions of the file restrict which programs can sign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignerEndpoint(PathBuf);
 
-/// Text that is no endpoint of a signer.
+/// The text is not a signer endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not unix:// with the absolute path of a socket, of at most {MAX_PATH_LEN} bytes")]
 pub struct InvalidEndpoint;
 
 impl SignerEndpoint {
-    /// The socket's path.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.0
     }

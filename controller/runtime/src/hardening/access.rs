@@ -1,4 +1,4 @@
-//! Calls to the workload cluster, and how they fail.
+//! Calls to the workload cluster, and their errors.
 
 use std::fmt::Debug;
 
@@ -13,28 +13,28 @@ use serde::de::DeserializeOwned;
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
 use crate::watch::Lenient;
 
-/// A call of the workload cluster failed. None of these says anything about a node.
+/// A call to the workload cluster failed. No variant is a statement about a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HardeningError {
-    /// A right is missing, which an operator can grant.
+    /// A permission is missing. An operator can grant it.
     #[error("not allowed to {call}: {}", status.message)]
     Forbidden {
         /// The verb and the object.
         call: String,
-        /// The API server's answer.
+        /// The response of the API server.
         status: Box<Status>,
     },
-    /// The API server refused for another reason: it is too old, the object is invalid, or it has changed since it
-    /// was read.
+    /// The API server refused for another reason: it is too old, the object is invalid, or the object has changed since
+    /// it was read.
     #[error("cannot {call}: the API server says {}: {}", status.code, status.message)]
     Refused {
         /// The verb and the object.
         call: String,
-        /// The API server's answer.
+        /// The response of the API server.
         status: Box<Status>,
     },
-    /// There was no answer, none that can be read, or that of an API server in trouble.
+    /// There was no response, or it was unreadable, or the API server reported an internal problem.
     #[error("cannot {call}")]
     Unavailable {
         /// The verb and the object.
@@ -42,12 +42,12 @@ pub enum HardeningError {
         /// The reason.
         source: CallError,
     },
-    /// There are more objects than are read.
+    /// There are more objects than the limit.
     #[error("there are more than {limit} {object}")]
     TooMany {
         /// The kind.
         object: &'static str,
-        /// The number that is read.
+        /// The limit.
         limit: usize,
     },
 }
@@ -62,7 +62,7 @@ impl HardeningError {
         };
         match StatusCode::from_u16(status.code) {
             Ok(StatusCode::FORBIDDEN) => Self::Forbidden { call, status },
-            // About what was asked, and not about the API server's own state.
+            // The error refers to the request, not to the state of the API server.
             Ok(code) if !code.is_server_error() && code != StatusCode::TOO_MANY_REQUESTS => {
                 Self::Refused { call, status }
             }
@@ -73,13 +73,13 @@ impl HardeningError {
         }
     }
 
-    /// Whether there is no such object, or nothing of its kind.
+    /// Whether the object or its kind does not exist.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code == StatusCode::NOT_FOUND)
     }
 }
 
-/// Makes a call, within its deadline; `what` names its verb and object.
+/// Makes a call within its deadline. `what` is the verb and the object.
 pub(super) async fn call<T>(
     what: impl Into<String>,
     call: impl Future<Output = Result<T, KubeError>>,
@@ -88,7 +88,7 @@ pub(super) async fn call<T>(
     answer.map_err(|error| HardeningError::of(what.into(), error))
 }
 
-/// An object of the whole workload cluster.
+/// A cluster-scoped object of the workload cluster.
 pub(super) trait Object:
     Resource<DynamicType = (), Scope = ClusterResourceScope>
     + Clone
@@ -112,7 +112,7 @@ fn named<K: Object>(verb: &str, name: &str) -> String {
     format!("{verb} {}/{name}", K::plural(&()))
 }
 
-/// The object of this name.
+/// The object with this name.
 pub(super) async fn get<K: Object>(
     client: &Client,
     name: &str,
@@ -121,7 +121,7 @@ pub(super) async fn get<K: Object>(
     call(named::<K>("get", name), api.get_opt(name)).await
 }
 
-/// The object, if it is there and can be read.
+/// The object, if it exists and can be decoded.
 pub(super) async fn get_readable<K: Object>(
     client: &Client,
     name: &str,
@@ -133,10 +133,10 @@ pub(super) async fn get_readable<K: Object>(
 
 /// Creates or replaces the object, unless it is the `same` as `wanted`. Returns whether it was written.
 ///
-/// A new object is created by server-side apply: the right to it can be limited to a name, unlike the right to
-/// `POST`. An existing object is replaced in the version that was read: an apply would leave the items that another
-/// manager added to its lists, such as a condition under which a policy no longer matches. (kube's `Api::entry`
-/// creates by `POST`, and reads no object that somebody else broke.)
+/// A new object is created with server-side apply, because that permission can be limited to a name, unlike the
+/// permission for `POST`. An existing object is replaced in the version that was read. An apply would keep the items
+/// that another manager added to its lists, such as a match condition that disables a policy. (kube's `Api::entry`
+/// creates with `POST`, and cannot read an object that another client made invalid.)
 pub(super) async fn put<K: Object>(
     client: &Client,
     wanted: &K,
@@ -152,7 +152,7 @@ pub(super) async fn put<K: Object>(
         call(named::<K>("create", &name), made).await?;
         return Ok(true);
     };
-    // An object that cannot be read differs.
+    // An object that cannot be decoded counts as different.
     if found.object.as_ref().is_ok_and(|found| same(found, wanted)) {
         return Ok(false);
     }
@@ -164,7 +164,8 @@ pub(super) async fn put<K: Object>(
     Ok(true)
 }
 
-/// Creates the definition, or replaces one of an earlier version: all that it has of ours.
+/// Creates the definition, or replaces the definition of an earlier version, with all fields that this controller
+/// manages.
 pub(super) async fn apply_definition(
     client: &Client,
     wanted: &CustomResourceDefinition,
@@ -177,7 +178,7 @@ pub(super) async fn apply_definition(
     Ok(())
 }
 
-/// Deletes the object of this name, if it exists; with a UID, only the object that has it.
+/// Deletes the object with this name, if it exists. With a UID, deletes only the object with that UID.
 pub(super) async fn delete<K: Object>(
     client: &Client,
     name: &str,
@@ -190,7 +191,7 @@ pub(super) async fn delete<K: Object>(
     };
     let parameters = DeleteParams::default().preconditions(only);
     match call(named::<K>("delete", name), api.delete(name, &parameters)).await {
-        // Without the right the API server does not say whether the object exists.
+        // Without the permission, the API server does not report whether the object exists.
         Err(error @ HardeningError::Forbidden { .. }) => match get::<K>(client, name).await? {
             Some(_) => Err(error),
             None => Ok(()),

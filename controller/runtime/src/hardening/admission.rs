@@ -1,28 +1,28 @@
-//! The requests that bootstrap tokens and nodes may create: a `ValidatingAdmissionPolicy` on the
-//! creation of certificate signing requests, and on their change.
+//! The requests that bootstrap tokens and nodes are allowed to create: a `ValidatingAdmissionPolicy` on the creation
+//! and the update of certificate signing requests.
 //!
-//! It keeps from the API server the requests that the controller would deny anyway, so that a leaked
-//! token can neither fill its storage (1.5 MB a request on a stock cluster) nor reach another signer while a
-//! binding is open.
+//! The policy blocks requests that the controller would deny anyway. Without it, a leaked token could fill the storage
+//! of the API server (1.5 MB per request on a stock cluster), or reach another signer while a binding is open.
 //!
-//! | requester | signers | name |
+//! | Requester | Signers | Request name |
 //! | --- | --- | --- |
-//! | bootstrap token | the client signers of the authorised attestors | with our prefix |
-//! | node | those, and `kubernetes.io/kubelet-serving` and ours for serving | any |
-//! | control-plane node that is named | also the built-in client signer | any |
+//! | bootstrap token | the client signers of the authorized attestors | with the controller's prefix |
+//! | node | those, `kubernetes.io/kubelet-serving`, and this controller's serving signers | any |
+//! | listed control-plane node | also the built-in client signer | any |
 //!
-//! Our prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is bounded too: an
-//! API server stores 1.5 MB, in whatever field. The API server itself sets or validates the other fields of `spec`.
+//! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is also limited,
+//! because an API server stores up to 1.5 MB in any field. The API server itself sets or validates the other fields of
+//! `spec`.
 //!
-//! | field of the metadata | what it may have |
+//! | Metadata field | Allowed content |
 //! | --- | --- |
-//! | `labels`, `finalizers`, `ownerReferences`, `selfLink` | nothing: neither kubelets nor the plugin have any |
+//! | `labels`, `finalizers`, `ownerReferences`, `selfLink` | empty: neither kubelets nor the plugin set them |
 //! | `annotations` | the endorsement key, in 128 bytes |
-//! | `name`, `generateName` | 253 bytes. The API server has no limit for those of a request |
-//! | `managedFields` | two entries, with the fields of a request. A requester may send its own, and the API server keeps them |
+//! | `name`, `generateName` | 253 bytes. For requests, the API server has no limit |
+//! | `managedFields` | two entries with the fields of a request. A requester can send its own, and the API server keeps
+//! them |
 //!
-//! The policy does not check evidence: it sees the request as base64 text, which CEL in a policy
-//! cannot decode.
+//! The policy does not check evidence. It sees the request as base64 text, which CEL in a policy cannot decode.
 
 use std::collections::BTreeSet;
 
@@ -44,23 +44,22 @@ use super::policies::{Policy, binding};
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-requests";
 
-/// The requests that one cluster allows.
+/// The requests that are allowed in one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The attestors whose client signers may be asked.
+    /// The attestors whose client signers are allowed.
     pub attestors: BTreeSet<Provider>,
-    /// The control-plane nodes that renew through the built-in signer; none, unless an operator
-    /// wants that.
+    /// The control-plane nodes that renew with the built-in signer. Empty, unless an operator configures it.
     pub built_in_renewal: BTreeSet<NodeName>,
-    /// Whether other requests are refused; otherwise the requester gets a warning, and the audit log an entry.
+    /// Whether other requests are refused. If not, the requester gets a warning, and the audit log gets an entry.
     pub enforced: bool,
 }
 
-/// Puts the policy for `settings` into the workload cluster. Returns whether anything was written.
+/// Applies the policy for `settings` to the workload cluster. Returns whether anything was written.
 ///
 /// # Errors
 ///
-/// It could not be read or written; the policy before it stays in force.
+/// The policy could not be read or written. The previous policy stays in force.
 pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, HardeningError> {
     policy(settings).apply(client).boxed().await
 }
@@ -69,24 +68,24 @@ pub async fn apply(client: &Client, settings: &Settings) -> Result<bool, Hardeni
 ///
 /// # Errors
 ///
-/// It could not be read or written.
+/// The policy could not be read or written.
 pub async fn remove(client: &Client) -> Result<(), HardeningError> {
     delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await?;
     delete::<ValidatingAdmissionPolicy>(client, POLICY_NAME, None).await
 }
 
-/// Whether the workload cluster enforces the policy now, with any settings.
+/// Whether the workload cluster currently enforces the policy, with any settings.
 ///
 /// # Errors
 ///
-/// It could not be read.
+/// The policy could not be read.
 pub async fn is_enforced(client: &Client) -> Result<bool, HardeningError> {
     let found: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
     let enforced = binding(POLICY_NAME, None, ENFORCED);
     Ok(found.is_some_and(|found| found.spec == enforced.spec))
 }
 
-/// The actions on a request that is not allowed, once the policy is enforced.
+/// The actions on a request that is not allowed, while the policy is enforced.
 const ENFORCED: &[&str] = &["Deny"];
 
 /// The policy for these settings, with its binding.
@@ -188,7 +187,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
     all
 }
 
-/// The bounds of the metadata, each with its message.
+/// The limits of the metadata, each with its message.
 fn metadata_bounds() -> [(String, &'static str, String); 4] {
     let nothing_in = |field: &str| {
         format!("(!has(object.metadata.{field}) || size(object.metadata.{field}) == 0)")
@@ -225,19 +224,19 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
     ]
 }
 
-/// A validation whose message has no variable.
+/// A validation with a constant message.
 fn bound(expression: String, message: &'static str) -> (String, &'static str, String) {
     (expression, message, format!("'{message}'"))
 }
 
-/// The longest name of a request, as of most objects.
+/// The maximum length of a request's name, as for most objects.
 const MAX_NAME_LEN: usize = 253;
 
-/// The longest annotation: a digest of 64 digits, and room for another form of it.
+/// The maximum length of an annotation: a digest of 64 digits, with a reserve for another format.
 const MAX_ANNOTATION_LEN: usize = 128;
 
-/// `managedFields` has a key for each field, and no values: the keys are `f:spec`, `f:request` and the like. Their number
-/// and length are bounded in each level, and the third level is the last one.
+/// The limits for `managedFields`. It has a key for each field, such as `f:spec` and `f:request`, and no values. The
+/// number and the length of the keys are limited at each level, and the third level is the last one.
 const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \
     || (size(object.metadata.managedFields) <= 2 && object.metadata.managedFields.all(entry, \
     (!has(entry.apiVersion) || size(entry.apiVersion) <= 128) \
@@ -246,7 +245,7 @@ const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \
     && size(entry.fieldsV1[a][b]) <= 4 && entry.fieldsV1[a][b].all(c, size(c) <= 128 \
     && size(entry.fieldsV1[a][b][c]) == 0)))))))";
 
-/// A list of CEL string literals. Names of signers and nodes have no character that needs escaping.
+/// A list of CEL string literals. The names of signers and nodes contain no characters that need escaping.
 fn list(texts: impl Iterator<Item = String>) -> String {
     let quoted: Vec<_> = texts.map(|text| format!("'{text}'")).collect();
     format!("[{}]", quoted.join(", "))

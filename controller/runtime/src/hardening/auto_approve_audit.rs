@@ -1,8 +1,8 @@
-//! The ways round attestation that are open.
+//! Finds the open paths that bypass attestation.
 //!
-//! There are two checks, since each misses what the other sees. A `SubjectAccessReview` asks all of the API
-//! server's authorizers, but about groups: of a binding to the single user
-//! `system:bootstrap:abcdef` it says nothing. A scan of bindings sees that, but RBAC only.
+//! There are two checks, because each misses cases that the other finds. A `SubjectAccessReview` covers all authorizers
+//! of the API server, but only for groups. It does not find a binding to the single user `system:bootstrap:abcdef`. A
+//! scan of bindings finds it, but covers only RBAC.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,27 +20,27 @@ use super::bindings::{
     UNAUTHENTICATED,
 };
 
-/// The time in which a review may contradict the scan: the authorizer sees the removal of a binding by a watch of its
-/// own.
+/// The time for which a review can contradict the scan, because the authorizer watches bindings separately and sees a
+/// removal later.
 const SETTLING: Duration = Duration::from_secs(3);
 
-/// The time between two such reviews.
+/// The interval between two such reviews.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of ways that the message names.
+/// The maximum number of paths in the message.
 const MAX_NAMED: usize = 10;
 
-/// One way round attestation.
+/// A path that bypasses attestation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum AutoApprovePath {
     /// A binding.
     Binding(OpenBinding),
-    /// A right that no `ClusterRoleBinding` explains: a webhook or another authorizer gives it.
+    /// A permission that no `ClusterRoleBinding` explains. A webhook or another authorizer grants it.
     Authorizer {
-        /// The subject that has the right.
+        /// The subject that has the permission.
         holder: Holder,
-        /// The right.
+        /// The permission.
         grant: Grant,
     },
 }
@@ -75,7 +75,7 @@ impl fmt::Display for AutoApprovePath {
     }
 }
 
-/// The message of the condition `AutoApprovePathsClosed`: each open way, with its remedy.
+/// The message of the condition `AutoApprovePathsClosed`: each open path, with its remedy.
 pub fn message(open: &[AutoApprovePath]) -> String {
     if open.is_empty() {
         return "no binding or authorizer has kubelet certificates approved unattested".to_owned();
@@ -86,11 +86,12 @@ pub fn message(open: &[AutoApprovePath]) -> String {
     named.chain(more).collect::<Vec<_>>().join("; ")
 }
 
-/// Finds the open ways round attestation, given a scan of the bindings from just now. If it finds none, all are closed.
+/// Finds the open paths that bypass attestation. `scan` must be a recent scan of the bindings. If the result is empty,
+/// all paths are closed.
 ///
 /// # Errors
 ///
-/// A call of the API server failed, so nothing is known.
+/// A call to the API server failed, so the state is unknown.
 pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath>, HardeningError> {
     let open = scan.open.iter().cloned();
     let mut ways: Vec<_> = open.map(AutoApprovePath::Binding).collect();
@@ -106,7 +107,7 @@ pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath
     Ok(ways)
 }
 
-/// Whether a member of these groups has a right.
+/// A question: whether a member of these groups has a permission.
 struct Question {
     of: &'static str,
     groups: Vec<String>,
@@ -131,7 +132,7 @@ fn questions(scan: &Scan) -> [Question; 4] {
 }
 
 impl Question {
-    /// Whether a binding from the scan gives the right.
+    /// Whether a binding from the scan grants the permission.
     fn is_explained(&self, scan: &Scan) -> bool {
         scan.open.iter().any(|open| {
             open.grant == self.grant
@@ -157,7 +158,7 @@ impl Question {
                 groups: Some(self.groups.clone()),
                 resource_attributes: Some(ResourceAttributes {
                     group: some("certificates.k8s.io"),
-                    // As kube-controller-manager asks.
+                    // Uses the same attributes as kube-controller-manager.
                     version: some("*"),
                     resource: some("certificatesigningrequests"),
                     subresource: some(self.grant.subresource()),

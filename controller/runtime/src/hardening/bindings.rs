@@ -1,11 +1,10 @@
-//! The bindings by which kubelet certificates are approved without evidence.
+//! The bindings that make kube-controller-manager approve kubelet certificates without evidence.
 //!
-//! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet`
-//! where the requester may `create` the subresource `nodeclient` (any node's certificate) or
-//! `selfnodeclient` (its own again) of certificate signing requests. That right is not a right to
-//! call anything: it exists to be asked for by a review, which names no namespace. So only
-//! `ClusterRoleBindings` grant it; a `RoleBinding` grants in its namespace, where nobody asks, and
-//! none is read.
+//! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` if the requester is
+//! allowed to `create` the subresource `nodeclient` (any node's certificate) or `selfnodeclient` (its own certificate
+//! again) of certificate signing requests. This permission does not allow an API call. It exists only for a review,
+//! which does not specify a namespace. So only `ClusterRoleBindings` grant it. A `RoleBinding` applies in its
+//! namespace, for which no review is made, so `RoleBindings` are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,19 +16,19 @@ use kubelet_attestation::ensure;
 use super::access::{HardeningError, call, delete, get};
 use crate::watch::{Lenient, Skipped, page_of};
 
-/// The page size of lists of bindings, of some hundred bytes each.
+/// The page size for lists of bindings, which have a few hundred bytes each.
 const PAGE_SIZE: u32 = 100;
 
-/// The limit of pages, for a hostile cluster: a cluster has about sixty bindings of its own.
+/// The page limit, against a hostile cluster. A cluster has about 60 built-in bindings.
 const MAX_PAGES: usize = 100;
 
-/// The memory for the bindings to holders, of which a cluster has about ten.
+/// The memory limit for bindings to holders. A cluster has about 10.
 const MAX_CANDIDATE_BYTES: usize = 1024 * 1024;
 
-/// The limit of their roles, of which a cluster has about five.
+/// The limit of their roles. A cluster has about 5.
 const MAX_ROLES: usize = 200;
 
-/// The group that kubeadm gives its tokens.
+/// The group of kubeadm's tokens.
 pub const KUBEADM_TOKENS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 pub(super) const BOOTSTRAPPERS: &str = "system:bootstrappers";
@@ -37,20 +36,20 @@ pub(super) const NODES: &str = "system:nodes";
 pub(super) const AUTHENTICATED: &str = "system:authenticated";
 pub(super) const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The right that kube-controller-manager requires of a requester before it approves.
+/// The permission that kube-controller-manager requires of a requester before it approves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Grant {
-    /// Any node's certificate.
+    /// The certificate of any node.
     NodeClient,
-    /// The certificate of the node that asks, again.
+    /// The certificate of the requesting node, again.
     SelfNodeClient,
 }
 
 impl Grant {
     const ALL: [Self; 2] = [Self::NodeClient, Self::SelfNodeClient];
 
-    /// The subresource that the right is about.
+    /// The subresource of the permission.
     pub fn subresource(self) -> &'static str {
         match self {
             Self::NodeClient => "nodeclient",
@@ -58,7 +57,7 @@ impl Grant {
         }
     }
 
-    /// The grant of Kubernetes' own role of this name; the API server restores those roles when it starts.
+    /// The grant of Kubernetes' built-in role with this name. The API server restores these roles when it starts.
     fn of_cluster_role(name: &str) -> Option<Self> {
         let subresource =
             name.strip_prefix("system:certificates.k8s.io:certificatesigningrequests:")?;
@@ -72,7 +71,7 @@ impl Grant {
         Self::ALL.into_iter().filter(granted).collect()
     }
 
-    /// Whether a role with these rules grants it (Kubernetes' `RuleAllows`, for no name).
+    /// Whether a role with these rules grants the permission (Kubernetes' `RuleAllows`, without a resource name).
     fn is_granted_by(self, rules: &[PolicyRule]) -> bool {
         let exactly = format!("certificatesigningrequests/{}", self.subresource());
         let anything = format!("*/{}", self.subresource());
@@ -92,7 +91,7 @@ impl Grant {
     }
 }
 
-/// A subject that has proved only that it holds a token or a certificate.
+/// A subject whose only proof is a token or a certificate.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {
@@ -105,7 +104,7 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// The subject, unless it is an administrator or a service account.
+    /// The holder for this subject. `None` for an administrator or a service account.
     fn of(subject: &Subject) -> Option<Self> {
         let name = subject.name.as_str();
         let is_group =
@@ -120,7 +119,7 @@ impl Holder {
         }
     }
 
-    /// Whether the right is of use to it: `selfnodeclient` is to nodes alone.
+    /// Whether the holder can use the permission. Only nodes can use `selfnodeclient`.
     fn can_use(&self, grant: Grant) -> bool {
         match (grant, self) {
             (Grant::NodeClient, _) => true,
@@ -137,7 +136,7 @@ pub(super) fn is_bootstrappers(group: &str) -> bool {
 }
 
 /// kubeadm's two bindings that approve kubelets without evidence: the name of the `ClusterRoleBinding`, the grant, and
-/// the group that has it. By the first, a token is enough for any node's certificate; by the second, a node's
+/// the group. With the first binding, a token is enough for any node's certificate. With the second binding, a node's
 /// certificate is enough for the next one.
 const KUBEADM: [(&str, Grant, &str); 2] = [
     (
@@ -167,19 +166,19 @@ fn is_kubeadms(binding: &ClusterRoleBinding) -> bool {
     })
 }
 
-/// A binding by which requests are approved without evidence.
+/// A binding that approves requests without evidence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct OpenBinding {
     /// The `ClusterRoleBinding`.
     pub name: String,
-    /// Its `ClusterRole`.
+    /// The `ClusterRole` of the binding.
     pub role: String,
-    /// The subject whose requests it approves.
+    /// The subject whose requests are approved.
     pub holder: Holder,
-    /// The right.
+    /// The permission.
     pub grant: Grant,
-    /// Whether it is one of kubeadm's, unchanged.
+    /// Whether the binding is one of kubeadm's, unchanged.
     pub is_kubeadms: bool,
     uid: Option<String>,
 }
@@ -188,17 +187,17 @@ pub struct OpenBinding {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scan {
-    /// The bindings by which requests are approved without evidence, in order.
+    /// The bindings that approve requests without evidence, sorted.
     pub open: Vec<OpenBinding>,
-    /// The groups of bootstrap tokens that any binding names.
+    /// The groups of bootstrap tokens that appear in any binding.
     pub(super) token_groups: BTreeSet<String>,
 }
 
-/// Reads the `ClusterRoleBindings`, and those of their `ClusterRoles` whose rules must be known.
+/// Reads the `ClusterRoleBindings`, and the referenced `ClusterRoles` whose rules are needed.
 ///
 /// # Errors
 ///
-/// They could not be read.
+/// The objects could not be read.
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     let candidates = list(client).await?;
     let mut grants_of = BTreeMap::new();
@@ -217,7 +216,7 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     Ok(evaluate(&candidates, &grants_of))
 }
 
-/// The relevant part of a binding to holders.
+/// The relevant fields of a binding to holders.
 #[derive(Debug)]
 struct Candidate {
     name: String,
@@ -228,7 +227,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The binding, if it has a holder among its subjects.
+    /// The candidate for this binding, if a subject is a holder.
     fn of(binding: &ClusterRoleBinding) -> Option<Self> {
         let holders: Vec<Holder> = binding
             .subjects
@@ -245,7 +244,7 @@ impl Candidate {
         })
     }
 
-    /// Its bytes, and those of the bindings that are made of it: each has its name and its role.
+    /// The size in bytes, including the bindings that are created from it. Each of them contains its name and its role.
     fn len(&self) -> usize {
         let holders = self.holders.iter().map(|holder| match holder {
             Holder::Group(name) | Holder::User(name) => name.len() + size_of::<Holder>(),
@@ -257,7 +256,7 @@ impl Candidate {
     }
 }
 
-/// Lists the bindings to holders; of each page, only those are kept.
+/// Lists the bindings to holders. The other bindings of each page are dropped.
 async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     const OBJECT: &str = "clusterrolebindings";
     let too_many = |limit| HardeningError::TooMany {
@@ -289,7 +288,7 @@ async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     Err(too_many(candidates.len()))
 }
 
-/// The roles of holders that are not known by name.
+/// The roles of holders that are not built-in roles.
 fn roles_to_read(candidates: &[Candidate]) -> BTreeSet<String> {
     let roles = candidates.iter().map(|candidate| &candidate.role);
     let unknown = roles.filter(|role| Grant::of_cluster_role(role).is_none());
@@ -318,7 +317,7 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 holder: holder.clone(),
                 grant: *grant,
                 is_kubeadms: candidate.is_kubeadms,
-                // Of those that are removed alone: a text of the cluster is not repeated for each holder.
+                // Only for bindings that are removed, so that a text from the cluster is not repeated for each holder.
                 uid: candidate.uid.clone().filter(|_| candidate.is_kubeadms),
             }));
         }
@@ -327,19 +326,20 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
     scan
 }
 
-/// Removes kubeadm's two bindings where `scan` found them as kubeadm writes them, and takes them
-/// out of the scan; returns the names of what was removed.
+/// Removes kubeadm's two bindings if `scan` found them exactly as kubeadm writes them, and removes them from the scan.
 ///
-/// Bindings that a person wrote, under these names or others, stay in [`Scan::open`], for a person to remove. kubeadm
-/// writes its own again in `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token`, so scan and remove
-/// periodically.
+/// Returns the names of the removed bindings.
+///
+/// Bindings that an operator wrote, with these names or others, stay in [`Scan::open`], and an operator must remove
+/// them. `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token` write kubeadm's bindings again, so scan and
+/// remove periodically.
 ///
 /// # Errors
 ///
-/// A binding could not be removed, or is no longer the one that was scanned. Then the scan is incomplete.
+/// A binding could not be removed, or has changed since the scan. The scan is then incomplete.
 pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Vec<String>, HardeningError> {
     let mut removed = Vec::new();
-    // Each of them opens one way.
+    // Each of them opens one path.
     for open in scan.open.extract_if(.., |open| open.is_kubeadms) {
         delete::<ClusterRoleBinding>(client, &open.name, open.uid).await?;
         removed.push(open.name);

@@ -11,7 +11,7 @@ use kube::Client;
 
 use super::access::{HardeningError, put};
 
-/// A policy and the binding of the same name.
+/// A policy, and the binding with the same name.
 #[expect(
     clippy::struct_field_names,
     reason = "failurePolicy is Kubernetes' name"
@@ -24,20 +24,20 @@ pub(super) struct Policy {
     pub(super) operations: &'static [&'static str],
     /// The failure policy, for a request that cannot be evaluated.
     pub(super) failure_policy: &'static str,
-    /// The kind of the parameters, and the object that has them.
+    /// The kind of the parameters, and a reference to the object that contains them.
     pub(super) params: Option<(ParamKind, ParamRef)>,
     /// Names and expressions.
     pub(super) conditions: Vec<(&'static str, String)>,
     /// Names and expressions.
     pub(super) variables: Vec<(&'static str, String)>,
-    /// Expressions, the messages of requests that fail them, and expressions of better messages.
+    /// Expressions, the messages for requests that violate them, and expressions for more detailed messages.
     pub(super) validations: Vec<(String, &'static str, String)>,
     /// The actions on a request that fails a validation.
     pub(super) actions: &'static [&'static str],
 }
 
 impl Policy {
-    /// Puts the policy, and then its binding. Returns whether either was written.
+    /// Applies the policy, and then its binding. Returns whether either was written.
     pub(super) async fn apply(self, client: &Client) -> Result<bool, HardeningError> {
         let param_ref = self.params.as_ref().map(|(_, object)| object.clone());
         let binding = binding(self.name, param_ref, self.actions);
@@ -49,7 +49,7 @@ impl Policy {
         Ok(policy || binding)
     }
 
-    /// The object, with the API server's defaults written out: the object that is read back is compared with it.
+    /// The object with the API server's defaults, because it is compared with the stored object.
     pub(super) fn policy(self) -> ValidatingAdmissionPolicy {
         let [group, resource] = self.about.map(|only| Some(vec![only.to_owned()]));
         let operations = self.operations.iter().map(ToString::to_string);
@@ -83,7 +83,7 @@ impl Policy {
             expression,
             message: Some(message.to_owned()),
             message_expression: Some(better),
-            // The default reason says that the object is invalid.
+            // The default reason reports that the object is invalid.
             reason: Some("Forbidden".to_owned()),
         });
         let spec = ValidatingAdmissionPolicySpec {
@@ -103,7 +103,7 @@ impl Policy {
     }
 }
 
-/// The binding of the policy of the same name.
+/// The binding of the policy with the same name.
 pub(super) fn binding(
     name: &str,
     param_ref: Option<ParamRef>,

@@ -1,14 +1,13 @@
-//! A limit of the work that one requester can cause.
+//! A limit for the work that one requester can cause.
 //!
-//! Each requester has a token bucket, so a flood delays only its sender. A request over budget stays pending until
-//! its time; no request is denied for it.
+//! Each requester has a token bucket, so a flood delays only its sender. A request that exceeds the budget stays
+//! pending until its turn. It is never denied for this reason.
 //!
 //! # Guarantees
 //!
-//! - Memory is bounded: 40 bytes a requester, and no more than [`MAX_REQUESTERS`] of them, whatever
-//!   the names.
-//! - No requester gets a fresh budget by being forgotten: only a full budget is forgotten. While all are in use,
-//!   unknown requesters share one.
+//! - Memory is limited: 40 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names.
+//! - No requester gets a new budget because the previous one was forgotten: only full budgets are forgotten. While all
+//!   budgets are in use, unknown requesters share one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,32 +17,32 @@ use kubelet_attestation::names::NODE_USER_PREFIX;
 use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
-/// The limit of requesters with a budget each: three for each node of the largest cluster that Kubernetes supports.
+/// The limit of requesters with a separate budget: three for each node of the largest cluster that Kubernetes supports.
 pub const MAX_REQUESTERS: usize = 15_000;
 
-/// A pool's token is shared by machines that are started together.
+/// The rate for a bootstrap token. Machines of a pool that start together share a token.
 pub const TOKEN_RATE: Rate = Rate {
     burst: 100,
     every: Duration::from_millis(100),
 };
 
-/// A node renews once in days, and asks for two certificates.
+/// The rate for a node. A node renews once in several days, and requests two certificates.
 pub const NODE_RATE: Rate = Rate {
     burst: 10,
     every: Duration::from_secs(10),
 };
 
-/// The beginning of a digest of a requester's name.
+/// The first bytes of the digest of a requester's name.
 type Key = [u8; 16];
 
 /// The budgets of one cluster's requesters.
 #[derive(Debug)]
 pub struct Budgets {
-    /// Of each bootstrap token, or whoever else asks.
+    /// The rate for a bootstrap token or any other requester that is not a node.
     tokens: Rate,
     nodes: Rate,
     capacity: usize,
-    /// The time at which each budget is full again; a full budget need not be here.
+    /// The times at which the budgets are full again. Full budgets can be missing.
     whole_at: HashMap<Key, Instant>,
     shared: Option<Instant>,
     sweep_at: Option<Instant>,
@@ -63,8 +62,8 @@ impl Default for Budgets {
 }
 
 impl Budgets {
-    /// Takes one piece of work out of the requester's budget. Returns the time at which it may be done: `now`, or
-    /// after what was taken before.
+    /// Takes one unit of work from the requester's budget. Returns the earliest time to do it: `now`, or later if the
+    /// budget is exhausted.
     pub fn reserve(&mut self, requester: &str, now: Instant) -> Instant {
         let (rate, whole_at) = self.budget(requester, now);
         match rate.take(whole_at, now) {
@@ -76,7 +75,7 @@ impl Budgets {
         }
     }
 
-    /// Gives one piece of work back that was taken, and is not to be done any more.
+    /// Returns one unit of work that was taken but is no longer needed.
     pub fn give_back(&mut self, requester: &str, now: Instant) {
         let (rate, whole_at) = self.budget(requester, now);
         *whole_at = whole_at.checked_sub(rate.every).unwrap_or(*whole_at);
@@ -99,7 +98,7 @@ impl Budgets {
         (rate, self.whole_at.entry(key).or_insert(now))
     }
 
-    /// Forgets full budgets, no more often than one can become full.
+    /// Removes full budgets, but not more often than a budget can become full.
     fn forget_the_whole(&mut self, now: Instant) {
         if self.sweep_at.is_some_and(|at| now < at) {
             return;

@@ -1,28 +1,27 @@
-//! Revocation: certificates whose writes are refused.
+//! Revocation: refuses writes with revoked certificates.
 //!
-//! Kubernetes cannot revoke client certificates. Here a cluster-scoped `RevokedNodeCredentials`
-//! object has, for each record, the lowest generation that is valid, and a
-//! `ValidatingAdmissionPolicy` refuses every write by a `system:node:*` user whose UID
-//! (`<record>.<generation>`) has a lower one. A UID is inside the signed part of a certificate; a
-//! certificate of the next generation of the same node stays valid.
+//! Kubernetes cannot revoke client certificates. Instead, a cluster-scoped `RevokedNodeCredentials` object contains the
+//! lowest valid generation for each record. A `ValidatingAdmissionPolicy` refuses every write by a `system:node:*` user
+//! whose UID (`<record>.<generation>`) has a lower generation. The UID is inside the signed part of the certificate. A
+//! certificate of the next generation for the same node stays valid.
 //!
-//! There is one entry a record however many generations it had, so none of them is forgotten while
-//! a certificate of it may be valid. A floor refuses the generations of all records below it. The keys and machines
-//! that an operator revoked are for the controller only, whose records can be older than the list.
+//! The list has one entry per record, for all of its generations, so no generation is forgotten while one of its
+//! certificates can be valid. A floor refuses all lower generations of all records. The keys and machines that an
+//! operator revoked are only for the controller, whose records can be older than the list.
 //!
-//! It does not stop reads, reviews of tokens and access (no admission policy sees them), and
-//! certificates without a UID, such as kube-controller-manager's.
+//! Revocation does not stop reads, token reviews and access reviews, because admission policies do not see them. It
+//! does not apply to certificates without a UID, such as certificates from kube-controller-manager.
 //!
 //! # When something is missing
 //!
-//! - The object, or the definition of its kind: nothing is refused until the next [`apply`] puts it
-//!   back (`parameterNotFoundAction: Allow`). `Deny` would stop every node of the cluster.
-//! - A policy that cannot be evaluated lets pass (`failurePolicy: Ignore`). With `Fail` a missing
-//!   definition would refuse every write of *everybody* after the next start of the API server, and
-//!   with them the one that brings the definition back. No requester can bring that about: the
-//!   expression reads nothing of a request but the user's name and UID.
-//! - Nothing is revoked: there is no binding, so that the usual cost is nothing. The definition and
-//!   the unbound policy stay.
+//! - The object, or the definition of its kind: writes are not refused until the next [`apply`] restores it
+//!   (`parameterNotFoundAction: Allow`). `Deny` would stop every node of the cluster.
+//! - A policy that cannot be evaluated allows the write (`failurePolicy: Ignore`). With `Fail`, a missing definition
+//!   would refuse all writes by *all* users after the next start of the API server, including the write that restores
+//!   the definition. A requester cannot cause this, because the expression reads only the user's name and UID from a
+//!   request.
+//! - If no certificate is revoked, the binding does not exist, so there is usually no cost. The definition and the
+//!   unbound policy stay.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -49,30 +48,32 @@ use super::policies::Policy;
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
 
-/// The longest time until objects of a new definition can be written; a second is usual.
+/// The maximum time until objects of a new definition can be written. It usually takes one second.
 const ESTABLISHING: Duration = Duration::from_secs(15);
 
-/// The time between two attempts.
+/// The interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The extent of revocation.
+/// The extent of the revocation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
     /// The number of records whose certificates are refused every write.
     pub listed: usize,
-    /// The number of records, and of keys, that are left out because the list is full ([`MAX_REVOKED`],
-    /// [`MAX_REVOKED_KEYS`]): those whose certificates expire soonest. An operator should know if there are any.
+    /// The number of records and keys that are left out because the list is full ([`MAX_REVOKED`],
+    /// [`MAX_REVOKED_KEYS`]). These are the entries whose certificates expire first. Operators must be informed if
+    /// there are any.
     pub left_out: usize,
 }
 
-/// Refuses every write to the workload cluster by a certificate of the list of the records, and of the list that is
-/// there. An entry leaves the list only when its time has passed: records can be older than the list, after the restore
-/// of a backup, and then they do not have everything that was revoked. `revocations` then has the list.
+/// Refuses every write to the workload cluster with a certificate that the records or the existing list revoke.
+///
+/// An entry leaves the list only when it has expired. After a backup is restored, records can be older than the list,
+/// and do not contain everything that was revoked. Afterwards, `revocations` contains the list.
 ///
 /// # Errors
 ///
-/// It could not be read or written: the list before it stays in force.
+/// The list could not be read or written. The previous list stays in force.
 pub async fn apply(
     client: &Client,
     revocations: &Revocations,
@@ -82,7 +83,7 @@ pub async fn apply(
     let listed = read(client).await?;
     let bounded = |list| select(list).0;
     let merged = revocations.merged(listed, records.clone(), bounded, now);
-    // Decisions do not wait until the workload cluster has it.
+    // Decisions use the list immediately, before the workload cluster has it.
     revocations.read(merged.clone());
     let (spec, revocation) = select(merged);
     if spec == RevokedNodeCredentialsSpec::default() {
@@ -93,23 +94,24 @@ pub async fn apply(
     Ok(revocation)
 }
 
-/// The list that is there, without entries that are none of ours. One that cannot be read is replaced, as every object of
-/// ours.
+/// The existing list, without entries that this controller cannot have written.
+///
+/// A list that cannot be decoded is replaced, like every object of this controller.
 ///
 /// # Errors
 ///
-/// It could not be read.
+/// The list could not be read.
 pub async fn read(client: &Client) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
     match get_readable::<RevokedNodeCredentials>(client, REVOKED_NODE_CREDENTIALS).await {
         Ok(list) => Ok(list.map(|list| ours(list.spec)).unwrap_or_default()),
-        // Without its definition there is no list.
+        // Without its definition, the list does not exist.
         Err(error) if error.is_not_found() => Ok(RevokedNodeCredentialsSpec::default()),
         Err(error) => Err(error),
     }
 }
 
-/// The entries that a controller can have written, as many as it writes: an API server that is its tenant's own can answer
-/// with any others, and they would be kept in memory.
+/// The entries that a controller can have written, up to its limits. An API server that a tenant operates can return
+/// any other entries, and they would be kept in memory.
 fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
     list.revoked.retain(|uid, _| RecordUid::parse(uid).is_ok());
     list.revoked_keys.retain(|key, entry| {
@@ -148,7 +150,8 @@ fn select(wanted: RevokedNodeCredentialsSpec) -> (RevokedNodeCredentialsSpec, Re
     (spec, revocation)
 }
 
-/// As many entries, those that end last. What is written is whole seconds, and is compared with what is read.
+/// The entries that expire last, up to `most`. Times are truncated to whole seconds, as they are written, so that they
+/// can be compared with a read list.
 fn last_to_end<T>(
     entries: BTreeMap<String, T>,
     most: usize,
@@ -166,11 +169,11 @@ fn last_to_end<T>(
     entries.map(|(_, name, entry)| (name, entry)).collect()
 }
 
-/// Writes the list before the binding, so that the list in force is complete.
+/// Writes the list before the binding, so that an enforced list is always complete.
 async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<(), HardeningError> {
     let wanted = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     match put_list(client, &wanted).await {
-        // A definition of an earlier version drops the fields that it does not have.
+        // A definition of an earlier version drops fields that it does not contain.
         Ok(true) if read(client).await? != wanted.spec => {
             apply_definition(client, &workload_manifest()).await?;
             write_until_served(client, &wanted).boxed().await?;
@@ -187,7 +190,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
     Ok(())
 }
 
-/// Writes the list under a new definition, which the API server serves some moments after it has taken it.
+/// Writes the list under a new definition, which the API server serves shortly after it has accepted it.
 async fn write_until_served(
     client: &Client,
     wanted: &RevokedNodeCredentials,
@@ -213,7 +216,7 @@ async fn release(client: &Client) -> Result<(), HardeningError> {
     let spec = RevokedNodeCredentialsSpec::default();
     let nothing = RevokedNodeCredentials::new(REVOKED_NODE_CREDENTIALS, spec);
     if let Err(error) = put_list(client, &nothing).await {
-        // Without its definition there is no list.
+        // Without its definition, the list does not exist.
         ensure!(error.is_not_found(), error);
     }
     delete::<ValidatingAdmissionPolicyBinding>(client, POLICY_NAME, None).await
@@ -244,7 +247,7 @@ fn policy() -> Policy {
             "by-a-node",
             "request.userInfo.username.startsWith('system:node:')",
         ),
-        // Whatever passes can be converted below, so that no expression fails.
+        // Any UID that matches can be converted below, so no expression fails.
         (
             "with-the-uid-of-a-record",
             "has(request.userInfo.uid) \
@@ -270,7 +273,7 @@ fn policy() -> Policy {
     );
     Policy {
         name: POLICY_NAME,
-        // And their subresources.
+        // All resources and their subresources.
         about: ["*", "*/*"],
         operations: &["*"],
         failure_policy: "Ignore",

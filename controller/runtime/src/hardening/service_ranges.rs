@@ -1,4 +1,4 @@
-//! The addresses of a workload cluster's Services: no node gets a serving certificate for one of them.
+//! The addresses of a workload cluster's Services. No node gets a serving certificate for one of them.
 
 use std::net::IpAddr;
 
@@ -13,23 +13,23 @@ use node_attestation_core::serving::AddressRange;
 use super::access::{HardeningError, call};
 use crate::watch::{Lenient, page_of};
 
-/// More objects than a cluster has: one, and one for each extension of the range.
+/// The maximum number of objects. A cluster has fewer: one, and one for each extension of the range.
 const MAX_RANGES: u32 = 500;
 
-/// The most ranges of an object, and addresses of a Service: one of each family.
+/// The maximum number of ranges in an object and of addresses of a Service: one per address family.
 const FAMILIES: usize = 2;
 
-/// The addresses of Services that the API server reports.
+/// The Service addresses that the API server reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ServiceAddresses {
     /// The ranges, and the addresses of the Service `kubernetes`.
     pub ranges: Vec<AddressRange>,
-    /// Whether all ranges are known. It is unset if the API server has no objects with ranges (before Kubernetes 1.33),
-    /// or one of them cannot be read.
+    /// Whether all ranges are known. `false` if the API server has no objects with ranges (before Kubernetes 1.33), or
+    /// one of them cannot be decoded.
     pub are_all: bool,
 }
 
-/// Reads the Service `kubernetes` and all objects with ranges: two calls.
+/// Reads the Service `kubernetes` and all objects with ranges, in two calls.
 pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
     let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
     let kubernetes = match call("get services/kubernetes", kubernetes.get("kubernetes")).await {
@@ -46,7 +46,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
             let listed = listed?;
             let most = usize::try_from(MAX_RANGES).unwrap_or(usize::MAX);
             let more = listed.metadata.continue_.as_ref();
-            // An API server that is its tenant's own need not keep to the page.
+            // An API server that a tenant operates can exceed the page size.
             let is_all = more.is_none_or(String::is_empty) && listed.items.len() <= most;
             ensure!(
                 is_all,
@@ -77,7 +77,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
 fn addresses_of(service: Lenient<Service>) -> Vec<IpAddr> {
     let spec = service.object.ok().and_then(|service| service.spec);
     let addresses = spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
-    // A Service can have the text "None" instead.
+    // A Service can contain the text "None" instead.
     addresses
         .iter()
         .take(FAMILIES)

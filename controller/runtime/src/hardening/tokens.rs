@@ -1,24 +1,23 @@
 //! The lifetime of bootstrap tokens (`bootstrapTokens: Manage`).
 //!
-//! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A
-//! Machine's is needed as long as the Machine, to enrol again after the loss of its disk. Here the
-//! tokens that are wanted are extended while they are wanted, and ended when their Machine has been
-//! gone for a while. A pool's is not for here: the provider replaces it, and only when it is about
-//! to end.
+//! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A Machine needs its token
+//! for its whole life, to enroll again after the loss of its disk. This module extends tokens while they are needed,
+//! and expires them some time after their Machine is deleted. It does not manage pool tokens: the provider replaces a
+//! pool's token, but only shortly before its expiry.
 //!
-//! The Secret of an extended token has the label [`EXTENDED`], by which a controller that has just started
-//! finds those of Machines that were deleted meanwhile.
+//! The Secret of an extended token has the label [`EXTENDED`]. After a restart, the controller uses the label to find
+//! the tokens of Machines that were deleted in the meantime.
 //!
 //! # Guarantees
 //!
-//! - The controller creates and deletes nothing, and gives nothing an end that it did not have; it ends nothing that
-//!   it did not extend. So it needs no right to create or delete Secrets of `kube-system`. Only an operator's command
-//!   creates tokens.
-//! - The secret half is in the answer of a read, as in every read of a Secret, and is not taken out
-//!   of it: the type that it is read into has no field for it. Writes are answered with metadata.
-//! - A token that is missing is read ever more seldom, at last once a day.
-//! - A token is read when it is first wanted, when half of its time has passed, and when it is to
-//!   end, and not between. Labelled ones are listed once, without their contents.
+//! - The controller does not create or delete tokens, does not add an expiry to a token without one, and expires only
+//!   tokens that it has extended. So it needs no permission to create or delete Secrets in `kube-system`. Only an
+//!   operator's command creates tokens.
+//! - The secret part is in the response of a read, as in every read of a Secret, but it is never decoded: the type has
+//!   no field for it. Writes return only metadata.
+//! - A missing token is read at increasing intervals, up to one day.
+//! - A token is read when it is first needed, when half of its lifetime has passed, and when it must expire, but not in
+//!   between. Labeled tokens are listed once, without their contents.
 
 mod recreate;
 #[cfg(feature = "testing")]
@@ -44,87 +43,86 @@ use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
 use crate::watch::{MetadataOf, metadata_page_of};
 
-/// The lifetime of a token that nobody extends: longer than the controller is away for an
-/// update, shorter than a night.
+/// The lifetime of a token without further extensions: longer than the controller is unavailable during an update, and
+/// shorter than a night.
 pub const TTL: Duration = Duration::from_hours(6);
 
-/// The label of a Secret whose token was extended, and is not ended yet.
+/// The label of a Secret whose token was extended and has not been expired yet.
 pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
 
-/// The Secrets in one page of a list.
+/// The page size for lists of Secrets.
 const PAGE: u32 = 500;
 
-/// The pages that are read: more Secrets than a cluster has Machines.
+/// The maximum number of pages. They hold more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
-/// The limit of tokens that are known from such lists: a list that fails after some pages is read again, and can have
-/// others.
+/// The limit of tokens from such lists. A list that fails after a few pages is read again, and can contain others.
 const MAX_FORMER: usize = 10_000;
 
-/// The time in which a round begins to read tokens: a call's own deadline after it, the round has one too.
+/// The time in which a round can start to read tokens. The rest of the round's deadline is for the calls in progress.
 const ROUND: Duration = Duration::from_secs(30);
 
-/// The waits before a token that is missing is read again.
+/// The first and the longest wait before a missing token is read again.
 const FIRST_WAIT: Duration = Duration::from_mins(1);
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
-/// The wait from which a missing token is gone: it was missing four times, in seven minutes. A token that was just created
-/// can be missing once.
+/// The wait from which a missing token counts as gone: it was missing four times in seven minutes. A token that was
+/// just created can be missing once.
 const WAIT_IF_GONE: Duration = Duration::from_mins(8);
 
 const NAMESPACE: &str = "kube-system";
 
-/// The prefix of the names of tokens' Secrets.
+/// The name prefix of token Secrets.
 const NAME_PREFIX: &str = "bootstrap-token-";
 
-/// The type of a Secret that is a bootstrap token.
+/// The type of a bootstrap token Secret.
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 
-/// The tokens of one cluster that are kept alive.
+/// The managed tokens of one cluster.
 #[derive(Debug)]
 pub struct Tokens {
-    /// The time between the last round that wanted an extended token and its end.
+    /// The time from the last round that needed an extended token until the token is expired.
     grace: Duration,
-    /// The wanted tokens, and the extended ones that have not ended yet.
+    /// The needed tokens, and the extended tokens that have not been expired yet.
     known: BTreeMap<TokenId, Known>,
-    /// Whether those are among them that were extended before.
+    /// Whether the map includes the tokens that a previous process extended.
     has_former: bool,
 }
 
 #[derive(Debug)]
 struct Known {
     life: Life,
-    /// By a monotonic clock: the wall clock can be set ahead.
+    /// Measured with a monotonic clock, because the wall clock can be set ahead.
     unwanted_since: Option<Duration>,
 }
 
 /// The state of a token when it was last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// Another client set this end; [`Timestamp::MAX`] stands for none.
+    /// The expiry was set by another client. [`Timestamp::MAX`] means no expiry.
     Ends(Timestamp),
-    /// It ends then because it was extended here.
+    /// The expiry was set by an extension of this controller.
     Extended(Timestamp),
-    /// It could not be extended, which seldom changes: who makes tokens gives new ones new IDs.
+    /// The token could not be extended. This seldom changes, because new tokens get new IDs.
     Missing {
-        /// The next time that it is read.
+        /// The time of the next read.
         next: Timestamp,
         wait: Duration,
     },
 }
 
-/// The changes of tokens.
+/// The changes to tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Kept {
     /// The extended tokens.
     pub extended: Vec<TokenId>,
-    /// The tokens that were ended, or had ended by then.
+    /// The tokens that were expired, or had already expired.
     pub ended: Vec<TokenId>,
 }
 
 impl Tokens {
-    /// None yet; one that was extended is ended when it has not been wanted for `grace`.
+    /// Creates an empty set. An extended token is expired when it has not been needed for `grace`.
     pub fn new(grace: Duration) -> Self {
         Self {
             grace,
@@ -133,13 +131,14 @@ impl Tokens {
         }
     }
 
-    /// Extends those of the `wanted` tokens that have less than half of [`TTL`] left, and ends those that were
-    /// extended and have not been wanted for a while. Another round goes on with those that the API server did not
-    /// let be changed.
+    /// Extends the `wanted` tokens that have less than half of [`TTL`] left, and expires extended tokens that have not
+    /// been needed for a while.
+    ///
+    /// Tokens whose change the API server refuses are retried in the next round.
     ///
     /// # Errors
     ///
-    /// The API server is away, or a right is missing; those before are done.
+    /// The API server is unavailable, or a permission is missing. The tokens before the failure are done.
     pub async fn keep(
         &mut self,
         client: &Client,
@@ -163,7 +162,7 @@ impl Tokens {
             if before.is_some_and(|life| !life.is_due(now)) {
                 continue;
             }
-            // The next round goes on with those that are not known by then.
+            // The next round continues with the tokens that are not known by then.
             if begin.elapsed() >= ROUND {
                 break;
             }
@@ -191,7 +190,7 @@ impl Tokens {
         Ok(kept)
     }
 
-    /// The wanted tokens that are gone.
+    /// The needed tokens that no longer exist.
     pub fn gone(&self) -> BTreeSet<&TokenId> {
         let is_gone =
             |life: &Life| matches!(life, Life::Missing { wait, .. } if *wait >= WAIT_IF_GONE);
@@ -199,13 +198,16 @@ impl Tokens {
         gone.map(|(token, _)| token).collect()
     }
 
-    /// Finds the tokens that were extended before this began, the first time that it can; they are unwanted
-    /// from now on, unless they are among the `wanted`. A part of its own, for which nothing else waits: it
-    /// takes the right to list Secrets. Of more than 10,000 the others end by themselves.
+    /// Finds the tokens that a previous process extended, once, in the first call that succeeds.
+    ///
+    /// They count as not needed from now on, unless they are among the `wanted`.
+    ///
+    /// This is a separate step that does not delay other steps, because it needs the permission to list Secrets. Of
+    /// more than 10,000 tokens, the rest expires without a change.
     ///
     /// # Errors
     ///
-    /// As [`Tokens::keep`].
+    /// The same as in [`Tokens::keep`].
     pub async fn find_former(
         &mut self,
         client: &Client,
@@ -249,7 +251,7 @@ impl Tokens {
     }
 }
 
-/// `None` for a failure of this token alone; it is looked at again next time.
+/// Returns `None` for a failure that affects only this token. The token is retried in the next round.
 fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T>, HardeningError> {
     match outcome {
         Err(HardeningError::Refused { .. }) => Ok(None),
@@ -257,7 +259,8 @@ fn unless_of_one_token<T>(outcome: Result<T, HardeningError>) -> Result<Option<T
     }
 }
 
-/// Reads a token, and extends it if it is short; what it is then, and whether it was extended.
+/// Reads a token, and extends it if less than half of its lifetime is left. Returns its state, and whether it was
+/// extended.
 async fn extend(
     client: &Client,
     token: &TokenId,
@@ -275,12 +278,12 @@ async fn extend(
     Ok((Life::Extended(end), true))
 }
 
-/// Ends the token now, if it is there, and would live on: for no longer than it could by an
-/// extension of ours, for what ends later somebody else prolonged.
+/// Expires the token now, if it exists and would stay valid. A token that is valid for longer than an extension of this
+/// controller is not changed, because another client has extended it.
 async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
     let found = read(client, &name).await?;
-    // Seconds are what the Secret says.
+    // The Secret contains whole seconds.
     let ends = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let ours = now..=now.saturating_add(TTL).unwrap_or(now);
     if let Some((found, Life::Ends(end) | Life::Extended(end))) = found
@@ -291,8 +294,8 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
     Ok(())
 }
 
-/// Reads a Secret as text, which is overwritten after use: the client writes to the log what it
-/// cannot decode itself. `None` if it is not there, or is no token.
+/// Reads a Secret as text, which is wiped after use, because the client logs responses that it cannot decode. Returns
+/// `None` if the Secret does not exist, or is not a token.
 async fn read(client: &Client, name: &str) -> Result<Option<(TokenSecret, Life)>, HardeningError> {
     let path = Secret::url_path(&(), Some(NAMESPACE));
     let request = Request::new(path).get(name, &GetParams::default());
@@ -317,7 +320,7 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
 }
 
 impl Life {
-    /// The state of a token that was missing or unusable when it was read at `now`.
+    /// The state of a token that was missing or unusable at `now`.
     fn missing(before: Option<Self>, now: Timestamp) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => wait.saturating_mul(2).min(LONGEST_WAIT),
@@ -329,7 +332,7 @@ impl Life {
         }
     }
 
-    /// Whether less than half of a life is left, or a missing one is to be read again.
+    /// Whether less than half of the lifetime is left, or a missing token is due for another read.
     fn is_due(self, now: Timestamp) -> bool {
         match self {
             Self::Ends(end) | Self::Extended(end) => {
@@ -339,20 +342,20 @@ impl Life {
         }
     }
 
-    /// The later end that it should have, if it should.
+    /// The new expiry, if the token is due for an extension.
     fn extended(self, now: Timestamp) -> Option<Timestamp> {
         let (Self::Ends(end) | Self::Extended(end)) = self else {
             return None;
         };
         let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX);
-        // Seconds are what the Secret says.
+        // The Secret contains whole seconds.
         let later = Timestamp::from_second(later.as_second()).ok()?;
         (self.is_due(now) && later > end).then_some(later)
     }
 }
 
-/// The Secret of a bootstrap token, without the secret, and without annotations, in one of which
-/// kubectl keeps the secret once more.
+/// The Secret of a bootstrap token, without the secret part, and without annotations, because kubectl stores a copy of
+/// the secret in one of them.
 #[derive(Debug, Deserialize)]
 struct TokenSecret {
     metadata: Metadata,
@@ -374,11 +377,11 @@ struct TokenData {
 }
 
 impl TokenSecret {
-    /// The Secret, and how long the token lives; `None` if it is no token, or cannot be read.
+    /// The Secret and the state of its token. `None` if it is not a token, or cannot be decoded.
     fn parse(text: &str) -> Option<(Self, Life)> {
         let secret: Self = serde_json::from_str(text).ok()?;
         let labels = secret.metadata.labels.as_ref();
-        // Also by a controller before this one: what it extended is ours to end.
+        // This includes extensions by a previous controller process: this controller also expires those.
         let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {
             None => Life::Ends(Timestamp::MAX),
@@ -395,7 +398,8 @@ impl TokenSecret {
         (secret.kind == SECRET_TYPE).then_some((secret, life))
     }
 
-    /// The patch that has it end then, if it is still as it was read. Our label is on what still has to be ended by us.
+    /// The patch that sets this expiry, if the Secret is unchanged since the read. The label marks a token that this
+    /// controller still has to expire.
     fn ending_at(&self, end: Timestamp, is_extended: bool) -> Value {
         json!({
             "metadata": {

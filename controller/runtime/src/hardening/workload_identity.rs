@@ -1,4 +1,4 @@
-//! The identity of a workload cluster: another one under the same name is another cluster.
+//! The identity of a workload cluster. It distinguishes clusters that have used the same name.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use kube::Client;
 
 use super::access::{HardeningError, get};
 
-/// The namespace that exists as long as its cluster. The API server creates it, and deletes it for nobody.
+/// The namespace that exists as long as its cluster. The API server creates it and never deletes it.
 const NAMESPACE: &str = "kube-system";
 
 /// The identity of a workload cluster.
@@ -15,15 +15,15 @@ const NAMESPACE: &str = "kube-system";
 pub struct WorkloadIdentity {
     /// The UID of the namespace `kube-system`.
     pub uid: String,
-    /// The beginning of the cluster.
+    /// The creation time of the cluster.
     pub began: SystemTime,
 }
 
-/// The identity of the workload cluster, if it has one already.
+/// The identity of the workload cluster, if it already has one.
 ///
 /// # Errors
 ///
-/// It could not be read.
+/// The namespace could not be read.
 pub async fn read(client: &Client) -> Result<Option<WorkloadIdentity>, HardeningError> {
     let namespace: Option<Namespace> = get(client, NAMESPACE).await?;
     Ok(namespace.and_then(|namespace| {

@@ -1,4 +1,4 @@
-//! Decisions about all records of a Cluster, in annotations of its `KubeletAuthentication`.
+//! Decisions that apply to all records of a Cluster, in annotations of its `KubeletAuthentication`.
 
 use std::time::SystemTime;
 
@@ -17,12 +17,12 @@ use crate::capi::ObjectKey;
 use crate::client::{CallError, call};
 
 impl Identities {
-    /// Refuses all generations of the Cluster below this one, in seconds since 1970. Returns the error of the Event, if
-    /// that was not created.
+    /// Refuses all generations of the Cluster below this floor, in seconds since 1970. Returns the error of the Event,
+    /// if it was not created.
     ///
     /// # Errors
     ///
-    /// It is lower than the one before, or in the future; or the object could not be written.
+    /// The floor is lower than the current one or in the future, or the object could not be written.
     pub async fn raise_floor(
         &self,
         cluster: &ObjectKey,
@@ -46,8 +46,8 @@ impl Identities {
             .await
     }
 
-    /// Lets this machine claim names again, whatever was revoked until now. Returns the error of the Event, if that was
-    /// not created.
+    /// Allows this machine to claim names again, whatever was revoked until now. Returns the error of the Event, if it
+    /// was not created.
     ///
     /// # Errors
     ///
@@ -67,14 +67,14 @@ impl Identities {
             .await
     }
 
-    /// Takes the release of a machine back, before it is revoked again.
+    /// Cancels the release of a machine before it is revoked again.
     pub(super) async fn take_release_back(
         &self,
         cluster: &ObjectKey,
         machine: &str,
     ) -> Result<(), IdentitiesError> {
         let found = match self.authentication(cluster).await {
-            // Without it, no machine is released. A missing right to it must not delay a revocation.
+            // Without the object, no machine is released. A missing permission for it must not delay a revocation.
             Err(
                 IdentitiesError::NoAuthentication(_) | IdentitiesError::Call(CallError::Refused(_)),
             ) => return Ok(()),
@@ -101,7 +101,7 @@ impl Identities {
         found.ok_or_else(|| IdentitiesError::NoAuthentication(cluster.clone()))
     }
 
-    /// Writes an annotation of the version that was read.
+    /// Writes an annotation to the version that was read.
     async fn annotate(
         &self,
         found: &KubeletAuthentication,
@@ -121,7 +121,7 @@ impl Identities {
         call(api.patch(&found.name_any(), &parameters, &patch)).await
     }
 
-    /// Writes the annotation that `change` gives, and its Event.
+    /// Writes the annotation that `change` returns, and its Event.
     async fn decide(
         &self,
         cluster: &ObjectKey,

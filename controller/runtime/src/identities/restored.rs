@@ -1,4 +1,4 @@
-//! The records of a Cluster after the restore of a backup.
+//! The records of a Cluster after a backup is restored.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -15,23 +15,23 @@ use crate::client::CallError;
 pub struct Restored {
     /// The records that were reset.
     pub reset: Vec<NodeIdentity>,
-    /// The number of other live records: their nodes did not show that they have a later generation.
+    /// The number of other live records. Their nodes did not present a later generation.
     pub unchanged: usize,
     /// The error of an Event that was not created.
     pub event_error: Option<CallError>,
 }
 
 impl Identities {
-    /// Resets the records of the Cluster that come from a backup: those whose node presented a certificate of a later
-    /// generation, with evidence, and those of `nodes`, which the operator knows. A denial is no reason: an attacker can
-    /// cause one for any name, and claim the name then.
+    /// Resets the records of the Cluster that come from a backup: records whose node presented a certificate of a later
+    /// generation with evidence, and records of `nodes`, which the operator specifies.
     ///
-    /// It can be repeated, and changes no revoked record.
+    /// A denial is not a reason to reset, because an attacker can cause one for any name and then claim the name. The
+    /// command can be repeated, and does not change revoked records.
     ///
     /// # Errors
     ///
-    /// One of `nodes` has no live record, or its certificates are revoked: nothing was reset. Or a call failed: the
-    /// records before that are reset.
+    /// One of `nodes` has no live record, or its certificates are revoked: then no record is reset. Or a call failed:
+    /// then the records before it are reset.
     pub async fn restored(
         &self,
         cluster: &ObjectKey,
@@ -69,7 +69,7 @@ impl Identities {
     }
 }
 
-/// Whether its node presented a later generation with evidence.
+/// Whether the node presented a later generation with evidence.
 fn is_from_backup(record: &NodeIdentity) -> bool {
     let status = record.status.as_ref();
     let presented = status.and_then(|status| status.presented_generation);

@@ -1,4 +1,5 @@
-//! The limit of log lines about refused requests of each namespace: a tenant's API server invents any number of them.
+//! The limit of log lines about refused requests per namespace. A tenant's API server can invent any number of
+//! requests.
 
 use std::time::Duration;
 
@@ -8,28 +9,28 @@ use tokio::time::Instant;
 use crate::object_key::ObjectKey;
 use crate::shared::{Shared, Swept};
 
-/// The lines of one namespace: those of a thousand machines that join at once.
+/// The rate of lines of one namespace: enough for 1,000 machines that join together.
 const OF_NAMESPACE: Rate = Rate {
     burst: 2000,
     every: Duration::from_millis(20),
 };
 
-/// The lines of one cluster: half of it.
+/// The rate of lines of one cluster: half of the namespace's rate.
 const OF_CLUSTER: Rate = Rate {
     burst: 1000,
     every: Duration::from_millis(40),
 };
 
-/// The time after which a number of left out lines is forgotten, if its cluster has no further line.
+/// The time after which the number of dropped lines is forgotten, if its cluster has no further line.
 const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// The lines that each namespace, and each cluster in it, can write.
+/// The log lines that each namespace, and each cluster in it, can write.
 #[derive(Debug)]
 pub(crate) struct LineBudget(Shared<Buckets>);
 
 #[derive(Debug, Default)]
 struct Buckets {
-    /// The times at which they are full.
+    /// The times at which the budgets are full.
     namespaces: Swept<String, Instant>,
     clusters: Swept<ObjectKey, OfCluster>,
 }
@@ -58,8 +59,8 @@ impl Default for LineBudget {
 }
 
 impl LineBudget {
-    /// Takes a line of this cluster. Returns the number of lines that were left out before it; `None` if there is none
-    /// left, and this one is left out too.
+    /// Takes a line of this cluster. Returns the number of lines that were dropped before it. Returns `None` if the
+    /// budget is exhausted, and this line is dropped too.
     pub(crate) fn take(&self, cluster: &ObjectKey, now: Instant) -> Option<u64> {
         self.0.write(|buckets| buckets.take(cluster, now))
     }

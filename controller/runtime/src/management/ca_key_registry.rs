@@ -9,15 +9,15 @@ use crate::capi::{ClusterCa, ObjectKey};
 
 /// The CA keys of all clusters of this controller.
 ///
-/// The certificates of two clusters with one key are valid in both, so a cluster is not served while another one has
-/// proved that it has the same key.
+/// Certificates of two clusters with the same CA key are valid in both. So a cluster is not served while another
+/// cluster has proved that it has the same key.
 ///
-/// Only a Secret with the private key is a proof. A CA certificate is public: a tenant who shows another tenant's
+/// Only a Secret with the private key is a proof. A CA certificate is public: a tenant who uses another tenant's
 /// certificate stops only their own cluster. Two clusters with the private key stop each other; an owner of a CA key
-/// can issue certificates for its cluster anyway. Neither time nor namespace decides.
+/// can issue certificates for its cluster anyway. Neither creation time nor namespace matters.
 ///
-/// Clusters without the private key do not stop each other. An external signer knows the cluster of each CA, and
-/// refuses to sign for another one.
+/// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA, and
+/// refuses to sign for another cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct CaKeys {
     keys: watch::Sender<BTreeMap<ObjectKey, CaKey>>,
@@ -27,11 +27,11 @@ pub(super) struct CaKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CaKey {
     digest: KeyDigest,
-    /// Whether the Secret has the private key.
+    /// Whether the Secret contains the private key.
     is_proved: bool,
 }
 
-/// The entry of one cluster; dropping the holder removes it.
+/// The entry of one cluster. Dropping the holder removes the entry.
 #[derive(Debug)]
 pub(super) struct CaKeyHolder {
     all: CaKeys,
@@ -73,7 +73,7 @@ impl CaKeys {
     }
 }
 
-/// Another cluster that has proved to have the same CA key.
+/// Another cluster that has proved that it has the same CA key.
 fn other(keys: &BTreeMap<ObjectKey, CaKey>, cluster: &ObjectKey) -> Option<ObjectKey> {
     let own = keys.get(cluster)?;
     let mut others = keys
@@ -83,7 +83,7 @@ fn other(keys: &BTreeMap<ObjectKey, CaKey>, cluster: &ObjectKey) -> Option<Objec
 }
 
 impl CaKeyHolder {
-    /// Sets the cluster's key, and returns another cluster that has proved to have it.
+    /// Sets the cluster's key. Returns another cluster that has proved that it has the same key.
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
         self.all.set(&self.cluster, key);
@@ -91,7 +91,7 @@ impl CaKeyHolder {
         self.told.clone()
     }
 
-    /// Waits until [`Self::hold`] would return something else. Changes of unrelated keys do not wake this cluster.
+    /// Waits until [`Self::hold`] would return a different result. Changes of unrelated keys do not wake this cluster.
     pub(super) async fn changed(&mut self) {
         loop {
             if self.changes.changed().await.is_err() {
@@ -103,7 +103,8 @@ impl CaKeyHolder {
         }
     }
 
-    /// Also checks the cluster's own entry: a predecessor of this holder may have been dropped only now.
+    /// Whether the last result is still valid. This includes the cluster's own entry, because a predecessor of this
+    /// holder can be dropped late.
     fn is_as_told(&self) -> bool {
         let keys = self.changes.borrow();
         let own = keys.get(&self.cluster).copied();

@@ -22,19 +22,19 @@ use super::{Controller, Shared};
 use crate::capi::{ObjectKey, PAUSED_ANNOTATION, WATCH_FILTER_LABEL};
 use crate::watch::{Lenient, Skipped, WatchLog, measured, on_management, watch_config};
 
-/// The time between two signs of life of a loop that waits for events.
+/// The interval between heartbeats of a loop that waits for events.
 const BEAT: Duration = Duration::from_secs(5);
 
-/// The longest time without one: a loop that works does so for milliseconds.
+/// The maximum time without a heartbeat. A loop iteration takes milliseconds.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The wait before a supervisor that panicked begins again.
+/// The wait before a supervisor restarts after a panic.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// The prefix of the annotations that are read.
+/// The prefix of the annotations to keep.
 const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
 
-/// The most of these annotations, and of owners, that are kept of an object: honest ones have a few.
+/// The maximum number of these annotations, and of owners, to keep from an object. Honest objects have a few.
 const MAX_METADATA: usize = 64;
 
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
@@ -63,27 +63,29 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
         }
     }
     registry.clusters.clear();
-    // Each has a deadline of its own.
+    // Each task has a deadline.
     while registry.tasks.join_next().await.is_some() {}
 }
 
 struct ClusterRegistry {
     shared: Arc<Shared>,
-    /// Each key with a task, also those of other controllers: their labels can change. A key stays until its task has
-    /// ended, and the service of an object that is created again begins in the same task, or after it: the admission
-    /// policy that the former service removes is not the new one's. Dropping a channel ends the service of its cluster.
+    /// All keys with a task, including clusters of other controllers, because their labels can change.
+    ///
+    /// A key stays until its task ends. If an object is created again, its service starts in the same task or after it,
+    /// so that the release of the previous service does not remove the new admission policy. Dropping a channel ends
+    /// the service of its cluster.
     clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
-    /// The keys in the list, as far as it was read.
+    /// The keys of the current list, as far as it is complete.
     listed: HashSet<ObjectKey>,
     tasks: JoinSet<ObjectKey>,
     skipped: Skipped,
     enablement: Enablement,
-    /// Whether all were listed once.
+    /// Whether all objects have been listed once.
     is_listed: bool,
 }
 
-/// The `KubeletAuthentication` of a cluster; `None` once it was deleted. The channel is closed if this replica leads
-/// no more.
+/// The `KubeletAuthentication` of a cluster, or `None` after its deletion. The channel is closed when this replica
+/// stops being the leader.
 pub(super) type Authentication = Option<Arc<KubeletAuthentication>>;
 
 impl ClusterRegistry {
@@ -98,7 +100,7 @@ impl ClusterRegistry {
                 self.listed.insert(key.clone());
                 match seen.object {
                     Ok(authentication) => self.put(key, lean(authentication)),
-                    // The last state that could be read stays.
+                    // The last state that could be decoded stays.
                     Err(ref error) => self.skipped.note(seen.meta(), error),
                 }
             }
@@ -122,7 +124,7 @@ impl ClusterRegistry {
         }
     }
 
-    /// Creates and changes the `KubeletAuthentication`s of Clusters that name attestors.
+    /// Creates and updates the `KubeletAuthentication`s of Clusters that authorize attestors themselves.
     fn enable(&mut self) {
         let clusters = &self.clusters;
         let known = |key: &ObjectKey| clusters.get(key)?.borrow().clone();
@@ -140,7 +142,7 @@ impl ClusterRegistry {
         self.clusters.insert(key, sender);
     }
 
-    /// Forgets a cluster that is released, or serves it anew if its object was created again meanwhile.
+    /// Forgets a released cluster, or serves it again if its object was created again in the meantime.
     fn ended(&mut self, ended: Result<ObjectKey, JoinError>) {
         let Ok(key) = ended else { return };
         let Some(sender) = self.clusters.get(&key) else {
@@ -154,7 +156,7 @@ impl ClusterRegistry {
         }
     }
 
-    /// Runs the supervisor of a cluster until it ends, again and again if it panics.
+    /// Runs the supervisor of a cluster until it ends. Restarts it after a panic.
     fn start(&mut self, key: ObjectKey, mut authentication: watch::Receiver<Authentication>) {
         let shared = self.shared.clone();
         self.tasks.spawn(async move {
@@ -164,7 +166,7 @@ impl ClusterRegistry {
                 if AssertUnwindSafe(supervised).catch_unwind().await.is_ok() {
                     return key;
                 }
-                // The payload of a panic can be anything, a secret too.
+                // The payload of a panic can contain anything, including secrets.
                 let cluster = key.to_string();
                 tracing::error!(
                     cluster,
@@ -179,8 +181,8 @@ impl ClusterRegistry {
     }
 }
 
-/// The object without the metadata that are never read. It is kept for as long as it exists, and whoever may write it
-/// can give it thousands of labels, annotations and owners.
+/// The object without the metadata that are never used. It is kept for as long as it exists, and its writers can add
+/// thousands of labels, annotations and owners.
 fn lean(mut authentication: KubeletAuthentication) -> KubeletAuthentication {
     let metadata = &mut authentication.metadata;
     metadata.finalizers = None;
@@ -199,7 +201,7 @@ fn lean(mut authentication: KubeletAuthentication) -> KubeletAuthentication {
     authentication
 }
 
-/// A watch of all `KubeletAuthentication`s; it never ends.
+/// A watch of all `KubeletAuthentication`s. It never ends.
 fn authentications(
     controller: &Controller,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {

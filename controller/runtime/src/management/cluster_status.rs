@@ -12,28 +12,29 @@ use crate::preflight::ServerVersion;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Health {
     pub(super) answers: ApiReachability,
-    /// The missing rights, as an operator would write them in a Role.
+    /// The missing permissions, in the form of a Role.
     pub(super) missing: Vec<String>,
-    /// The ways round attestation, with the message of the condition; `None` before the first inspection.
+    /// The open paths that bypass attestation, with the message of the condition. `None` before the first inspection.
     pub(super) paths: Option<(AutoApprove, String)>,
     pub(super) identities: Option<IdentityCounts>,
     /// The earliest expiry of a certificate.
     pub(super) earliest_expiry: Option<SystemTime>,
-    /// The number of live records whose machines are gone, and that are retired only if a person allows it, because
-    /// they are too many at once.
+    /// The number of live records whose machines are gone, but are too many to retire together without an operator's
+    /// permission.
     pub(super) held_back: Option<usize>,
-    /// The attestors that are not authorized and have live records, with the number of these; `None` if it is unknown.
+    /// The attestors that have live records but are not authorized, with the number of their records. `None` if
+    /// unknown.
     pub(super) unauthorized: Option<BTreeMap<String, usize>>,
-    /// The Machines whose nodes cannot come back; `None` if it is unknown.
+    /// The Machines whose nodes cannot rejoin. `None` if unknown.
     pub(super) locked_out: Option<LockedOut>,
-    /// Whether the addresses of Services are known; `None` before the first inspection.
+    /// Whether the addresses of Services are known. `None` before the first inspection.
     pub(super) services: Option<ServiceAddresses>,
-    /// The parts of the periodic work that failed, with the error.
+    /// The parts of the periodic work that failed, with their errors.
     pub(super) undone: Vec<String>,
 }
 
 impl Health {
-    /// The result of a part, whose error is noted.
+    /// The result of a part. An error is recorded.
     pub(super) fn note<T>(&mut self, what: &str, done: Result<T, String>) -> Option<T> {
         match done {
             Ok(done) => Some(done),
@@ -45,26 +46,26 @@ impl Health {
     }
 }
 
-/// Whether the API server answers.
+/// Whether the API server responds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ApiReachability {
-    /// There was no call yet.
+    /// No call was made yet.
     #[default]
     Unknown,
-    /// It answers; this is its version.
+    /// The API server responds. This is its version.
     Yes(ServerVersion),
-    /// It does not answer.
+    /// The API server does not respond.
     No(String),
-    /// It refuses our user.
+    /// The API server refuses the controller's user.
     Refused(String),
 }
 
-/// The Machines whose nodes need a bootstrap token to come back, and have no live one.
+/// The Machines whose nodes need a bootstrap token to rejoin, but have no valid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LockedOut {
-    /// Attestation is not enforced, so that a token of any kind is enough; or tokens are not the controller's.
+    /// Not checked: attestation is not enforced, so any token is enough, or the controller does not manage tokens.
     NotChecked,
-    /// The names of the first ones, and the number of all.
+    /// The first names, and the total number.
     Machines { named: Vec<String>, count: usize },
 }
 
@@ -72,18 +73,18 @@ pub(super) enum LockedOut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServiceAddresses {
     pub(super) are_known: bool,
-    /// An entry of the Cluster that is no range.
+    /// An invalid range in the Cluster.
     pub(super) unreadable: Option<String>,
 }
 
-/// Whether requests without evidence are approved by anybody.
+/// Whether requests can be approved without evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AutoApprove {
-    /// Unknown: the API server did not answer.
+    /// Unknown: the API server did not respond.
     Unasked,
-    /// They are not.
+    /// Not possible.
     Closed,
-    /// Through kubeadm's bindings alone.
+    /// Only through kubeadm's bindings.
     Bindings,
     /// Through kubeadm's bindings, which stay until every Node has a record.
     Waiting,
@@ -92,7 +93,7 @@ pub(super) enum AutoApprove {
 }
 
 impl AutoApprove {
-    /// The status of the condition, and its reason.
+    /// The status and the reason of the condition.
     pub(super) fn condition(self) -> (ConditionStatus, &'static str) {
         use ConditionStatus::{False, True, Unknown};
         match self {

@@ -1,4 +1,4 @@
-//! The tasks of one cluster that is served.
+//! The tasks of a served cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,22 +27,22 @@ use crate::pipeline::Pipeline;
 use crate::records::KubeRecords;
 use crate::worker;
 
-/// The time between two checks for newly revoked certificates, which cost no call.
+/// The interval between checks for newly revoked certificates. These checks make no calls.
 const REVOCATIONS: Duration = Duration::from_secs(3);
 
-/// The time between two rounds, which cost no call where nothing has changed.
+/// The interval between rounds. A round makes no calls if nothing has changed.
 const ROUND: Duration = Duration::from_mins(1);
 
-/// A cluster whose requests are answered.
+/// A cluster whose requests are served.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) fingerprint: Fingerprint,
     pub(super) ca: Arc<ClusterCa>,
     pub(super) access: ClusterAccess,
-    /// The state of the cluster.
+    /// The health of the cluster.
     pub(super) health: watch::Receiver<Health>,
     tasks: JoinSet<()>,
-    /// Dropped, it ends the tasks.
+    /// Dropping this ends the tasks.
     quit: oneshot::Sender<()>,
 }
 
@@ -51,7 +51,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// The kubeconfig gives no client.
+    /// The kubeconfig does not result in a client.
     pub(super) fn start(
         shared: &Shared,
         key: &ObjectKey,
@@ -78,7 +78,7 @@ impl Running {
         let (events, writer) = Events::start(access.client().clone(), Some(management.clone()));
         let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        // It may be another cluster than before.
+        // The cluster can be a different one than before.
         revocations.forget();
         let builder = ContextBuilder {
             spec: &service.spec,
@@ -113,7 +113,7 @@ impl Running {
         .of_cluster(&service.cluster, records)
         .of_authentication(management.clone(), key.clone())
         .with_server_time(server_time.clone());
-        // A task has room for each of the places that it moves a value to.
+        // Boxed, because a task reserves space for each place that it moves a value to.
         let upkeep = Box::new(upkeep);
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
@@ -142,7 +142,7 @@ impl Running {
         })
     }
 
-    /// Waits until the state of the cluster changes. Returns whether a task ended by itself instead: it panicked.
+    /// Waits until the health of the cluster changes. Returns whether a task panicked instead.
     pub(super) async fn has_broken(&mut self) -> bool {
         tokio::select! {
             changed = self.health.changed() => changed.is_err(),
@@ -150,14 +150,14 @@ impl Running {
         }
     }
 
-    /// Stops the tasks; requests in progress are answered first.
+    /// Stops the tasks after the requests in progress are answered.
     pub(super) async fn stop(mut self) {
         drop(self.quit);
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-/// Does the periodic work; never ends.
+/// Runs the periodic work. Never returns.
 async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
     let period = upkeep.sync_period.min(ROUND);
     loop {
@@ -167,7 +167,7 @@ async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
             *known = health;
             changed
         });
-        // Clusters that started together drift apart.
+        // The jitter makes clusters that started together drift apart.
         let next = Instant::now() + jittered(period);
         while Instant::now() < next && !upkeep.is_inspection_urgent() {
             sleep(REVOCATIONS).await;

@@ -1,4 +1,4 @@
-//! Events on `KubeletAuthentication` objects: the conditions that attestors report.
+//! Events on `KubeletAuthentication` objects about the conditions that attestors report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,14 +16,13 @@ use crate::events;
 use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
 
-/// The time between two Events about one condition, however often it changes: it can change with each write of a
-/// tenant.
+/// The minimum interval between two Events about one condition. The condition can change with each write of a tenant.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// The longest wait for the turn of an Event; afterwards it is due again with the next look at the cluster.
+/// The maximum wait for the turn of an Event. After that, the Event is due again at the next check of the cluster.
 pub(super) const TURN: Duration = Duration::from_secs(1);
 
-/// The rate of the Events of all clusters together: one identity can be that of thousands.
+/// The rate of Events for all clusters together. Thousands of clusters can share one identity.
 pub(super) const RATE: Rate = Rate {
     burst: 100,
     every: Duration::from_millis(200),
@@ -35,7 +34,7 @@ pub(super) struct ConditionEvents {
     told: BTreeMap<&'static str, Told>,
 }
 
-/// A condition, as the last Event about it had it, or the object before there was one.
+/// The state of a condition in the last Event, or in the object if there was no Event yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Told {
     status: ConditionStatus,
@@ -45,7 +44,7 @@ struct Told {
 }
 
 impl ConditionEvents {
-    /// Writes an Event for each condition that changed. One that cannot be written is due again the next time.
+    /// Writes an Event for each condition that changed. A failed Event is due again the next time.
     pub(super) async fn write(
         &mut self,
         (management, rate): (&Client, &FairRate),
@@ -79,8 +78,8 @@ impl ConditionEvents {
         self.told.insert(report.of, told);
     }
 
-    /// The reports to write an Event of. A condition that holds is told after it did not; that of an identity whenever
-    /// it is another one.
+    /// The reports that need an Event, because the status or the reason has changed or, for an identity, the message. A
+    /// new condition that is `True` needs no Event, except for an identity.
     fn due<'a>(
         &mut self,
         authentication: &KubeletAuthentication,
@@ -104,7 +103,7 @@ impl ConditionEvents {
                     let status = told.status.to_string();
                     now >= told.not_before && differs(&status, &told.reason, &told.message)
                 }
-                // A restart tells nothing anew.
+                // A restart does not report old conditions again.
                 None => match written(authentication, report.of) {
                     Some([status, reason, message]) => differs(status, reason, message),
                     None => is_identity || report.holds != ConditionStatus::True,
@@ -120,7 +119,7 @@ impl ConditionEvents {
     }
 }
 
-/// Status, reason and message of a condition, as the object has it.
+/// The status, reason and message of a condition in the object.
 fn written<'a>(authentication: &'a KubeletAuthentication, of: &str) -> Option<[&'a str; 3]> {
     let status = authentication.status.as_ref()?;
     let found = conditions::find(&status.conditions, of)?;

@@ -1,4 +1,4 @@
-//! The status of a `KubeletAuthentication`: no input or output.
+//! Computes the status of a `KubeletAuthentication`, without input or output.
 
 pub(super) mod control_plane;
 pub(super) mod not_ready;
@@ -24,27 +24,27 @@ use crate::metrics::{CONDITION_STATUSES, ClusterReport};
 /// The phase of a cluster.
 #[derive(Debug)]
 pub(super) enum ClusterPhase {
-    /// Not everything has been read yet.
+    /// Not all objects have been read yet.
     Waiting,
-    /// Its requests are not answered.
+    /// The controller does not serve the cluster's requests.
     Stopped(NotReady),
-    /// Its requests are answered.
+    /// The controller serves the cluster's requests.
     Serving {
-        /// Whether anything can be signed.
+        /// The reason why the CA cannot sign, if any.
         ca: Option<CaOutOfTime>,
-        /// The last inspection.
+        /// The findings of the last inspection.
         health: Box<Health>,
-        /// The conditions of the verifiers.
+        /// The conditions that the verifiers report.
         attestors: Vec<ConditionReport>,
-        /// The numbers among their findings; the conditions are above.
+        /// The numbers that the verifiers report.
         findings: Box<Findings>,
     },
 }
 
 /// The status of a cluster in this phase.
 ///
-/// Conditions of other types stay as they are, and so do those that are not known yet: a restart, or another
-/// leader, changes nothing about the cluster.
+/// Conditions of other types stay unchanged, and so do conditions whose value is unknown, because a restart or a new
+/// leader does not change the cluster.
 pub(super) fn status(
     authentication: &KubeletAuthentication,
     phase: &ClusterPhase,
@@ -56,7 +56,7 @@ pub(super) fn status(
     if ready.is_some() {
         status.observed_generation = observed_generation;
     }
-    // A clock before the year -9999 is an error of the machine; the epoch stands for it.
+    // A clock before the year -9999 is an error of the machine. The epoch replaces such a time.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
     let [reachable, closed] = of_workload_cluster(phase);
     for (of, report) in [
@@ -89,7 +89,7 @@ pub(super) fn status(
         }
         if health.identities.is_some() {
             status.identities = health.identities;
-            // Seconds are what the API server keeps; with more, no status would be the one that was written.
+            // The API server stores whole seconds. With fractions, the status would always differ from the stored one.
             let seconds = |time| Timestamp::from_second(Timestamp::try_from(time)?.as_second());
             let earliest = health.earliest_expiry.map(seconds);
             status.earliest_expiry = earliest.and_then(Result::ok).map(Time);
@@ -104,7 +104,7 @@ pub(super) fn status(
     status
 }
 
-/// The state of a cluster in this phase and with this status, for its metrics.
+/// The state of a cluster for its metrics, from this phase and status.
 pub(super) fn report_of(
     phase: &ClusterPhase,
     status: &KubeletAuthenticationStatus,
@@ -128,7 +128,7 @@ pub(super) fn report_of(
         conditions::NODES_CAN_RETURN,
         conditions::CONTROL_PLANE_SUPPORTED,
     ];
-    // Conditions of other types are somebody else's.
+    // Conditions of other types belong to other controllers.
     let ours = attestors.iter().map(|report| report.of).chain(of_cluster);
     let ours: BTreeSet<&'static str> = ours.collect();
     let status_of = |of: &'static str| {
@@ -162,14 +162,14 @@ fn of_attestors(phase: &ClusterPhase) -> &[ConditionReport] {
     }
 }
 
-/// The condition while nothing was ever known.
+/// The initial condition, before any value is known.
 fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<ConditionReport> {
     let first = conditions::find(&status.conditions, of).is_none();
     let message = "nothing is known yet";
     first.then(|| report(of, ConditionStatus::Unknown, reason::PENDING, message))
 }
 
-/// `None` while nothing is known.
+/// The condition `Ready`. `None` while it is unknown.
 fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     let (reason, message) = match phase {
         ClusterPhase::Waiting => return None,
@@ -201,7 +201,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
     Some(not_ready(reason, message))
 }
 
-/// Whether the periodic work is complete.
+/// The condition `Ready` for a served cluster: whether the periodic work is complete.
 fn kept_up(health: &Health) -> ConditionReport {
     let undone = health.undone.join("; ");
     let mut parts = vec!["requests are answered".to_owned()];
@@ -228,8 +228,8 @@ fn not_ready(reason: &'static str, message: String) -> ConditionReport {
     report(conditions::READY, ConditionStatus::False, reason, message)
 }
 
-/// Whether the workload cluster is reachable, and whether all ways round attestation are closed; each is `None` while
-/// nothing is known.
+/// Whether the workload cluster is reachable, and whether all paths that bypass attestation are closed. Each is `None`
+/// while it is unknown.
 fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     use ConditionStatus::{False, True, Unknown};
     const REACHABLE: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
@@ -276,7 +276,7 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
     report(AUTHORIZED, ConditionStatus::False, reason, message)
 }
 
-/// Whether each node that needs a bootstrap token to come back has a live one.
+/// Whether each node that needs a bootstrap token to rejoin has a valid one.
 fn of_returning_nodes(
     locked_out: &LockedOut,
     authentication: &KubeletAuthentication,

@@ -1,5 +1,4 @@
-//! The desired state of one cluster, from the objects of the management cluster: no input or
-//! output.
+//! Computes the desired state of one cluster from the objects of the management cluster, without input or output.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -41,7 +40,7 @@ pub(super) struct Service {
     pub(super) cluster: Cluster,
     pub(super) kubeconfig: TenantKubeconfig,
     pub(super) ca: Arc<ClusterCa>,
-    /// The signer with that CA.
+    /// The signer that uses this CA.
     pub(super) signer: Arc<Signer>,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
@@ -49,16 +48,16 @@ pub(super) struct Service {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// Equal for equal services. It is a digest, so that no secret is kept for the comparison.
+/// Equal for equal services. It is a digest, so that secrets are not kept for the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 32]);
 
-/// The configuration that the cluster is to be served with; `None` while not everything has been read. `ca_key`
-/// compares the cluster's key with those of others.
+/// The desired configuration of the cluster. `None` while not all objects have been read. `ca_key` compares the
+/// cluster's key with the keys of other clusters.
 ///
 /// # Errors
 ///
-/// The reason for which the cluster is not served.
+/// The reason why the cluster is not served.
 pub(super) fn service(
     authentication: &KubeletAuthentication,
     sources: &Sources,
@@ -71,13 +70,13 @@ pub(super) fn service(
     if authentication.metadata.name.as_deref() != Some(name) {
         return Err(NotReady::Misnamed(name.to_owned()));
     }
-    // The Secrets of a Cluster that does not exist are not read, and it shares no CA.
+    // If the Cluster does not exist, its Secrets are not read, and it does not share a CA.
     if sources.cluster == Observed::Absent {
         drop(ca_key.hold(None));
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(NotReady::ClusterNotFound(name.to_owned()));
     }
-    // Before all else: also what is paused, or broken, shares its CA.
+    // Checked first, because a paused or broken cluster also shares its CA.
     let ca_name = format!("{name}-ca");
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
@@ -148,7 +147,7 @@ pub(super) fn service(
     }))
 }
 
-/// The kubeconfig, if there is one and it is accepted.
+/// The kubeconfig, if it exists and is accepted.
 pub(super) fn kubeconfig(sources: &Sources, settings: &Settings) -> Option<TenantKubeconfig> {
     let secret = sources.kubeconfig.present()?;
     TenantKubeconfig::parse(value(secret, KUBECONFIG_KEY), settings.reach).ok()
@@ -174,8 +173,8 @@ fn value<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
     value.map(|bytes| bytes.0.as_slice()).unwrap_or_default()
 }
 
-/// The fields of a Cluster that its service depends on. A change of another one, such as a label, must not end requests
-/// that are being answered.
+/// The fields of a Cluster that affect its service. A change of another field, such as a label, must not interrupt
+/// requests in progress.
 fn inputs_of_service(cluster: &Cluster) -> impl Debug {
     let Cluster {
         uid,
@@ -196,10 +195,10 @@ impl Fingerprint {
         let ca = sources.ca.present();
         let ca = |key| ca.map(|secret| value(secret, key)).unwrap_or_default();
         let cluster = sources.cluster.present().map(inputs_of_service);
-        // Words and lists of words.
+        // These are only words and lists of words.
         let cluster = format!("{cluster:?}");
         let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
-        // The spec has no map whose order could change, and text for every value.
+        // The spec has no map with an unstable order, and all of its values can be serialized.
         let spec = serde_json::to_vec(&authentication.spec).unwrap_or_default();
         let mut digest = Sha256::new();
         for part in [

@@ -1,15 +1,15 @@
-//! `KubeletAuthentication`s of the Clusters that authorize attestors by themselves.
+//! `KubeletAuthentication`s for the Clusters that authorize attestors themselves.
 //!
-//! For a Cluster with the annotation, or with the variable enabled, a `KubeletAuthentication` is created, and its
-//! `spec.authorizedAttestors` follows the Cluster. One that a person created is never changed. Removing the
-//! annotation changes nothing: enforcement ends with the resource.
+//! For a Cluster with the annotation, or with the variable enabled, the controller creates a `KubeletAuthentication`,
+//! and its `spec.authorizedAttestors` follows the Cluster. The controller never changes a `KubeletAuthentication` that
+//! a user created. Removing the annotation has no effect: enforcement ends when the resource is deleted.
 //!
 //! # Guarantees
 //!
-//! - Few writes at a time, each with a deadline. Namespaces have them in turn, and in a namespace the Cluster that has
-//!   waited longest is first: one that changes all the time delays no other.
-//! - A refusal by the API server is an Event on the Cluster. The step is tried again when the Cluster changes, and
-//!   else rarely.
+//! - Only a few writes run concurrently, each with a deadline. Namespaces take turns, and within a namespace the
+//!   Cluster that has waited the longest is first. So a Cluster that changes constantly does not delay others.
+//! - If the API server refuses, the controller creates an Event on the Cluster. The step is retried when the Cluster
+//!   changes, and otherwise at long intervals.
 
 mod step;
 
@@ -32,26 +32,26 @@ use crate::capi::{ObjectKey, OwnAttestors};
 /// The limit of concurrent steps.
 const AT_ONCE: usize = 4;
 
-/// The wait after a change: objects change in bursts.
+/// The wait after a change, because objects change in bursts.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The time between two looks where nothing changes.
+/// The interval between checks without changes.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
 /// The first wait between two steps for a Cluster.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The longest wait where the API server does not answer.
+/// The longest wait if the API server does not respond.
 const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 
-/// The wait before the same is tried, and told, again that was refused: Kubernetes keeps Events for an
-/// hour. It is the longest wait too before a field is set back that somebody else goes on changing.
+/// The wait before a refused step is retried and reported again. Kubernetes keeps Events for one hour. It is also the
+/// longest wait before a field is restored that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
 
-/// The wait before another step after a refusal, which cost an Event.
+/// The wait before a different step after a refusal, because the refusal created an Event.
 const ANOTHER: Duration = Duration::from_secs(30);
 
-/// The steps for the Clusters that name attestors.
+/// The steps for the Clusters that authorize attestors themselves.
 pub(super) struct Enablement {
     shared: Arc<Shared>,
     changes: watch::Receiver<()>,
@@ -65,15 +65,15 @@ pub(super) struct Enablement {
 #[derive(Debug)]
 struct Last {
     wanted: Wanted,
-    /// The number of steps for this.
+    /// The number of attempts of this step.
     tries: u32,
-    /// The beginning, or the end.
+    /// The time of the start or, afterwards, of the end.
     at: Instant,
-    /// `None` while it is taken.
+    /// The outcome. `None` while the step is running.
     outcome: Option<Outcome>,
 }
 
-/// The reason of a step: it is another one when any of this is.
+/// The cause of a step. If any field differs, it is a different step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     cluster_uid: String,
@@ -92,12 +92,12 @@ impl Enablement {
         }
     }
 
-    /// Schedules a look.
+    /// Schedules a check.
     pub(super) fn something_changed(&mut self) {
         self.look_at = self.look_at.min(Instant::now() + GATHER);
     }
 
-    /// Waits until it is time to look.
+    /// Waits until the next check is due.
     pub(super) async fn due(&mut self) {
         loop {
             tokio::select! {
@@ -108,7 +108,7 @@ impl Enablement {
         }
     }
 
-    /// Takes the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster.
+    /// Starts the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster.
     pub(super) fn look(
         &mut self,
         known: impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>,
@@ -176,7 +176,7 @@ impl Enablement {
         };
         self.last.insert(key.clone(), last);
         self.tasks.spawn(async move {
-            // The payload of a panic can be anything, a secret too.
+            // The payload of a panic can contain anything, including secrets.
             let taken = AssertUnwindSafe(taken).catch_unwind().await;
             (key, taken.unwrap_or(Outcome::Unavailable))
         });
@@ -186,12 +186,12 @@ impl Enablement {
         if let Some(last) = self.last.get_mut(key) {
             (last.at, last.outcome) = (Instant::now(), Some(outcome));
         }
-        // Other steps may wait for the limit.
+        // Other steps can be waiting because of the limit.
         self.look_at = Instant::now();
     }
 }
 
-/// A step that may be taken now.
+/// A step that can start now.
 #[derive(Debug)]
 struct DueStep {
     /// The time of the last step for this Cluster.
@@ -205,12 +205,14 @@ struct DueStep {
 #[derive(Debug, Clone, Copy, Default)]
 struct LastOfNamespace {
     running: usize,
-    /// The time of the last one.
+    /// The time of the last step.
     at: Option<Instant>,
 }
 
-/// The steps for which there is room: first of the namespaces with the fewest steps, of these the one whose last step is
-/// the longest ago, and in a namespace of the Cluster whose last step is.
+/// The steps to start, up to `room`.
+///
+/// The order is: namespaces with the fewest steps, then the namespace whose last step is the oldest and, within a
+/// namespace, the Cluster whose last step is the oldest.
 fn first_in_turn(
     mut due: Vec<DueStep>,
     namespaces: &HashMap<String, LastOfNamespace>,
@@ -228,13 +230,13 @@ fn first_in_turn(
             (*steps, last.at, one)
         })
         .collect();
-    // It keeps the order within a namespace.
+    // A stable sort, which keeps the order within a namespace.
     in_turn.sort_by_key(|(steps, last, _)| (*steps, *last));
     in_turn.truncate(room);
     in_turn.into_iter().map(|(_, _, one)| one).collect()
 }
 
-/// The time of a step; `None`: after the one that is taken now.
+/// The time at which a step is due. `None` while the current step is running.
 fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Option<Instant> {
     let Some(last) = last else {
         return Some(now);

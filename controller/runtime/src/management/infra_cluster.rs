@@ -1,4 +1,4 @@
-//! The names of the signers in the status of the `InfraCluster`, if its kind has the fields of the proposal.
+//! Writes the names of the signers to the status of the `InfraCluster`, if its kind has the fields of the proposal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::capi::{ObjectKey, Reference};
 use crate::client::in_time;
 use crate::watch::{Custom, NoFields};
 
-/// Deadline of all four calls together.
+/// The deadline for all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The fields of the proposal ("Kubelet authentication: `InfraCluster`").
@@ -28,7 +28,7 @@ const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 pub(super) struct InfraCluster {
     shared: Arc<Shared>,
     cluster: ObjectKey,
-    /// Whether a kind has the fields. Its definition is read once.
+    /// Whether each kind has the fields. Its definition is read once.
     kinds: BTreeMap<(String, String), bool>,
     written: Option<(Reference, Value)>,
 }
@@ -43,8 +43,7 @@ impl InfraCluster {
         }
     }
 
-    /// Writes the signers of `status`, if they differ from those written last. A failed write is repeated by the
-    /// next call.
+    /// Writes the signers of `status`, if they differ from the last written ones. The next call repeats a failed write.
     pub(super) async fn write(
         &mut self,
         reference: &Reference,

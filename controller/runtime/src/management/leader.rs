@@ -1,11 +1,11 @@
-//! One of several replicas works, by a Lease (`coordination.k8s.io/v1`).
+//! Leader election among replicas, with a Lease (`coordination.k8s.io/v1`).
 //!
 //! # Guarantees
 //!
-//! - Nothing rests on there being only one: two that both believe they lead are stopped by the
-//!   preconditions of every write. The Lease only spares the work of doing things twice.
-//! - Clocks of different hosts are not compared: a Lease has lapsed when it was not seen to change
-//!   for its own duration.
+//! - Correctness does not depend on a single leader: if two replicas both act as leaders, the preconditions of every
+//!   write stop one of them. The Lease only prevents duplicate work.
+//! - Clocks of different hosts are not compared. A Lease has expired when this replica has not seen it change for the
+//!   duration of the Lease.
 
 use std::future::pending;
 use std::pin::pin;
@@ -27,25 +27,26 @@ use crate::metrics::{Heartbeat, LeaseMetrics, Metrics};
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// The time without a renewal after which a leader stops, before another one starts.
+/// The time without a renewal after which a leader stops. It is shorter than the Lease, so the leader stops before
+/// another one starts.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The time between two attempts to get the Lease or to renew it.
+/// The interval between attempts to acquire or renew the Lease.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Deadline of one call: several fit into [`RENEW_DEADLINE`].
+/// The deadline for one call. Several calls fit into [`RENEW_DEADLINE`].
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
 
-/// The longest time without a sign of life: some calls with their deadlines.
+/// The maximum time without a heartbeat: a few calls with their deadlines.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The limit of the duration that another replica writes into its Lease.
+/// The limit for the duration that another replica writes into its Lease.
 const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
 
-/// A unique identity with the name of this replica.
+/// A unique identity that contains the name of this replica.
 pub(super) fn identity(name: &str) -> String {
     let mut random = [0; 8];
-    // Without random bytes the name of a Pod is unique enough.
+    // Without random bytes, the name of a Pod is unique enough.
     let _ = aws_lc_rs::rand::fill(&mut random);
     format!("{name}_{}", data_encoding::HEXLOWER.encode(&random))
 }
@@ -56,7 +57,7 @@ pub(super) struct Candidate {
     pub(super) api: Api<Lease>,
     /// The name of the Lease.
     pub(super) name: String,
-    /// The identity of this replica, which no other may have.
+    /// The identity of this replica, which must be unique.
     pub(super) identity: String,
     pub(super) metrics: Metrics,
 }
@@ -71,22 +72,22 @@ pub(super) struct Term<'a> {
     heartbeat: Heartbeat,
 }
 
-/// Why the work of a term ended.
+/// The reason why the work of a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TermEnd {
     /// This replica stops.
     Stopped,
-    /// The Lease is another's, or was not renewed in time.
+    /// Another replica has the Lease, or it was not renewed in time.
     Lost,
 }
 
 impl Candidate {
-    /// Waits until it leads.
+    /// Waits until this replica is the leader.
     pub(super) async fn lead(&self) -> Term<'_> {
         let mut seen = Observed::default();
         let mut told = false;
         let heartbeat = self.metrics.heartbeat("the election", SILENCE);
-        // It is told of also while another replica holds it.
+        // The metrics include the Lease even while another replica holds it.
         let _not_held = self.metrics.lease(&self.name);
         loop {
             heartbeat.beat();
@@ -114,7 +115,7 @@ impl Candidate {
         {
             return Ok(None);
         }
-        // Taken before the write: the Lease is ours from some moment after this.
+        // Measured before the write, because this replica holds the Lease from some moment after this.
         let renewed = Instant::now();
         let lease = self.put(&self.taken(current)).await?;
         let metrics = self.metrics.lease(&self.name);
@@ -152,7 +153,7 @@ impl Candidate {
         in_time(CALL_DEADLINE, self.api.get_opt(&self.name)).await
     }
 
-    /// Writes the Lease as one that nobody holds.
+    /// Writes the Lease without a holder.
     async fn release(&self, mut lease: Lease) -> Result<(), CallError> {
         let spec = lease.spec.get_or_insert_default();
         spec.lease_duration_seconds = Some(1);
@@ -160,7 +161,7 @@ impl Candidate {
         self.put(&lease).await.map(drop)
     }
 
-    /// Creates the Lease, or replaces it if its version is still the given one.
+    /// Creates the Lease, or replaces it if its version is unchanged.
     async fn put(&self, lease: &Lease) -> Result<Lease, CallError> {
         let options = PostParams::default();
         if lease.metadata.resource_version.is_none() {
@@ -173,9 +174,10 @@ impl Candidate {
 }
 
 impl Term<'_> {
-    /// Runs `work` for as long as this leads and `stop` is not ready.
+    /// Runs `work` while this replica is the leader and `stop` is not ready.
     ///
-    /// `work` ends when the future that it is given is ready. It is waited for, and the Lease renewed meanwhile.
+    /// `work` must end when the future that it receives is ready. This function waits for it, and renews the Lease
+    /// during this time.
     pub(super) async fn during<W: Future<Output = ()>>(
         &mut self,
         stop: impl Future<Output = ()>,
@@ -220,7 +222,7 @@ impl Term<'_> {
             };
             let lease = self.candidate.name.as_str();
             if error.is_some() && self.renewed.elapsed() >= RENEW_DEADLINE {
-                // Another replica may lead soon.
+                // Another replica can become the leader soon.
                 tracing::warn!(lease, error, "no longer leading");
                 return;
             }
@@ -230,7 +232,7 @@ impl Term<'_> {
         }
     }
 
-    /// Whether it is still ours.
+    /// Renews the Lease. Returns whether this replica still holds it.
     async fn renew(&mut self) -> Result<bool, CallError> {
         let renewed = Instant::now();
         let mut next = self.lease.clone();
@@ -244,7 +246,7 @@ impl Term<'_> {
             }
             Err(error) => error,
         };
-        // Another replica wrote it, or the answer to our own write was lost.
+        // Another replica wrote the Lease, or the response to this replica's write was lost.
         if let Some(lease) = self.candidate.get().await?
             && holder(&lease) == self.candidate.identity
         {
@@ -254,13 +256,13 @@ impl Term<'_> {
         Ok(false)
     }
 
-    /// Gives the Lease up, so that the next one need not wait for its end.
+    /// Releases the Lease, so that the next leader does not wait for its expiry.
     pub(super) async fn release(self) {
         let Self {
             candidate, lease, ..
         } = self;
         let mut released = candidate.release(lease).await;
-        // A renewal that was under way at the end can have changed it.
+        // A renewal in progress at the end can have changed the Lease.
         if released.as_ref().is_err_and(CallError::is_conflict)
             && let Ok(Some(lease)) = candidate.get().await
             && holder(&lease) == candidate.identity
@@ -279,7 +281,7 @@ impl Term<'_> {
 struct Observed(Option<(Option<LeaseSpec>, Instant)>);
 
 impl Observed {
-    /// Whether another replica holds it.
+    /// Whether another replica holds the Lease.
     fn is_held(&mut self, lease: &Lease, identity: &str) -> bool {
         let now = Instant::now();
         let since = match &self.0 {

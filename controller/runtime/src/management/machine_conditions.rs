@@ -1,4 +1,4 @@
-//! The conditions of one cluster's Machines, as they are written.
+//! Writes the conditions of one cluster's Machines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::logs::Failures;
 use crate::machine_conditions::{Condition, Outcome, Outcomes, is_refusal, uid_of, write};
 use crate::turns::FairRate;
 
-/// The time in which a turn begins to write: what has its turn next is the list of what is revoked.
+/// The time in which a turn can start writes. The update of the revocation list waits for the end of the turn.
 const TURN: Duration = Duration::from_secs(2);
 
-/// The pause after a failed write: the operator may not have granted it, or the API server may not answer.
+/// The pause after a failed write: the permission can be missing, or the API server is unavailable.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// The time between two refusals of one machine that are written.
+/// The interval between two written refusals of one machine.
 const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 
-/// The time in which a condition is not written again that the Machine does not show: another version of Cluster API may
-/// have no place for it.
+/// The time for which a condition is not written again if the Machine does not show it. Another version of Cluster API
+/// can lack the field for it.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// The conditions of the Machines of one cluster.
@@ -34,7 +34,7 @@ const REPEAT: Duration = Duration::from_mins(10);
 pub(super) struct MachineConditions {
     #[debug(skip)]
     management: Client,
-    /// The writes of all clusters.
+    /// The write rate that all clusters share.
     rate: Arc<FairRate>,
     cluster: ObjectKey,
     outcomes: Arc<Outcomes>,
@@ -45,7 +45,7 @@ pub(super) struct MachineConditions {
 
 /// The writes of the last [`REPEAT`], by the UIDs of the Machines.
 ///
-/// The rate bounds them for the whole process: of all clusters there are no more than it allows in that time.
+/// Their number is limited, because the rate limits the writes of all clusters in the process.
 #[derive(Debug, Default)]
 struct Written(BTreeMap<String, Write>);
 
@@ -57,7 +57,7 @@ struct Write {
 }
 
 impl Written {
-    /// Whether this condition may be written at `now`.
+    /// Whether this condition can be written at `now`.
     fn allows(
         &self,
         uid: &str,
@@ -101,13 +101,13 @@ impl MachineConditions {
         }
     }
 
-    /// The outcomes that are to be written.
+    /// The outcomes that wait to be written.
     pub(super) fn outcomes(&self) -> Arc<Outcomes> {
         self.outcomes.clone()
     }
 
-    /// Adds the outcomes that records tell of and conditions do not: what was decided before a restart, and what people
-    /// revoked.
+    /// Adds the outcomes that are in records but not in conditions: decisions before a restart, and revocations by
+    /// operators.
     pub(super) fn compare(&self, inventory: &CapiInventory, records: &[Stored]) {
         let named = records.iter().filter_map(|stored| {
             let name = stored.record.holder.machine_name.as_deref()?;
@@ -121,7 +121,7 @@ impl MachineConditions {
         }
     }
 
-    /// Writes what is due, as far as the time of a turn goes, at the rate of the process. What is left waits.
+    /// Writes the conditions that are due, within the time of a turn and the rate of the process. The rest waits.
     pub(super) async fn write(
         &mut self,
         inventory: &CapiInventory,
@@ -178,7 +178,7 @@ impl MachineConditions {
         };
         match write(&self.management, &resource, machine, condition).await {
             Err(error) if error.is_not_found() || error.is_conflict() => {
-                // It is gone, or another one has its name.
+                // The Machine was deleted, or another one has its name.
                 Ok(())
             }
             written => written.map_err(Unavailable::from),
@@ -203,7 +203,8 @@ impl MachineConditions {
     }
 }
 
-/// Whether the machine is that of the node that asked, as far as a node asked: one may claim another's.
+/// Whether the machine belongs to the node that sent the request, if a node sent it. A node can claim another node's
+/// machine.
 async fn is_of_requester(
     outcome: &Outcome,
     machine: &ObjectReference,

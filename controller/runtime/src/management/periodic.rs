@@ -41,16 +41,16 @@ use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
 
-/// Deadline of one part: a few small calls, each with a deadline of its own.
+/// The deadline for one part: a few small calls, each with its own deadline.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
 
-/// The length at which errors are cut: an API server can send any text.
+/// The maximum length of errors, which are truncated. An API server can send any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
-/// The number of Nodes that a message names.
+/// The maximum number of Nodes in a message.
 const MAX_NAMED: usize = 5;
 
-/// HTTP statuses of a refused user: unauthorized and forbidden.
+/// The HTTP status codes of a refused user: unauthorized and forbidden.
 const REFUSED: [u16; 2] = [401, 403];
 
 /// The periodic work for one cluster.
@@ -62,9 +62,9 @@ pub(super) struct Upkeep {
     inventory: CapiInventory,
     /// The records, and the UID of the Cluster that owns them.
     owned: Option<(Arc<KubeRecords>, String)>,
-    /// The API version of the Cluster in which all of them have it as their owner.
+    /// The API version of the Cluster in the owner references of all records.
     owned_in: Option<String>,
-    /// The ranges of Services that the Cluster has.
+    /// The Service ranges of the Cluster.
     service_ranges: ServiceRangesOfCluster,
     sweep_events: SweepEvents,
     sweep_failures: Failures,
@@ -74,13 +74,13 @@ pub(super) struct Upkeep {
     inspection: Option<Inspection>,
     /// The names of listed Nodes without a record that garbage collection has not handled yet.
     listed: BTreeSet<String>,
-    /// The last time that all rights were granted.
+    /// The last time at which all permissions were granted.
     rights: Option<Instant>,
-    /// Whether a watch of requests failed or came back since the last inspection; the watch sets it.
+    /// Whether a watch of requests has failed or recovered since the last inspection. The watch sets it.
     pub(super) watches: Arc<AtomicBool>,
     tokens: Tokens,
     revoked: RevocationList,
-    /// The time of the management cluster.
+    /// The time of the management cluster's API server.
     server_time: ServerTime,
 }
 
@@ -122,7 +122,7 @@ impl Upkeep {
         }
     }
 
-    /// The same, of this Cluster, which becomes the owner of its records.
+    /// Sets the Cluster, which becomes the owner of its records.
     pub(super) fn of_cluster(self, cluster: &Cluster, records: Arc<KubeRecords>) -> Self {
         Self {
             owned: Some((records, cluster.uid.clone())),
@@ -131,13 +131,13 @@ impl Upkeep {
         }
     }
 
-    /// The same, which compares the workload cluster with the one that this `KubeletAuthentication` was for first.
+    /// Enables the comparison of the workload cluster with the first workload cluster of this `KubeletAuthentication`.
     pub(super) fn of_authentication(self, management: Client, key: ObjectKey) -> Self {
         let revoked = RevocationList::of_authentication(management, key);
         Self { revoked, ..self }
     }
 
-    /// The same, which removes nothing that has not ended by the time of the management cluster too.
+    /// Sets the time of the management cluster. Entries are removed only if they have also expired by that time.
     pub(super) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
             server_time,
@@ -145,12 +145,12 @@ impl Upkeep {
         }
     }
 
-    /// The time by which what has ended is removed: a clock that is ahead would remove revocations for good.
+    /// The time for removing expired entries. A clock that is ahead would remove revocations permanently.
     fn ended_by(&self) -> SystemTime {
         self.server_time.earlier(now())
     }
 
-    /// One round. It costs no call if nothing has changed and no inspection is due. Nothing is granted before the first.
+    /// Runs one round: no calls if nothing changed and no inspection is due. The first round precedes all grants.
     pub(super) async fn round(&mut self) -> Health {
         if !self.context.ledger.revocations().is_read() {
             let tried = self.revoke().boxed().await;
@@ -160,7 +160,7 @@ impl Upkeep {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
             if !found.undone.is_empty() {
-                // A right may have been revoked.
+                // A permission could have been revoked.
                 self.rights = None;
             }
             self.inspection = Some(Inspection {
@@ -217,7 +217,7 @@ impl Upkeep {
             .await;
     }
 
-    /// Whether a watch of requests failed or recovered, so that the cluster is inspected at once.
+    /// Whether a watch of requests failed or recovered, so that an immediate inspection is necessary.
     pub(super) fn is_inspection_urgent(&self) -> bool {
         self.watches.load(Ordering::Relaxed)
     }
@@ -240,7 +240,7 @@ impl Upkeep {
         records.map_err(|error| cut(error_chain(&error)))
     }
 
-    /// `None` if it is not known.
+    /// The inputs of the count of Nodes without a record. `None` if they are unknown.
     async fn counted(&self) -> Option<Counted> {
         let records = self.records().await.ok()?;
         let live = records.iter().filter(|stored| stored.record.is_live());
@@ -256,14 +256,14 @@ impl Upkeep {
         })
     }
 
-    /// Inspects the cluster, and restores what was changed there.
+    /// Inspects the cluster, and restores objects that were changed.
     async fn inspect(&mut self, counted: Option<&Counted>) -> Health {
         let mut health = self.examined().await;
         if !matches!(health.answers, ApiReachability::Yes(_)) {
             return health;
         }
         if self.inspection.is_some() {
-            // Somebody may have changed the list of revoked certificates: it is written again.
+            // The list of revoked certificates could have been changed, so it is written again.
             self.revoked.forget();
         }
         self.read_service_ranges(&mut health).await;
@@ -295,7 +295,7 @@ impl Upkeep {
         health
     }
 
-    /// Reads the addresses of Services. After a failure, those that were read before remain.
+    /// Reads the addresses of Services. After a failure, the previous addresses stay.
     async fn read_service_ranges(&self, health: &mut Health) {
         let (of_cluster, known) = (&self.service_ranges, &self.context.serving.service_ranges);
         let read = part(service_ranges::read(self.access.client())).await;
@@ -325,7 +325,7 @@ impl Upkeep {
     }
 
     async fn examined(&mut self) -> Health {
-        // A right that was revoked since shows when a call is refused.
+        // If a permission was revoked in the meantime, a call is refused.
         let rights = self.rights.take();
         let rights = rights.filter(|at| at.elapsed() < self.sync_period * 2);
         let client = self.access.client();
@@ -360,18 +360,18 @@ impl Upkeep {
         }
     }
 
-    /// Decides whether attestation is enforced from now on; if not, returns the message about the Nodes without a
-    /// record. Once enforced it stays so while the operator wants it: otherwise whoever can create a Node without
-    /// a record could open every way again.
+    /// Decides whether attestation is enforced from now on. If not, returns the message about the Nodes without a
+    /// record. Once enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node
+    /// without a record could open all paths again.
     ///
     /// # Errors
     ///
-    /// It is unknown whether attestation was enforced before. Then nothing changes.
+    /// The previous state of enforcement is unknown. Then nothing changes.
     async fn enforce(
         &mut self,
         without: Result<BTreeSet<String>, String>,
     ) -> Result<Option<String>, String> {
-        // It may have been enforced by a former controller.
+        // A previous controller process could have enforced it.
         let enforced = is_to_be_enforced(&self.spec)
             && (self.is_enforcing()
                 || part(admission::is_enforced(self.access.client())).await?
@@ -429,10 +429,10 @@ impl Upkeep {
         Ok((found, said.collect::<Vec<_>>().join("; ")))
     }
 
-    /// The names of Nodes without a live record, except those that may renew without one. A Node that only a Machine
-    /// reports counts too, and the future Node of a control-plane Machine.
+    /// The names of Nodes without a live record, except Nodes that are allowed to renew without one. The result
+    /// includes Nodes that only a Machine reports, and the expected Node of a control-plane Machine.
     ///
-    /// All of them if `all` is set, or else at least [`MAX_WITHOUT`].
+    /// If `all` is set, the result is complete. Otherwise, it can end after [`MAX_WITHOUT`] names.
     async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
         let records = self.records().await?;
         let accounted_for: BTreeSet<&str> = records
@@ -443,7 +443,7 @@ impl Upkeep {
             .map(NodeName::as_str)
             .collect();
         let unaccounted = |name: &str| !accounted_for.contains(name);
-        // A Node may be missing for a moment: when a cluster begins, and where its instance is stopped.
+        // A Node can be missing temporarily: when a cluster starts, and while its instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
         let mut without = of_machines.ok_or("the Machines are not known")?;
         let enough = if all { usize::MAX } else { MAX_WITHOUT };
@@ -452,15 +452,14 @@ impl Upkeep {
     }
 }
 
-/// Removes the admission policy for requests, which would stop nodes that join without us.
+/// Removes the admission policy for requests, which would block nodes that join without this controller.
 ///
-/// The policy on revoked certificates stays: a stolen certificate must not become valid again because an object was
-/// deleted.
+/// The policy for revoked certificates stays: otherwise, the deletion would make stolen certificates valid again.
 pub(super) async fn release(access: &ClusterAccess) -> Result<(), String> {
     part(admission::remove(access.client())).await
 }
 
-/// Runs one part within the deadline, in a place of its own.
+/// Runs one part within the deadline, in a separate allocation.
 fn part<T, E: Error + 'static>(
     work: impl Future<Output = Result<T, E>>,
 ) -> impl Future<Output = Result<T, String>> {

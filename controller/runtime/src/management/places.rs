@@ -1,4 +1,4 @@
-//! The places of the clusters of each namespace: the oldest ones are served, up to a limit.
+//! The places for the clusters of each namespace. The oldest clusters are served, up to a limit.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -19,17 +19,18 @@ pub(super) struct Places {
     namespaces: Arc<Mutex<BTreeMap<String, Namespace>>>,
 }
 
-/// The creation time (Unix, in seconds) and the name of a `KubeletAuthentication`: the same order after a restart.
+/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`. The order is the same after a
+/// restart.
 type Age = (i64, String);
 
-/// The clusters of a namespace, and who is told whether each has a place.
+/// The clusters of a namespace, and the channels that report whether each has a place.
 #[derive(Debug, Default)]
 struct Namespace {
     placed: BTreeMap<Age, watch::Sender<bool>>,
     others: BTreeMap<Age, watch::Sender<bool>>,
 }
 
-/// Whether a cluster has a place. It ends when this is dropped.
+/// The place of a cluster, if it has one. Dropping this releases the place.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Places,
@@ -46,7 +47,7 @@ impl Places {
         }
     }
 
-    /// A place of the cluster with this `KubeletAuthentication`.
+    /// Registers the cluster with this `KubeletAuthentication` for a place.
     pub(super) fn place(&self, key: &ObjectKey, authentication: &KubeletAuthentication) -> Place {
         let created = authentication.metadata.creation_timestamp.as_ref();
         let created = created.map_or(i64::MAX, |time| time.0.as_second());
@@ -66,8 +67,8 @@ impl Places {
 }
 
 impl Namespace {
-    /// Gives free places to the oldest clusters without one, and takes them from younger ones. Each change of a cluster
-    /// moves one other cluster at most.
+    /// Assigns free places to the oldest clusters without one, and moves places from younger clusters to older ones.
+    /// Each change of a cluster affects at most one other cluster.
     fn settle(&mut self, limit: usize) {
         while let Some(oldest) = self.others.first_entry() {
             if self.placed.len() >= limit {
@@ -97,7 +98,7 @@ impl Place {
         *self.is_placed.borrow()
     }
 
-    /// The limit of clusters in its namespace.
+    /// The limit of clusters in the namespace.
     pub(super) fn limit(&self) -> NonZeroUsize {
         self.places.limit
     }

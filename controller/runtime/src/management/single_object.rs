@@ -1,4 +1,4 @@
-//! A watch of one Secret of the management cluster.
+//! A watch of a single Secret in the management cluster.
 
 use std::future::ready;
 
@@ -13,12 +13,12 @@ use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 /// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum Observed<K> {
-    /// Nothing yet.
+    /// The object has not been read yet.
     #[default]
     Unknown,
-    /// There is none.
+    /// The object does not exist.
     Absent,
-    /// This.
+    /// The object.
     Present(K),
 }
 
@@ -37,10 +37,10 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// Yields the Secret of this name whenever it changes, and `None` while it does not exist; never ends.
+/// Yields the Secret with this name after each change, and `None` if it does not exist. The stream never ends.
 ///
-/// Unlike `kube::runtime::watch_object`, it skips a Secret that cannot be read, lists in pages, and logs as all
-/// watches do. The last known state holds while the API server is unavailable.
+/// Unlike `kube::runtime::watch_object`, it skips a Secret that cannot be decoded, lists in pages, and logs like all
+/// watches. The last known state stays valid while the API server is unavailable.
 pub(super) fn follow(
     api: Api<Lenient<Secret>>,
     name: &str,

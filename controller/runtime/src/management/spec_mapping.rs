@@ -1,4 +1,4 @@
-//! The policies that the `spec` of a `KubeletAuthentication` stands for: no input or output.
+//! Converts the `spec` of a `KubeletAuthentication` to policies, without input or output.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use node_attestation_core::verifier::Verifiers;
 
 use crate::capi::Cluster;
 
-/// The parts of the context of one cluster. `N` are its Nodes.
+/// The parts of a cluster's context. `N` is the type of its Nodes.
 pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) spec: &'a KubeletAuthenticationSpec,
     pub(crate) cluster: &'a Cluster,
     pub(crate) nodes: N,
-    /// Hosts of the control plane's endpoint, in addition to the Cluster's.
+    /// The hosts of the control plane endpoint, in addition to the Cluster's.
     pub(crate) endpoint_hosts: Vec<String>,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
@@ -39,7 +39,7 @@ pub(crate) struct ContextBuilder<'a, N> {
 }
 
 impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
-    /// The context of decisions about the cluster's requests.
+    /// Creates the context for decisions about the cluster's requests.
     pub(crate) fn context(self) -> Context {
         let Self { spec, .. } = self;
         let nodes = Arc::new(self.nodes);
@@ -47,7 +47,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
         serving.endpoint_hosts.extend(self.endpoint_hosts);
         serving.address_ranges = self.serving_address_ranges;
         let policy = ledger_policy(spec);
-        // Until somebody has found out whether it is on.
+        // Until the periodic work determines whether it is enforced.
         let enforcement = Enforcement::new(false);
         let ledger = RecordLedger::new(
             self.records,
@@ -74,7 +74,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
     }
 }
 
-/// Whether the operator wants attestation enforced, once that stops no node.
+/// Whether the settings require enforcement, as soon as it blocks no node.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings == AutoApproveBindings::Remove
 }
@@ -94,7 +94,7 @@ pub(crate) fn unauthorized<'a>(
     unauthorized
 }
 
-/// These attestors with the number of their records, for people.
+/// Formats these attestors with the numbers of their records, for users.
 pub(crate) fn counted(attestors: &BTreeMap<String, usize>) -> String {
     let counted = attestors
         .iter()
@@ -110,7 +110,7 @@ fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
     }
 }
 
-/// An entry of `spec.servingAddressRanges` is no range.
+/// An entry of `spec.servingAddressRanges` is not a valid range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "spec.servingAddressRanges: {text:?} is invalid: {why}. Until it is corrected, no request of the Cluster is \
@@ -121,11 +121,11 @@ pub(crate) struct InvalidServingAddressRange {
     why: InvalidAddressRange,
 }
 
-/// The ranges that the addresses of serving certificates are limited to.
+/// The ranges to which the addresses in serving certificates are limited.
 ///
 /// # Errors
 ///
-/// One of them is invalid. Without it, the others would be another limit, or none.
+/// An entry is invalid. Ignoring it would change or remove the limit.
 pub(crate) fn serving_address_ranges(
     spec: &KubeletAuthenticationSpec,
 ) -> Result<Vec<AddressRange>, InvalidServingAddressRange> {
@@ -140,11 +140,11 @@ pub(crate) fn serving_address_ranges(
         .collect()
 }
 
-/// The ranges of Services that a Cluster has.
+/// The Service ranges of a Cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceRangesOfCluster {
     pub(crate) ranges: Vec<AddressRange>,
-    /// An entry that is no range.
+    /// An entry that is not a valid range.
     pub(crate) unreadable: Option<String>,
 }
 
@@ -160,12 +160,12 @@ impl ServiceRangesOfCluster {
         of_cluster
     }
 
-    /// Whether the Cluster has all ranges.
+    /// Whether the Cluster contains all ranges.
     pub(crate) fn are_all(&self) -> bool {
         self.unreadable.is_none() && !self.ranges.is_empty()
     }
 
-    /// The ranges until the workload cluster is asked for others.
+    /// The ranges to use until the workload cluster reports others.
     fn known(self) -> ServiceRanges {
         let are_all = self.are_all();
         ServiceRanges::new(self.ranges, are_all)

@@ -13,13 +13,13 @@ use crate::capi::ObjectKey;
 use crate::client::in_time;
 use crate::metrics::{Metrics, Written};
 
-/// Deadline of one write.
+/// The deadline for one write.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The time between two writes, however fast the status changes.
+/// The minimum interval between two writes, however fast the status changes.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The longest wait after a write that failed.
+/// The longest wait after a failed write.
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
 /// The writer of one `KubeletAuthentication`'s status.
@@ -41,7 +41,7 @@ impl StatusWriter {
         }
     }
 
-    /// Writes `status` if the object has another one. Returns the time of the next attempt if it is not written.
+    /// Writes `status` if it differs from the object's. If it is not written, returns the time of the next attempt.
     pub(super) async fn write(
         &mut self,
         known: &KubeletAuthentication,
@@ -65,7 +65,7 @@ impl StatusWriter {
                 self.not_before = Instant::now() + PAUSE;
                 return Some(self.not_before);
             }
-            // The watch brings the other version.
+            // The watch will deliver the other version.
             Err(error) if error.is_conflict() => {
                 let error = "the object has changed meanwhile".to_owned();
                 (Written::Conflict, error)

@@ -1,4 +1,4 @@
-//! One cluster: observes its configuration, and runs its tasks while that is possible.
+//! Supervises one cluster: observes its configuration, and runs its tasks while that is possible.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -34,16 +34,16 @@ use crate::clock::now;
 use crate::metrics::ClusterMetrics;
 use crate::records::KubeRecords;
 
-/// The longest time between two updates of the status, part of which depends on the time.
+/// The longest interval between two updates of the status, because a part of it depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// The first wait before a cluster whose tasks panicked is served again.
+/// The first wait before a cluster is served again after its tasks panicked.
 const FIRST_RESTART: Duration = Duration::from_secs(5);
 
 /// The longest such wait.
 const LAST_RESTART: Duration = Duration::from_mins(5);
 
-/// Serves one cluster until its `KubeletAuthentication` is gone, while this controller selects it.
+/// Serves one cluster while this controller selects it, until its `KubeletAuthentication` is deleted.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     key: ObjectKey,
@@ -77,8 +77,8 @@ pub(super) async fn supervise(
     }
 }
 
-/// Waits until this controller selects the cluster, and returns its Cluster and its `KubeletAuthentication`; `None`:
-/// that is gone.
+/// Waits until this controller selects the cluster, and returns its Cluster and its `KubeletAuthentication`. Returns
+/// `None` if the `KubeletAuthentication` was deleted.
 async fn selected(
     shared: &Shared,
     key: &ObjectKey,
@@ -88,7 +88,7 @@ async fn selected(
     let mut objects = shared.objects.changes_of(key);
     let mut cluster = Observed::Unknown;
     loop {
-        // The channel is closed when this replica leads no more.
+        // The channel is closed when this replica stops being the leader.
         authentication.has_changed().ok()?;
         let current = authentication.borrow_and_update().clone()?;
         if is_selected(selection, &cluster, &current) {
@@ -101,9 +101,10 @@ async fn selected(
     }
 }
 
-/// Whether this controller serves the cluster: by the label of its Cluster, and without a Cluster by the label of its
-/// `KubeletAuthentication`. With a watch filter, it does not write for another controller's cluster, or before it has
-/// read the label.
+/// Whether this controller serves the cluster.
+///
+/// The label of the Cluster decides or, without a Cluster, the label of the `KubeletAuthentication`. With a watch
+/// filter, the controller does not write to a cluster of another controller, or before it has read the label.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,
@@ -129,7 +130,7 @@ struct Supervisor {
     revocations: Revocations,
     running: Option<Running>,
     panics: u32,
-    /// No tasks start before this, after a panic.
+    /// After a panic, no tasks start before this time.
     rest_until: Instant,
     status_writer: StatusWriter,
     condition_events: ConditionEvents,
@@ -137,9 +138,10 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    /// Until the `KubeletAuthentication` is gone, or the cluster is another controller's.
+    /// Runs until the `KubeletAuthentication` is deleted, or the cluster belongs to another controller.
     ///
-    /// The steps are in boxes: a task has room for its largest step as long as it exists, and each cluster has one.
+    /// The steps are boxed: a task reserves space for its largest step during its whole life, and each cluster has a
+    /// task.
     async fn run(mut self) {
         let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
@@ -286,7 +288,7 @@ impl Supervisor {
     }
 }
 
-/// The number of records that a person allows one round to retire; 0 if the annotation is no number.
+/// The number of records that an operator allows one round to retire. 0 if the annotation is not a number.
 fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
     let annotations = authentication.metadata.annotations.as_ref();
     annotations
@@ -294,7 +296,7 @@ fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
         .unwrap_or_default()
 }
 
-/// Waits until the Cluster differs from `known`. Another controller's Cluster is unknown.
+/// Waits until the Cluster differs from `known`. A Cluster of another controller counts as unknown.
 async fn other_cluster(
     objects: &Objects,
     key: &ObjectKey,
@@ -313,7 +315,7 @@ async fn other_cluster(
     }
 }
 
-/// The Cluster as the watch has it.
+/// The Cluster in the cache of the watch.
 fn cluster_now(objects: &Objects, key: &ObjectKey) -> Observed<Cluster> {
     match objects.is_ready().then(|| objects.any_cluster(key)) {
         None => Observed::Unknown,

@@ -1,4 +1,4 @@
-//! Events on `NodeIdentity` objects: the actions of garbage collection.
+//! Events on `NodeIdentity` objects about the actions of garbage collection.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -13,13 +13,14 @@ use crate::capi::ObjectKey;
 use crate::client::in_time;
 use crate::events::Events;
 
-/// For one small object.
+/// The deadline for a call about one small object.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The limit of Events of one sweep. Of a cluster whose machines all go at once the log has the rest.
+/// The maximum number of Events per sweep. If all machines of a cluster are deleted together, the log contains the
+/// rest.
 const MAX_A_SWEEP: usize = 20;
 
-/// The limit of remembered actions: a Node that is created again and again has one Event.
+/// The maximum number of remembered actions. A Node that is created repeatedly has only one Event.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// The Events on the records of one cluster.
@@ -41,7 +42,7 @@ impl SweepEvents {
         }
     }
 
-    /// Writes an Event for each action, but for those that were written before.
+    /// Writes an Event for each action, except for actions with an earlier Event.
     pub(super) async fn write(&mut self, done: Vec<SweepAction>, now: SystemTime) {
         if self.written.len() > MAX_REMEMBERED {
             self.written.clear();
@@ -56,7 +57,8 @@ impl SweepEvents {
         }
     }
 
-    /// The record; without its UID if it cannot be read, so that `kubectl describe` does not show the Event.
+    /// The reference to the record. If the record cannot be read, it has no UID, and `kubectl describe` does not show
+    /// the Event.
     async fn record(&self, done: &SweepAction) -> ObjectReference {
         let name = crd::object_name(&self.cluster.name, done.node_name.as_str());
         let read = in_time(DEADLINE, self.api.get_metadata(&name)).await;

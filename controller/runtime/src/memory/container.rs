@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-/// The limit where there is none, as in `packaging/deploy`.
+/// The assumed limit if none is set, as in `packaging/deploy`.
 const DEFAULT: usize = 1024 * 1024 * 1024;
 
-/// The file system of cgroup v2, and the file that names the process' own group there.
+/// The file system of cgroup v2, and the file that contains the process's group in it.
 const ROOT: &str = "/sys/fs/cgroup";
 const OWN: &str = "/proc/self/cgroup";
 
 /// The limit in bytes.
 pub(super) fn limit() -> usize {
-    // Tests do not depend on the container in which they run.
+    // Tests must not depend on the container that they run in.
     if cfg!(test) {
         return DEFAULT;
     }
@@ -20,7 +20,7 @@ pub(super) fn limit() -> usize {
     read(Path::new(OWN)).map_or(DEFAULT, |own| limit_of(&own, read))
 }
 
-/// The least limit of the group that `own` names and of those around it.
+/// The lowest limit of the group in `own` and its ancestors.
 fn limit_of(own: &str, read: impl Fn(&Path) -> Option<String>) -> usize {
     // cgroup v2 has one line: `0::/group`. In a container, the group is the root.
     let group = own.lines().find_map(|line| line.strip_prefix("0::/"));

@@ -1,11 +1,11 @@
-//! The metrics: names, labels, and what each says. docs/metrics.md has the same table.
+//! The metrics: names, labels, and help texts. docs/metrics.md has the same table.
 
 use prometheus_client::metrics::MetricType;
 
 /// A metric.
 #[derive(Debug)]
 pub(super) struct Metric {
-    /// The name, without what the format adds: `_total` of a counter, `_info` of an info.
+    /// The name without the suffix that the format adds: `_total` for a counter, `_info` for an info.
     pub(super) base: &'static str,
     pub(super) kind: MetricType,
     #[cfg_attr(not(test), expect(dead_code, reason = "the tests compare it"))]
@@ -27,7 +27,7 @@ macro_rules! metrics {
             help: $help,
         };)*
 
-        /// All of them.
+        /// All metrics.
         #[cfg(test)]
         pub(super) const ALL: &[Metric] = &[$($const),*];
     };

@@ -16,7 +16,7 @@ pub(crate) struct Cluster {
     state: Mutex<State>,
 }
 
-/// The statuses of a condition, each with its word in labels.
+/// The statuses of a condition, each with its label value.
 pub(crate) const CONDITION_STATUSES: [(&str, &str); 3] =
     [("True", "true"), ("False", "false"), ("Unknown", "unknown")];
 
@@ -24,36 +24,36 @@ pub(crate) const CONDITION_STATUSES: [(&str, &str); 3] =
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
     pub(super) phase: Option<&'static str>,
-    /// The types of conditions, each with its status.
+    /// The condition types, each with its status.
     pub(super) conditions: Vec<(&'static str, &'static str)>,
     /// The numbers of live records and of tombstones.
     pub(super) records: Option<(u32, u32)>,
     pub(super) earliest_expiry: Option<SystemTime>,
     pub(super) expiring: Option<Expiring>,
     pub(super) unmeasured: Option<usize>,
-    /// The requests while they are answered.
+    /// The pending requests while the cluster is served.
     pub(super) pending: Option<Pending>,
 }
 
-/// The state of a cluster, as it is told.
+/// The reported state of a cluster.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClusterReport {
-    /// Its phase.
+    /// The phase.
     pub(crate) phase: &'static str,
-    /// The types of conditions, each with its status.
+    /// The condition types, each with its status.
     pub(crate) conditions: Vec<(&'static str, &'static str)>,
     /// The numbers of live records and of tombstones.
     pub(crate) records: Option<(u32, u32)>,
-    /// The earliest end of a live node's certificate.
+    /// The earliest expiry of a live node's certificate.
     pub(crate) earliest_expiry: Option<SystemTime>,
-    /// The certificate that expires first, of those that vouch for endorsement keys and expire soon.
+    /// The certificate that expires first, among the certificates for endorsement keys that expire soon.
     pub(crate) expiring: Option<Expiring>,
     /// The number of machines whose firmware does not measure their boot.
     pub(crate) unmeasured: Option<usize>,
 }
 
 impl ClusterReport {
-    /// Of a cluster whose requests are answered, and of which nothing else is known.
+    /// The state of a served cluster without further data.
     pub(crate) fn serving() -> Self {
         Self {
             phase: "serving",
@@ -71,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// Its labels.
+    /// The labels of the cluster.
     pub(super) fn labels(&self) -> [(&'static str, String); 2] {
         [
             ("namespace", self.namespace.clone()),
@@ -101,7 +101,8 @@ impl ClusterMetrics {
         }
     }
 
-    /// The same, of the only cluster of this process: the process lives as long as the cluster's requests are answered.
+    /// Marks the cluster as the only one of this process. The process is then live only while the cluster's requests
+    /// are served.
     pub(crate) fn only(self) -> Self {
         Self {
             is_only: true,
@@ -109,7 +110,7 @@ impl ClusterMetrics {
         }
     }
 
-    /// The signs of life of the loop that answers its requests.
+    /// The heartbeat of the loop that serves the cluster's requests.
     pub(crate) fn heartbeat(&self, limit: Duration) -> Heartbeat {
         if self.is_only {
             self.metrics.heartbeat("the requests", limit)
@@ -123,12 +124,12 @@ impl ClusterMetrics {
         &self.metrics
     }
 
-    /// The metrics of a watch of its API server.
+    /// The metrics of a watch of the cluster's API server.
     pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
         self.metrics.watch_in(kind, self.cluster.clone())
     }
 
-    /// Replaces what is told of it.
+    /// Replaces the reported state.
     pub(crate) fn report(&self, report: impl FnOnce() -> ClusterReport) {
         let Some(cluster) = &self.cluster else { return };
         let report = report();
@@ -141,14 +142,14 @@ impl ClusterMetrics {
         state.unmeasured = report.unmeasured;
     }
 
-    /// Its requests are those of `pending` until [`stopped`](Self::stopped).
+    /// Reports the requests in `pending` until [`stopped`](Self::stopped).
     pub(crate) fn answering(&self, pending: Pending) {
         if let Some(cluster) = &self.cluster {
             cluster.state.lock().pending = Some(pending);
         }
     }
 
-    /// Its requests are not answered any more.
+    /// Stops reporting requests.
     pub(crate) fn stopped(&self) {
         if let Some(cluster) = &self.cluster {
             cluster.state.lock().pending = None;

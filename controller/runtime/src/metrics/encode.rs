@@ -1,4 +1,4 @@
-//! The text of all metrics.
+//! Encodes all metrics as text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,7 +33,7 @@ pub(super) fn text(inner: &Arc<Inner>, format: Format) -> String {
         Format::OpenMetrics => openmetrics::encode(&mut text, &registry),
         Format::Prometheus => prometheus_text::encode(&mut text, &registry),
     };
-    // Writing into a string does not fail.
+    // Writing to a string does not fail.
     written.map(|()| text).unwrap_or_default()
 }
 
@@ -98,7 +98,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
         mut vendors,
         mut unmeasured,
     ] = [const { Series::new() }; 7];
-    // One that is created again may be there twice.
+    // A cluster that was created again can appear twice.
     let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
     for cluster in all.into_values() {
         let state = cluster.state();
@@ -148,7 +148,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
 }
 
 fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
-    // One that is given up or taken just now may be there twice.
+    // A Lease that was just released or acquired can appear twice.
     let mut known: BTreeMap<String, Option<f64>> = BTreeMap::new();
     for lease in inner.leases.all() {
         let age = known.entry(lease.name().to_owned()).or_default();
@@ -164,7 +164,7 @@ fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     gauge(encoder, &catalogue::LEASE_AGE, ages)
 }
 
-/// The worst of the watches of a kind and cluster: some have several while a term ends.
+/// Encodes the worst state of each kind and cluster. Some have several watches while a term ends.
 fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
     for watch in inner.watches.all() {
@@ -200,7 +200,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, usage: Usage, started: SystemTim
     describe(encoder, &catalogue::STARTED)?.encode_gauge(&unix(started))
 }
 
-/// Seconds since 1970; 0 for a time before.
+/// The seconds since 1970. 0 for an earlier time.
 fn unix(time: SystemTime) -> f64 {
     let since = time.duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -1,4 +1,4 @@
-//! The health of this process: what Kubernetes' probes ask.
+//! The health of this process, for Kubernetes probes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Why this process is not live, or not ready.
+/// The reason why this process is not live or not ready.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotWell {
-    /// It has only begun.
+    /// The process has just started.
     #[error("starting")]
     Starting,
-    /// Objects were not listed yet.
+    /// Objects have not been listed yet.
     #[error("not listed yet: {}", .0.join(", "))]
     NotListed(Vec<&'static str>),
-    /// A loop gives no sign of life.
+    /// A loop has stopped sending heartbeats.
     #[error("no sign of life for {} s: {of}", silence.as_secs())]
     Silent {
         /// The loop.
         of: &'static str,
-        /// For how long.
+        /// The time since the last heartbeat.
         silence: Duration,
     },
 }
 
-/// The kinds that must have been listed.
+/// The kinds that must be listed.
 #[derive(Debug, Default)]
 pub(crate) struct Requirements(Mutex<Option<BTreeSet<&'static str>>>);
 
@@ -36,7 +36,7 @@ impl Requirements {
         *self.0.lock() = Some(kinds.iter().copied().collect());
     }
 
-    /// Takes the kinds that are listed; none has to be listed twice.
+    /// Removes the kinds that are listed. No kind has to be listed twice.
     pub(super) fn check(&self, listed: impl Iterator<Item = &'static str>) -> Result<(), NotWell> {
         let mut missing = self.0.lock();
         let missing = missing.as_mut().ok_or(NotWell::Starting)?;
@@ -50,7 +50,7 @@ impl Requirements {
     }
 }
 
-/// The last sign of life of a loop.
+/// The last heartbeat of a loop.
 #[derive(Debug)]
 pub(crate) struct Beat {
     of: &'static str,
@@ -79,19 +79,19 @@ impl Beat {
     }
 }
 
-/// The signs of life of a loop.
+/// The heartbeat of a loop.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeat(pub(super) Option<Arc<Beat>>);
 
 impl Heartbeat {
-    /// The loop goes on.
+    /// Records that the loop is running.
     pub(crate) fn beat(&self) {
         if let Some(beat) = &self.0 {
             *beat.last.lock() = Instant::now();
         }
     }
 
-    /// Ends after `pause`; never, if nobody asks for the health of this process.
+    /// Completes after `pause`. Never completes if the health of this process is not served.
     pub(crate) async fn pause(&self, pause: Duration) {
         match &self.0 {
             Some(_) => tokio::time::sleep(pause).await,

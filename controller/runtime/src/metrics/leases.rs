@@ -11,7 +11,7 @@ use tokio::time::Instant;
 pub(crate) struct Lease {
     name: String,
     terms: Counter,
-    /// The time of the last renewal while it is held.
+    /// The time of the last renewal while this replica holds the Lease.
     renewed: Mutex<Option<Instant>>,
 }
 
@@ -28,7 +28,7 @@ impl Lease {
         &self.name
     }
 
-    /// The seconds since its last renewal; `None`: it is not held.
+    /// The seconds since the last renewal. `None` if this replica does not hold the Lease.
     pub(super) fn age(&self) -> Option<f64> {
         let renewed = *self.renewed.lock();
         renewed.map(|renewed| renewed.elapsed().as_secs_f64())
@@ -40,7 +40,7 @@ impl Lease {
 pub(crate) struct LeaseMetrics(pub(super) Option<Arc<Lease>>);
 
 impl LeaseMetrics {
-    /// A term begins.
+    /// Records the start of a term.
     pub(crate) fn taken(&self, renewed: Instant) {
         if let Some(lease) = &self.0 {
             lease.terms.inc();
@@ -48,14 +48,14 @@ impl LeaseMetrics {
         }
     }
 
-    /// The Lease was renewed.
+    /// Records a renewal.
     pub(crate) fn renewed(&self, renewed: Instant) {
         if let Some(lease) = &self.0 {
             *lease.renewed.lock() = Some(renewed);
         }
     }
 
-    /// The term has ended.
+    /// Records the end of a term.
     pub(crate) fn lost(&self) {
         if let Some(lease) = &self.0 {
             *lease.renewed.lock() = None;

@@ -1,10 +1,10 @@
-//! Things whose series end with them.
+//! Sources of series that end when the source is dropped.
 
 use std::sync::{Arc, Weak};
 
 use crate::shared::{Shared, Swept, page};
 
-/// The things that somebody still has, in the order in which they came.
+/// The sources that are still in use, in the order of their creation.
 #[derive(Debug)]
 pub(super) struct Live<T>(Shared<Numbered<T>>);
 

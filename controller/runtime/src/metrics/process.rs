@@ -1,11 +1,11 @@
-//! The process itself, as Linux tells of it.
+//! The resource usage of this process, from Linux.
 
 use std::fs;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// The usage of resources; what Linux does not tell is `None`.
+/// The usage of resources. Values that Linux does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Usage {
     pub(super) cpu_seconds: Option<f64>,
@@ -20,7 +20,7 @@ impl Usage {
     /// The usage of this process.
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The descriptor of the directory that is read is none of those that stay open.
+        // The open directory also has a descriptor, which is not counted.
         let open = fs::read_dir("/proc/self/fd").ok();
         let open = open.map(|entries| entries.count().saturating_sub(1));
         Self {
@@ -30,9 +30,10 @@ impl Usage {
         }
     }
 
-    /// From a line of `/proc/PID/stat` (proc(5)).
+    /// Parses a line of `/proc/PID/stat` (proc(5)).
     fn of_stat(stat: &str) -> Self {
-        // The program's name, the second field, is in parentheses, and may have any character. The third field follows.
+        // The second field is the program name in parentheses, and can contain any character. The third field follows
+        // it.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let field = |number: usize| {
             let mut fields = rest.split_ascii_whitespace();

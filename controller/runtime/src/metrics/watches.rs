@@ -12,7 +12,7 @@ use super::clusters::Cluster;
 #[derive(Debug)]
 pub(crate) struct Watch {
     kind: &'static str,
-    /// The workload cluster; `None`: the management cluster.
+    /// The workload cluster. `None` for the management cluster.
     cluster: Option<Arc<Cluster>>,
     failures: Counter,
     state: Mutex<State>,
@@ -22,7 +22,7 @@ pub(crate) struct Watch {
 struct State {
     is_listed: bool,
     holds: bool,
-    /// The time of the API server's last answer; at first, of the beginning.
+    /// The time of the API server's last message. Initially, the start time.
     heard: Instant,
 }
 
@@ -49,7 +49,7 @@ impl Watch {
         self.kind
     }
 
-    /// The workload cluster; `None`: the management cluster.
+    /// The workload cluster. `None` for the management cluster.
     pub(super) fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_deref()
     }
@@ -62,7 +62,7 @@ impl Watch {
         self.state.lock().holds
     }
 
-    /// The seconds since the API server was heard of.
+    /// The seconds since the last message from the API server.
     pub(super) fn age(&self) -> f64 {
         self.state.lock().heard.elapsed().as_secs_f64()
     }
@@ -73,13 +73,13 @@ impl Watch {
 pub(crate) struct WatchMetrics(pub(super) Option<Arc<Watch>>);
 
 impl WatchMetrics {
-    /// Whether anything is kept.
+    /// Whether the metrics are on.
     pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The API server has sent a piece of a watch. So the watch holds again after a failure, if the objects are listed: a
-    /// quiet one has no event that could say so.
+    /// Records a message on the watch. After a failure, this means that the watch works again if the objects are
+    /// listed, because a quiet watch has no events.
     pub(crate) fn heard(&self) {
         self.change(|state| {
             state.heard = Instant::now();
@@ -87,7 +87,7 @@ impl WatchMetrics {
         });
     }
 
-    /// The objects are listed, or there are none of this kind.
+    /// Records that the objects are listed, or that the kind does not exist.
     pub(crate) fn listed(&self) {
         self.change(|state| {
             state.is_listed = true;
@@ -96,12 +96,12 @@ impl WatchMetrics {
         });
     }
 
-    /// The watch holds.
+    /// Records that the watch works.
     pub(crate) fn holds(&self) {
         self.change(|state| state.holds = true);
     }
 
-    /// The watch failed.
+    /// Records a failure of the watch.
     pub(crate) fn failed(&self) {
         if let Some(watch) = &self.0 {
             watch.failures.inc();

@@ -1,4 +1,4 @@
-//! The form of a request that is kept, and its size in memory.
+//! The stored form of a request, and its size in memory.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -10,22 +10,21 @@ use k8s_openapi::api::certificates::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 
-/// The memory of an allocation beside its contents.
+/// The memory of an allocation in addition to its contents.
 const ALLOCATION: usize = 16;
 
 /// The memory of a map with one entry, and of each entry, without texts.
 const MAP: usize = 640;
 const MAP_ENTRY: usize = 128;
 
-/// The request without the fields that are never read. An update does not change them: the API server restores `spec`.
+/// Removes the fields of a request that are never used. An update does not change them: the API server restores `spec`.
 pub(crate) fn lean(mut csr: CertificateSigningRequest) -> CertificateSigningRequest {
     csr.metadata.managed_fields = None;
     csr.spec.extra = None;
     csr
 }
 
-/// Whether the request has no metadata beside the fields in use. Other metadata would be lost if an answer did not
-/// carry them.
+/// Whether the request has only metadata that are used. Other metadata would be lost if an answer did not contain them.
 pub(super) fn has_no_other_metadata(csr: &CertificateSigningRequest) -> bool {
     let ObjectMeta {
         annotations,
@@ -41,7 +40,7 @@ pub(super) fn has_no_other_metadata(csr: &CertificateSigningRequest) -> bool {
         && owner_references.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// The size of the request in memory, with each of its values.
+/// The size of the request in memory, including all of its values.
 pub(crate) fn memory(csr: &CertificateSigningRequest) -> usize {
     let status = csr.status.as_ref().map_or(0, of_status);
     size_of::<CertificateSigningRequest>()
@@ -138,7 +137,7 @@ fn text<T: AsRef<str>>(text: &T) -> usize {
     text.as_ref().len() + ALLOCATION
 }
 
-/// A list, which may have room for as many more elements.
+/// A list, which can have reserved space for as many additional elements.
 fn of_list<T>(all: Option<&[T]>, of_one: impl Fn(&T) -> usize) -> usize {
     let element = |one| 2 * size_of::<T>() + of_one(one);
     all.map_or(0, |all| ALLOCATION + all.iter().map(element).sum::<usize>())

@@ -1,32 +1,33 @@
-//! Limits of the memory for the requests of one cluster, waiting and in progress.
+//! Limits for the memory of one cluster's waiting and running requests.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
 use super::kept::has_no_other_metadata;
 use crate::memory::{Holding, Share};
 
-/// The limit of waiting requests that are kept. Of the others only the name is kept, so that a flood of requests does
-/// not take all memory; they are read again at their turn.
+/// The maximum number of waiting requests to keep. For other requests, only the name is kept, so that a flood of
+/// requests does not use all memory. They are read again at their turn.
 pub(super) const MAX_OBJECTS: usize = 2048;
 
-/// The limit of the memory of these requests together: that of two thousand honest ones.
+/// The memory limit for these requests together: 2,000 honest requests.
 pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 
-/// The limit of concurrent requests: high enough that machines that join together are looked up together, and that
-/// slow requests do not delay others. The clients limit concurrent calls of an API server.
+/// The limit of concurrent requests. It is high enough that machines that join together are looked up together, and
+/// that slow requests do not delay others. The clients limit concurrent calls to an API server.
 pub(super) const MAX_RUNNING: usize = 256;
 
-/// The limit of the memory of concurrent requests: 256 small ones, or one of the largest that an API server stores.
+/// The memory limit for concurrent requests: 256 small ones, or one of the largest that an API server stores.
 const MAX_RUNNING_BYTES: usize = MAX_RUNNING * COPIES * SMALL;
 
-/// The least that is reserved for a request: more than most honest ones have, with room to grow while it waits.
+/// The minimum reservation for a request: more than most honest requests need, with a reserve for growth while they
+/// wait.
 const SMALL: usize = 8 * 1024;
 
-/// The most of a request that is processed also without memory for it, so that honest requests are always answered. One
-/// of each cluster can be in progress so.
+/// The maximum size of a request that is processed even without memory for it, so that honest requests are always
+/// answered. Each cluster can have one such request in progress.
 const ALWAYS: usize = 2 * SMALL;
 
-/// The copies of a request in progress: as it was read, parsed, answered, and as the JSON of the answer.
+/// The number of copies of a running request: as it was read, parsed, answered, and as the JSON of the answer.
 const COPIES: usize = 4;
 
 /// The memory of a cluster's requests.
@@ -38,12 +39,12 @@ pub(super) struct Room {
     in_progress: Holding,
     running: usize,
     running_bytes: usize,
-    /// Whether there is no memory for more requests in progress.
+    /// Whether there is no memory for more running requests.
     is_short: bool,
 }
 
 impl Room {
-    /// Room within this share.
+    /// Creates a budget within this share.
     pub(super) fn new(share: &Share) -> Self {
         Self {
             kept: share.holding(),
@@ -56,10 +57,9 @@ impl Room {
         }
     }
 
-    /// Keeps the request, of `bytes` in memory, if there is room for it.
+    /// Keeps the request, which has `bytes` in memory, if there is enough memory.
     ///
-    /// A request with other metadata than the ones in use is not kept: it is read again at its turn, and its answer
-    /// carries them.
+    /// A request with unused metadata is not kept. It is read again at its turn, so that its answer contains them.
     pub(super) fn keep(
         &mut self,
         csr: CertificateSigningRequest,
@@ -75,21 +75,23 @@ impl Room {
         Some(Box::new(csr))
     }
 
-    /// Releases the room of an object of so many bytes.
+    /// Releases the memory of an object with this number of bytes.
     pub(super) fn free(&mut self, bytes: usize) {
         self.objects = self.objects.saturating_sub(1);
         self.object_bytes = self.object_bytes.saturating_sub(bytes);
         self.kept.resize(self.object_bytes);
     }
 
-    /// Whether the concurrent work has reached its limit. One request is always in progress.
+    /// Whether the concurrent work has reached its limit. One request can always run.
     pub(super) fn is_busy(&self) -> bool {
         let is_full = self.running >= MAX_RUNNING || self.running_bytes >= MAX_RUNNING_BYTES;
         is_full || self.is_short
     }
 
-    /// Reserves memory to process a request of so many bytes. Returns whether it can begin: a large one waits for
-    /// memory, or the large ones of many clusters would exceed all limits together.
+    /// Reserves memory to process a request with this number of bytes. Returns whether it can start.
+    ///
+    /// A large request waits for memory. Otherwise, the large requests of many clusters would together exceed all
+    /// limits.
     pub(super) fn begin(&mut self, bytes: usize) -> bool {
         let all = self.running_bytes.saturating_add(charge(bytes));
         let has_memory = self.in_progress.resize(all);
@@ -102,7 +104,7 @@ impl Room {
         true
     }
 
-    /// Releases this memory.
+    /// Releases the memory of a processed request.
     pub(super) fn end(&mut self, bytes: usize) {
         self.running = self.running.saturating_sub(1);
         self.running_bytes = self.running_bytes.saturating_sub(charge(bytes));
@@ -122,12 +124,12 @@ impl Room {
     }
 }
 
-/// The memory of a request of so many bytes in progress.
+/// The memory to process a request with this number of bytes.
 fn charge(bytes: usize) -> usize {
     allowance(bytes).saturating_mul(COPIES)
 }
 
-/// The limit of a request of so many bytes when it is read again.
+/// The size limit for a request with this number of bytes when it is read again.
 pub(crate) fn allowance(bytes: usize) -> usize {
     bytes.max(SMALL)
 }

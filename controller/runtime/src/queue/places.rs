@@ -1,4 +1,4 @@
-//! The choice of the requests that the queue keeps if there are too many.
+//! Selects the requests that the queue keeps if there are too many.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -9,29 +9,29 @@ use tokio::time::Instant;
 use super::{Entry, Queue, State};
 
 /// The limit of requests: several for each node of the largest cluster that Kubernetes supports. A hostile API server
-/// lists without end.
+/// can list an unlimited number.
 pub(super) const MAX_ENTRIES: usize = 20_000;
 
-/// The limit of open requests of one requester: the machines of a pool share a token, and up to a thousand join at a
-/// time. Beyond it, the newest are left out until some are answered.
+/// The limit of open requests per requester. The machines of a pool share a token, and up to 1,000 join at the same
+/// time. Above the limit, the newest requests are dropped until some are answered.
 pub(super) const MAX_OF_REQUESTER: usize = 1000;
 
-/// The time after a list before requests that it left out are listed again.
+/// The time after a list before dropped requests are listed again.
 pub(super) const RELIST: Duration = Duration::from_secs(10);
 
-/// The requests that were left out of a list.
+/// The requests that were dropped from a list.
 #[derive(Debug)]
 pub(super) struct LeftOut {
     /// The earliest time of the next list.
     relist: Instant,
     /// The requesters with too many requests.
     of: BTreeSet<String>,
-    /// Whether others' requests were left out too, for want of room.
+    /// Whether requests of other requesters were dropped too, because of the total limit.
     others: bool,
 }
 
 impl Queue {
-    /// Whether the queue has room for this entry; other entries are removed for it where that is fair.
+    /// Whether the queue has space for this entry. If it is fair, other entries are removed for it.
     pub(super) fn admit(&mut self, uid: &str, entry: &Entry) -> bool {
         let requester = entry.requester.clone();
         if self.requesters.count(&requester) >= MAX_OF_REQUESTER {
@@ -57,8 +57,8 @@ impl Queue {
         self.entries.len() < MAX_ENTRIES && self.memory.resize(self.entry_bytes + bytes)
     }
 
-    /// Removes answered requests: if the watch shows one again, the checks ignore it. A scan of all entries pays off
-    /// only after a thousand arrivals.
+    /// Removes answered requests. If the watch reports one again, the checks ignore it. A scan of all entries is
+    /// worthwhile only after 1,000 arrivals.
     fn forget_the_settled(&mut self) {
         if self.last_arrival < self.purged_at {
             return;
@@ -73,7 +73,7 @@ impl Queue {
         }
     }
 
-    /// Leaves out the newest request of the requester with the most, if these are more than `count` and one.
+    /// Drops the newest request of the requester with the most requests, if it has more than `count + 1`.
     fn displace(&mut self, count: usize) {
         let idle = |uid: &&String| {
             let entry = self.entries.get(*uid);
@@ -90,7 +90,7 @@ impl Queue {
         self.gone(&uid);
     }
 
-    /// Delays the next list after one that left requests out.
+    /// Delays the next list after a list that dropped requests.
     pub(super) fn wait_before_relist(&mut self) {
         if let Some(left_out) = &mut self.left_out {
             left_out.relist = Instant::now() + RELIST;
@@ -116,7 +116,7 @@ impl Queue {
         }
     }
 
-    /// Whether a new list is due: requests were left out, and there is room now.
+    /// Whether a new list is due: requests were dropped, and there is space now.
     pub(crate) fn relist(&mut self, now: Instant) -> bool {
         let is_due = self.relistable().is_some_and(|at| at <= now);
         if is_due {
@@ -125,7 +125,7 @@ impl Queue {
         is_due
     }
 
-    /// The time of a new list, if there is room now for requests that were left out.
+    /// The time of a new list, if there is space now for requests that were dropped.
     pub(super) fn relistable(&self) -> Option<Instant> {
         let has_few = |one: &String| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
         let has_room = self.entries.len() <= MAX_ENTRIES / 2;

@@ -13,7 +13,7 @@ pub(super) struct Requesters {
 }
 
 impl Requesters {
-    /// The number of its open requests.
+    /// The number of open requests of this requester.
     pub(super) fn count(&self, requester: &str) -> usize {
         self.open.get(requester).map_or(0, BTreeMap::len)
     }
@@ -42,7 +42,7 @@ impl Requesters {
         }
     }
 
-    /// The number of requests of the requester with the most, and their UIDs, the newest first.
+    /// The number of requests of the requester with the most, and their UIDs, newest first.
     pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &String>)> {
         let (count, requester) = self.by_count.last()?;
         let open = self.open.get(requester)?;

@@ -1,4 +1,4 @@
-//! The records of one cluster, as a watch has shown them.
+//! The records of one cluster, from a watch.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -19,27 +19,27 @@ use super::object::{self, BrokenRecord};
 use crate::table::{Indexed, Table};
 use crate::watch::{Heard, Lenient, Skipped};
 
-/// For the watch to show what was written. It takes milliseconds where the watch stands; where it
-/// does not, the claim waits its turn like any other outage.
+/// The time for the watch to show a write. This takes milliseconds while the watch works. Otherwise, the claim waits
+/// for its next turn, as in any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The record of an object; `Err` if it is invalid.
 pub(super) type Entry = Result<Stored, BrokenRecord>;
 
-/// The records of one cluster.
+/// The cached records of one cluster.
 pub(super) struct Cache {
     state: watch::Sender<State>,
     heard: Arc<Heard>,
 }
 
-/// Records by the names of their objects.
+/// The records by object name.
 pub(super) type State = Table<Entry>;
 
-/// A value by which a record is found.
+/// An index value of a record.
 #[derive(Hash)]
 enum Value<'a> {
     ProviderId(&'a ProviderId),
-    /// Of a TPM, or the one with which the record was opened.
+    /// The key of a TPM, or the key that opened the record.
     Key(KeyDigest),
 }
 
@@ -79,7 +79,7 @@ impl Cache {
         self.state.borrow()
     }
 
-    /// Waits until the records were listed, and the API server has answered just now.
+    /// Waits until the records are listed, and the API server has responded recently.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
         self.wait(|_| self.heard.is_recent()).await
     }
@@ -115,7 +115,7 @@ impl Cache {
     }
 }
 
-/// The name of an object of `cluster`, and the record that it is.
+/// The name of an object of `cluster`, and its record.
 pub(super) fn entry(
     seen: &Lenient<NodeIdentity>,
     cluster: &str,
@@ -139,13 +139,12 @@ pub(super) fn entry(
 }
 
 impl State {
-    /// The records that can be read.
+    /// The valid records.
     pub(super) fn records(&self) -> impl Iterator<Item = &Stored> {
         self.iter().filter_map(|(_, entry)| entry.as_ref().ok())
     }
 
-    /// The records of this machine, of its TPM or of this key. The cost does not grow with the number
-    /// of records.
+    /// The records of this machine, of its TPM or of this key. The cost does not grow with the number of records.
     pub(super) fn of_machine(&self, identity: &Identity, key: KeyDigest) -> Vec<Stored> {
         let values = values(&identity.provider_id, identity.endorsement_key, key);
         let found: BTreeMap<_, _> = values.flat_map(|value| self.with(value)).collect();
@@ -154,12 +153,12 @@ impl State {
         concerned.cloned().collect()
     }
 
-    /// Whether the object is known in this version, or in a later one.
+    /// Whether the object is known in this version or a later one.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.get(object) else {
             return false;
         };
-        // Resource versions are the numbers of writes (KEP-5504).
+        // Resource versions are increasing write counters (KEP-5504).
         let number = |version: &Version| version.as_str().parse::<u128>().ok();
         let numbers = number(&known.version).zip(number(version));
         known.version == *version || numbers.is_some_and(|(known, wanted)| known >= wanted)

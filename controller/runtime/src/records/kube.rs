@@ -24,9 +24,9 @@ use crate::client::{CONTROLLER, CallError, call, merge, post};
 use crate::metrics::{Metrics, Written};
 use crate::watch::{MetadataOf, all_metadata_of};
 
-/// The `NodeIdentity` objects of one Cluster, beside it.
+/// The `NodeIdentity` objects of one Cluster, in the namespace of the Cluster.
 ///
-/// A watch keeps a copy of all.
+/// A watch keeps a copy of all of them.
 #[derive(derive_more::Debug)]
 #[debug("KubeRecords {{ cluster: {cluster:?}, .. }}")]
 pub struct KubeRecords {
@@ -34,15 +34,15 @@ pub struct KubeRecords {
     cluster: String,
     cache: Arc<Cache>,
     metrics: Metrics,
-    /// The Cluster, once it is known: new records end with it.
+    /// The Cluster, when it is known. New records are deleted with it.
     owner: Mutex<Option<OwnerReference>>,
-    /// The watch, if these records have one of their own.
+    /// The watch, if these records have a separate one.
     watching: JoinSet<()>,
 }
 
 impl KubeRecords {
-    /// Begins to watch the records of the Cluster of this name in `namespace`, as
-    /// [`RecordsWatch::new`] does those of many.
+    /// Starts to watch the records of the Cluster with this name in `namespace`. [`RecordsWatch::new`] watches the
+    /// records of many Clusters.
     pub fn start(client: Client, namespace: &str, cluster: &str, metrics: &Metrics) -> Self {
         let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
         let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label, metrics);
@@ -67,19 +67,19 @@ impl KubeRecords {
         }
     }
 
-    /// Makes the Cluster of this UID the owner of the records, so that Kubernetes deletes them with it. Records of a
-    /// Cluster that had the name before keep their owner, and Kubernetes deletes them. `clusterctl move` renews the
+    /// Makes the Cluster with this UID the owner of the records, so that Kubernetes deletes them with it. Records of a
+    /// previous Cluster with the same name keep their owner, and Kubernetes deletes them. `clusterctl move` updates the
     /// owner.
     ///
     /// # Errors
     ///
-    /// The management cluster is away, or refuses. The records before that have their owner.
+    /// The management cluster is unavailable, or refuses. The records before the failure have their owner.
     pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<(), CallError> {
         let client = self.api.clone().into_client();
         let Some(resource) = call(cluster_resource(&client)).await? else {
             return Ok(());
         };
-        // Without `blockOwnerDeletion`, which takes a right on the owner's finalizers.
+        // Does not set `blockOwnerDeletion`, which requires a permission on the owner's finalizers.
         let owner = OwnerReference {
             api_version: resource.api_version,
             kind: resource.kind,
@@ -98,7 +98,8 @@ impl KubeRecords {
         Ok(())
     }
 
-    /// Makes the Cluster the owner of a record without a Cluster as owner, or in the version that is served.
+    /// Makes the Cluster the owner of a record that has no Cluster as owner, or updates the owner to the served API
+    /// version.
     async fn own(&self, record: ObjectMeta, cluster: &OwnerReference) -> Result<(), CallError> {
         let mut owners = record.owner_references.unwrap_or_default();
         let is_changed = if let Some(owner) = owners.iter_mut().find(|owner| is_cluster(owner)) {
@@ -116,13 +117,13 @@ impl KubeRecords {
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
         let patched = self.api.patch_metadata(&name, &parameters, &patch);
         match call(patched).await {
-            // It has changed or gone meanwhile. The next start of the controller tries again.
+            // The record was changed or deleted in the meantime. The next start of the controller retries.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
             patched => patched.map(drop),
         }
     }
 
-    /// Writes what the status has; the rest of it stays.
+    /// Writes the fields that `status` contains. The other fields stay unchanged.
     async fn write_status(
         &self,
         object: &str,
@@ -138,8 +139,8 @@ impl KubeRecords {
         crd::object_name(&self.cluster, node_name.as_str())
     }
 
-    /// A merge patch (RFC 7386) that applies to this version only, and leaves alone what is not
-    /// ours. A field that the record does not have is null in it, so that a former holder's goes.
+    /// A merge patch (RFC 7386) that applies only to this version, and does not change fields of other managers. Fields
+    /// that the record does not have are null in it, so that fields of a previous holder are removed.
     fn patch(&self, record: &Record, read: &Version) -> Result<Value, TimeError> {
         let spec = object::spec(record, &self.cluster)?;
         let reset = record.reset.map(|reset| reset.to_string());
@@ -152,7 +153,7 @@ impl KubeRecords {
         }))
     }
 
-    /// Counts a write that ended so.
+    /// Counts a write with this result.
     fn count<T>(&self, operation: &'static str, written: &Result<T, WriteError>) {
         let written = match written {
             Ok(_) => Written::Ok,
@@ -162,7 +163,7 @@ impl KubeRecords {
         self.metrics.record_written(operation, written);
     }
 
-    /// The record as it was written; `conflict` where the object exists, or is another version.
+    /// The record as it was written. Returns `conflict` if the object exists, or has another version.
     fn written(
         &self,
         written: Result<NodeIdentity, CallError>,
@@ -261,7 +262,8 @@ impl Records for KubeRecords {
         let boot = issued
             .seen_boot()
             .map(|seen| object::last_tpm_boot(issued.generation, seen));
-        // A boot that is not in it stays: a certificate that no TPM asked for says nothing of one.
+        // A missing boot does not clear the stored one: a certificate that was issued without a TPM has no information
+        // about boots.
         let renewed_until = moment(issued.not_after)?;
         let spec = match boot.transpose().map_err(Unavailable::new)? {
             Some(boot) => json!({"renewedUntil": renewed_until, "lastTpmBoot": boot}),
@@ -275,7 +277,7 @@ impl Records for KubeRecords {
             "serial": issued.serial,
             "notAfter": moment(issued.not_after)?,
             "lastRenewal": moment(issued.time)?,
-            // Earlier versions wrote it.
+            // Earlier versions wrote this field.
             "lastTpmBoot": null,
         });
         let (parameters, patch) = (PatchParams::default(), json!({ "status": status }));

@@ -1,4 +1,4 @@
-//! A record as a `NodeIdentity`, and back.
+//! Converts a record to a `NodeIdentity`, and back.
 
 use std::time::SystemTime;
 
@@ -15,13 +15,13 @@ use node_attestation_core::ledger::{
     Opened, Record, RecordHolder, RequestRef, SeenBoot, Stored, Version,
 };
 
-/// The longest name of a request that is written down.
+/// The maximum length of a request name in a record.
 const MAX_NAME: usize = 253;
 
-/// The longest UID that is.
+/// The maximum length of a UID in a record.
 const MAX_UID: usize = 64;
 
-/// An object does not say what a record says: somebody changed it by hand.
+/// The object is not a valid record, for example because a user edited it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("NodeIdentity {object} is no record: {field} cannot be read")]
 pub(super) struct BrokenRecord {
@@ -29,7 +29,7 @@ pub(super) struct BrokenRecord {
     pub(super) field: &'static str,
 }
 
-/// The record that an object of `cluster` is.
+/// The record in an object of `cluster`.
 pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, BrokenRecord> {
     read(object, cluster).map_err(|field| BrokenRecord {
         object: object.name_any(),
@@ -37,12 +37,12 @@ pub(super) fn stored(object: &NodeIdentity, cluster: &str) -> Result<Stored, Bro
     })
 }
 
-/// The error is the field that cannot be read.
+/// Decodes the record. The error is the invalid field.
 fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     let NodeIdentity { spec, status, .. } = object;
     let label = object.labels().get(CLUSTER_NAME_LABEL);
     ensure!(spec.cluster_name == cluster, "spec.clusterName");
-    // The watch has only what has it.
+    // The watch selects only objects with this label.
     ensure!(
         label.is_some_and(|label| label == cluster),
         "metadata.labels[cluster.x-k8s.io/cluster-name]"
@@ -51,7 +51,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     ensure!(object.metadata.name == Some(name), "metadata.name");
     ensure!(spec.generation > 0, "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
-    // Earlier versions wrote the last certificate into the status alone, which a move loses.
+    // Earlier versions wrote the last certificate only to the status, which a move does not keep.
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
     let status_time = status
         .as_ref()
@@ -87,7 +87,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     })
 }
 
-/// The boot; `issued` is its time if it has none of its own.
+/// The boot. If it has no time, `issued` is used.
 fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     Some(SeenBoot {
         boot: last.boot,
@@ -95,7 +95,7 @@ fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     })
 }
 
-/// The boot that was seen when a certificate of this generation was issued.
+/// The boot at the time when a certificate of this generation was issued.
 pub(super) fn last_tpm_boot(generation: u64, seen: SeenBoot) -> Result<LastTpmBoot, TimeError> {
     Ok(LastTpmBoot {
         generation,
@@ -135,15 +135,15 @@ fn time(time: &Time) -> SystemTime {
     SystemTime::from(time.0)
 }
 
-/// The spec of the object of `record`.
+/// The spec of the object for `record`.
 ///
 /// # Errors
 ///
-/// A time of it is after the year 9999.
+/// A time in it is after the year 9999.
 pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
     let (holder, opened) = (&record.holder, &record.opened);
     let machine_name = holder.machine_name.as_deref();
-    // A member of a pool without a Machine is named by its provider ID, which is in the object anyway.
+    // The name of a pool member without a Machine is its provider ID, which is in the object anyway.
     let machine_name = machine_name.filter(|name| is_dns_subdomain(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
@@ -176,8 +176,8 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
     })
 }
 
-/// The text as the schema has it: a request may be called what a record cannot say, and must not
-/// fail for it.
+/// Converts the text to the form that the schema allows. A request can have a name that is not allowed in a record, and
+/// must not fail because of it.
 fn shown(text: &str, max: usize) -> String {
     let visible = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     let shown: String = text.chars().take(max).map(visible).collect();

@@ -1,4 +1,4 @@
-//! One watch of the records of many clusters.
+//! A single watch of the records of many clusters.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -18,7 +18,7 @@ use crate::shared::{Shared, Swept, page};
 use crate::table::Table;
 use crate::watch::{Heard, Lenient, Skipped, WatchLog, heard_config, listening, on_management};
 
-/// The `NodeIdentity` objects of many clusters, as one watch has shown them.
+/// The `NodeIdentity` objects of many clusters, from one watch.
 #[derive(derive_more::Debug, Clone)]
 #[debug("RecordsWatch")]
 pub struct RecordsWatch {
@@ -33,18 +33,20 @@ struct Caches {
     heard: Arc<Heard>,
 }
 
-/// What the watch has in addition.
+/// The additional state of the watch.
 struct Watching {
-    /// The objects so far of a list that is under way.
+    /// The objects of a list in progress, so far.
     listing: HashMap<ObjectKey, Table<Entry>>,
     skipped: Skipped,
 }
 
 impl RecordsWatch {
-    /// The records of all clusters, or of those in `namespace`; and the watch, which never ends. Nothing is
-    /// known of the records while it does not run.
+    /// Creates the records of all clusters, or of the clusters in `namespace`.
     ///
-    /// Its user may get, list, watch, create, patch and delete `nodeidentities`, and patch their status.
+    /// The returned future is the watch, which never ends. The records stay unknown until that future runs.
+    ///
+    /// The client's user needs the permissions to get, list, watch, create, patch and delete `nodeidentities`, and to
+    /// patch their status.
     pub fn new(
         client: Client,
         namespace: Option<&str>,
@@ -53,7 +55,7 @@ impl RecordsWatch {
         Self::selected(client, namespace, CLUSTER_NAME_LABEL, metrics)
     }
 
-    /// As [`new`](Self::new), of the records with these labels.
+    /// Creates the records with these labels, as [`new`](Self::new) does.
     pub(super) fn selected(
         client: Client,
         namespace: Option<&str>,
@@ -130,12 +132,12 @@ impl Caches {
             }
             Event::InitDone => {
                 let mut listing = std::mem::take(listing);
-                // Nobody may have asked for the records of a cluster yet; they are kept for whoever does.
+                // Records of a cluster can arrive before a task requests them. They are kept until then.
                 let _used: Vec<_> = listing.keys().map(|key| self.cache(key)).collect();
                 for (cluster, cache) in self.all(None) {
                     cache.replace(listing.remove(&cluster).unwrap_or_default());
                 }
-                // After all of them: whoever hears of it asks them.
+                // After all caches are updated, because waiters read them when they are notified.
                 self.heard.now();
                 self.clusters
                     .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));
@@ -157,7 +159,7 @@ impl Caches {
         }
     }
 
-    /// The cache of a cluster, if there is one.
+    /// The cache of a cluster, if it exists.
     fn known(&self, cluster: &ObjectKey) -> Option<Arc<Cache>> {
         self.clusters
             .read(|clusters| clusters.get(cluster).cloned())
@@ -166,15 +168,15 @@ impl Caches {
     fn cache(&self, cluster: &ObjectKey) -> Arc<Cache> {
         let new = || Arc::new(Cache::new(self.heard.clone()));
         self.clusters.write(|clusters| {
-            // Those of clusters that are gone make room.
+            // Caches of deleted clusters are removed first.
             let cache = clusters.get_or_insert_with(cluster.clone(), is_dead, new);
             cache.clone()
         })
     }
 
-    /// All caches, or those of clusters in a namespace.
+    /// All caches, or the caches of the clusters in a namespace.
     fn all(&self, namespace: Option<&str>) -> Vec<(ObjectKey, Arc<Cache>)> {
-        // No cluster has an empty name, and the empty namespace is the first of all.
+        // No cluster has an empty name, and the empty namespace sorts first.
         let mut last = ObjectKey::new(namespace.unwrap_or_default(), "");
         let mut all = Vec::new();
         loop {
@@ -196,8 +198,8 @@ impl Caches {
         }
     }
 
-    /// The cluster whose record this is: by its spec, as its name is; an object that cannot be read is of the
-    /// cluster that has it already, or else of the one in its label.
+    /// The cluster of this record. The spec determines it. An object that cannot be decoded belongs to the cluster
+    /// whose cache already contains it or, if there is none, to the cluster in its label.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
         let namespace = object.namespace()?;
         if let Ok(read) = &object.object {
@@ -218,7 +220,7 @@ impl Caches {
     }
 }
 
-/// Whether nobody asks for it, and nothing is in it.
+/// Whether the cache is unused and empty.
 fn is_dead(_: &ObjectKey, cache: &mut Arc<Cache>) -> bool {
     Arc::strong_count(cache) == 1 && cache.state().is_empty()
 }

@@ -1,6 +1,6 @@
 //! Fields of earlier builds, with their replacements.
 
-/// The removed fields, each with what to write instead.
+/// The removed fields, each with the replacement.
 const REMOVED: &[(&str, &str)] = &[
     (
         "spec.certificate.insecureExpirationSeconds",

@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use super::{Fault, schema};
 
-/// A rule about a change of an object has this name for the previous value. A file has no previous value.
+/// The name of the previous value in a rule on changes. A file has no previous value.
 const FORMER: &str = "oldSelf";
 
 /// A rule of a schema.
@@ -20,7 +20,7 @@ const FORMER: &str = "oldSelf";
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The blamed field, relative to the value, with a dot in front; or empty.
+    /// The field that the fault refers to, relative to the value, with a leading dot. Can be empty.
     field: &'a str,
 }
 
@@ -34,20 +34,21 @@ impl<'a> Rule<'a> {
     }
 }
 
-/// A rule that was compiled.
+/// A compiled rule.
 pub(super) struct Compiled<'a> {
     rule: Rule<'a>,
     program: Result<Program, String>,
 }
 
 impl Compiled<'_> {
-    /// The fault, if the value at this path breaks the rule.
+    /// The fault, if the value at this path violates the rule.
     pub(super) fn fault(&self, value: &Json, path: &str) -> Option<Fault> {
         let program = self.program.as_ref().map_err(Clone::clone);
         let message = match program.and_then(|program| holds(program, value)) {
             Ok(true) => return None,
             Ok(false) => self.rule.message.to_owned(),
-            // Not for a rule of ours: tests evaluate each. What cannot be checked is not accepted.
+            // This does not occur for this project's rules, because tests evaluate each. A value that cannot be checked
+            // is refused.
             Err(error) => format!("cannot be checked: {error}"),
         };
         let field = format!("{path}{}", self.rule.field);
@@ -55,7 +56,7 @@ impl Compiled<'_> {
     }
 }
 
-/// The rules of this part of a schema that apply to a new object.
+/// The rules in this part of a schema that apply to a new object.
 pub(super) fn of(schema: &Json) -> impl Iterator<Item = Rule<'_>> {
     let rules = schema.get("x-kubernetes-validations");
     let rules = rules.and_then(Json::as_array).into_iter().flatten();
@@ -70,7 +71,7 @@ pub(super) fn of(schema: &Json) -> impl Iterator<Item = Rule<'_>> {
     rules.filter(|rule| !rule.expression.contains(FORMER))
 }
 
-/// Checks the value, and all in it. Their forms are as in the schema.
+/// Checks the value and all nested values. Their types must match the schema.
 pub(super) fn check(schema: &Json, value: &Json, faults: &mut Vec<Fault>) {
     check_at(schema, value, "", faults);
 }
@@ -110,7 +111,7 @@ fn matches(This(text): This<Arc<String>>, pattern: Arc<String>) -> bool {
     Regex::new(&pattern).is_ok_and(|pattern| pattern.is_match(&text))
 }
 
-/// The network as Kubernetes' `isCIDR` accepts it: neither zones, nor leading zeros, nor IPv4 in IPv6.
+/// The network in the form that Kubernetes' `isCIDR` accepts: without zones, leading zeros, and IPv4 in IPv6.
 fn network(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     // `IpNet` itself accepts leading zeros.
@@ -120,7 +121,7 @@ fn network(text: &str) -> Option<IpNet> {
     (is_short && address.to_canonical() == address).then_some(network)
 }
 
-/// A value of CEL that is the same for the same network, in place of the type of Kubernetes' `cidr`.
+/// A CEL value that is equal for equal networks. It replaces the type of Kubernetes' `cidr`.
 fn canonical(text: &str) -> String {
     network(text).map_or_else(String::new, |network| network.to_string())
 }

@@ -1,4 +1,4 @@
-//! The schema of a custom resource, without its rules: defaults and the form of values, as the API server applies them.
+//! The schema of a custom resource without its rules: applies defaults and checks values, as the API server does.
 
 use node_attestation_core::crd;
 use regex_lite::Regex;
@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Fault, removed};
 
-/// The keywords that this module and the rules understand, or that do not restrict a value. A test holds the schema to
-/// them, so that none is ignored.
+/// The keywords that this module and the rules support, or that do not restrict a value. A test checks that the schema
+/// has no others, so that none is ignored.
 #[cfg(test)]
 pub(super) const KEYWORDS: [&str; 22] = [
     "additionalProperties",
@@ -43,9 +43,9 @@ pub(super) fn of_authentication() -> Value {
     let schema_of_object = schema.get_mut("openAPIV3Schema");
     let mut schema = schema_of_object.map(Value::take).unwrap_or_default();
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        // A new object has none.
+        // A new object has no status.
         properties.remove("status");
-        // These are not in a definition's schema: every object has them.
+        // Every object has these fields, so the schema of a definition does not contain them.
         for name in ["apiVersion", "kind"] {
             properties.insert(name.to_owned(), json!({"type": "string"}));
         }
@@ -54,7 +54,7 @@ pub(super) fn of_authentication() -> Value {
     schema
 }
 
-/// The fields of every object's metadata. Only the names have a form here: the API server writes the others.
+/// The fields of every object's metadata. Only the names are checked, because the API server sets the other fields.
 fn metadata() -> Value {
     const OTHERS: [&str; 13] = [
         "annotations",
@@ -79,7 +79,7 @@ fn metadata() -> Value {
     json!({"type": "object", "required": ["name"], "properties": properties})
 }
 
-/// Removes each null, as if its field was not written; no field of ours can be null.
+/// Removes each null, as if its field was missing. No field of this project can be null.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| !value.is_null() || of_field(schema, name).is_none());
@@ -87,7 +87,7 @@ pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     for_each_part(schema, value, drop_nulls);
 }
 
-/// Fills in the defaults, from the outside to the inside: a default can have fields with defaults.
+/// Fills in the defaults, outermost first, because a default can have fields with defaults.
 pub(super) fn fill_defaults(schema: &Value, value: &mut Value) {
     if let (Value::Object(fields), Some(Value::Object(properties))) =
         (&mut *value, schema.get("properties"))
@@ -119,7 +119,7 @@ fn for_each_part(schema: &Value, value: &mut Value, act: fn(&Value, &mut Value))
     }
 }
 
-/// The schema of a field, or of a value of a map.
+/// The schema of a field, or of a value in a map.
 pub(super) fn of_field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     let properties = schema.get("properties");
     let property = properties.and_then(|properties| properties.get(name));
@@ -158,7 +158,7 @@ fn inside(path: &str, name: &str) -> String {
     }
 }
 
-/// Checks the form of the value, and of all in it.
+/// Checks the types and limits of the value and all nested values.
 pub(super) fn check(schema: &Value, value: &Value, faults: &mut Vec<Fault>) {
     check_at(schema, value, "", faults);
 }
@@ -268,7 +268,7 @@ fn of_size(
     }
 }
 
-/// No item of a set is there twice, and no two items of a map have the same keys.
+/// Checks that a set has no duplicate items, and that no two items of a map have the same keys.
 fn of_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault>) {
     let keys = schema.get("x-kubernetes-list-map-keys");
     let keys = keys.and_then(Value::as_array);
@@ -298,7 +298,7 @@ fn of_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault>)
     }
 }
 
-/// Required fields are there, and no unknown ones.
+/// Checks that all required fields exist, and no unknown fields.
 fn of_fields(schema: &Value, fields: &Map<String, Value>, path: &str, faults: &mut Vec<Fault>) {
     let required = schema.get("required").and_then(Value::as_array);
     for name in required.into_iter().flatten().filter_map(Value::as_str) {

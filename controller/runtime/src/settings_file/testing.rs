@@ -1,16 +1,15 @@
-//! Invalid settings, one for each rule of the schema: for tests that hold this parser and an API server to the same
-//! answers.
+//! Invalid settings, one for each rule of the schema. Tests use them to compare this parser with an API server.
 
 use serde_json::{Value, json};
 
-/// A change of a valid object that breaks one rule.
+/// A change to a valid object that violates one rule.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// The place of the change, as a JSON pointer.
+    /// The location of the change, as a JSON pointer.
     pub pointer: &'static str,
-    /// The new value; a null removes it.
+    /// The new value. A null removes the field.
     pub value: Value,
-    /// The path of the field that is blamed.
+    /// The path of the field that the fault refers to.
     pub field: &'static str,
     /// The message of the rule, or a part of another message.
     pub message: &'static str,
@@ -25,7 +24,7 @@ fn case(pointer: &'static str, value: Value, field: &'static str, message: &'sta
     }
 }
 
-/// A valid `KubeletAuthentication`, which each case changes in one place.
+/// A valid `KubeletAuthentication`. Each case changes one location in it.
 pub fn valid() -> Value {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
@@ -63,7 +62,7 @@ pub fn changed(case: &Case) -> Value {
 const UNMEASURED: &str = "a register from 0 to 7 with only zeros is one that the firmware does not measure: any system \
                           can write its bank";
 
-/// The cases: each rule is broken at least once.
+/// The cases. Each rule is violated at least once.
 #[expect(clippy::too_many_lines, reason = "it is a table")]
 pub fn cases() -> Vec<Case> {
     let bare = |attestor: &str| json!({"clusterName": "prod-1", "authorizedAttestors": [attestor]});
@@ -201,7 +200,7 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Changes that break the form of a value, each by another keyword of the schema.
+/// Changes that make a value invalid, each with a different keyword of the schema.
 pub fn malformed() -> Vec<Case> {
     let certificate = "/spec/certificate";
     let lifetime = |seconds: Value| json!({"expirationSeconds": seconds});

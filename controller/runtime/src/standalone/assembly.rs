@@ -1,4 +1,4 @@
-//! A cluster in files, as the parts that decide about its requests: for its controller, and for explanations.
+//! Builds the decision context of a cluster from files, for its controller and for explanations.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::client::ClusterAccess;
 use crate::file_inventory::ClusterInventory;
 use crate::management::spec_mapping::{ContextBuilder, is_to_be_enforced, serving_address_ranges};
 
-/// The settings cannot be used.
+/// The settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UnusableSettings(String);
 
-/// A cluster in files.
+/// A cluster that is configured with files.
 pub(crate) struct ClusterInFiles<'a> {
     pub(crate) authentication: &'a KubeletAuthentication,
     pub(crate) inventory: ClusterInventory,
-    /// DER of the CA certificates.
+    /// The CA certificates, as DER.
     pub(crate) ca_certificates: &'a BTreeSet<Vec<u8>>,
-    /// `None`: only requests from files.
+    /// The workload cluster. With `None`, requests come only from files.
     pub(crate) workload: Option<&'a ClusterAccess>,
     pub(crate) verifiers: Verifiers,
     pub(crate) records: Arc<dyn Records>,
@@ -36,7 +36,7 @@ pub(crate) struct ClusterInFiles<'a> {
 }
 
 impl ClusterInFiles<'_> {
-    /// The context of decisions about the cluster's requests.
+    /// Creates the context for decisions about the cluster's requests.
     pub(crate) fn context<N>(self, nodes: N) -> Result<Context, UnusableSettings>
     where
         N: Nodes + NodeReportedAddresses + 'static,
@@ -90,25 +90,25 @@ impl ClusterInFiles<'_> {
             signer: self.signer,
         };
         let context = builder.context();
-        // Enforcement does not wait for records, which are only in the memory of the process.
+        // Enforcement does not wait for records, because they are only in the memory of the process.
         context.enforcement.set(is_to_be_enforced(spec));
         if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {
-            // Machines have the addresses that an operator wrote, and none from inside.
+            // The addresses of machines come only from the operator's file, and never from the machines themselves.
             context.serving.service_ranges.add(Vec::new(), true);
         }
         Ok(context)
     }
 }
 
-/// A name for the cluster with these CA certificates, in place of a Cluster's UID. Replicas must agree on it, and their
-/// files can have the same certificates in different order.
+/// A name for the cluster with these CA certificates, instead of a Cluster's UID. All replicas must use the same name,
+/// and their files can contain the certificates in a different order.
 pub(crate) fn uid(ca_certificates: &BTreeSet<Vec<u8>>) -> String {
-    // DER contains its length, so two lists never make the same bytes.
+    // DER contains its length, so two different lists never result in the same bytes.
     let certificates: Vec<u8> = ca_certificates.iter().flatten().copied().collect();
     Audience::of_ca(&certificates).to_string()
 }
 
-/// DER of the certificates in this text.
+/// The certificates in this text, as DER.
 pub(crate) fn certificates(text: &[u8]) -> BTreeSet<Vec<u8>> {
     let blocks = pem::parse_many(text).unwrap_or_default().into_iter();
     let certificates = blocks.filter(|block| block.tag() == "CERTIFICATE");

@@ -1,4 +1,4 @@
-//! The findings of the verifiers where there is no object for conditions: metrics, and the log.
+//! Reports the findings of the verifiers in metrics and in the log, because there is no object with conditions.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use node_attestation_core::verifier::{Findings, Verifiers};
 use crate::clock::now;
 use crate::metrics::{ClusterMetrics, ClusterReport};
 
-/// The time between two looks at the findings.
+/// The interval between checks of the findings.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// Keeps the findings in the metrics, and logs each condition that does not hold, when it is another one. Never ends.
+/// Updates the findings in the metrics, and logs each condition that is not `True` when it changes. Never returns.
 pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
     let mut told = Vec::new();
     loop {

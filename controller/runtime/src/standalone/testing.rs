@@ -1,4 +1,4 @@
-//! A controller of which tests have a write fail.
+//! Hooks for tests that make the writes of a controller fail.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::csr_writer::RequestStore;
 use crate::nodes::KubeNodes;
 
 impl Standalone {
-    /// Writes through what `wrap` makes of the store: for tests that have a write fail.
+    /// Writes through the store that `wrap` returns, so that tests can make a write fail.
     #[must_use]
     pub fn with_store(
         mut self,
@@ -20,7 +20,7 @@ impl Standalone {
         self
     }
 
-    /// Keeps its records in what `wrap` makes of them: for tests that have a write fail.
+    /// Keeps records in the store that `wrap` returns, so that tests can make a write fail.
     #[must_use]
     pub fn with_records(mut self, wrap: impl FnOnce(Arc<dyn Records>) -> Arc<dyn Records>) -> Self {
         let Context {

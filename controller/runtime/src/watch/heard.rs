@@ -1,4 +1,4 @@
-//! The age of what a watch has shown.
+//! The age of a watch's data.
 
 use std::time::Duration;
 
@@ -8,41 +8,41 @@ use tokio::time::Instant;
 
 use super::watch_config;
 
-/// A store that was not heard of for so long may have changed in any way: whoever was revoked or deleted in it would get
-/// certificates that outlive that.
+/// The maximum age. A store without events for this time can have missed any change, and a revoked or deleted node
+/// could get a certificate.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// The API server ends a watch after so many seconds, and sends a bookmark just before: also a quiet one is heard of
-/// within [`HEARD_WITHIN`].
+/// The API server ends a watch after this number of seconds, and sends a bookmark just before. So even a quiet watch
+/// has an event within [`HEARD_WITHIN`].
 const WATCH_SECONDS: u32 = 45;
 
-/// The configuration of a watch whose age matters.
+/// The configuration of a watch whose age is checked.
 pub(crate) fn heard_config() -> watcher::Config {
     watch_config().timeout(WATCH_SECONDS)
 }
 
-/// The time of the API server's last answer on a watch.
+/// The time of the API server's last event on a watch.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(watch::Sender<Option<Instant>>);
 
 impl Heard {
-    /// Notes an answer of the API server.
+    /// Records an event from the API server.
     pub(crate) fn now(&self) {
         self.0.send_replace(Some(Instant::now()));
     }
 
-    /// Notes that the objects are out of date, until they were listed.
+    /// Marks the objects as outdated until they are listed again.
     pub(crate) fn outdated(&self) {
         self.0.send_replace(None);
     }
 
-    /// Whether the last answer was just now.
+    /// Whether the last event is recent.
     pub(crate) fn is_recent(&self) -> bool {
         let last = *self.0.borrow();
         last.is_some_and(|heard| heard.elapsed() < HEARD_WITHIN)
     }
 
-    /// Changes with each answer.
+    /// Notifies on each event.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Instant>> {
         self.0.subscribe()
     }

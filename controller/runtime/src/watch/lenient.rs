@@ -1,12 +1,12 @@
-//! Objects of which one that cannot be read does not keep all others from being read.
+//! Decodes objects so that one invalid object does not make all others unreadable.
 //!
-//! kube reads a list whole or not at all, and k8s-openapi reads all of `metadata`. An API server
-//! stores what its own types take: `metadata.managedFields[].time` may be any RFC 3339 time, and
-//! those after 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So whoever may write
-//! one object could keep a controller from all.
+//! kube decodes a list completely or not at all, and k8s-openapi decodes all of `metadata`. An API server stores
+//! everything that its own types accept: `metadata.managedFields[].time` can be any RFC 3339 time, and times after
+//! 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So anyone who can write one object could block a
+//! controller from reading all objects.
 //!
-//! kube's `DeserializeGuard` is not enough: it reads the metadata of an object that is invalid, and with them the
-//! times, or fails; it copies each object; and its error has the value that it found, which may be a secret.
+//! kube's `DeserializeGuard` is not enough. It decodes the metadata of an invalid object, including these times, or
+//! fails. It copies each object. And its error contains the invalid value, which can be a secret.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,44 +26,44 @@ use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAcces
 use serde_json::value::{RawValue, Value, to_raw_value};
 use tokio::time::Instant;
 
-/// The rate at which unreadable objects of one namespace are logged; a hostile tenant has no end of them.
+/// The rate at which undecodable objects of one namespace are logged. A hostile tenant can have an unlimited number.
 const TOLD: Rate = Rate {
     burst: 100,
     every: Duration::from_mins(1),
 };
 
-/// The number of logged versions of a namespace that are remembered, so that a list does not tell of them again.
+/// The number of logged versions per namespace to remember, so that a list does not log them again.
 const MAX_REMEMBERED: usize = 1000;
 
-/// The limit of namespaces with a rate of their own. Further ones share one.
+/// The limit of namespaces with a separate rate. Additional namespaces share one.
 const MAX_NAMESPACES: usize = 10_000;
 
-/// The limit of the length of a name in the log, and of a namespace that has a rate (RFC 1123).
+/// The maximum length of a name in the log, and of a namespace with a separate rate (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// An object of the resource `R` as it was answered, of which `K` is read.
+/// An object of the resource `R` as the API server returned it, decoded as `K`.
 ///
 /// # Guarantees
 ///
-/// - Any JSON value is one; it never makes a list or a watch unreadable.
-/// - An invalid object has the metadata that are used, each field for itself: one that is not what its
-///   type says is missing. A `deletionTimestamp` that cannot be read is present.
+/// - Any JSON value can be decoded, so an object never makes a list or a watch unreadable.
+/// - An invalid object keeps the metadata that are used, each field separately. A field with an invalid type counts as
+///   missing. An invalid `deletionTimestamp` counts as present.
 #[derive(Debug, Clone)]
 pub struct Lenient<K, R = K> {
-    /// Its metadata.
+    /// The metadata.
     pub metadata: ObjectMeta,
-    /// The object, or why it is not what its type says.
+    /// The object, or the reason why it does not match its type.
     pub object: Result<K, Unreadable>,
     resource: PhantomData<fn() -> R>,
 }
 
-/// Why an object cannot be read: a parser's error without what it found, which may be a secret.
+/// The reason why an object cannot be decoded: a parser error without the invalid value, which can be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(String);
 
 impl Unreadable {
-    /// With this reason.
+    /// Creates the error with this reason.
     pub fn because(reason: &'static str) -> Self {
         Self(reason.to_owned())
     }
@@ -87,11 +87,11 @@ impl From<serde_json::Error> for Unreadable {
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
-/// The name by which `serde_json` returns a value as text, without a limit to its depth.
+/// The name with which `serde_json` returns a value as text, without a depth limit.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
-/// Any value as text, also where another deserializer has read it already: an event of a watch whose
-/// type comes after its object.
+/// Any value as text, even if another deserializer has already decoded it, as in a watch event whose type comes after
+/// its object.
 struct AnyText;
 
 impl<'de> Visitor<'de> for AnyText {
@@ -155,13 +155,13 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
 
 /// The metadata of an object, and the object.
 fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, serde_json::Result<K>) {
-    // Most objects are valid, and are not taken apart.
+    // Most objects are valid, and need no separate handling of their fields.
     if let Ok(object) = serde_json::from_str(text)
         && let Ok(Metadata { metadata }) = serde_json::from_str(text)
     {
         return (metadata, Ok(object));
     }
-    // What is no object has no fields.
+    // A value that is not an object has no fields.
     let mut fields: Fields = serde_json::from_str(text).unwrap_or_default();
     let metadata = fields.remove("metadata");
     let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
@@ -202,8 +202,10 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
     }
 }
 
-/// The objects of one watch that could not be read: each is logged once, and each namespace has a rate of its own, so
-/// that none keeps the objects of another from the log.
+/// The undecodable objects of one watch.
+///
+/// Each is logged once, and each namespace has a separate rate, so that the objects of one do not suppress the log
+/// lines of another.
 #[derive(Debug)]
 pub struct Skipped {
     kind: &'static str,
@@ -211,7 +213,7 @@ pub struct Skipped {
     hashes: RandomState,
 }
 
-/// What was logged of a namespace: hashes of UIDs and versions of objects. A hostile API server chooses their lengths.
+/// The logged objects of a namespace: hashes of UIDs and versions, because a hostile API server controls their lengths.
 #[derive(Debug)]
 struct Told {
     full_at: Instant,
@@ -219,7 +221,7 @@ struct Told {
 }
 
 impl Skipped {
-    /// None so far, of this kind.
+    /// Creates an empty set for this kind.
     pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
@@ -228,10 +230,10 @@ impl Skipped {
         }
     }
 
-    /// Notes that this object was skipped.
+    /// Records that this object was skipped.
     pub fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
         if self.is_new(metadata) {
-            // They can be those of an API server that is its tenant's own.
+            // An API server that a tenant operates can send any text.
             let shown = |text: Option<&String>| {
                 shortened(text.map_or("", String::as_str), MAX_NAME_LEN).to_owned()
             };
@@ -242,7 +244,7 @@ impl Skipped {
         }
     }
 
-    /// Whether it is to be told of this version: of each once, at the rate of its namespace.
+    /// Whether this version must be logged: each version once, at the rate of its namespace.
     fn is_new(&mut self, metadata: &ObjectMeta) -> bool {
         let now = Instant::now();
         let version = self

@@ -1,4 +1,4 @@
-//! Lists, of which each object is read for itself.
+//! Lists in which each object is decoded separately.
 
 use std::fmt::Debug;
 
@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use super::Lenient;
 use crate::client::{CallError, pages};
 
-/// An object of which only the metadata are read.
+/// An object of which only the metadata are decoded.
 pub type MetadataOf<R> = Lenient<NoFields, R>;
 
-/// No field of an object.
+/// An object without fields to decode.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct NoFields {}
 
@@ -22,7 +22,7 @@ pub struct NoFields {}
 ///
 /// # Errors
 ///
-/// As [`Api::list`], except that each object in the page is one.
+/// The same as for [`Api::list`], except that an invalid object is not an error.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub async fn page_of<K, R>(
     api: &Api<Lenient<K, R>>,
@@ -39,7 +39,7 @@ where
 ///
 /// # Errors
 ///
-/// As [`page_of`].
+/// The same as for [`page_of`].
 pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
     page: &ListParams,
@@ -53,7 +53,7 @@ pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
 ///
 /// # Errors
 ///
-/// A page was refused, or did not come.
+/// A page was refused, or could not be read.
 pub(crate) async fn all_of<K, R>(
     api: &Api<Lenient<K, R>>,
     wanted: ListParams,
@@ -69,7 +69,7 @@ where
 ///
 /// # Errors
 ///
-/// As [`all_of`].
+/// The same as for [`all_of`].
 pub(crate) async fn all_metadata_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
     wanted: ListParams,

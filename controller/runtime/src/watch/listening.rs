@@ -1,4 +1,4 @@
-//! Clients that tell of what an API server sends on watches.
+//! Clients that report the traffic of watches.
 
 use http_body_util::BodyExt as _;
 use hyper::{Request, Response};
@@ -7,11 +7,11 @@ use kube::client::Body;
 
 use crate::metrics::WatchMetrics;
 
-/// The same client, which calls `told` for each piece of a watch.
+/// Returns a client that calls `told` for each chunk of a watch.
 ///
-/// kube's watcher keeps bookmarks to itself, and a quiet watch has nothing else. So what counts is
-/// the bytes: the head of an answer, an event, or a bookmark. A page of a list counts for nothing: the store
-/// is as old as before until the list is complete.
+/// kube's watcher does not expose bookmarks, and a quiet watch has no other events. So the bytes count: the head of a
+/// response, an event, or a bookmark. A page of a list does not count, because the store stays outdated until the list
+/// is complete.
 pub fn listening(client: Client, told: impl Fn() + Clone + Send + Sync + 'static) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -38,7 +38,7 @@ pub fn listening(client: Client, told: impl Fn() + Clone + Send + Sync + 'static
     Client::new(service, namespace)
 }
 
-/// The same client, whose watches are measured.
+/// Returns a client whose watches are measured.
 pub(crate) fn measured(client: Client, metrics: &WatchMetrics) -> Client {
     if !metrics.is_on() {
         return client;

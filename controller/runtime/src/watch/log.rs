@@ -5,11 +5,11 @@ use kubelet_attestation::errors::error_chain;
 
 use crate::metrics::WatchMetrics;
 
-/// Logs the failures of a watch: the first as a warning, those that follow it for debugging.
+/// Logs the failures of a watch: the first one as a warning, the following ones at debug level.
 #[derive(Debug)]
 pub struct WatchLog {
     kind: &'static str,
-    /// The name, if one object is watched.
+    /// The name, if the watch is for a single object.
     name: Option<String>,
     last: Option<State>,
     metrics: WatchMetrics,
@@ -23,7 +23,7 @@ enum State {
 }
 
 impl WatchLog {
-    /// The log of a watch of this kind.
+    /// Creates the log of a watch of this kind.
     pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
@@ -33,12 +33,12 @@ impl WatchLog {
         }
     }
 
-    /// The same, which tells these metrics too.
+    /// Also reports to these metrics.
     pub(crate) fn measured_by(self, metrics: WatchMetrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// The log of a watch of one object.
+    /// Creates the log of a watch of a single object.
     pub fn of_one(kind: &'static str, name: &str) -> Self {
         Self {
             name: Some(name.to_owned()),
@@ -46,12 +46,12 @@ impl WatchLog {
         }
     }
 
-    /// Notes an event; calls `holds` when the watch begins to hold. Returns whether the watch has failed or
+    /// Records an event, and calls `holds` when the watch starts to work. Returns whether the watch has failed or
     /// recovered.
     pub fn observe<K>(&mut self, event: &watcher::Result<Event<K>>, holds: impl FnOnce()) -> bool {
         let before = self.last;
         match event {
-            // It comes before the first call.
+            // This event comes before the first call.
             Ok(Event::Init) => {}
             Ok(event) => {
                 if matches!(event, Event::InitDone) {
@@ -68,7 +68,7 @@ impl WatchLog {
         before.is_some() && self.last != before
     }
 
-    /// Logs a failure.
+    /// Records and logs a failure.
     pub fn failed(&mut self, error: &(dyn std::error::Error + 'static)) {
         self.metrics.failed();
         let (kind, error) = (self.kind, error_chain(error));
@@ -86,7 +86,7 @@ impl WatchLog {
         }
     }
 
-    /// The management cluster does not have the kind, and need not have it.
+    /// Records that the management cluster does not have the kind, which is optional.
     pub fn none(&self) {
         self.metrics.listed();
     }

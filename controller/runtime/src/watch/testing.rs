@@ -1,4 +1,4 @@
-//! The reader of an object of a watch, without a watch.
+//! The decoder for an object in a watch, without a watch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource as _;
@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use super::Lenient;
 
-/// The metadata of an object, and the object or why it cannot be read.
+/// The metadata of an object, and the object or the reason why it cannot be decoded.
 pub fn lenient<K>(json: &[u8]) -> serde_json::Result<(ObjectMeta, Result<K, String>)>
 where
     K: DeserializeOwned + kube::Resource<DynamicType = ()>,

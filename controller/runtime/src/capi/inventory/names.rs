@@ -1,4 +1,4 @@
-//! The names that a machine's Node may have, and the order of two machines that share one.
+//! The names that a machine's Node can have, and the precedence of machines that share a name.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
@@ -10,13 +10,14 @@ use crate::capi::objects;
 use crate::capi::store::Ground;
 
 impl<'a> View<'a> {
-    /// Whether the Node of this machine may have this name. Of two machines with one name, that with
-    /// the stronger ground has it: what a guest reports of itself keeps no other machine from a name
-    /// that its objects have.
+    /// Checks whether the Node of this machine can have this name.
+    ///
+    /// If two machines can have the name, the machine with the stronger ground gets it. A name that only a guest
+    /// reports therefore never blocks a machine whose objects contain that name.
     ///
     /// # Errors
     ///
-    /// Too many others may have the name.
+    /// Too many other machines can have the name.
     pub(super) fn naming(
         self,
         of: &'a Machine,
@@ -30,15 +31,16 @@ impl<'a> View<'a> {
             return Ok(Naming::Unknown);
         }
         let candidate = self.candidate(name, machine, asked.as_str());
-        // If several have it in their `KubeadmConfig`s, the first has it: its record is in the ledger.
+        // If several machines have the name in their `KubeadmConfig`s, the first one gets it: its record is in the
+        // ledger.
         if candidate == Some(Ground::Written) {
             return Ok(Naming::Own);
         }
-        // Any of their `KubeadmConfig`s may have this name.
+        // The name can be in the `KubeadmConfig` of any joining machine.
         self.need(Need::Joining);
         let Some(candidate) = candidate else {
             let is_anothers = || self.strongest_but(name, asked, Ground::Reported);
-            // More names may be reported later.
+            // The infrastructure can report more names later.
             if !machine.provisioned && is_anothers()?.is_none() {
                 return Ok(Naming::Unknown);
             }
@@ -51,9 +53,11 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The name of the Node that Cluster API has found for it, where the infrastructure reports that
-    /// name too, or the machine's objects have it; else the first that its Node may have. Cluster API
-    /// finds a Node by the provider ID that the Node gives itself, which may be another machine's.
+    /// The Node name of this machine.
+    ///
+    /// This is the Node that Cluster API has found, if the infrastructure also reports its name, or the machine's
+    /// objects contain it. Otherwise, it is the first name that the Node can have. Cluster API finds a Node by the
+    /// provider ID that the Node reports, and that ID can belong to another machine.
     pub(super) fn node(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         let is_its = |node: &&NodeName| {
             let mut reported = machine.dns_names.iter();
@@ -64,7 +68,7 @@ impl<'a> View<'a> {
         found.or_else(|| self.node_name(name, machine))
     }
 
-    /// The first name that its Node may have; none while the `KubeadmConfig` is not known.
+    /// The first name that the machine's Node can have. `None` while the `KubeadmConfig` is unknown.
     pub(super) fn node_name(self, name: &str, machine: &objects::Machine) -> Option<NodeName> {
         let knows = self.knows_config(machine);
         knows.then(|| self.candidates(name, machine).next())?
@@ -75,7 +79,7 @@ impl<'a> View<'a> {
         machine.config.is_none() || self.config(machine).is_some()
     }
 
-    /// The ground on which the Node may have this name, as far as is known.
+    /// The ground on which the Node can have this name, if one is known.
     pub(super) fn candidate(
         self,
         name: &str,
@@ -86,7 +90,7 @@ impl<'a> View<'a> {
         names.find_map(|(ground, own)| (own == wanted).then_some(ground))
     }
 
-    /// The names that the Node may have, as far as is known, the strongest ground first.
+    /// The known names that the Node can have, strongest ground first.
     fn candidates(
         self,
         name: &'a str,
@@ -96,8 +100,8 @@ impl<'a> View<'a> {
         names.filter_map(|(_, name)| NodeName::parse(name).ok())
     }
 
-    /// The name that is written out in the `KubeadmConfig`, and no other beside it; else those of the
-    /// `InfraMachine` and the Machine, and those that are reported of the host.
+    /// The name in the `KubeadmConfig`, if it has one. Otherwise, the names of the `InfraMachine` and the Machine, and
+    /// the names that the infrastructure reports for the host.
     fn names(
         self,
         name: &'a str,
@@ -115,7 +119,7 @@ impl<'a> View<'a> {
         written.into_iter().chain(others)
     }
 
-    /// The other machine with the strongest ground for the name, if it is not weaker than `weakest`.
+    /// The other machine with the strongest ground for the name, if that ground is not weaker than `weakest`.
     fn strongest_but(
         self,
         name: &str,

@@ -1,4 +1,4 @@
-//! The objects of one Cluster at one moment.
+//! A snapshot of the objects of one Cluster.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +18,10 @@ use crate::capi::objects::{
 use crate::capi::store::{Ground, Members, Referrer};
 use crate::shared::PAGE;
 
-/// The limit of machines that are visited because they may have one name or address.
+/// The maximum number of machines to visit for one name or address.
 pub(super) const MAX_NAMESAKES: usize = 64;
 
-/// One cluster at one moment.
+/// A snapshot of one cluster.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) cluster: &'a ObjectKey,
@@ -29,10 +29,10 @@ pub(super) struct View<'a> {
     needed: &'a Needed,
 }
 
-/// The Machines or pools whose `KubeadmConfig`s may have an answer.
+/// The Machines or pools whose `KubeadmConfig`s can contain the answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Need {
-    /// The Machines that may be joining.
+    /// The Machines that can be joining.
     Joining,
     /// All Machines.
     All,
@@ -43,7 +43,7 @@ pub(super) enum Need {
 /// The unread `KubeadmConfig`s that an answer depends on.
 pub(super) struct Needed {
     pub(super) now: Instant,
-    /// The number of them that are searched for.
+    /// The maximum number of configs to collect.
     pub(super) limit: usize,
     pub(super) configs: RefCell<BTreeSet<Reference>>,
 }
@@ -69,7 +69,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The `KubeadmConfig` of the Machine. Before its bootstrap data were made it may change, and is not read.
+    /// The `KubeadmConfig` of the Machine. It is not read before its bootstrap data exist, because it can change until
+    /// then.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
         let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
@@ -84,7 +85,7 @@ impl<'a> View<'a> {
         machine.has_bootstrap_data || pool().is_some_and(|(_, pool)| pool.has_bootstrap_data)
     }
 
-    /// Marks these `KubeadmConfig`s to be read.
+    /// Marks these `KubeadmConfig`s for reading.
     pub(super) fn need(self, need: Need) {
         let referrers: &[Referrer] = match need {
             Need::Joining => &[Referrer::Joining],
@@ -99,12 +100,13 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether this `KubeadmConfig` was not read, and not found missing just now.
+    /// Whether this `KubeadmConfig` is unread, and was not missing at a recent read.
     pub(super) fn is_unread(self, config: &str) -> bool {
         self.members.config(config).is_none() && self.members.is_due(config, self.needed.now)
     }
 
-    /// The results of `of` for the next Machines after the one of this name, and the last of them; `None`: there are no more.
+    /// The results of `of` for the next Machines after this name, and the last of their names. `None` if there are no
+    /// more Machines.
     pub(super) fn next_machines<T>(
         self,
         after: Option<&str>,
@@ -118,7 +120,7 @@ impl<'a> View<'a> {
         (found, last.map(ToOwned::to_owned))
     }
 
-    /// The members of pools that no Machine stands for, and whose Node must have this name.
+    /// The pool members without a Machine whose Node must have this name.
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl<'a> View<'a> {
         Ok(members)
     }
 
-    /// The machine with this ID; of a member of a pool without a Machine, the object that may create one too.
+    /// The machine with this ID. For a pool member without a Machine, also the object that can create the Machine.
     pub(super) fn by_provider_id(
         self,
         id: &ProviderId,
@@ -160,7 +162,7 @@ impl<'a> View<'a> {
         if let Some((name, machine)) = holders.machines.first() {
             return Ok(Some((self.machine(name, machine), None)));
         }
-        // A member of a pool that no Machine stands for, or not yet.
+        // A pool member without a Machine, or whose Machine does not exist yet.
         let listed = holders.pools.first().map(|(name, pool)| {
             let mut machine = self.listed_member(name, pool, id);
             if self.has_machines(name) {
@@ -172,7 +174,7 @@ impl<'a> View<'a> {
         Ok(listed)
     }
 
-    /// Whether `machine` can be the one with this ID.
+    /// Checks that no other machine has this ID.
     pub(super) fn is_free(self, id: &ProviderId, machine: &Machine) -> Result<(), Unavailable> {
         let mut machines = self.members.with_provider_id(id).machines.into_iter();
         match machines.find(|(other, _)| *other != machine.name) {
@@ -181,7 +183,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The owner of the token, if it has one; of a machine, its `InfraMachine` too.
+    /// The owner of the token, if it has one. For a machine, also its `InfraMachine`.
     pub(super) fn owner(self, token: &TokenId) -> Option<(TokenOwner, Option<Reference>)> {
         let holders = self.members.with_token(token);
         match (&*holders.machines, &*holders.pools) {
@@ -196,12 +198,12 @@ impl<'a> View<'a> {
                 };
                 Some((owner, None))
             }
-            // Made for several, it tells nothing of any.
+            // A token that several machines share does not identify one.
             _ => None,
         }
     }
 
-    /// The machines with this address; the first of many.
+    /// The machines with this address, up to [`MAX_NAMESAKES`].
     pub(super) fn by_address(self, address: IpAddr) -> Vec<Machine> {
         let found = self.members.with_address(address).take(MAX_NAMESAKES);
         found
@@ -209,11 +211,11 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The machines that may have this name. Of many hosts of which it is only reported, it has the first.
+    /// The machines that can have this name. If many hosts only report the name, the first ones are returned.
     ///
     /// # Errors
     ///
-    /// There are too many that have it on another ground.
+    /// Too many machines have the name on another ground.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         let mut named = BTreeMap::new();
         for ground in Ground::ALL {
@@ -253,14 +255,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The pool, where the label has a digest of its name.
+    /// The name of the pool. The label can contain a digest of it.
     fn pool_name(self, machine: &objects::Machine) -> Option<String> {
         let label = machine.pool.as_deref()?;
         let found = self.members.pool(label);
         Some(found.map_or(label, |(name, _)| name).to_owned())
     }
 
-    /// Whether Machines stand for the members of this pool.
+    /// Whether the members of this pool have Machines.
     fn has_machines(self, pool: &str) -> bool {
         self.members.has_machines_of(pool) || self.members.has_machines_of(&label_value(pool))
     }
@@ -288,7 +290,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The state of what is not ready before something else is there.
+/// The state of a machine that cannot be ready before another object exists.
 pub(super) fn waiting(state: MachineState) -> MachineState {
     match state {
         MachineState::Ready | MachineState::Pending => MachineState::Pending,
@@ -306,7 +308,7 @@ fn state(deleting: bool, has_bootstrap_data: bool) -> MachineState {
     }
 }
 
-/// The error of two objects, each a kind and a name, with one provider ID.
+/// The error if two objects, each a kind and a name, have the same provider ID.
 fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
     let [(kind, name), (other_kind, other)] = [first, second];
     Unavailable::new(format!(
@@ -314,7 +316,7 @@ fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
     ))
 }
 
-/// The error of a name that too many machines may have.
+/// The error if too many machines can have a name.
 pub(super) fn too_many(name: &str) -> Unavailable {
     Unavailable::new(format!(
         "more than {MAX_NAMESAKES} machines may have the name {name}"

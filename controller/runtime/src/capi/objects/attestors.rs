@@ -1,4 +1,4 @@
-//! The attestors that a Cluster authorizes by itself.
+//! The attestors that a Cluster authorizes itself.
 
 use std::collections::BTreeSet;
 
@@ -7,39 +7,38 @@ use kubelet_attestation::ensure;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The annotation of a Cluster with the attestors that it authorizes, separated by commas.
+/// The annotation with the attestors that a Cluster authorizes, separated by commas.
 const ANNOTATION: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 
-/// The variable of a Cluster's topology with the same.
+/// The topology variable with the same setting.
 const VARIABLE: &str = "kubeletAuthentication";
 
-/// The most that is read, in bytes: eight names of 32, which a `KubeletAuthentication` has at most,
-/// and room for the API server to say what is wrong with more.
+/// The maximum length in bytes. A `KubeletAuthentication` has up to eight names of 32 bytes. The rest lets longer
+/// values reach the API server, which reports the error.
 const MAX_LEN: usize = 1024;
 
-/// The attestors that a Cluster authorizes by itself, by its annotation or a variable of its
-/// topology.
+/// The attestors that a Cluster authorizes itself, with an annotation or a topology variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum OwnAttestors {
-    /// No annotation, and no enabled variable.
+    /// The Cluster has neither the annotation nor an enabled variable.
     #[default]
     Unset,
-    /// These names, in whatever form.
+    /// These names, without validation.
     Named(Vec<String>),
-    /// Unknown attestors, for this reason.
+    /// The setting is invalid for this reason.
     Invalid(InvalidOwnAttestors),
 }
 
-/// The Cluster does not say which attestors it authorizes.
+/// The reason why a Cluster's own attestors are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidOwnAttestors {
-    /// Annotation and variable differ.
+    /// The annotation and the variable differ.
     #[error(
         "the annotation {ANNOTATION} and the variable {VARIABLE} authorize different attestors"
     )]
     Contradictory,
-    /// The variable has another form.
+    /// The variable has an invalid structure.
     #[error(
         "the variable {VARIABLE} is not of the form {{enabled: BOOLEAN, authorizedAttestors: \
          [STRING, ..]}}"
@@ -50,7 +49,7 @@ pub enum InvalidOwnAttestors {
     TooLong,
 }
 
-/// The part of a Cluster's topology that is read.
+/// The part of a Cluster's topology to decode.
 #[derive(Debug, Clone, Deserialize)]
 pub(in crate::capi) struct Topology {
     variables: Option<Vec<Variable>>,
@@ -59,11 +58,11 @@ pub(in crate::capi) struct Topology {
 #[derive(Debug, Clone, Deserialize)]
 struct Variable {
     name: Option<String>,
-    /// Any JSON; only the value of our variable is parsed.
+    /// Any JSON. Only the value of the variable `kubeletAuthentication` is parsed.
     value: Option<Box<RawValue>>,
 }
 
-/// The value of our variable.
+/// The value of the variable `kubeletAuthentication`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Setting {
@@ -107,7 +106,7 @@ fn annotated(text: &str) -> Result<Vec<String>, InvalidOwnAttestors> {
     Ok(names.collect())
 }
 
-/// The attestors of our variable, where it is enabled.
+/// The attestors of the variable, if it is enabled.
 fn enabled(value: &RawValue) -> Result<Option<Vec<String>>, InvalidOwnAttestors> {
     let text = value.get();
     ensure!(text.len() <= MAX_LEN, InvalidOwnAttestors::TooLong);

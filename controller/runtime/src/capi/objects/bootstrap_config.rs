@@ -1,4 +1,4 @@
-//! `KubeadmConfig`: whom a bootstrap token was made for, and what the node will call itself.
+//! `KubeadmConfig`: the owner of a bootstrap token, and the name of its Node.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::NodeName;
@@ -9,13 +9,13 @@ use zeroize::Zeroizing;
 
 use super::{Kept, Nothing};
 
-/// A `KubeadmConfig`, as far as it is used.
+/// The fields of a `KubeadmConfig` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct BootstrapConfig {
     pub(in crate::capi) token: Option<TokenId>,
-    /// The name that is written out; what a template gives is known to the machine alone.
+    /// The literal name. Only the machine can evaluate a template.
     pub(in crate::capi) node_name: Option<NodeName>,
-    /// Whether it makes a control-plane node.
+    /// Whether the node is a control-plane node.
     pub(in crate::capi) control_plane: bool,
 }
 
@@ -71,20 +71,20 @@ impl Kept for BootstrapConfig {
             .and_then(|discovery| discovery.bootstrap_token);
         Some(Self {
             token: token.and_then(|token| token.token),
-            // A Machine joins but for the first of a control plane, whose configuration has both.
+            // Every Machine joins, except the first of a control plane, whose configuration has both parts.
             node_name: written_out(join.node_registration).or_else(|| written_out(init)),
             control_plane: join.control_plane.is_some(),
         })
     }
 }
 
-/// The name as kubeadm takes it (`GetHostname`: trimmed, in lower case).
+/// The name in kubeadm's form (`GetHostname`: trimmed, in lower case).
 fn written_out(registration: Option<Registration>) -> Option<NodeName> {
     let name = registration?.name?;
     NodeName::parse(&name.trim().to_ascii_lowercase()).ok()
 }
 
-/// The ID of a bootstrap token, whose secret half is wiped.
+/// Decodes the ID of a bootstrap token, and wipes the secret part.
 fn public_half<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TokenId>, D::Error> {
     let token = Option::<Zeroizing<String>>::deserialize(deserializer)?;
     let id = token.as_ref().and_then(|token| token.split_once('.'));

@@ -14,45 +14,45 @@ use super::{
 };
 use crate::watch::Unreadable;
 
-/// The most ranges of Services that are kept: the limit of the definition of Clusters in v1beta2.
+/// The maximum number of Service ranges to keep: the limit of Clusters in v1beta2.
 const MAX_SERVICE_RANGES: usize = 100;
 
-/// The longest text of a range of Services that is kept. A longer one is not a range.
+/// The maximum length of a Service range. Longer text is not a valid range.
 const MAX_RANGE_LEN: usize = 64;
 
-/// A Cluster, as far as it is used.
+/// The fields of a Cluster that are used.
 ///
 /// # Guarantees
 ///
-/// - Its size in memory has a limit, however large the object is: it is kept for as long as the object exists.
+/// - Its size in memory is limited, whatever the size of the object. It is kept for as long as the object exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cluster {
-    /// Its UID, which changes in a move.
+    /// The UID. It changes when the Cluster is moved.
     pub uid: String,
-    /// Whether it is to be left alone, by its spec or its annotation.
+    /// Whether the Cluster is paused, by its spec or its annotation.
     pub paused: bool,
-    /// Whether it is being deleted.
+    /// Whether the Cluster is being deleted.
     pub deleting: bool,
-    /// The value of its label `cluster.x-k8s.io/watch-filter`.
+    /// The value of the label `cluster.x-k8s.io/watch-filter`.
     pub watch_filter: Option<String>,
-    /// The endpoint of its API server.
+    /// The endpoint of the API server.
     pub endpoint: Option<Endpoint>,
-    /// The ranges of its Services' addresses.
+    /// The address ranges of the Services.
     pub service_ranges: Vec<String>,
-    /// Its `InfraCluster`.
+    /// The `InfraCluster`.
     pub infrastructure: Option<Reference>,
-    /// The kind of its control plane.
+    /// The kind of the control plane.
     pub control_plane: Option<String>,
-    /// The attestors that it authorizes by itself.
+    /// The attestors that the Cluster authorizes itself.
     pub attestors: OwnAttestors,
 }
 
-/// Follows the watch of Clusters: a process has only one.
+/// An observer of the watch of Clusters, which is the only one in the process.
 ///
-/// Each method is called on the task of the watch, and must not wait.
+/// Each method is called on the task of the watch and must not block.
 pub trait ClusterObserver: Debug + Send + Sync {
-    /// Replaces what is known of a Cluster. `None`: the Cluster is gone.
+    /// Replaces the stored data of a Cluster. `None` means that the Cluster was deleted.
     ///
     /// # Errors
     ///
@@ -63,17 +63,17 @@ pub trait ClusterObserver: Debug + Send + Sync {
         cluster: Option<Result<ClusterReferences<'_>, Unreadable>>,
     ) -> Result<(), Unreadable>;
 
-    /// Notes that a list of all Clusters is complete.
+    /// Records that a list of all Clusters is complete.
     fn listed(&self, clusters: &BTreeSet<ObjectKey>);
 
-    /// Notes that the API server has sent something on the watch.
+    /// Records an event from the API server on the watch.
     fn heard(&self);
 
-    /// Notes that the watch has failed.
+    /// Records a failure of the watch.
     fn failed(&self);
 }
 
-/// The parts of a Cluster that an observer gets, as the API server has them.
+/// The parts of a Cluster for observers, as the API server returned them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ClusterReferences<'a> {
     /// The labels.
@@ -84,7 +84,7 @@ pub struct ClusterReferences<'a> {
     pub control_plane: Option<ReferencedObject<'a>>,
 }
 
-/// The parts of a reference that both contracts have.
+/// The parts of a reference that exist in both contracts.
 #[derive(Debug, Clone, Copy)]
 pub struct ReferencedObject<'a> {
     /// `kind`.
@@ -105,7 +105,7 @@ impl<'a> ReferencedObject<'a> {
 /// A host and a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// A name or an address.
+    /// A host name or an address.
     pub host: String,
     /// The port.
     pub port: u16,
@@ -196,8 +196,8 @@ impl Kept for Cluster {
     }
 }
 
-/// The ranges that are kept. An entry that is not a range takes the place of those beyond the limit, so that they are
-/// not taken for the only ones.
+/// The ranges to keep. If there are more than the limit, an invalid entry represents the others, so that the kept
+/// ranges are not taken for the complete list.
 fn service_ranges(all: &[String]) -> Vec<String> {
     let has_more = all.len() > MAX_SERVICE_RANGES;
     let ranges = all.iter().take(MAX_SERVICE_RANGES);

@@ -1,4 +1,4 @@
-//! `InfraMachine` and `InfraMachinePool`, of whatever provider: the contract's fields.
+//! `InfraMachine` and `InfraMachinePool` of any provider, reduced to the fields of the contract.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kubelet_attestation::names::ProviderId;
@@ -6,11 +6,11 @@ use serde::Deserialize;
 
 use super::{Kept, Nothing};
 
-/// An `InfraMachine`, as far as it is used.
+/// The fields of an `InfraMachine` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachine {
     pub(in crate::capi) provider_id: Option<ProviderId>,
-    /// Whether it says none, rather than one that cannot be read.
+    /// Whether it has no provider ID, in contrast to an ID that cannot be parsed.
     pub(in crate::capi) unnamed: bool,
 }
 
@@ -33,10 +33,10 @@ impl Kept for InfraMachine {
     }
 }
 
-/// An `InfraMachinePool`, as far as it is used.
+/// The fields of an `InfraMachinePool` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachinePool {
-    /// Whether a Machine is made for every member.
+    /// Whether the provider creates a Machine for each member.
     pub(in crate::capi) has_machines: bool,
 }
 

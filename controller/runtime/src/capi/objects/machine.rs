@@ -15,37 +15,37 @@ use super::{
     cluster_of, is_deleting, label, was_bootstrapped,
 };
 
-/// On every Machine of a control plane; its value does not matter.
+/// The label of each control-plane Machine. Its value is ignored.
 const CONTROL_PLANE_LABEL: &str = "cluster.x-k8s.io/control-plane";
 
-/// The pool that a Machine is a member of, or a digest of its name where that is long.
+/// The label with the pool of a Machine, or with a digest of the pool's name if the name is long.
 const POOL_LABEL: &str = "cluster.x-k8s.io/pool-name";
 
-/// The condition of a Machine that tells whether its node is attested.
+/// The condition of a Machine that reports whether its node is attested.
 pub const NODE_ATTESTED: &str = "attestation.cluster.x-k8s.io/NodeAttested";
 
 /// The condition [`NODE_ATTESTED`] of a Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attested {
-    /// Whether it is `True`.
+    /// Whether the status is `True`.
     pub holds: bool,
-    /// The time of its last transition.
+    /// The time of the last transition.
     pub since: SystemTime,
-    /// A digest of its reason and message.
+    /// A digest of the reason and the message.
     pub told: u64,
 }
 
-/// The digest of a reason and a message, which only tells whether two are the same.
+/// A digest of a reason and a message. It serves only to detect changes.
 pub fn told(reason: &str, message: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (reason, message).hash(&mut hasher);
     hasher.finish()
 }
 
-/// More than any infrastructure gives one machine.
+/// The maximum number of addresses to keep. No infrastructure assigns more to one machine.
 const MAX_ADDRESSES: usize = 64;
 
-/// A Machine, as far as it is used.
+/// The fields of a Machine that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -56,11 +56,11 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
-    /// Whether its infrastructure has reported all that there is to report of a machine that boots:
-    /// addresses come with it, after the provider ID.
+    /// Whether the infrastructure has reported everything that it reports for a booting machine. The addresses come
+    /// with this state, after the provider ID.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
-    /// Its `KubeadmConfig`.
+    /// The `KubeadmConfig`.
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
     pub(in crate::capi) pool: Option<String>,
@@ -68,11 +68,11 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) node: Option<NodeName>,
     pub(in crate::capi) addresses: Vec<IpAddr>,
     pub(in crate::capi) dns_names: Vec<String>,
-    /// The host's own names that a Node can have.
+    /// The names of the host that a Node can have.
     pub(in crate::capi) host_names: Vec<NodeName>,
-    /// The bootstrap token that an operator assigned to it.
+    /// The bootstrap token that an operator has assigned to the Machine.
     pub(in crate::capi) assigned_token: Option<TokenId>,
-    /// The condition [`NODE_ATTESTED`], where it is `True` or `False`.
+    /// The condition [`NODE_ATTESTED`], if its status is `True` or `False`.
     pub(in crate::capi) attested: Option<Attested>,
 }
 
@@ -95,7 +95,7 @@ pub(in crate::capi) struct Status {
     addresses: Option<Vec<Address>>,
     node_ref: Option<NodeRef>,
     conditions: Option<Vec<Condition>>,
-    /// The place of conditions like those of v1beta2, in v1beta1.
+    /// The field of v1beta1 with conditions in the format of v1beta2.
     v1beta2: Option<Newer>,
 }
 
@@ -197,7 +197,7 @@ fn assigned_token(metadata: &ObjectMeta) -> Option<TokenId> {
     TokenId::parse(annotations.get(BOOTSTRAP_TOKEN_ANNOTATION)?).ok()
 }
 
-/// The pool, by its name where it owns the Machine, as it does; else as the label has it.
+/// The name of the pool: from the owner reference, if it exists, or from the label.
 fn pool_of(metadata: &ObjectMeta) -> Option<String> {
     let mut owners = metadata.owner_references.iter().flatten();
     let pool = owners.find(|owner| {
@@ -210,7 +210,7 @@ fn pool_of(metadata: &ObjectMeta) -> Option<String> {
         .cloned()
 }
 
-/// The names that a host has for itself, and not those that others have for it (`ExternalDNS`).
+/// The host's internal names, without the names for external clients (`ExternalDNS`).
 fn host_names(reported: &[Address]) -> Vec<NodeName> {
     let of_host = |one: &&Address| matches!(one.kind.as_deref(), Some("Hostname" | "InternalDNS"));
     let names = reported.iter().filter(of_host).filter_map(|one| {
@@ -221,7 +221,7 @@ fn host_names(reported: &[Address]) -> Vec<NodeName> {
     names.collect()
 }
 
-/// Addresses and names: a type tells no more than the text, for a `Hostname` may be either.
+/// Splits the list into addresses and names. The type is ignored, because a `Hostname` can contain either.
 fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
     let (mut addresses, mut names) = (Vec::new(), Vec::new());
     for address in reported.into_iter().filter_map(|one| one.address) {

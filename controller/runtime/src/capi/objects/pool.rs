@@ -12,11 +12,11 @@ use super::{
 };
 use crate::shared::visited;
 
-/// The most members of a pool that are known: the limit of its definition in v1beta2. Each takes some hundred bytes,
-/// and has as few as eight in the object.
+/// The maximum number of pool members to keep: the limit of the v1beta2 definition. Each takes a few hundred bytes in
+/// memory, but as few as eight in the object.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 
-/// A `MachinePool`, as far as it is used.
+/// The fields of a `MachinePool` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) uid: String,
@@ -24,7 +24,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
     pub(in crate::capi) provider_ids: MemberIds,
-    /// Its `KubeadmConfig`.
+    /// The `KubeadmConfig`.
     pub(in crate::capi) config: Option<Reference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
 }
@@ -82,7 +82,7 @@ impl Kept for MachinePool {
     }
 }
 
-/// The provider IDs of a pool's members, each once, in the order of their names.
+/// The provider IDs of a pool's members, without duplicates, sorted by member name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct MemberIds(Vec<ProviderId>);
 
@@ -100,13 +100,13 @@ impl MemberIds {
         self.0.iter()
     }
 
-    /// Whether it has this one.
+    /// Whether the pool has a member with this ID.
     pub(in crate::capi) fn contains(&self, id: &ProviderId) -> bool {
         let found = self.0.binary_search_by(|one| order(one).cmp(&order(id)));
         found.is_ok()
     }
 
-    /// Those of members with this name.
+    /// The IDs of the members with this name.
     pub(in crate::capi) fn named<'a>(
         &'a self,
         name: &'a str,
@@ -121,16 +121,16 @@ fn order(id: &ProviderId) -> (Option<&str>, &str) {
     (last_segment(id), id.as_str())
 }
 
-/// The name of a machine whose infrastructure gives it none: the last part of its ID.
+/// The name of a machine that its infrastructure does not name: the last part of its ID.
 pub(in crate::capi) fn last_segment(id: &ProviderId) -> Option<&str> {
     let (_, segment) = id.as_str().rsplit_once('/')?;
     Some(segment)
 }
 
-/// The longest value of a label.
+/// The maximum length of a label value.
 const MAX_LABEL_LEN: usize = 63;
 
-/// A name as the value of a label: where it is too long, the FNV-1a of it (Cluster API,
+/// A name as a label value. A name that is too long becomes its FNV-1a hash (Cluster API,
 /// `util/labels/format.MustFormatValue`).
 pub(in crate::capi) fn label_value(name: &str) -> Cow<'_, str> {
     if name.len() <= MAX_LABEL_LEN {

@@ -1,6 +1,6 @@
-//! The `KubeadmConfig`s of a cluster, and the order in which they are read.
+//! The `KubeadmConfig`s of a cluster, and the order of their reads.
 //!
-//! One is read when something depends on it, and kept as long as a Machine or a pool refers to it.
+//! A config is read when an answer depends on it, and is kept for as long as a Machine or a pool refers to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::capi::objects::BootstrapConfig;
 use crate::shared::visited;
 use crate::table::Table;
 
-/// The time before a `KubeadmConfig` is read again that was missing, or is of a pool: its token is replaced from time to
-/// time.
+/// The interval at which a missing `KubeadmConfig`, or a pool's, is read again. The token of a pool is replaced from
+/// time to time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
-/// What refers to a `KubeadmConfig`.
+/// The type of object that refers to a `KubeadmConfig`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::capi) enum Referrer {
-    /// A Machine with bootstrap data, whose Node Cluster API has not found.
+    /// A Machine with bootstrap data whose Node Cluster API has not found.
     Joining,
     /// A Machine with bootstrap data and a Node.
     Joined,
@@ -32,46 +32,46 @@ pub(in crate::capi) enum Referrer {
 #[derive(Debug, Default)]
 pub(super) struct Configs {
     known: Table<BootstrapConfig>,
-    /// The names of those to read, each with the time from which it is read; `None`: now.
+    /// The names of the configs to read, each with its earliest time. `None` means immediately.
     queue: BTreeSet<(Referrer, Option<Instant>, Arc<str>)>,
-    /// The times from which configurations are read again.
+    /// The earliest times for repeated reads.
     again: BTreeMap<Arc<str>, Instant>,
 }
 
 impl Configs {
-    /// The `KubeadmConfig` of this name, if it was read.
+    /// The `KubeadmConfig` with this name, if it was read.
     pub(super) fn get(&self, name: &str) -> Option<&BootstrapConfig> {
         self.known.get(name)
     }
 
-    /// The names of those with this token.
+    /// The names of the configs with this token.
     pub(super) fn with_token(&self, token: &TokenId) -> impl Iterator<Item = &str> {
         let configs = self.known.with(Value::Token(token));
         let configs = configs.filter(|(_, config)| config.token.as_ref() == Some(token));
         configs.map(|(name, _)| name)
     }
 
-    /// The names of those that may have this name of a Node written out.
+    /// The names of the configs that can contain this literal Node name.
     pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &str> {
         let configs = self.known.with(Value::NodeName(Ground::Written, name));
         configs.map(|(name, _)| name)
     }
 
-    /// Whether this one is read, if something depends on it.
+    /// Whether the config is due for a read, if an answer depends on it.
     pub(super) fn is_due(&self, name: &str, now: Instant) -> bool {
         self.again.get(name).is_none_or(|at| *at <= now)
     }
 
-    /// The names of those to read for such a referrer.
+    /// The names of the configs that are due for this type of referrer.
     pub(super) fn due(&self, referrer: Referrer, now: Instant) -> impl Iterator<Item = &str> {
-        // The empty name is the first of all.
+        // The empty name sorts first.
         let queue = self.queue.range((referrer, None, Arc::from(""))..);
         let queue =
             queue.take_while(move |(of, at, _)| *of == referrer && at.is_none_or(|at| at <= now));
         visited(queue).map(|(_, _, name)| &**name)
     }
 
-    /// Sets whether this one is to be read for each kind of referrer.
+    /// Sets for each type of referrer whether the config must be read.
     pub(super) fn queue(&mut self, name: &str, wanted: [(Referrer, bool); 3]) {
         let at = self.again.get(name).copied();
         for (referrer, is_wanted) in wanted {
@@ -84,7 +84,7 @@ impl Configs {
         }
     }
 
-    /// Keeps one that was read, or notes that it was missing. It has to be queued again.
+    /// Stores a config, or records that it is missing. The caller must queue it again.
     pub(super) fn put(
         &mut self,
         name: &str,
@@ -101,7 +101,7 @@ impl Configs {
         }
     }
 
-    /// Forgets one that nothing refers to.
+    /// Removes a config without referrers.
     pub(super) fn remove(&mut self, name: &str) {
         self.unqueue(name);
         self.known.remove(name);

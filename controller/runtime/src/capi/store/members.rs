@@ -15,8 +15,8 @@ use crate::capi::objects::{
 };
 use crate::table::{Indexed, Table};
 
-/// The number of objects that an answer about one has: whoever asks needs to know only that there are several. Of three
-/// pools, one may be the pool of the Machine.
+/// The maximum number of objects in an answer about one value. Callers need to know only that there is more than one.
+/// With three pools, one of them can be the pool of the Machine.
 const SEVERAL: usize = 3;
 
 /// The objects of a cluster.
@@ -27,7 +27,7 @@ pub(in crate::capi) struct Members {
     configs: Configs,
 }
 
-/// Machines and pools that share a value, with their names; the first of many.
+/// Machines and pools that share a value, with their names, up to a limit.
 #[derive(Default)]
 pub(in crate::capi) struct Holders<'a> {
     pub(in crate::capi) machines: Vec<(&'a str, &'a Machine)>,
@@ -35,17 +35,17 @@ pub(in crate::capi) struct Holders<'a> {
 }
 
 impl Members {
-    /// The `KubeadmConfig` of this name, if it was read.
+    /// The `KubeadmConfig` with this name, if it was read.
     pub(in crate::capi) fn config(&self, name: &str) -> Option<&BootstrapConfig> {
         self.configs.get(name)
     }
 
-    /// Whether this `KubeadmConfig` is read, if something depends on it.
+    /// Whether this `KubeadmConfig` is due for a read, if an answer depends on it.
     pub(in crate::capi) fn is_due(&self, config: &str, now: Instant) -> bool {
         self.configs.is_due(config, now)
     }
 
-    /// The `KubeadmConfig`s to read for such a referrer.
+    /// The `KubeadmConfig`s that are due for this type of referrer.
     pub(in crate::capi) fn due(
         &self,
         referrer: Referrer,
@@ -72,8 +72,8 @@ impl Members {
         }
     }
 
-    /// The machines and pools whose `KubeadmConfig` has this token, and the machines that it is assigned to: one, unless
-    /// a person wrote the token.
+    /// The machines and pools whose `KubeadmConfig` has this token, and the machines with this assigned token. There is
+    /// only one, unless a user set the token.
     pub(in crate::capi) fn with_token(&self, token: &TokenId) -> Holders<'_> {
         let mut all = Holders::default();
         for config in self.configs.with_token(token).take(SEVERAL) {
@@ -93,7 +93,7 @@ impl Members {
         all
     }
 
-    /// All Machines that have this address.
+    /// All Machines with this address.
     pub(in crate::capi) fn with_address(
         &self,
         address: IpAddr,
@@ -102,7 +102,7 @@ impl Members {
         machines.filter(move |(_, machine)| machine.addresses.contains(&address))
     }
 
-    /// All Machines whose Nodes may have this name on this ground, and perhaps others.
+    /// All Machines whose Nodes can have this name on this ground. The result can include others.
     pub(in crate::capi) fn named<'a>(
         &'a self,
         ground: Ground,
@@ -112,7 +112,7 @@ impl Members {
         let written = is_written.then(|| self.configs.named(name));
         let written = written.into_iter().flatten();
         let written = written.flat_map(|config| self.with_config(config));
-        // Its own name is not among its values.
+        // The index does not contain a Machine's own name.
         let is_own = ground == Ground::Machine;
         let own = is_own.then(|| self.machines.get(name)).flatten();
         let own = own.map(|machine| (name, machine));
@@ -120,7 +120,7 @@ impl Members {
         written.chain(own).chain(known)
     }
 
-    /// The pool of this name, or with this digest of its name.
+    /// The pool with this name, or with this digest of its name.
     pub(in crate::capi) fn pool(&self, label: &str) -> Option<(&str, &MachinePool)> {
         let mut digested = self.pools.with(Value::Label(label.into()));
         let digested = digested.find(|(name, _)| label_value(name) == label);
@@ -135,7 +135,7 @@ impl Members {
         self.pools.with(Value::Member(member))
     }
 
-    /// Whether any Machine calls its pool this.
+    /// Whether a Machine refers to this pool.
     pub(in crate::capi) fn has_machines_of(&self, pool: &str) -> bool {
         let mut machines = self.machines.with(Value::Pool(pool));
         machines.any(|(_, machine)| machine.pool.as_deref() == Some(pool))
@@ -154,7 +154,7 @@ impl Members {
         pools.filter(move |(_, pool)| pool.config() == Some(config))
     }
 
-    /// Keeps a `KubeadmConfig` that was read, or notes that it was missing.
+    /// Stores a `KubeadmConfig`, or records that it is missing.
     pub(super) fn read_config(
         &mut self,
         name: &str,
@@ -162,7 +162,7 @@ impl Members {
         now: Instant,
     ) {
         let is_of_pool = self.pools_with_config(name).next().is_some();
-        // Its Machines may be gone since the read began; then nothing would ever remove it.
+        // If its Machines were deleted during the read, nothing would ever remove the config.
         if is_of_pool || self.with_config(name).next().is_some() {
             self.configs.put(name, config, is_of_pool, now);
             self.queue_config(name);
@@ -175,7 +175,7 @@ impl Members {
         if let Some(config) = &config {
             self.queue_config(config);
         }
-        // After the new object was stored: mostly it refers to the same one.
+        // After the new object is stored, because it usually refers to the same config.
         let before = before.as_deref().and_then(Member::config);
         if let Some(former) = before.filter(|former| config.as_deref() != Some(*former)) {
             self.release_config(former);
@@ -189,7 +189,7 @@ impl Members {
         }
     }
 
-    /// Removes the `KubeadmConfig`, if nothing refers to it any more.
+    /// Removes the `KubeadmConfig` if it has no more referrers.
     fn release_config(&mut self, config: &str) {
         let is_of_machine = self.with_config(config).next().is_some();
         if is_of_machine || self.pools_with_config(config).next().is_some() {
@@ -199,7 +199,7 @@ impl Members {
         }
     }
 
-    /// Queues the `KubeadmConfig` for what refers to it now.
+    /// Queues the `KubeadmConfig` for its current referrers.
     fn queue_config(&mut self, config: &str) {
         let is_unknown = self.config(config).is_none();
         let is_of_machine = |has_node| {
@@ -238,7 +238,7 @@ impl Indexed for Machine {
     }
 }
 
-/// The names that a Machine has for its host and its Node, in addition to its own.
+/// The names of a Machine's host and Node, without the Machine's own name.
 fn names(machine: &Machine) -> impl Iterator<Item = Value<'_>> {
     let infrastructure = machine.infrastructure.iter();
     let infrastructure = infrastructure.map(|one| (Ground::InfraMachine, one.name.as_str()));

@@ -1,4 +1,4 @@
-//! The values by which the objects of a cluster are found.
+//! The index values of a cluster's objects.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -6,25 +6,23 @@ use std::net::IpAddr;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::TokenId;
 
-/// The ground on which a machine's Node may have a name, the strongest first.
+/// The ground on which a machine's Node can have a name, strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::capi) enum Ground {
-    /// The `KubeadmConfig` has it.
+    /// The name is in the `KubeadmConfig`.
     Written,
-    /// The `InfraMachine` has it, or the infrastructure's list of a pool's members.
+    /// The name is the name of the `InfraMachine`, or is in the infrastructure's list of pool members.
     InfraMachine,
-    /// The Machine has it.
+    /// The name is the name of the Machine.
     Machine,
-    /// Cluster API has found the Node of that name to be this machine's: by the provider ID that the Node
-    /// gives itself.
+    /// Cluster API has matched the Node with this name to the machine, by the provider ID that the Node reports.
     Node,
-    /// The infrastructure reports it of the machine's host: by the word of the guest, with some
-    /// providers.
+    /// The infrastructure reports the name for the machine's host. With some providers, the source is the guest.
     Reported,
 }
 
 impl Ground {
-    /// All of them, the strongest first.
+    /// All grounds, strongest first.
     pub(in crate::capi) const ALL: [Self; 5] = [
         Self::Written,
         Self::InfraMachine,
@@ -34,26 +32,26 @@ impl Ground {
     ];
 }
 
-/// A value by which an object of a cluster is found.
+/// An index value of a cluster's object.
 #[derive(Hash)]
 pub(super) enum Value<'a> {
     ProviderId(&'a ProviderId),
     Address(IpAddr),
-    /// The name of its `KubeadmConfig`.
+    /// The name of the `KubeadmConfig`.
     Config(&'a str),
     /// A Machine with bootstrap data and this `KubeadmConfig`.
     Bootstrapped {
         config: &'a str,
-        /// Whether Cluster API has found its Node.
+        /// Whether Cluster API has found the Machine's Node.
         has_node: bool,
     },
-    /// A name that its Node may have on this ground.
+    /// A name that the Node can have on this ground.
     NodeName(Ground, &'a str),
-    /// The pool of a Machine, as the Machine calls it.
+    /// The pool of a Machine, as in the Machine's label.
     Pool(&'a str),
-    /// A pool with a long name, as the label of its Machines calls it.
+    /// A pool with a long name, as in the label of its Machines.
     Label(Cow<'a, str>),
-    /// The name of a member of a pool.
+    /// The name of a pool member.
     Member(&'a str),
     Token(&'a TokenId),
 }

@@ -1,7 +1,7 @@
-//! A filter of JSON before its parser: it removes what is never read, and counts the values of the rest.
+//! A filter for JSON before it is parsed. It removes parts that are never read, and counts the values of the rest.
 //!
-//! `metadata.managedFields` is half of most objects, and holds times that k8s-openapi cannot read:
-//! see [`Lenient`](crate::watch::Lenient).
+//! `metadata.managedFields` takes half of most objects, and contains times that k8s-openapi cannot parse: see
+//! [`Lenient`](crate::watch::Lenient).
 
 use std::mem;
 
@@ -10,28 +10,28 @@ use memchr::memchr3;
 
 use super::Excess;
 
-/// The keys that matter here are shorter.
+/// The maximum length of the keys to recognize.
 const MAX_KEY_LEN: usize = 16;
 
-/// The limits of a text.
+/// The limits for a JSON text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) struct Limits {
-    /// Whether each line is a text of its own.
+    /// Whether each line is a separate text.
     pub(in crate::client) lines: bool,
-    /// Bytes that are passed on.
+    /// The maximum number of bytes to forward.
     pub(in crate::client) bytes: usize,
-    /// Arrays, objects, and members of either: each becomes a value in memory, which may take some hundred times the
-    /// two bytes of `{}`.
+    /// The maximum number of arrays, objects, and their members. Each becomes a value in memory, which can take several
+    /// hundred times the two bytes of `{}`.
     pub(in crate::client) values: usize,
-    /// Elements of arrays at the top, which are the objects of a list.
+    /// The maximum number of elements of top-level arrays. These are the objects of a list.
     pub(in crate::client) items: usize,
-    /// Values of one object of a list or a watch. The rest of a larger object is removed, so that the others can be
-    /// read.
+    /// The maximum number of values of one object in a list or a watch. The rest of a larger object is removed, so that
+    /// the other objects can be read.
     pub(in crate::client) object: usize,
 }
 
 impl Limits {
-    /// One text of any size.
+    /// The limits for one text of any size.
     pub(in crate::client) const ANY: Self = Self {
         lines: false,
         bytes: usize::MAX,
@@ -41,7 +41,7 @@ impl Limits {
     };
 }
 
-/// The size of a text so far, as [`Limits`] count it.
+/// The size of a text so far, in the units of [`Limits`].
 #[derive(Debug, Default)]
 struct Size {
     bytes: usize,
@@ -52,19 +52,19 @@ struct Size {
 
 /// Replaces `managedFields` of any `metadata` by `null`, removes the excess of an object, and counts the rest.
 ///
-/// Invalid JSON passes as it is, or is cut.
+/// Invalid JSON is forwarded unchanged, or is truncated.
 #[derive(Debug)]
 pub(in crate::client) struct Sieve {
     limits: Limits,
     text: Text,
     open: Vec<Container>,
-    /// The beginning of the last key.
+    /// The first bytes of the last key.
     key: Vec<u8>,
-    /// The depth within a value that is removed.
+    /// The nesting depth within a value that is being removed.
     skipped: Option<usize>,
-    /// Whether the rest of a container is removed, and not one value.
+    /// Whether the rest of a container is being removed, instead of one value.
     is_rest: bool,
-    /// Whether an object had more than its limit.
+    /// Whether an object exceeded its limit.
     cut: bool,
     size: Size,
 }
@@ -74,7 +74,7 @@ enum Text {
     Outside,
     Value,
     Key,
-    /// After a backslash in a value, or in a key.
+    /// The state after a backslash in a value or in a key.
     EscapeInValue,
     EscapeInKey,
 }
@@ -86,7 +86,7 @@ enum Container {
 }
 
 impl Sieve {
-    /// For a text with these limits.
+    /// Creates a filter for a text with these limits.
     pub(in crate::client) fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -105,16 +105,16 @@ impl Sieve {
         mem::take(&mut self.cut)
     }
 
-    /// The number of bytes of the current text that were passed on.
+    /// The number of forwarded bytes of the current text.
     pub(super) fn passed(&self) -> usize {
         self.size.bytes
     }
 
-    /// The part of this piece that is passed on.
+    /// The part of this chunk to forward.
     ///
     /// # Errors
     ///
-    /// The text exceeds a limit; it must not be read further.
+    /// The text exceeds a limit, and must not be read further.
     pub(in crate::client) fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let mut passed: Option<Vec<u8>> = self.skipped.map(|_| Vec::new());
         let mut from = 0;
@@ -136,7 +136,7 @@ impl Sieve {
             }
             index += 1;
             if self.text == Text::Value {
-                // Texts are most of an object.
+                // Strings make up most of an object.
                 let rest = piece.get(index..).unwrap_or_default();
                 let within = memchr3(b'"', b'\\', b'\n', rest).unwrap_or(rest.len());
                 self.size.bytes += if self.skipped.is_none() { within } else { 0 };
@@ -191,7 +191,7 @@ impl Sieve {
             (Text::Key, _) => self.keyed(byte),
             (Text::EscapeInValue, _) => self.text = Text::Value,
             (Text::EscapeInKey, _) => {
-                // No API server escapes the keys that matter here.
+                // No API server escapes the keys to recognize.
                 self.keyed(0);
                 self.text = Text::Key;
             }
@@ -242,13 +242,13 @@ impl Sieve {
             Container::Array
         });
         if self.is_over() {
-            // The bracket, which is passed on.
+            // The closing bracket, which is forwarded.
             self.size.bytes += 1;
             self.skip_the_rest();
         }
     }
 
-    /// The containers around the members of an object of a list or of a watch.
+    /// The nesting depth of the members of an object in a list or in a watch.
     fn depth_of_objects(&self) -> usize {
         if self.limits.lines { 2 } else { 3 }
     }
@@ -306,7 +306,7 @@ impl Sieve {
             if *metadata && self.key == b"managedFields" {
                 self.skipped = Some(0);
                 self.is_rest = false;
-                // The colon, and `null`.
+                // The colon and `null`.
                 self.size.bytes += 5;
             }
         }

@@ -1,4 +1,4 @@
-//! Tokens that an operator creates again.
+//! Recreates tokens for an operator's command.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -13,18 +13,18 @@ use crate::client::CONTROLLER;
 use crate::hardening::HardeningError;
 use crate::hardening::access::call;
 
-/// The group that kubeadm and Cluster API give to the users of tokens.
+/// The group of token users in kubeadm and Cluster API.
 const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 /// The `description` of a token.
 const DESCRIPTION: &str = "recreated with node-attestation-controller tokens recreate";
 
-/// Creates the Secret of a token that lives until `end`, or writes the secret half into the one that exists and
-/// postpones its end. Returns its end; `None` for a token without one.
+/// Creates the Secret of a token that expires at `end`. If the Secret exists, writes the secret part to it and extends
+/// its expiry. Returns the expiry, or `None` for a token without one.
 ///
 /// # Errors
 ///
-/// The API server is away, or refuses.
+/// The API server is unavailable, or refuses.
 pub(crate) async fn recreate(
     client: &Client,
     token: &OwnToken,
@@ -54,7 +54,7 @@ pub(crate) async fn recreate(
     });
     let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
     let options = PatchParams::apply(CONTROLLER).force();
-    // The answer has no secret half.
+    // The response does not contain the secret part.
     let patch = Patch::Apply(&secret);
     let applied = api.patch_metadata(&name, &options, &patch);
     call(format!("apply secrets/{name}"), applied).await?;

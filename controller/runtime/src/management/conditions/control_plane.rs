@@ -1,4 +1,4 @@
-//! The condition of a managed control plane, whose nodes cannot join.
+//! The condition for a managed control plane, whose nodes cannot join.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSta
 use super::report;
 use crate::capi::Cluster;
 
-/// The kinds of managed control planes, and the services that run them.
+/// The kinds of managed control planes, and the services that operate them.
 const MANAGED: [(&str, &str); 8] = [
     ("AWSManagedControlPlane", "EKS"),
     ("ROSAControlPlane", "ROSA"),
@@ -22,7 +22,7 @@ const MANAGED: [(&str, &str); 8] = [
     ("OCIManagedControlPlane", "OKE"),
 ];
 
-/// Adds the condition of the control plane to `status`, if it is a managed one. With any other kind there is none.
+/// Adds the condition to `status` if the control plane is a managed one. Other kinds have no such condition.
 pub(in crate::management) fn set(
     status: &mut KubeletAuthenticationStatus,
     authentication: &KubeletAuthentication,

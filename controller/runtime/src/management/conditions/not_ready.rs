@@ -1,4 +1,4 @@
-//! The reasons for which a cluster is not served, and what a person can do about each.
+//! The reasons why a cluster is not served, with the operator's next step for each.
 
 use std::num::NonZeroUsize;
 
@@ -12,7 +12,7 @@ use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
 use crate::management::spec_mapping::InvalidServingAddressRange;
 use crate::settings_file::Contradiction;
 
-/// The reason for which a cluster is not served.
+/// The reason why a cluster is not served.
 ///
 /// Its `Display` is the message of a condition, without secrets.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub(in crate::management) enum NotReady {
          Give one of them a CA of its own"
     )]
     SharedCa(ObjectKey),
-    /// Not one of the authorized attestors is available.
+    /// None of the authorized attestors is available.
     #[error("{why}")]
     NoAttestor {
         why: VerifierUnavailable,
@@ -64,7 +64,7 @@ pub(in crate::management) enum NotReady {
          Clusters that no longer exist, or have the operator raise --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),
-    /// Its tasks panicked, and start again.
+    /// The tasks of the cluster panicked, and restart.
     #[error("it failed, and begins again")]
     Broken,
 }

@@ -24,10 +24,10 @@ use crate::events;
 /// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// The name under which the API server remembers which fields are ours.
+/// The field manager that the API server records for these writes.
 const FIELD_MANAGER: &str = "node-attestation-controller-enablement";
 
-/// The value of [`ENABLED_BY_ANNOTATION`] on what is made here.
+/// The value of [`ENABLED_BY_ANNOTATION`] on objects that this module creates.
 const BY_CLUSTER: &str = "Cluster";
 
 /// HTTP statuses of a refusal by the API server: bad request, forbidden, invalid.
@@ -41,12 +41,12 @@ pub(super) enum Step {
         attestors: Vec<String>,
         watch_filter: Option<String>,
     },
-    /// Change the attestors of the one that was created here, in this version.
+    /// Change the attestors of this version of an object that this module created.
     Change {
         resource_version: Option<String>,
         attestors: Vec<String>,
     },
-    /// Give the one that was created here, in this version, owners in versions that are served.
+    /// Update the owners of this version of an object that this module created, to API versions that are served.
     Own {
         resource_version: Option<String>,
         owners: Vec<OwnerReference>,
@@ -55,7 +55,7 @@ pub(super) enum Step {
     Report(EnableError),
 }
 
-/// The Cluster's attestors are not authorized.
+/// The reason why the Cluster's attestors are not authorized.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EnableError {
     #[error(transparent)]
@@ -65,7 +65,7 @@ pub(super) enum EnableError {
          remove the annotation or variable of the Cluster"
     )]
     MadeByPerson,
-    /// The API server's words.
+    /// The message from the API server.
     #[error("{0}")]
     Refused(String),
 }
@@ -74,13 +74,13 @@ pub(super) enum EnableError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Written,
-    /// The API server did not answer, or the object has changed meanwhile.
+    /// The API server did not respond, or the object has changed in the meantime.
     Unavailable,
-    /// It was refused, which an Event reports.
+    /// The API server refused the step, and an Event reports it.
     Refused,
 }
 
-/// The next step for the Cluster, if any. `version` is the API version in which Clusters are served.
+/// The next step for the Cluster, if any. `version` is the served API version of Clusters.
 pub(super) fn step(
     cluster: &Cluster,
     known: Option<&KubeletAuthentication>,
@@ -92,8 +92,8 @@ pub(super) fn step(
     of_attestors(cluster, known).or_else(|| of_owner(cluster, known?, version?))
 }
 
-/// The step by which the Cluster stays the owner of what was created here, if one is due. Kubernetes deletes no object
-/// whose owner has a version that is not served.
+/// The step that keeps the Cluster as the owner of the created object, if one is due. Kubernetes does not delete an
+/// object whose owner reference has an API version that is not served.
 fn of_owner(cluster: &Cluster, known: &KubeletAuthentication, version: &str) -> Option<Step> {
     let metadata = &known.metadata;
     let mut owners = metadata.owner_references.clone()?;
@@ -145,7 +145,7 @@ fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Opt
     })
 }
 
-/// Takes the step, and reports a refusal. `is_repeated`: the same step did not succeed before.
+/// Executes the step, and reports a refusal. `is_repeated` is set if the same step has failed before.
 pub(super) async fn take(
     management: Client,
     key: ObjectKey,
@@ -206,10 +206,11 @@ async fn taken(
     Ok(Outcome::Refused)
 }
 
-/// Takes the step, and returns what it reports.
+/// Executes the step, and returns the error to report.
 ///
-/// Not by server-side apply: of a list of this type it removes only the items of the same field manager, and after
-/// `clusterctl move` they are another one's. It would also write to an object that a person created meanwhile.
+/// This does not use server-side apply. For a list of this type, an apply removes only the items of the same field
+/// manager, and after `clusterctl move` the items belong to another one. It would also write to an object that a user
+/// created in the meantime.
 async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
@@ -270,7 +271,7 @@ async fn write(
 }
 
 impl EnableError {
-    /// The reason of its Event.
+    /// The reason of the Event.
     fn reason(&self) -> &'static str {
         match self {
             Self::Invalid(InvalidOwnAttestors::Contradictory) => "AttestorsContradictory",

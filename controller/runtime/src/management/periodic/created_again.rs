@@ -1,9 +1,9 @@
-//! A Cluster that was created again under its name, with the same CA.
+//! Detects a Cluster that was created again with the same name and the same CA.
 //!
-//! Certificates of the Cluster before it would be valid, and its list of revoked certificates is gone. So all
-//! generations from before the beginning of the workload cluster are refused. The workload cluster that was served first
-//! is in an annotation of the `KubeletAuthentication`: `clusterctl move` keeps it, and administrators of the workload
-//! cluster cannot write it.
+//! Certificates of the previous Cluster would be valid, and its list of revoked certificates is gone. So all
+//! generations from before the creation of the workload cluster are refused. An annotation of the
+//! `KubeletAuthentication` identifies the first workload cluster: `clusterctl move` keeps it, and administrators of the
+//! workload cluster cannot write it.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ use crate::client::{CONTROLLER, CallError, call, merge};
 use crate::hardening::HardeningError;
 use crate::hardening::workload_identity::{self, WorkloadIdentity};
 
-/// It could not be found out, or written down, which cluster this is.
+/// The identity of the workload cluster could not be determined or recorded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreatedAgainError {
     #[error("the identity of the workload cluster is unknown")]
@@ -31,13 +31,13 @@ pub(super) enum CreatedAgainError {
 }
 
 impl CreatedAgainError {
-    /// Whether only a right is missing: then requests are answered, and an operator learns of it.
+    /// Whether only a permission is missing. In this case, requests are served, and an operator is informed.
     pub(super) fn is_forbidden(&self) -> bool {
         matches!(self, Self::Unknown(HardeningError::Forbidden { .. }))
     }
 }
 
-/// Compares the workload cluster with the one that was served first. If it is another one, the floor is its beginning.
+/// Compares the workload cluster with the first one. If it is different, its creation time becomes the floor.
 pub(super) async fn compare(
     workload: &Client,
     (management, key): (&Client, &ObjectKey),
@@ -51,7 +51,7 @@ pub(super) async fn compare(
         return Ok(());
     }
     let api: Api<KubeletAuthentication> = Api::namespaced(management.clone(), &key.namespace);
-    // What was watched may be older.
+    // The watched version can be older.
     let Some(authentication) = call(api.get_opt(&key.name)).await? else {
         return Ok(());
     };
@@ -80,7 +80,7 @@ fn decided(
     let mut decisions = known;
     let before = decisions.workload_uid.replace(identity.uid);
     if before.is_some_and(|before| decisions.workload_uid != Some(before)) {
-        // The workload cluster wrote that time, and a later one than now would refuse its new certificates.
+        // The workload cluster controls this time, and a time after `now` would refuse its new certificates.
         let began = identity.began.min(now).duration_since(UNIX_EPOCH);
         let began = began.unwrap_or_default().as_secs();
         decisions.floor = decisions.floor.max(began);

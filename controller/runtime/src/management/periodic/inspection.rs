@@ -1,4 +1,4 @@
-//! The time between two inspections of a workload cluster.
+//! The interval between inspections of a workload cluster.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 
-/// The time between two inspections of a cluster with a fault that its operator can mend.
+/// The interval for a cluster with a problem that its operator can fix.
 const WRONG_AGAIN: Duration = Duration::from_mins(1);
 
-/// The same where requests are approved by other means, perhaps on purpose.
+/// The interval for a cluster where requests can be approved without evidence, possibly by intention.
 const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
 /// The last inspection.
@@ -18,24 +18,24 @@ const OPEN_AGAIN: Duration = Duration::from_mins(5);
 pub(super) struct Inspection {
     pub(super) at: Instant,
     pub(super) found: Health,
-    /// The inputs of the count of Nodes without a record; `None` if they were unavailable.
+    /// The inputs of the count of Nodes without a record. `None` if they were unavailable.
     pub(super) counted: Option<Counted>,
 }
 
-/// The inputs of the count of Nodes without a record: it is taken again when they change.
+/// The inputs of the count of Nodes without a record. The count is repeated when they change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Counted {
     /// The number of live records.
     pub(super) live: usize,
     pub(super) has_tombstones: bool,
-    /// The Nodes that Machines had.
+    /// The Nodes of Machines.
     pub(super) of_machines: BTreeSet<String>,
 }
 
 impl Inspection {
-    /// Whether the next one is due.
+    /// Whether the next inspection is due.
     pub(super) fn is_over(&self, sync_period: Duration) -> bool {
-        // Rounds are not on time to the second.
+        // Rounds are not exact to the second.
         let period = period(&self.found, sync_period).mul_f64(0.95);
         self.at.elapsed() >= period
     }

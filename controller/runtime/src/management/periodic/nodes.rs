@@ -9,20 +9,21 @@ use kube::api::{Api, ListParams};
 use super::part;
 use crate::watch::{MetadataOf, metadata_page_of};
 
-/// The page size of lists of Nodes, of a few kilobytes each.
+/// The page size for lists of Nodes, which have a few kilobytes each.
 const NODES_A_PAGE: u32 = 100;
 
-/// The limit of pages, ten times the Nodes of the largest supported cluster. A server that always has another
-/// page would hold up the periodic work for ever.
+/// The page limit: ten times the Nodes of the largest supported cluster. A server that always returns another page
+/// would otherwise block the periodic work indefinitely.
 const MAX_PAGES: usize = 500;
 
-/// The limit of the length of a Node's name (RFC 1123). The API server accepts no longer one.
+/// The maximum length of a Node name (RFC 1123). The API server rejects longer ones.
 const MAX_NAME_LEN: usize = 253;
 
-/// The number of Nodes without a record at which the list ends: one decides, and a message names a few.
+/// The number of Nodes without a record after which the list ends. One such Node is enough for the decision, and a
+/// message contains only a few.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The names of Nodes that `wanted` accepts: all of them, or at least `enough`.
+/// The names of Nodes that `wanted` accepts: all names, or at least `enough`.
 pub(super) async fn nodes_named(
     client: &Client,
     enough: usize,

@@ -3,7 +3,7 @@
 use super::{Health, Upkeep, part};
 
 impl Upkeep {
-    /// Makes the Cluster the owner of its records: once, and again when Cluster API serves another version.
+    /// Makes the Cluster the owner of its records: once, and again when Cluster API serves a different version.
     pub(super) async fn own_records(&mut self, health: &mut Health) {
         let version = self.inventory.cluster_version();
         let Some((records, uid)) = self.owned.as_ref().filter(|_| self.owned_in != version) else {

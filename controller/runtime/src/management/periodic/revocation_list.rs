@@ -1,4 +1,4 @@
-//! The list of revoked certificates of one cluster, as it was published there.
+//! Publishes the list of revoked certificates in the workload cluster.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,30 +16,31 @@ use crate::hardening::revocation;
 use crate::logs::Failures;
 use crate::memory::{Holding, Share};
 
-/// The time until a list with entries is compared with the workload cluster again: its administrators can change it. A
-/// comparison is four calls, and an idle cluster has less than one call a minute.
+/// The interval at which a list with entries is compared with the workload cluster, where administrators can change it.
+/// A comparison takes four calls, and an idle cluster makes less than one call per minute.
 const COMPARED_AGAIN: Duration = Duration::from_mins(10);
 
-/// The memory of a list that no other cluster takes: some thousand entries.
+/// The memory that is reserved for the list of each cluster: a few thousand entries.
 const OWN_MEMORY: usize = 256 * 1024;
 
-/// An upper bound of the memory of an entry of a record: its UID, its values, and its place in a map.
+/// An upper bound for the memory of a record's entry: its UID, its values, and its place in a map.
 const RECORD_ENTRY: usize = 160;
 
-/// The same of an entry of a key, with a name and a provider ID of the longest kind.
+/// An upper bound for the memory of a key's entry, with a name and a provider ID of maximum length.
 const KEY_ENTRY: usize = 1536;
 
 /// The published list.
 #[derive(derive_more::Debug)]
 pub(super) struct RevocationList {
     published: Option<Published>,
-    /// The management cluster and the `KubeletAuthentication`, until it is known whether the Cluster was created again.
+    /// The management cluster and the `KubeletAuthentication`, until the check for a Cluster that was created again is
+    /// complete.
     #[debug(skip)]
     unknown: Option<(Client, ObjectKey)>,
-    /// The right that is missing to know it.
+    /// The permission that is missing for this check.
     forbidden: Option<String>,
     failures: Failures,
-    /// The memory that the list of the workload cluster takes.
+    /// The memory that the list of the workload cluster uses.
     memory: Holding,
 }
 
@@ -53,14 +54,14 @@ impl Default for RevocationList {
 struct Published {
     at: Instant,
     records: RevokedNodeCredentialsSpec,
-    /// The floor that an operator decided on.
+    /// The floor that an operator set.
     floor: u64,
     /// The number of records that are not in the list.
     left_out: usize,
 }
 
 impl RevocationList {
-    /// A list that is held in this memory.
+    /// Creates a list whose memory counts against this share.
     fn within(share: &Share) -> Self {
         Self {
             published: None,
@@ -71,7 +72,7 @@ impl RevocationList {
         }
     }
 
-    /// The list of the workload cluster of this `KubeletAuthentication`.
+    /// Creates the list for the workload cluster of this `KubeletAuthentication`.
     pub(super) fn of_authentication(management: Client, key: ObjectKey) -> Self {
         let list = Self::within(&Share::new(&key.namespace, OWN_MEMORY));
         Self {
@@ -80,17 +81,17 @@ impl RevocationList {
         }
     }
 
-    /// Has the next call compare the list with the workload cluster.
+    /// Makes the next call compare the list with the workload cluster.
     pub(super) fn forget(&mut self) {
         self.published = None;
     }
 
-    /// Publishes the revoked certificates of these records. It costs no call if the list has them, and was compared
-    /// lately.
+    /// Publishes the revoked certificates of these records. It makes no calls if the list is complete and was compared
+    /// recently.
     ///
     /// # Errors
     ///
-    /// The workload cluster does not have the whole list.
+    /// The workload cluster does not have the complete list.
     pub(super) async fn publish(
         &mut self,
         client: &Client,
@@ -105,7 +106,7 @@ impl RevocationList {
         let floor = revocations.decisions().floor;
         let is_current = |published: &&Published| {
             let is_same = published.records == records && published.floor == floor;
-            // Without entries there is nothing to restore.
+            // Without entries, there is nothing to restore.
             let is_recent = revocations.is_empty() || published.at.elapsed() < COMPARED_AGAIN;
             revocations.is_read() && is_same && is_recent
         };
@@ -131,7 +132,7 @@ impl RevocationList {
         self.forbidden.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes the memory of the known list. Without it, this cluster waits, and no other.
+    /// Reserves the memory for the known list. If there is not enough, only this cluster waits.
     fn hold(&mut self, revocations: &Revocations) -> Result<(), String> {
         let (records, keys) = revocations.len();
         if self
@@ -147,7 +148,7 @@ impl RevocationList {
         ))
     }
 
-    /// Compares the workload cluster with the one that was served first. Without the right, requests are answered.
+    /// Compares the workload cluster with the first one. Without the permission, requests are still served.
     async fn compare(
         &mut self,
         workload: &Client,
@@ -167,12 +168,12 @@ impl RevocationList {
         Ok(())
     }
 
-    /// Whether it was published since the last [`forget`](Self::forget).
+    /// Whether the list was published since the last [`forget`](Self::forget).
     pub(super) fn is_published(&self) -> bool {
         self.published.is_some()
     }
 
-    /// Logs the end of a try between two rounds.
+    /// Logs the result of an attempt between two rounds.
     pub(super) fn log(&mut self, tried: Result<(), String>) {
         let Err(error) = tried else {
             return self.failures.end();

@@ -14,7 +14,7 @@ use crate::clock::{elapsed, now};
 use crate::management::cluster_status::LockedOut;
 
 impl Upkeep {
-    /// Extends the tokens of existing machines, and expires those of machines that are gone.
+    /// Extends the tokens of existing machines, and expires the tokens of deleted machines.
     pub(super) async fn keep_tokens(&mut self, health: &mut Health) {
         match self.spec.bootstrap_tokens {
             BootstrapTokens::Manage => {}
@@ -54,7 +54,7 @@ impl Upkeep {
         health.locked_out = self.locked_out(now).await;
     }
 
-    /// The Machines whose nodes cannot come back; `None` if it is unknown.
+    /// The Machines whose nodes cannot rejoin. `None` if unknown.
     async fn locked_out(&self, now: SystemTime) -> Option<LockedOut> {
         if !self.is_enforcing() {
             return Some(LockedOut::NotChecked);
@@ -72,8 +72,9 @@ impl Upkeep {
     }
 }
 
-/// The names of the machines whose nodes need a token, because they have not joined, their certificate has ended or their
-/// record was reset, and whose token is `gone`. A node whose certificates were revoked needs a person first.
+/// The names of the machines whose token is `gone` and whose nodes need one: they have not joined, their certificate
+/// has expired, or their record was reset. A node whose certificates were revoked is not included, because an operator
+/// must act first.
 fn locked_out(
     machines: Vec<TokenMachine>,
     gone: &BTreeSet<&TokenId>,

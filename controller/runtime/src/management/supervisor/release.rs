@@ -1,4 +1,4 @@
-//! The release of a cluster whose `KubeletAuthentication` was deleted.
+//! Releases a cluster whose `KubeletAuthentication` was deleted.
 
 use std::ops::ControlFlow;
 
@@ -19,16 +19,17 @@ use crate::management::periodic;
 use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 
-/// The changes that a release waits for.
+/// The channels for the changes that a release waits for.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
     pub(super) secrets: Option<SecretWatches>,
 }
 
 impl Supervisor {
-    /// Removes the admission policy for requests from the cluster, which otherwise refuses stock kubelets. It is tried
-    /// until the Cluster is gone, its `KubeletAuthentication` is created again, or this replica leads no more. A paused
-    /// Cluster is not changed: another management cluster may look after it.
+    /// Removes the admission policy for requests from the cluster, because it would refuse stock kubelets.
+    ///
+    /// This is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this replica
+    /// stops being the leader. A paused Cluster is not changed, because another management cluster can manage it.
     pub(super) async fn release(mut self, mut sources: Sources) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
@@ -57,7 +58,7 @@ impl Supervisor {
                 },
             }
             tokio::select! {
-                // Whether it is created again, or this replica leads no more, is looked up above.
+                // The loop above checks whether the object exists again, or this replica is no longer the leader.
                 _ = self.authentication.changed() => {}
                 changed = secrets::changed(&mut sources.secrets) => self.secrets_changed(changed),
                 cluster = other_cluster(&self.shared.objects, &self.key, &mut sources.objects, &self.sources.cluster) => {
@@ -68,8 +69,10 @@ impl Supervisor {
         }
     }
 
-    /// The access to the cluster; none while the Cluster is paused, or not everything was read. It breaks if the Cluster
-    /// is gone. The access of a cluster that was served is used once, also if its Cluster is gone.
+    /// Access to the cluster. `None` while the Cluster is paused, or while not all objects have been read. Breaks if
+    /// the Cluster was deleted.
+    ///
+    /// If the cluster was served, its access is used once, even if its Cluster was deleted.
     fn access_now(
         &self,
         served: &mut Option<ClusterAccess>,
@@ -85,7 +88,7 @@ impl Supervisor {
         })
     }
 
-    /// The access by the kubeconfig, if that is there and is accepted.
+    /// Access with the kubeconfig, if it exists and is accepted.
     fn access(&self) -> Option<ClusterAccess> {
         let controller = &self.shared.controller;
         if let Some(connect) = &controller.connect {

@@ -17,11 +17,12 @@ use crate::watch::Lenient;
 
 type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
 
-/// The watches of the Secrets of a Cluster that exists: a `KubeletAuthentication` without a Cluster costs no watch.
+/// The watches of a Cluster's Secrets. They run only while the Cluster exists, so a `KubeletAuthentication` without a
+/// Cluster uses no watch.
 pub(super) struct SecretWatches {
     kubeconfigs: SecretReceiver,
     cas: SecretReceiver,
-    /// They end only by a panic. Without them no change of a Secret would take effect.
+    /// The tasks of the watches. They end only by a panic. Without them, changes of a Secret would have no effect.
     following: JoinSet<()>,
 }
 
@@ -32,12 +33,12 @@ pub(super) struct Secrets {
 }
 
 impl Supervisor {
-    /// Begins the watches if the Cluster exists and has a place, and ends them if it does not.
+    /// Starts the watches if the Cluster exists and has a place. Otherwise, stops them.
     pub(super) fn follow_secrets(&mut self, watches: &mut Option<SecretWatches>) {
         let is_wanted = match &self.sources.cluster {
             Observed::Present(_) => self.place.is_placed(),
             Observed::Absent => false,
-            // It is known to exist if it was followed.
+            // If the watches run, the Cluster was known to exist.
             Observed::Unknown => watches.is_some(),
         };
         if is_wanted && watches.is_none() {
@@ -60,9 +61,9 @@ impl Supervisor {
         self.sources.ca = secrets.ca;
     }
 
-    /// Follows a Secret of the cluster in a task of the set.
+    /// Follows a Secret of the cluster in a task of this set.
     ///
-    /// It is a task of its own: a stream keeps its turn among the calls to the API server also while nobody polls it,
+    /// It needs a separate task: a stream keeps its turn among the calls to the API server even while it is not polled,
     /// and the supervisor waits for a turn when it writes.
     fn follow_secret(&self, suffix: &str, tasks: &mut JoinSet<()>) -> SecretReceiver {
         let ObjectKey { namespace, name } = &self.key;
