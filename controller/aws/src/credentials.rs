@@ -1,4 +1,4 @@
-//! The credentials of calls of EC2.
+//! The credentials for EC2 calls.
 
 use std::any::Any;
 use std::fmt;
@@ -15,17 +15,17 @@ use tokio::time::Instant;
 
 use crate::proxy::Proxy;
 
-/// The deadline of the SDK's search for credentials and a region: it asks files, the container and the
-/// instance metadata service in turn, each with a deadline of its own.
+/// The deadline for the SDK's search for credentials and a region. The SDK tries files, the container and the instance
+/// metadata in turn, each with a separate deadline.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A connection takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// EC2 and STS answer within a second; a request that waits longer is better tried again.
+/// EC2 and STS answer within a second. It is better to retry a request that waits longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The timeouts of a call by the SDK.
+/// The timeouts of the SDK's calls.
 pub(crate) fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -35,13 +35,13 @@ pub(crate) fn timeouts() -> TimeoutConfig {
         .build()
 }
 
-/// The name and the version of the controller in the `User-Agent` of the SDK's calls, for the log of AWS `CloudTrail`.
+/// The controller's name and version, for the `User-Agent` of the SDK's callsand AWS `CloudTrail`.
 pub(crate) fn app_name() -> Option<AppName> {
     const NAME: &str = concat!("node-attestation-controller-", env!("CARGO_PKG_VERSION"));
     AppName::new(NAME).ok()
 }
 
-/// The owner of instances: EC2 is asked as it.
+/// The owner of instances. EC2 is called with the owner's credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
     /// The controller, which has no Clusters.
@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster whose turns its calls take.
+    /// The Cluster whose turn its calls take; an empty key for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -66,12 +66,12 @@ impl Tenant {
 pub struct ClusterTenant {
     /// The Cluster.
     pub cluster: ObjectKey,
-    /// The `AWSServiceAccountIdentity` that its `KubeletAuthentication` names.
+    /// The `AWSServiceAccountIdentity` in its `KubeletAuthentication`.
     pub service_account_identity: Option<String>,
 }
 
 impl ClusterTenant {
-    /// The Cluster of this name, with the identity that its own objects name.
+    /// The Cluster with this name, and the identity from its own objects.
     pub fn new(cluster: ObjectKey) -> Self {
         Self {
             cluster,
@@ -80,32 +80,32 @@ impl ClusterTenant {
     }
 }
 
-/// Finds the credentials to ask about instances with.
+/// Finds the credentials to describe instances with.
 ///
-/// An implementation for several tenants gives each its own: what is batched and remembered is kept
-/// apart by [`CredentialsKey`], so that nothing is decided on what another tenant may see.
+/// An implementation for several tenants returns separate credentials for each tenant. Batches and caches are separated
+/// by [`CredentialsKey`], so that no decision depends on what another tenant can see.
 #[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// The credentials for the instances of `tenant` in `region`.
     ///
-    /// It is asked for every request, so that it should answer from memory.
+    /// Each request calls this function, so it should answer from memory.
     ///
     /// # Errors
     ///
-    /// An error of credentials is an outage: it says nothing about a node.
+    /// Missing credentials are an outage: they are not a reason to deny a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
     /// Forgets the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
-    /// there can be another now: then the call may be made once more.
+    /// another session can exist: then the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
     }
 
-    /// Whether this tenant may have instances in the region: its cluster may be of another one.
+    /// Whether this tenant can have instances in the region. Its cluster can be in a different region.
     ///
     /// # Errors
     ///
-    /// The objects that tell the region are not current.
+    /// The objects that specify the region are not current.
     fn may_be_in(&self, _tenant: &Tenant, _region: &str) -> Result<bool, Unavailable> {
         Ok(true)
     }
@@ -122,26 +122,25 @@ impl CredentialsSource for NoCredentials {
     }
 }
 
-/// Credentials, and what else the SDK needs to use them.
+/// Credentials, and the configuration that the SDK needs to use them.
 #[derive(derive_more::Debug, Clone)]
-// Without the configuration, which shows access keys.
+// Without the configuration: it shows access keys.
 #[debug("Credentials({key:?})")]
 pub struct Credentials {
     /// Their identity.
     pub key: CredentialsKey,
-    /// The SDK's configuration, of which the credentials provider and the HTTP client are used, and
-    /// an endpoint where no other is set. Credentials that change under one key must be the same
-    /// principal's.
+    /// The SDK's configuration: its credentials provider, its HTTP client, and the endpoint if no other endpoint is
+    /// set. If the credentials change under one key, they must still belong to the same principal.
     pub config: SdkConfig,
-    /// The account that they are of, where it is known: no instance of another is a tenant's.
+    /// The account of the credentials, if it is known. An instance of another account never belongs to the tenant.
     pub account: Option<String>,
     /// Keeps them usable.
     pub lease: Lease,
 }
 
 impl Credentials {
-    /// The same for a cache, which keeps no access keys and sessions in memory: they go with the last cluster or request
-    /// that has them.
+    /// The same credentials for a cache, which does not keep access keys and sessions in memory: they are dropped with
+    /// the last cluster or request that uses them.
     pub(crate) fn cached(&self) -> Self {
         Self {
             lease: self.lease.downgrade(),
@@ -153,13 +152,13 @@ impl Credentials {
 /// Keeps credentials usable.
 #[derive(derive_more::Debug, Clone, Default)]
 pub enum Lease {
-    /// They last as long as the process.
+    /// The credentials last as long as the process.
     #[default]
     Endless,
-    /// They last as long as this.
+    /// The credentials last as long as this value.
     #[debug("Held")]
     Held(Arc<dyn Any + Send + Sync>),
-    /// They last as long as others have them.
+    /// The credentials last as long as another owner holds them.
     #[debug("OfOthers")]
     OfOthers(Weak<dyn Any + Send + Sync>),
 }
@@ -172,7 +171,7 @@ impl Lease {
         }
     }
 
-    /// Nobody has the credentials any more.
+    /// Whether every owner has dropped the credentials.
     pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Endless | Self::Held(_) => false,
@@ -181,7 +180,7 @@ impl Lease {
     }
 }
 
-/// The identity of credentials: a digest of their source, never of a secret alone.
+/// The identity of credentials: a digest of their source, never only of a secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CredentialsKey([u8; 32]);
 
@@ -199,10 +198,10 @@ impl fmt::Debug for CredentialsKey {
     }
 }
 
-/// The controller's own credentials for every account, by the SDK's default chain: environment,
-/// profile files, web identity (IRSA), container (EKS Pod Identity), instance profile.
+/// The controller's own credentials for every account, from the SDK's default chain: environment, profile files, web
+/// identity (IRSA), container (EKS Pod Identity), instance profile.
 ///
-/// Processes and IAM Identity Center are left out of the build.
+/// Processes and IAM Identity Center are not compiled in.
 #[derive(derive_more::Debug, Default)]
 #[debug("DefaultChain")]
 pub struct DefaultChain {
@@ -211,10 +210,11 @@ pub struct DefaultChain {
 }
 
 impl DefaultChain {
-    /// The key of the controller's own credentials: it has one principal.
+    /// The key of the controller's own credentials, which have one principal.
     const KEY: CredentialsKey = CredentialsKey([0; 32]);
 
-    /// The chain, which this proxy leads to AWS; nothing is looked for before it is asked.
+    /// The chain, which connects to AWS through this proxy. It does not search for credentials before the first
+    /// request.
     pub fn new(proxy: Proxy) -> Self {
         Self {
             proxy,

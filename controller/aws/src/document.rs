@@ -1,16 +1,16 @@
-//! The instance identity document, once its signature holds.
+//! The instance identity document, after its signature is verified.
 //!
-//! IMDS gives the document inside a CMS message (`rsa2048`), and the message is all that is read:
-//! there is no second copy of any fact. The steps are
+//! IMDS returns the document inside a CMS message (`rsa2048`). Nothing else is read, so there is no second copy of any
+//! fact. The steps are
 //!
 //! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
-//! 2. `cms`: exactly the one structure that AWS sends;
-//! 3. the region that the content names, which nothing vouches for yet, selects the key: whoever
-//!    writes another region there selects a key with which his signature does not verify;
-//! 4. the signature, with the key that is pinned for that region and for nothing else;
-//! 5. `json`: what the verified bytes say.
+//! 2. `cms`: only the structure that AWS sends;
+//! 3. the region in the content, which is not verified yet, selects the key: an attacker who writes another region into
+//!    the content selects a key that does not verify the signature;
+//! 4. the signature, with a key that is pinned for that region only;
+//! 5. `json`: the fields in the verified bytes.
 //!
-//! All of it is local, takes bounded time, and asks nobody.
+//! All steps are local and take bounded time.
 
 mod cms;
 mod fields;
@@ -27,13 +27,13 @@ use crate::denial::AwsDenial;
 pub(crate) use json::{is_account, is_instance, is_zone_of};
 pub use region_certificates::{InvalidSigners, Signer, Signers};
 
-/// The content of a signed document. Only a verified signature makes one.
+/// The content of a signed document. Only a verified signature creates one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedDocument {
-    /// The account that owns the instance, twelve digits.
+    /// The account that owns the instance, 12 digits.
     pub account: String,
-    /// Its region, whose signer signed the document.
+    /// Its region. The region's signer signed the document.
     pub region: String,
     /// Its availability zone.
     pub availability_zone: String,
@@ -41,15 +41,15 @@ pub struct VerifiedDocument {
     pub instance: String,
     /// The time of its launch, or of its last start.
     pub pending_time: SystemTime,
-    /// SHA-256 of the bytes that the signature covers: a part of the key binding.
+    /// The SHA-256 digest of the bytes that the signature covers: a part of the key binding.
     pub digest: [u8; 32],
 }
 
 impl Signers {
-    /// Verifies `rsa2048`, the signed document as IMDS gave it.
+    /// Verifies `rsa2048`, the signed document as IMDS returned it.
     ///
-    /// There is no check of age here: a document has no expiry, and proves nothing about when it is
-    /// shown. The call to STS does.
+    /// This function does not check the age: a document has no expiry, and does not show when it was presented. The STS
+    /// call does.
     ///
     /// # Errors
     ///

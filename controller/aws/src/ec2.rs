@@ -65,14 +65,14 @@ pub struct Attachment {
 /// The root device of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Root {
-    /// A disk of the host, which no other instance can have had.
+    /// A disk of the host, which was never attached to another instance.
     InstanceStore,
-    /// A volume; `None` if EC2 does not say which.
+    /// A volume; `None` if EC2 does not report its attachment.
     Volume(Option<Attachment>),
 }
 
 impl InstanceFacts {
-    /// Whether it runs, or is about to.
+    /// Whether it is running or about to run.
     pub fn is_running(&self) -> bool {
         matches!(&*self.state, "pending" | "running")
     }

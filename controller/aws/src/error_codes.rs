@@ -1,23 +1,23 @@
-//! The meaning of the error codes of AWS, and what is kept of its other words.
+//! The meaning of AWS error codes, and the parts of AWS messages that are kept.
 
 use std::error::Error;
 
 use kubelet_attestation::errors::{error_chain, shortened};
 
-/// The limit of the causes of an error in bytes: they go into conditions.
+/// The limit of an error's causes in bytes: they become part of conditions.
 const MAX_CAUSES: usize = 512;
 
-/// The meaning of an error code: "Error codes for the Amazon EC2 API" and "Common errors" of STS, as far as a call
-/// without parameters of a caller's own can give them.
+/// The meaning of an error code: "Error codes for the Amazon EC2 API" and "Common errors" of STS, limited to the codes
+/// that a call without caller-specific parameters can return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// AWS is asked too often.
+    /// AWS throttles the calls.
     Throttled,
     /// A policy does not allow the call.
     NotAllowed,
-    /// AWS does not accept the credentials of the call. It may accept others of the same principal.
+    /// AWS does not accept the credentials of the call. It can accept other credentials of the same principal.
     Session,
-    /// The account may not use the service, or the request is not signed as it must be.
+    /// The account is not allowed to use the service, or the request is not signed correctly.
     Account,
     /// Another error.
     Other,
@@ -36,7 +36,7 @@ impl Meaning {
             | "ThrottlingException"
             | "TooManyRequestsException" => Self::Throttled,
             "AccessDenied" | "AccessDeniedException" | "UnauthorizedOperation" => Self::NotAllowed,
-            // EC2 says `AuthFailure` and `RequestExpired` of a session where STS says `InvalidClientTokenId` and
+            // For a session, EC2 returns `AuthFailure` and `RequestExpired`, and STS returns `InvalidClientTokenId` and
             // `ExpiredToken`.
             "AuthFailure"
             | "ExpiredToken"
@@ -55,13 +55,13 @@ impl Meaning {
     }
 }
 
-/// A code or an ID of a request, of AWS, but neither bounded nor checked before.
+/// Bounds and filters a code or a request ID from AWS.
 pub(crate) fn bounded(text: &str) -> String {
     let is_kept = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
     text.chars().filter(is_kept).take(64).collect()
 }
 
-/// An error of the SDK with its causes, in which the SDK has what happened, on one line and bounded.
+/// An SDK error with its causes, which contain the details, on one line and bounded.
 pub(crate) fn causes(error: &dyn Error) -> String {
     let text = error_chain(error).replace(char::is_control, " ");
     let kept = shortened(&text, MAX_CAUSES);
@@ -72,7 +72,7 @@ pub(crate) fn causes(error: &dyn Error) -> String {
     }
 }
 
-/// The action that AWS denies, by its message of `AccessDenied`.
+/// The action that AWS denies, from its `AccessDenied` message.
 pub(crate) fn denied_action(message: &str) -> Option<String> {
     let (_, action) = message.split_once("is not authorized to perform: ")?;
     let end = action.find(char::is_whitespace).unwrap_or(action.len());

@@ -1,4 +1,4 @@
-//! The objects that name AWS identities: their kinds at the API server, and what the store has of each.
+//! The objects that name AWS identities: their kinds at the API server, and the fields that the store keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use crate::tenancy::{
     Cluster, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
 };
 
-/// The longest name of an object, and of anything else that an object of a tenant names: it is kept for as long as the
-/// object exists, and is a part of messages.
+/// The longest name of an object, and of everything else that a tenant's object names. The name is kept as long as the
+/// object exists, and is part of messages.
 const MAX_NAME_LEN: usize = 253;
 
-/// The most bytes of a Cluster's labels that are kept, if role selectors read them.
+/// The limit of a Cluster's labels in bytes. They are kept only if role selectors read them.
 const MAX_LABELS_LEN: usize = 8 * 1024;
 
-/// Any JSON.
+/// Unparsed JSON.
 type Raw = Box<RawValue>;
 
-/// An object that names identities, with its `spec` as it is.
+/// An object that names identities, with its unparsed `spec`.
 pub(crate) type WithSpec = Custom<Spec>;
 
 /// The only field that is read.
@@ -39,7 +39,7 @@ pub(crate) struct Spec {
     spec: Option<Raw>,
 }
 
-/// The references of a Cluster: those of both contracts have a kind and a name.
+/// The references of a Cluster. In both contracts a reference has a kind and a name.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct References {
@@ -53,24 +53,24 @@ pub(crate) const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
 /// The group of managed control planes.
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 
-/// The places of the objects.
+/// The namespaces of the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// The namespace of the controller of Cluster API Provider AWS, in which the Secrets are.
+    /// The namespace of the Cluster API Provider AWS controller, which has the Secrets.
     pub capa_namespace: String,
-    /// The only namespace of Clusters that counts; `None` for all.
+    /// The only namespace whose Clusters are served; `None` for all.
     pub namespace: Option<String>,
-    /// The namespace of AWS Controllers for Kubernetes, in which the config maps are.
+    /// The namespace of AWS Controllers for Kubernetes, which has the ConfigMaps.
     pub ack_namespace: String,
 }
 
-/// A kind of objects at the API server.
+/// The kind of an object at the API server.
 pub(crate) enum Kind {
-    /// Of Kubernetes.
+    /// A kind of Kubernetes itself.
     BuiltIn,
     /// A custom resource.
     Custom(ApiResource),
-    /// Nobody has installed it.
+    /// The kind is not installed.
     NotServed,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum Kind {
 ///
 /// # Errors
 ///
-/// The API server does not say.
+/// The API server does not answer.
 pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, kube::Error> {
     let (group, kind) = match source {
         Source::Identities(kind) => (INFRASTRUCTURE, kind.to_string()),
@@ -98,7 +98,7 @@ pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, ku
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
         Err(error) => return Err(error),
     };
-    // Each in its own most stable version: our identity is in no version of the provider's.
+    // Each kind in its own most stable version: our identity kind is in no version of the provider.
     let mut resources = found.resources_by_stability().into_iter();
     let resource = resources.find(|(resource, _)| resource.kind == kind);
     Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))
@@ -108,11 +108,11 @@ pub(crate) fn key_of(object: &impl ResourceExt) -> ObjectKey {
     ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Puts what is read of an object in the place of what was there; `None` removes it.
+/// Replaces the stored fields of an object; `None` removes the object.
 ///
 /// # Errors
 ///
-/// The object cannot be read. It is in the store as such, so that the condition of its cluster says so.
+/// The object cannot be parsed. The store keeps it as unreadable, so that the condition of its cluster reports it.
 pub(crate) fn put_custom(
     store: &IdentityStore,
     source: &Source,
@@ -172,7 +172,7 @@ pub(crate) fn put_custom(
     Ok(())
 }
 
-/// What is kept of an object that names an identity. A longer text names nothing that can exist.
+/// The fields that are kept of an object that names an identity. A longer name cannot exist.
 fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     let found: Option<Infrastructure> = serde_json::from_str(spec)?;
     let found = found.unwrap_or_default();
@@ -185,7 +185,7 @@ fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     Ok(found)
 }
 
-/// What is kept of a Cluster, with its references to its infrastructure and to its control plane.
+/// The fields that are kept of a Cluster, with its references to its infrastructure and to its control plane.
 fn cluster(
     store: &IdentityStore,
     key: &ObjectKey,
@@ -249,7 +249,7 @@ impl ClusterObserver for IdentityStore {
     }
 }
 
-/// A reference without a kind or a name could be to anything, so that it is not one to nothing.
+/// A reference without a kind or a name is an error: it does not mean that there is no reference.
 fn object_ref(found: Option<ReferencedObject<'_>>) -> Result<Option<ObjectRef>, Unreadable> {
     let Some(found) = found else {
         return Ok(None);
@@ -286,11 +286,11 @@ pub(crate) fn put_namespace(
     });
 }
 
-/// Puts a Secret in the place of what was there; one that cannot be read has no keys.
+/// Replaces a Secret; one that cannot be parsed has no keys.
 ///
 /// # Errors
 ///
-/// It cannot be read.
+/// The Secret cannot be parsed.
 pub(crate) fn put_secret(
     store: &IdentityStore,
     name: &str,
@@ -310,11 +310,11 @@ pub(crate) fn put_secret(
     readable(object)
 }
 
-/// Puts a config map in the place of what was there; one that cannot be read is empty.
+/// Replaces a ConfigMap; one that cannot be parsed is empty.
 ///
 /// # Errors
 ///
-/// It cannot be read.
+/// The ConfigMap cannot be parsed.
 pub(crate) fn put_config_map(
     store: &IdentityStore,
     name: &str,
@@ -329,7 +329,7 @@ pub(crate) fn put_config_map(
     readable(object)
 }
 
-/// The error of an object that is there and cannot be read.
+/// The error of an object that exists but cannot be parsed.
 fn readable<K>(object: Option<&Lenient<K>>) -> Result<(), Unreadable> {
     match object.map(|object| &object.object) {
         Some(Err(error)) => Err(error.clone()),

@@ -1,4 +1,5 @@
-//! The AWS identity of one Cluster, explained to a person: its objects are read once, with the rights of that person.
+//! Explains the AWS identity of one Cluster to an operator. It reads the objects once, with the permissions of that
+//! operator.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,15 +22,15 @@ use crate::tenancy::{
     Ack, Cluster, DecidedBy, Explanation, IdentityKind, ResolutionError, TenancySettings,
 };
 
-/// The deadline of a call.
+/// The deadline for a call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// The identity of a Cluster, and what the controller says about it.
+/// The identity of a Cluster, and what the controller reports about it.
 #[derive(Debug)]
 pub struct Explained {
-    /// The resolution, by the objects that could be read.
+    /// The resolution, from the objects that could be read.
     pub explanation: Explanation,
-    /// The first object that could not be read: the resolution ends there.
+    /// The first object that could not be read, where the resolution stops.
     pub unread: Option<ExplainError>,
     /// The Cluster's `KubeletAuthentication`; `None` if there is none.
     pub authentication: Option<KubeletAuthentication>,
@@ -38,10 +39,10 @@ pub struct Explained {
 /// The identity of a Cluster cannot be explained.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
-    /// There is no such Cluster.
+    /// The Cluster does not exist.
     #[error(transparent)]
     Cluster(#[from] IdentityError),
-    /// An object that is always needed cannot be read.
+    /// A required object cannot be read.
     #[error("{what} cannot be read")]
     Read {
         /// The kind of the object.
@@ -61,12 +62,12 @@ struct Reader<'a> {
     store: IdentityStore,
 }
 
-/// Resolves the identity of a Cluster as the controller does with these settings, by the objects of the cluster of
-/// `client`: those that the resolution comes to, and no others.
+/// Resolves the identity of a Cluster as the controller does with these settings, from the objects in the cluster of
+/// `client`. It reads only the objects that the resolution needs.
 ///
 /// # Errors
 ///
-/// There is no such Cluster, or it cannot be read.
+/// The Cluster does not exist, or cannot be read.
 pub async fn explain(
     client: &Client,
     places: &Places,
@@ -116,8 +117,8 @@ pub async fn explain(
     })
 }
 
-/// The object that a resolution ends for lack of. The names are a tenant's: none becomes a part of a path that no
-/// object can have.
+/// The missing object at which a resolution stops. A tenant controls the names: a name that no object can have never
+/// becomes part of a URL path.
 fn missing(
     explanation: &Explanation,
     of_cluster: &str,
@@ -169,7 +170,7 @@ fn missing_for(error: &ResolutionError, of_cluster: &str) -> Option<(Source, Obj
 }
 
 impl Reader<'_> {
-    /// Reads an object into the store. One that does not exist is no error.
+    /// Reads an object into the store. A missing object is not an error.
     async fn read(&self, source: &Source, key: &ObjectKey) -> Result<(), ExplainError> {
         let what = source.to_string();
         let kind = in_time(&what, kind_of(self.client, source)).await?;
@@ -180,7 +181,7 @@ impl Reader<'_> {
                 let api: Api<WithSpec> = Api::all_with(client, &resource);
                 let page = ListParams::default();
                 for object in in_time(&what, page_of(&api, &page)).await? {
-                    // The explanation names one that cannot be read.
+                    // The explanation reports an object that cannot be parsed.
                     drop(put_custom(store, source, &key_of(&object), Some(&object)));
                 }
             }

@@ -1,9 +1,9 @@
-//! The objects that name the AWS identities of clusters, as watches have shown them.
+//! The objects that name the AWS identities of clusters, as the watches have shown them.
 //!
 //! # Guarantees
 //!
-//! - Each resolution is by the objects of that moment, and costs the same among a hundred clusters and ten thousand.
-//! - Nothing is resolved by objects that were not all read, or whose watch has been broken for two minutes.
+//! - Each resolution uses the current objects, and costs the same among 100 clusters and 10,000.
+//! - A resolution fails if its objects were not all read, or if their watch has been broken for two minutes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -25,35 +25,35 @@ mod source;
 
 pub use source::Source;
 
-/// The longest time that objects count while their watch is broken.
+/// The longest time for which objects are used while their watch is broken.
 const BROKEN_WATCH: Duration = Duration::from_mins(2);
 
-/// The time in which a watch that goes on has shown what changed while it was broken.
+/// The time in which a resumed watch shows the changes that it missed.
 const CATCHES_UP: Duration = Duration::from_secs(10);
 
-/// The limit of Secrets that are watched: each is a watch of its own, and an operator has rarely more than some dozen.
+/// The limit of watched Secrets. Each Secret has a separate watch, and an operator rarely has more than a few dozen.
 pub const MAX_SECRETS: usize = 1024;
 
-/// The identity of a cluster cannot be told.
+/// The reason why a cluster's identity cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// Objects were not read.
+    /// Objects of this source were not read yet.
     #[error("{0} objects of the management cluster could not be read yet")]
     NotRead(Source),
-    /// The watch of objects is broken.
+    /// The watch of these objects is broken.
     #[error(
         "the watch of {0} objects of the management cluster has been broken for more than two minutes"
     )]
     WatchBroken(Source),
-    /// The watch of objects is broken, so that nobody is denied by them.
+    /// The watch of these objects is interrupted, so it is not a basis for denials.
     #[error("the watch of {0} objects of the management cluster is broken")]
     WatchInterrupted(Source),
-    /// Identities name more Secrets than are watched.
+    /// Identities name more Secrets than the controller watches.
     #[error(
         "the Secret {0:?} is not read: identities name more than the {MAX_SECRETS} Secrets that are watched"
     )]
     TooManySecrets(String),
-    /// There is no such Cluster.
+    /// The Cluster does not exist.
     #[error("there is no Cluster {0}")]
     ClusterNotFound(ObjectKey),
     /// The Cluster cannot be read.
@@ -64,13 +64,13 @@ pub enum IdentityError {
         /// The error.
         detail: Unreadable,
     },
-    /// The objects name no identity that can be used.
+    /// The objects do not name a usable identity.
     #[error(transparent)]
     Unresolved(#[from] ResolutionError),
 }
 
 impl IdentityError {
-    /// The reason in a condition; `None` while nothing is known.
+    /// The reason in a condition; `None` while the objects are unknown.
     pub fn reason(&self) -> Option<&'static str> {
         match self {
             Self::Unresolved(error) => Some(error.reason()),
@@ -91,7 +91,7 @@ pub struct IdentityStore {
     state: Shared<State>,
 }
 
-/// An object that can be read, or why it cannot.
+/// A parsed object, or the reason why it cannot be parsed.
 pub type Seen<T> = Result<T, Unreadable>;
 
 #[derive(Debug, Default)]
@@ -101,7 +101,7 @@ struct State {
     /// By kind, namespace and name.
     infrastructure: BTreeMap<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
-    /// The Secrets that are not watched, for there are too many.
+    /// The Secrets that are not watched because there are too many.
     unwatched: BTreeSet<String>,
 }
 
@@ -109,12 +109,12 @@ struct State {
 struct WatchState {
     is_read: bool,
     broken_since: Option<Instant>,
-    /// When it went on after it was broken, without a new list: what happened meanwhile comes just after.
+    /// The time at which a broken watch resumed without a new list. The events that it missed arrive just after.
     resumed: Option<Instant>,
 }
 
 impl IdentityStore {
-    /// A store in which nothing is read yet. Secrets are those of `capa_namespace`.
+    /// An empty store. Secrets belong to `capa_namespace`.
     pub fn new(settings: TenancySettings, capa_namespace: &str) -> Self {
         let objects = Objects {
             capa_namespace: capa_namespace.to_owned(),
@@ -132,7 +132,7 @@ impl IdentityStore {
         }
     }
 
-    /// The labels that are kept of a Cluster that can be read.
+    /// The stored labels of a Cluster that can be parsed.
     #[cfg(test)]
     pub(crate) fn labels_of(&self, cluster: &ObjectKey) -> Option<crate::tenancy::Labels> {
         self.state.read(|state| {
@@ -141,7 +141,7 @@ impl IdentityStore {
         })
     }
 
-    /// The kinds of objects that must be read, apart from Secrets.
+    /// The object kinds that must be read, except Secrets.
     pub fn sources(&self) -> Vec<Source> {
         let ack: &[Source] = match self.settings.ack {
             Ack::Off => &[],
@@ -162,7 +162,7 @@ impl IdentityStore {
             .collect()
     }
 
-    /// Whether the labels of Clusters decide on their identities.
+    /// Whether a Cluster's labels decide its identity.
     pub(crate) fn reads_cluster_labels(&self) -> bool {
         self.settings.ack == Ack::RoleSelectors
     }
@@ -172,7 +172,7 @@ impl IdentityStore {
         self.state.write(|state| change(&mut state.objects));
     }
 
-    /// Puts a Cluster in the place of what was there; `None` removes it.
+    /// Replaces a Cluster; `None` removes it.
     pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Seen<Cluster>>) {
         self.state.write(|state| match cluster {
             Some(cluster) => state.clusters.insert(key, cluster),
@@ -180,7 +180,7 @@ impl IdentityStore {
         });
     }
 
-    /// Puts an object that names an identity in the place of what was there; `None` removes it.
+    /// Replaces an object that names an identity; `None` removes it.
     pub fn put_infrastructure(
         &self,
         kind: &str,
@@ -194,7 +194,7 @@ impl IdentityStore {
         });
     }
 
-    /// Keeps of the Clusters, or of the objects of a kind, only those of a new list.
+    /// Removes the Clusters, or the objects of a kind, that are not in a new list.
     pub fn retain(&self, source: &Source, listed: &BTreeSet<ObjectKey>) {
         let has_name = |name: &String| listed.contains(&ObjectKey::new("", name.as_str()));
         match source {
@@ -212,7 +212,7 @@ impl IdentityStore {
                     listed.contains(&ObjectKey::new(namespace.as_str(), name.as_str()))
                 },
             ),
-            // No tenant can create the others.
+            // Tenants cannot create the other kinds.
             Source::Identities(_)
             | Source::Namespaces
             | Source::Secret(_)
@@ -246,7 +246,7 @@ impl IdentityStore {
         }
     }
 
-    /// The objects of a source were all read, and the watch goes on.
+    /// Records that all objects of a source were read, and that its watch works.
     pub fn read(&self, source: &Source) {
         let watch = WatchState {
             is_read: true,
@@ -256,10 +256,10 @@ impl IdentityStore {
             .write(|state| state.watches.insert(source.clone(), watch));
     }
 
-    /// The API server answered the watch of a source: if it was broken, it goes on where it ended.
+    /// Records that the API server answered the watch of a source. A broken watch continues where it stopped.
     pub fn heard(&self, source: &Source) {
         let is_resumed = |watch: &WatchState| watch.is_read && watch.broken_since.is_some();
-        // Almost always it was not broken, and nobody waits.
+        // The watch is rarely broken, so the read lock is almost always sufficient.
         let was_broken = self
             .state
             .read(|state| state.watches.get(source).is_some_and(is_resumed));
@@ -274,7 +274,7 @@ impl IdentityStore {
         });
     }
 
-    /// The watch of a source failed; returns whether it held before.
+    /// Records that the watch of a source failed; returns whether it worked before.
     pub fn failed(&self, source: &Source) -> bool {
         self.state.write(|state| {
             let watch = state.watches.entry(source.clone()).or_default();
@@ -284,13 +284,13 @@ impl IdentityStore {
         })
     }
 
-    /// The source is not watched any more.
+    /// Forgets a source that is not watched any more.
     pub fn forget(&self, source: &Source) {
         self.state.write(|state| state.watches.remove(source));
         self.retain(source, &BTreeSet::new());
     }
 
-    /// Learns which Secrets are not watched, for there are too many.
+    /// Sets the Secrets that are not watched because there are too many.
     pub fn leave_out(&self, secrets: BTreeSet<String>) {
         self.state.write(|state| state.unwatched = secrets);
     }
@@ -300,7 +300,7 @@ impl IdentityStore {
         self.state.read(|state| state.objects.secrets())
     }
 
-    /// The Clusters; `None` while it is not known which there are.
+    /// The Clusters; `None` while the list is not current.
     pub fn clusters(&self) -> Option<BTreeSet<ObjectKey>> {
         let (mut clusters, now) = (BTreeSet::new(), Instant::now());
         loop {
@@ -317,12 +317,13 @@ impl IdentityStore {
         }
     }
 
-    /// Whether a cluster may have instances in this region: its `AWSCluster` or managed control plane names one, or says
-    /// nothing.
+    /// Whether a cluster can have instances in this region: its `AWSCluster` or managed control plane names this region
+    /// or none.
     ///
     /// # Errors
     ///
-    /// By the objects that are there it may not, but they may be out of date, or its identity cannot be told.
+    /// The known objects do not allow the region, but they can be out of date, or the cluster's identity cannot be
+    /// determined.
     pub fn accepts_region(
         &self,
         tenant: &ClusterTenant,
@@ -346,17 +347,17 @@ impl IdentityStore {
         })
     }
 
-    /// The way to the credentials of a cluster, by the objects of now.
+    /// The path to a cluster's credentials, from the current objects.
     ///
     /// # Errors
     ///
-    /// It cannot be told.
+    /// The identity cannot be determined.
     pub fn resolve(&self, tenant: &ClusterTenant) -> Result<Plan, IdentityError> {
         self.state
             .read(|state| state.resolve(tenant, self.settings, &self.sources()))
     }
 
-    /// The same with its steps, by whatever objects are there: for a person, and not for a decision.
+    /// The resolution with its steps, from the objects that exist: for an operator, not for a decision.
     ///
     /// # Errors
     ///
@@ -379,7 +380,7 @@ impl State {
             self.is_current(source.clone(), now)?;
         }
         let plan = self.explain(tenant, settings)?.plan;
-        // A Secret that is missing may not have been read yet.
+        // A missing Secret can be a Secret that was not read yet.
         if let Err(ResolutionError::SecretNotFound { name, .. }) = &plan
             && is_dns_subdomain(name)
         {
@@ -445,7 +446,7 @@ impl State {
         self.infrastructure.get(&(decider.kind.clone(), key))
     }
 
-    /// The region of a cluster, and the kind of the object that names it; `None` if that does not say.
+    /// The region of a cluster, and the kind of the object that names it; `None` if the object does not name a region.
     fn region(&self, cluster: &ObjectKey) -> Option<(&str, &str)> {
         let cluster = self.clusters.get(cluster)?.as_ref().ok()?;
         let decider = cluster.decider()?;
@@ -455,7 +456,7 @@ impl State {
         Some((region, &decider.kind))
     }
 
-    /// Whether all was read, and the watch is not broken, nor was just now.
+    /// Whether all objects were read, and the watch is not broken, nor has resumed only recently.
     fn holds(&self, source: &Source) -> bool {
         let watch = self.watches.get(source).copied().unwrap_or_default();
         let has_caught_up = |resumed: Instant| resumed.elapsed() > CATCHES_UP;

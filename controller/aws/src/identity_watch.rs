@@ -1,8 +1,9 @@
 //! The watches that fill the identity store.
 //!
-//! Their user may get, list and watch the identities, Namespaces and the objects that name identities; and list and
-//! watch single Secrets and config maps, each by its name alone. The store learns of Clusters as the
-//! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only watch of them.
+//! Their user needs the permissions to get, list and watch the identities, the Namespaces and the objects that name
+//! identities, and to list and watch single Secrets and ConfigMaps by name. The
+//! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only Cluster watch updates the
+//! store's Clusters.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,19 +38,19 @@ use crate::identity_store::{IdentityStore, MAX_SECRETS, Source};
 use crate::sessions::Tokens;
 use crate::tenancy::{IdentityKind, ServiceAccount};
 
-/// The pause before a kind that is not served is looked for again: somebody may install it.
+/// The pause before the controller looks again for a kind that is not served: an administrator can install it later.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
-/// The pause before an annotation is written again, which doubles.
+/// The pause before another attempt to write an annotation; it doubles.
 const WRITE_AGAIN: Duration = Duration::from_secs(15);
 
-/// The longest such pause: an object that is full of other annotations takes no more.
+/// The longest such pause: an object that is full of other annotations accepts no more.
 const LONGEST_WRITE_AGAIN: Duration = Duration::from_hours(1);
 
 /// The field manager.
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// The deadline of a call.
+/// The deadline for a call.
 const CALL: Duration = Duration::from_secs(10);
 
 /// Watches the management cluster for as long as it is polled.
@@ -71,12 +72,12 @@ impl IdentityWatch {
         }
     }
 
-    /// Watches all that the store needs, and never ends.
+    /// Watches all sources that the store needs; never returns.
     pub async fn run(&self) {
         let static_identities = Notify::new();
         let mut watches = FuturesUnordered::new();
         let mut sources = self.store.sources();
-        // The store follows the controller's own watch of Clusters.
+        // The observer of the controller's Cluster watch updates the store.
         sources.retain(|source| *source != Source::Clusters);
         for source in sources {
             watches.push(self.follow(source, &static_identities));
@@ -116,7 +117,7 @@ impl IdentityWatch {
         }
     }
 
-    /// Watches until the API server does not serve this version any more.
+    /// Watches until the API server stops serving this version.
     async fn watch(&self, source: &Source, kind: Kind, changed: &Notify, log: &mut WatchLog) {
         let store = &*self.store;
         let (told, of) = (self.store.clone(), source.clone());
@@ -168,7 +169,7 @@ impl IdentityWatch {
         }
     }
 
-    /// Watches each Secret that an identity names, and no other.
+    /// Watches only the Secrets that an identity names.
     async fn follow_secrets(&self, changed: &Notify) {
         let mut watches = FuturesUnordered::new();
         let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();
@@ -182,7 +183,7 @@ impl IdentityWatch {
                 }
                 is_wanted
             });
-            // Those that are watched stay: one more identity takes nothing from others.
+            // Secrets that are already watched stay: an additional identity does not displace them.
             let mut room = MAX_SECRETS.saturating_sub(running.len());
             let mut left_out = BTreeSet::new();
             wanted.retain(|name| {
@@ -223,14 +224,14 @@ impl IdentityWatch {
 
     async fn follow_secret(&self, name: String, stopped: oneshot::Receiver<()>, changed: &Notify) {
         tokio::select! {
-            // First: what it would still hear is not wanted.
+            // Biased: stop before handling further events.
             biased;
             _ = stopped => {}
             () = self.follow(Source::Secret(name), changed) => {}
         }
     }
 
-    /// Writes the first accounts of clusters down, each on its `KubeletAuthentication`.
+    /// Writes the first account of each cluster to its `KubeletAuthentication`.
     pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
         let mut writes = FuturesUnordered::new();
         loop {
@@ -242,7 +243,7 @@ impl IdentityWatch {
         }
     }
 
-    /// Tries until the annotation is there, or nothing to write it on. An account that is there already stays.
+    /// Retries until the annotation exists, or its object does not exist. An existing account is kept.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
         const MESSAGE: &str = "the account of the cluster cannot be written down";
         let (mut failures, mut pause) = (Failures::default(), WRITE_AGAIN);

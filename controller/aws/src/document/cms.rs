@@ -1,8 +1,7 @@
-//! The message around the document: CMS signed data (RFC 5652) in the one form that AWS gives it.
+//! The message around the document: CMS signed data (RFC 5652), in the only form that AWS sends.
 //!
-//! A message must not bring its own grounds of trust: certificates, revocation lists, further signers,
-//! attributes outside of the signature. Its one signer is looked up among the pinned ones by issuer
-//! and serial number, never by the name alone.
+//! A message must not contain its own trust anchors: certificates, revocation lists, additional signers, or unsigned
+//! attributes. Its one signer is looked up among the pinned signers by issuer and serial number, never only by name.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +21,20 @@ const SIGNED_DATA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.1135
 const CONTENT_TYPE: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.3");
 const MESSAGE_DIGEST: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.4");
 const SIGNING_TIME: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.5");
-/// RFC 6211.
+/// `CMSAlgorithmProtection` (RFC 6211).
 const ALGORITHM_PROTECTION: ObjectIdentifier =
     ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.52");
 const SHA_256: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.1");
 const RSA_WITH_SHA_256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11");
-/// RSA with the digest that stands beside it: the same signature under the name that AWS gave it
-/// until 2020.
+/// RSA with a separate digest algorithm: AWS used this name for the same signature until 2020.
 const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1");
 
-/// The signature of a key of 2048 bits.
+/// The length of a signature with a key of 2048 bits.
 const SIGNATURE_LEN: usize = 256;
 /// AWS sends four attributes.
 const MAX_ATTRIBUTES: usize = 16;
 
-/// A message of the right form, whose signature nobody has looked at.
+/// A message with the right structure. Its signature is not verified yet.
 #[derive(Debug)]
 pub(super) struct SignedMessage<'a> {
     content: &'a [u8],
@@ -47,7 +45,7 @@ pub(super) struct SignedMessage<'a> {
     signature: &'a [u8],
 }
 
-/// Content that the signer of a region signed. Only [`SignedMessage::verify`] makes one.
+/// Content that a region's signer signed. Only [`SignedMessage::verify`] creates one.
 #[derive(Debug)]
 pub(super) struct VerifiedContent<'a> {
     bytes: &'a [u8],
@@ -55,12 +53,12 @@ pub(super) struct VerifiedContent<'a> {
 }
 
 impl VerifiedContent<'_> {
-    /// The bytes.
+    /// The signed bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         self.bytes
     }
 
-    /// Their SHA-256.
+    /// The SHA-256 digest of the bytes.
     pub(super) fn digest(&self) -> [u8; 32] {
         self.digest
     }
@@ -73,7 +71,7 @@ impl From<Error> for AwsDenial {
 }
 
 impl<'a> SignedMessage<'a> {
-    /// Reads a message that has everything that it must have, and nothing that it must not.
+    /// Parses a message with all required parts and no forbidden parts.
     pub(super) fn parse(der: &'a [u8]) -> Result<Self, AwsDenial> {
         let mut data = signed_data(der)?;
         let digests = within(&mut data, Tag::Set)?;
@@ -118,13 +116,13 @@ impl<'a> SignedMessage<'a> {
         })
     }
 
-    /// Its content before the signature is verified: for the lookup of the signer alone.
+    /// Its content before the signature is verified: only for the lookup of the signer.
     pub(super) fn claimed_content(&self) -> &'a [u8] {
         self.content
     }
 
-    /// The content, once its signature verifies with the one of `signers`, those of `region`, whom
-    /// it names.
+    /// Returns the content if its signature verifies with the signer that it names, among `signers`, which belong to
+    /// `region`.
     pub(super) fn verify(
         self,
         signers: &[Signer],
@@ -147,7 +145,7 @@ impl<'a> SignedMessage<'a> {
     }
 }
 
-/// `ContentInfo` of signed data: the fields of `SignedData` after its version.
+/// `ContentInfo` of signed data: returns the fields of `SignedData` after its version.
 fn signed_data(der: &[u8]) -> Result<SliceReader<'_>, AwsDenial> {
     let no_signed_data = DocumentStructure("it is no signed data");
     let mut message = SliceReader::new(der)?;
@@ -166,8 +164,8 @@ fn signed_data(der: &[u8]) -> Result<SliceReader<'_>, AwsDenial> {
     Ok(data)
 }
 
-/// Version 1 is the one of signed data that is plain data, and of a signer named by issuer and
-/// serial number (RFC 5652 sections 5.1 and 5.3).
+/// Version 1 means plain data, and a signer that is identified by issuer and serial number (RFC 5652 sections 5.1 and
+/// 5.3).
 fn version(fields: &mut SliceReader<'_>) -> Result<(), AwsDenial> {
     match fields.decode::<u8>()? {
         1 => Ok(()),
@@ -175,7 +173,7 @@ fn version(fields: &mut SliceReader<'_>) -> Result<(), AwsDenial> {
     }
 }
 
-/// `EncapsulatedContentInfo`: the content, which is there and is plain data.
+/// `EncapsulatedContentInfo`: its content, which must be present and plain data.
 fn content(mut info: SliceReader<'_>) -> Result<&[u8], AwsDenial> {
     if info.decode::<ObjectIdentifier>()? != DATA {
         return Err(DocumentStructure("its content is not plain data"));
@@ -198,7 +196,7 @@ fn only_signer(mut infos: SliceReader<'_>) -> Result<SliceReader<'_>, AwsDenial>
     }
 }
 
-/// `AlgorithmIdentifier` without parameters, which RSA and SHA-256 write as NULL or leave out.
+/// `AlgorithmIdentifier` without parameters. RSA and SHA-256 write them as NULL or omit them.
 fn algorithm(mut identifier: SliceReader<'_>) -> Result<ObjectIdentifier, AwsDenial> {
     let algorithm: ObjectIdentifier = identifier.decode()?;
     let parameters = optional(&mut identifier, Tag::Null)?;
@@ -208,7 +206,7 @@ fn algorithm(mut identifier: SliceReader<'_>) -> Result<ObjectIdentifier, AwsDen
     Ok(algorithm)
 }
 
-/// Announced is SHA-256 alone, and the signer's digest is it.
+/// Checks that the message announces only SHA-256, and that the signer uses it.
 fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Result<(), AwsDenial> {
     let first = algorithm(within(&mut announced, Tag::Sequence)?)?;
     if first == SHA_256 && signer == SHA_256 && announced.is_finished() {
@@ -219,8 +217,8 @@ fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Res
 
 /// The signed attributes by type, each with its one value.
 ///
-/// Attributes without a meaning here are ignored: the signature covers them, and AWS added one once
-/// before. None may be repeated (RFC 5652 section 5.3 for those with a meaning here).
+/// Unknown attributes are ignored: the signature covers them, and AWS has added one before. No attribute can be
+/// repeated (RFC 5652 section 5.3 for the known ones).
 #[derive(Debug)]
 struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 
@@ -241,7 +239,7 @@ impl<'a> Attributes<'a> {
         Ok(Self(found))
     }
 
-    /// They are about plain data of this digest, signed with this algorithm.
+    /// Checks that the attributes describe plain data with this digest, signed with this algorithm.
     fn are_about(&self, digest: &[u8], signature: ObjectIdentifier) -> Result<(), AwsDenial> {
         let content_type = self.0.get(&CONTENT_TYPE);
         let content_type = content_type.ok_or(DocumentAttributes("there is no content type"))?;
@@ -254,7 +252,7 @@ impl<'a> Attributes<'a> {
         if message_digest.decode_as::<&OctetStringRef>() != expected {
             return Err(DocumentAttributes("the digest is not the document's"));
         }
-        // The time is no sign of freshness: it is that of the document, or of a request to IMDS.
+        // The time does not show freshness: it is the time of the document, or of a request to IMDS.
         if self.0.get(&SIGNING_TIME).is_some_and(|time| !is_time(time)) {
             return Err(DocumentAttributes("the signing time is no time"));
         }

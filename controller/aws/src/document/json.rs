@@ -1,9 +1,8 @@
 //! The content of a document.
 //!
-//! The fields that are used must be there, once, with the form that AWS gives them. Other fields are
-//! passed over: AWS added some before, and a field that nobody reads must not keep every node of the
-//! world from joining on the day that it appears. For the same reason nothing is said of the types
-//! of fields that are not used (`privateIp` is null where there is no IPv4).
+//! Each field that is used must be present once, in the form that AWS documents. Other fields are ignored: AWS has
+//! added fields before, and a new field that is not used must not prevent every node in the world from joining. For the
+//! same reason the types of other fields are not checked (`privateIp` is null for an instance without IPv4).
 
 use std::time::SystemTime;
 
@@ -15,21 +14,21 @@ use super::VerifiedDocument;
 use super::cms::VerifiedContent;
 use crate::denial::AwsDenial;
 
-/// The versions since 2017 and before: the fields that are read here are the same.
+/// The versions since 2017 and before. The fields that are read here are the same in both.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
-/// Longer than any zone's name.
+/// Longer than any zone name.
 const MAX_ZONE_LEN: usize = 64;
 
 fn malformed(detail: impl Into<String>) -> AwsDenial {
     AwsDenial::DocumentMalformed(detail.into())
 }
 
-/// The region that a document names which nobody has verified.
+/// The region in a document that is not verified yet.
 pub(super) fn claimed_region(content: &[u8]) -> Result<String, AwsDenial> {
     Object::parse(content)?.region()
 }
 
-/// Reads a verified document, of one of the known versions or of `extra_versions`.
+/// Parses a verified document of a known version or of one of `extra_versions`.
 pub(super) fn parse(
     content: &VerifiedContent<'_>,
     extra_versions: &[String],
@@ -57,7 +56,7 @@ struct Object(Members<Value>);
 
 impl Object {
     fn parse(content: &[u8]) -> Result<Self, AwsDenial> {
-        // The error's words may quote the content, and do not here but for where it is.
+        // The error message could quote the content, so only its position is kept.
         serde_json::from_slice(content).map(Self).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             malformed(format!(
@@ -107,7 +106,8 @@ pub(crate) fn is_instance(instance: &str) -> bool {
     })
 }
 
-/// `us-west-2a`; a local zone is `us-west-2-lax-1a`, one of Wavelength `us-east-1-wl1-bos-wlz-1`.
+/// Accepts `us-west-2a`, a local zone such as `us-west-2-lax-1a`, and a Wavelength zone such as
+/// `us-east-1-wl1-bos-wlz-1`.
 pub(crate) fn is_zone_of(zone: &str, region: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     zone.len() <= MAX_ZONE_LEN

@@ -13,27 +13,27 @@ use serde::Deserialize;
 
 pub use file::InvalidSigners;
 
-/// The RSA-2048 signers of AWS, one a region, from AWS's page of certificates for instance identity
-/// document signatures: the file names it. The isolated regions are not on it.
+/// AWS's RSA-2048 signers, one per region, from AWS's page of certificates for instance identity document signatures:
+/// the file names the page. The isolated regions are not on it.
 const AWS_SIGNERS: &str = include_str!("region_certificates/aws.json");
 
 const KEY_BITS: usize = 2048;
 
-/// One signer: a key, pinned for one region under the name that its certificate has.
+/// One signer: a key, pinned for one region under the issuer and serial number of its certificate.
 ///
-/// The certificate itself is no more than that. It is no authority for anything, and nobody asks
-/// whether it has expired: AWS replaces a signer by publishing another.
+/// The certificate is not a certificate authority, and its expiry is not checked: AWS replaces a signer by publishing
+/// another one.
 #[derive(Debug, Clone)]
 pub struct Signer {
     issuer: String,
     serial: Vec<u8>,
-    /// The public key of its signatures: PKCS #1 v1.5 with SHA-256.
+    /// The public key for its signatures: PKCS #1 v1.5 with SHA-256.
     pub(super) key: ParsedPublicKey,
 }
 
 impl Signer {
-    /// The key of this SPKI, under an issuer (RFC 4514) and a serial number (no leading zeros).
-    /// `None` where the key is not RSA of 2048 bits.
+    /// The key of this SPKI, under an issuer (RFC 4514) and a serial number (no leading zeros). `None` if the key is
+    /// not RSA with 2048 bits.
     fn new(issuer: &str, serial: &[u8], spki: &[u8]) -> Option<Self> {
         let key = PublicEncryptingKey::from_der(spki).ok()?;
         if key.key_size_bits() != KEY_BITS {
@@ -57,7 +57,7 @@ impl Signer {
     }
 }
 
-/// The signers of all regions that are known, and the versions of documents beside AWS's two.
+/// The signers of all known regions, and the document versions in addition to AWS's two.
 #[derive(Debug, Clone)]
 pub struct Signers {
     by_region: BTreeMap<String, Vec<Signer>>,
@@ -86,11 +86,11 @@ impl Row {
 }
 
 impl Signers {
-    /// AWS's, as they were published when this was built.
+    /// AWS's signers, as published when this program was built.
     ///
     /// # Panics
     ///
-    /// Never: the table is part of the program, and a test reads it.
+    /// Never: the table is part of the program, and a test parses it.
     pub fn embedded() -> Self {
         #[expect(
             clippy::expect_used,
@@ -99,11 +99,11 @@ impl Signers {
         Self::of_table(AWS_SIGNERS).expect("the embedded signers can be read")
     }
 
-    /// These, and those of an operator's file: of new regions, of isolated ones, or of one whose
-    /// signer AWS has replaced. Nothing in the file takes a signer away.
+    /// These signers and the signers in an operator's file: for new or isolated regions, or for a region whose signer
+    /// AWS has replaced. The file cannot remove a signer.
     ///
-    /// The file is PEM as AWS publishes it, with a line before each certificate that says whose it
-    /// is; empty lines and lines that begin with `#` are passed over:
+    /// The file is PEM as AWS publishes it, with a line before each certificate that names its region. Empty lines and
+    /// lines that begin with `#` are ignored:
     ///
     /// ```text
     /// Region: us-iso-east-1
@@ -114,8 +114,8 @@ impl Signers {
     ///
     /// # Errors
     ///
-    /// The file has another form, no certificate, one whose key is not RSA of 2048 bits, or one that
-    /// contradicts what is known: the key of another region, or a known name with another key.
+    /// The file has another form, has no certificate, has a certificate whose key is not RSA with 2048 bits, or
+    /// contradicts a known signer: it has the key of another region, or a known name with another key.
     pub fn with_file(self, file: &str) -> Result<Self, InvalidSigners> {
         let mut extended = self.clone();
         for entry in file::parse(file)? {
@@ -125,8 +125,8 @@ impl Signers {
         Ok(extended)
     }
 
-    /// These, which accept documents of these versions too. Their fields must have the meaning and the form of those of
-    /// the known versions.
+    /// These signers, which also accept documents of these versions. The fields of these versions must have the same
+    /// meaning and form as in the known versions.
     #[must_use]
     pub fn with_versions(self, versions: &[String]) -> Self {
         Self {
@@ -135,12 +135,12 @@ impl Signers {
         }
     }
 
-    /// The signers of a region's documents; none for a region that is not known.
+    /// The signers of a region's documents; empty for an unknown region.
     pub fn region(&self, region: &str) -> &[Signer] {
         self.by_region.get(region).map_or(&[], Vec::as_slice)
     }
 
-    /// The regions that are known, in alphabetical order.
+    /// The known regions, in alphabetical order.
     pub fn regions(&self) -> impl Iterator<Item = &str> {
         self.by_region.keys().map(String::as_str)
     }

@@ -16,17 +16,17 @@ use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
 use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
 use crate::credentials::{CredentialsSource, Lease, Tenant};
 
-/// Limits of the calls and of the requests that wait. The defaults are the controller's.
+/// Limits for the calls and for the waiting requests. The defaults are the controller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The wait of a request for another, anew after each: machines that are started together do not
-    /// come at the same instant.
+    /// The time that a batch waits for another request; it restarts with each request. Machines that start together do
+    /// not arrive at the same instant.
     pub window: Duration,
-    /// The longest wait of the first of several requests while others come or are expected.
+    /// The longest wait of the first of several requests while other requests arrive or are expected.
     pub gathering: Duration,
     /// The limit of waiting requests of one namespace with the same credentials in one region.
     pub waiting: usize,
-    /// The limits of the calls that they share.
+    /// The limits of the calls that the requests share.
     pub calls: CallLimits,
 }
 
@@ -36,8 +36,8 @@ impl Default for Limits {
             window: Duration::from_millis(100),
             gathering: Duration::from_secs(2),
             waiting: 4000,
-            // EC2 allows for more (100 at once and 20 a second, filters and pages included), and
-            // others use the account too. Only an instance that runs is remembered.
+            // EC2 allows more (a burst of 100, then 20 per second, with filters and pages), but other clients share the
+            // account's quota. Only running instances are remembered.
             calls: CallLimits {
                 rate: Rate {
                     burst: 10,
@@ -54,22 +54,22 @@ impl Default for Limits {
     }
 }
 
-/// The most pages that are read of one answer. EC2 may send some that are not full, or empty.
+/// The limit of pages that are read for one call. EC2 can send pages that are not full, or empty.
 const MAX_PAGES: usize = 100;
 
-/// The most instances that are read of one answer: more than a cluster has.
+/// The limit of instances that are read for one call: more than a cluster has.
 const MAX_FOUND: usize = 20_000;
 
 /// Describes instances, many with one call.
 ///
 /// # Guarantees
 ///
-/// - Requests share a call, and what it finds, only with the same credentials and region.
-/// - A region or a tenant that does not answer delays no other.
+/// - Requests share a call and its result only with the same credentials and region.
+/// - A region or a tenant whose calls fail does not delay others.
 /// - The calls with credentials that namespaces share are made in turn by namespace, then by Cluster.
-/// - A requester that goes away takes nothing from those that share its call.
-/// - What is not known, or does not run, is not remembered: no denial rests on memory, but for one
-///   by what an instance that runs had some seconds ago.
+/// - A canceled request does not affect the requests that share its call.
+/// - An unknown instance, or one that is not running, is not remembered. So a denial never depends on memory, except
+///   when it depends on the properties of a running instance a few seconds ago.
 #[derive(Debug, Clone)]
 pub struct Instances {
     client: Arc<BatchedEc2>,
@@ -88,17 +88,17 @@ struct Batches {
     /// The batches that wait for their call, by number.
     gathering: BTreeMap<u64, Batch>,
     last: u64,
-    /// By namespace; each request that waits has a clone.
+    /// By namespace. Each waiting request has a clone.
     waiting: Swept<String, Weak<()>>,
     /// The number of open [`Reservation`]s of each namespace.
     expected: HashMap<String, usize>,
     remembered: Remembered<String, InstanceFacts>,
 }
 
-/// The instances that one call asks about.
+/// The instances that one call describes.
 #[derive(Debug)]
 struct Batch {
-    /// The Cluster whose turn its call takes.
+    /// The Cluster whose turn the call takes.
     owner: ObjectKey,
     opened: Instant,
     /// The time at which the last instance was added.
@@ -109,24 +109,24 @@ struct Batch {
 
 type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 
-/// A request that will follow soon: calls wait for it, for a while, unless this is dropped.
+/// A request that will follow soon. Calls wait for it, for a limited time, unless the reservation is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,
     lane: Arc<Lane<Batches>>,
-    /// The Cluster that asks.
+    /// The Cluster that sends the request.
     cluster: ObjectKey,
-    /// Held until the answer.
+    /// Held until EC2 answers.
     lease: Lease,
 }
 
 impl Instances {
-    /// Asks EC2 with the credentials of `source`.
+    /// Describes instances with the credentials of `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
         Self::with(source, Arc::new(Ec2::new(settings)), Limits::default())
     }
 
-    /// The same, which counts its calls.
+    /// As [`new`](Self::new), and counts its calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,
@@ -136,7 +136,7 @@ impl Instances {
         Self::with(source, Arc::new(ec2), Limits::default())
     }
 
-    /// The same, with what stands for EC2, and with other limits.
+    /// As [`new`](Self::new), with a replacement for EC2 and with other limits.
     pub fn with(
         source: Arc<dyn CredentialsSource>,
         ec2: Arc<dyn Describe>,
@@ -151,11 +151,11 @@ impl Instances {
         }
     }
 
-    /// EC2's description of an instance; `None` if EC2 does not know it.
+    /// EC2's description of an instance; `None` if EC2 does not list it.
     ///
     /// # Errors
     ///
-    /// EC2 could not be asked, or credentials are missing or may not ask.
+    /// EC2 cannot be called, or the credentials are missing or not authorized.
     pub async fn describe(
         &self,
         tenant: &Tenant,
@@ -165,12 +165,12 @@ impl Instances {
         self.expect(tenant, region).await?.describe(instance).await
     }
 
-    /// Announces a request that follows once something else is known: requests in the meantime wait for
-    /// it, and share its call.
+    /// Announces a request that follows after another lookup. Requests that arrive before it wait for it and share its
+    /// call.
     ///
     /// # Errors
     ///
-    /// There are no credentials to ask with.
+    /// No credentials are available.
     pub(crate) async fn expect(
         &self,
         tenant: &Tenant,
@@ -191,7 +191,7 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// As [`describe`](Self::describe); a part of an answer is none.
+    /// As [`describe`](Self::describe). A partial answer is an error.
     pub(crate) async fn tagged(
         &self,
         tenant: &Tenant,
@@ -212,12 +212,12 @@ impl Instances {
 }
 
 impl Reservation {
-    /// The account that EC2 is asked about, where it is known.
+    /// The account whose instances EC2 describes, if it is known.
     pub(crate) fn account(&self) -> Option<&str> {
         self.lane.credentials.account.as_deref()
     }
 
-    /// EC2's description of the instance; `None` if EC2 does not know it.
+    /// EC2's description of the instance; `None` if EC2 does not list it.
     ///
     /// # Errors
     ///
@@ -282,12 +282,12 @@ impl Batch {
 }
 
 impl Batches {
-    /// Announces a request of this namespace.
+    /// Announces a request from this namespace.
     fn expect(&mut self, namespace: &str) {
         *self.expected.entry(namespace.to_owned()).or_default() += 1;
     }
 
-    /// Ends an announcement; returns whether it was the last one of the namespace.
+    /// Ends an announcement, and returns whether it was the last one of the namespace.
     fn expect_no_more(&mut self, namespace: &str) -> bool {
         let Some(expected) = self.expected.get_mut(namespace) else {
             return false;
@@ -300,7 +300,7 @@ impl Batches {
         is_last
     }
 
-    /// Counts a request of this namespace, until what is returned is dropped.
+    /// Counts a request from this namespace until the returned value is dropped.
     fn wait(&mut self, namespace: &str) -> Arc<()> {
         if let Some(waiting) = self.waiting.get(namespace).and_then(Weak::upgrade) {
             return waiting;
@@ -312,12 +312,12 @@ impl Batches {
         waiting
     }
 
-    /// Adds an instance of this Cluster to the first batch that it may join; returns whether the batch is full now.
-    /// `call` makes the call of a new batch, by its number.
+    /// Adds an instance of this Cluster to the first batch that the Cluster can join, and returns whether the batch is
+    /// now full. `call` makes the call of a new batch, by its number.
     ///
-    /// A Cluster joins its own batches. It joins the batch of another Cluster if that is the next one of its Cluster,
-    /// and in another namespace the next one of the namespace: then it waits for no more calls than with a batch of
-    /// its own.
+    /// A Cluster can always join its own batches. It can join the batch of another Cluster if that batch is the next
+    /// one of its Cluster. If the Cluster is in another namespace, the batch must also be the next one of that
+    /// namespace. Then it does not wait for more calls than with a separate batch.
     fn enqueue<F>(
         &mut self,
         instance: &str,
@@ -344,7 +344,7 @@ impl Batches {
             return (batch.found.clone(), batch.is_full());
         }
         self.last += 1;
-        // A task of its own outlives the first requester, and a panic in it harms no other batch.
+        // A separate task outlives the first requester, and a panic in it does not affect other batches.
         let call = tokio::spawn(call(self.last))
             .map(|ended| ended.unwrap_or(Err(OutageKind::Unreachable("the call ended early"))));
         let found = call.boxed().shared();
@@ -359,7 +359,7 @@ impl Batches {
         (found, false)
     }
 
-    /// The time of the batch's call; `None` if at once.
+    /// The time of the batch's call; `None` if the call is due now.
     fn end_of(&self, number: u64, limits: &Limits) -> Option<Instant> {
         let batch = self
             .gathering
@@ -376,7 +376,7 @@ impl Batches {
 }
 
 impl BatchedEc2 {
-    /// Calls for a batch, once it is complete and EC2 may be called.
+    /// Makes the call for a batch after it is complete and its turn has come.
     async fn call(
         self: Arc<Self>,
         lane: Arc<Lane<Batches>>,
@@ -413,7 +413,8 @@ impl BatchedEc2 {
         Ok(Arc::new(found))
     }
 
-    /// All pages of an answer. The first one's token is taken. A failure of another call ends it between two pages.
+    /// Reads all pages of an answer. The caller has taken the token for the first page. A failure of another call ends
+    /// the loop between two pages.
     async fn ask(
         &self,
         lane: &Lane<Batches>,

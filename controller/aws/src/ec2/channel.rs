@@ -1,6 +1,6 @@
 //! The calls of one EC2 action, by credentials and region.
 //!
-//! EC2 throttles each action by itself, so each has its own channel.
+//! EC2 throttles each action separately, so each action has its own channel.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use super::OutageKind;
 use super::circuit_breaker::CircuitBreaker;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 
-/// More than a fleet has tenants and regions in use; those that rest are forgotten first.
+/// More than the number of tenants times regions in use in a fleet. At the limit, unused lanes are dropped first.
 const MAX_LANES: usize = 4096;
 
-/// More instances than join or renew within the time that one is remembered; at it, a few are asked
-/// about again.
+/// More instances than join or renew within the time that an answer is remembered. At the limit, a few are requested
+/// again.
 const MAX_REMEMBERED: usize = 10_000;
 
 /// Limits of the calls of one action.
@@ -32,13 +32,13 @@ pub struct CallLimits {
     pub rate: Rate,
     /// The lifetime of a description in memory.
     pub remembered: Duration,
-    /// The deadline of credentials.
+    /// The deadline for credentials.
     pub credentials: Duration,
-    /// The deadline of one call, with the client's own attempts.
+    /// The deadline for one call, including the client's own attempts.
     pub call: Duration,
-    /// The longest wait of a request once there are credentials.
+    /// The longest wait of a request after it has credentials.
     pub wait: Duration,
-    /// The pause after a failure; each further failure doubles it.
+    /// The pause after a failure. Each further failure doubles it.
     pub pause: Duration,
     /// The longest pause.
     pub longest_pause: Duration,
@@ -52,7 +52,7 @@ const ONE: TurnLimits = TurnLimits {
 /// By credentials and region.
 type Lanes<S> = Swept<(CredentialsKey, String), Arc<Lane<S>>>;
 
-/// The calls of one action; `S` is what an action keeps of a lane.
+/// The calls of one action. `S` is the action's own state of a lane.
 #[derive(Debug)]
 pub(super) struct Channel<S> {
     source: Arc<dyn CredentialsSource>,
@@ -67,12 +67,12 @@ pub(super) struct Lane<S> {
     pub(super) credentials: Credentials,
     pub(super) region: String,
     limits: CallLimits,
-    /// The clusters with these credentials take tokens in turn.
+    /// The clusters that share these credentials take tokens in turn.
     rate: FairRate,
-    /// The cluster with the turn tests whether EC2 works again.
+    /// The cluster whose turn it is tests whether EC2 works again.
     trial: FairTurns,
     state: Shared<State<S>>,
-    /// A batch is full, or no instance is expected any more.
+    /// A batch is full, or no further instance is expected.
     pub(super) changed: Notify,
 }
 
@@ -96,8 +96,8 @@ impl<S: Default> Channel<S> {
         }
     }
 
-    /// The lane for a tenant's instances in a region, if there are credentials in time; and their lease, which whoever
-    /// calls holds until the answer.
+    /// The lane for a tenant's instances in a region, if credentials are available in time, and their lease. The caller
+    /// holds the lease until the answer.
     pub(super) async fn lane(
         &self,
         tenant: &Tenant,
@@ -118,7 +118,7 @@ impl<S: Default> Channel<S> {
                 return (lane.clone(), Vec::new());
             }
             let is_full = lanes.len() >= MAX_LANES;
-            // A lane that somebody has is in use.
+            // A lane that a caller holds is in use.
             let rests = |lane: &Arc<Lane<S>>| Arc::strong_count(lane) == 1 && lane.rests(now);
             let lane = Arc::new(Lane {
                 source: self.source.clone(),
@@ -140,7 +140,7 @@ impl<S: Default> Channel<S> {
             let dead = lanes.insert(key, lane.clone(), is_dead);
             (lane, dead)
         });
-        // They may remember many answers.
+        // They can hold many remembered answers, so they are dropped outside the lock.
         drop(dead);
         Ok((lane, lease))
     }
@@ -152,7 +152,7 @@ impl<S> Lane<S> {
         self.state.write(change)
     }
 
-    /// Waits until EC2 may be called for this cluster, in turn.
+    /// Waits for this cluster's turn to call EC2.
     ///
     /// # Errors
     ///
@@ -162,18 +162,19 @@ impl<S> Lane<S> {
         self.rate.take_if(cluster, has_paused).await
     }
 
-    /// Whether an unused lane can be dropped without loss.
+    /// Whether an unused lane can be dropped without loss of state.
     fn rests(&self, now: Instant) -> bool {
         self.rate.is_full(now) && self.state(|state| state.trouble.check(now).is_ok())
     }
 
-    /// After a failure, one call at a time tests whether EC2 works again: that of the guard's holder.
+    /// Waits for the turn to test whether EC2 works again after a failure. Only the holder of the guard makes a call at
+    /// that time.
     pub(super) async fn alone_after_failure(&self, cluster: &ObjectKey) -> Option<Turn> {
         if !self.has_failed() {
             return None;
         }
         let alone = self.trial.line(cluster).turn().await;
-        // The holder before may have found that EC2 works.
+        // The previous holder can have found that EC2 works.
         self.has_failed().then_some(alone)
     }
 
@@ -181,8 +182,8 @@ impl<S> Lane<S> {
         self.state(|state| state.trouble.is_any())
     }
 
-    /// The answer of a call, within its deadline. Where AWS refuses the session and there can be another, it is that
-    /// of one more call.
+    /// The answer to a call, within its deadline. If AWS refuses the session and another session can exist, the call is
+    /// repeated once.
     pub(super) async fn call<T, F>(
         &self,
         cluster: &ObjectKey,
@@ -209,7 +210,7 @@ impl<S> Lane<S> {
         answer.unwrap_or(Err(OutageKind::TimedOut))
     }
 
-    /// Learns how a call ended.
+    /// Records the outcome of a call.
     pub(super) fn settle(&self, outage: Option<&OutageKind>) {
         let now = Instant::now();
         self.state(|state| state.trouble.settle(outage, now, &self.limits));

@@ -1,8 +1,8 @@
-//! Whether an instance is what its document or its provider ID says, and this cluster's. Nothing here asks anybody but
-//! for the region of the cluster.
+//! Checks whether an instance matches its document or its provider ID, and belongs to this cluster. The checks work
+//! offline, except that they look up the region of the cluster.
 //!
-//! EC2 is eventually consistent. What a young instance does not show yet may come; what it shows
-//! otherwise than it should is a contradiction at any age.
+//! EC2 is eventually consistent. A missing fact about a young instance can still appear. A fact that does not match is
+//! a contradiction at any age.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,36 +18,36 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
-/// The time after its launch in which an instance may lack a part: EC2 shows a change within seconds, and
-/// says that it may take minutes ("Eventual consistency in the Amazon EC2 API").
+/// The time after its launch in which EC2 can omit parts of an instance. EC2 shows a change within seconds, and
+/// documents that it can take minutes ("Eventual consistency in the Amazon EC2 API").
 const YOUNG: Duration = Duration::from_mins(5);
 
-/// The limit of the time from the document's launch to the launch in EC2's description: both are
-/// EC2's times, and seconds apart.
+/// The limit of the time between the launch in the document and the launch in EC2's description. Both are EC2's times,
+/// and seconds apart.
 const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 
-/// The limit of the time between the attachments of the first interface and the root volume of a
-/// launch; seconds as a rule.
+/// The limit of the time between the attachments of the first interface and the root volume at a launch; usually
+/// seconds.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
-/// The prefix of the key of the tag by which Cluster API owns its instances; the Cluster's name
-/// follows.
+/// The prefix of the key of Cluster API's ownership tag; the Cluster's name follows.
 const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
 
 /// The value of that tag.
 const OWNED: &str = "owned";
 
-/// The result for an instance that passes every check.
+/// The result of an instance that passes every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The name of its Node.
     pub node_name: NodeName,
-    /// Why it may not join for the first time. It may renew and enrol again: a root volume may be
-    /// replaced in an instance's life.
+    /// The reason to deny a first join, if any. The instance can still renew and enroll again: a root volume can be
+    /// replaced during an instance's life.
     pub first_claim_only: Option<AwsDenial>,
 }
 
-/// What an instance must be: by its signed document, or by the provider ID of the machine whose TPM it has.
+/// The expected properties of an instance, from its signed document, or from the provider ID of the machine that has
+/// its TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expected<'a> {
     pub(super) instance: &'a str,
@@ -68,11 +68,11 @@ impl<'a> From<&'a VerifiedDocument> for Expected<'a> {
     }
 }
 
-/// Checks that the cluster may have instances in this region, by its settings and by its own region.
+/// Checks that the cluster can have instances in this region, by its settings and by its own region.
 ///
 /// # Errors
 ///
-/// [`AwsDenial::RegionNotAllowed`], or a [`Deferral`] while the region of the cluster is not known.
+/// [`AwsDenial::RegionNotAllowed`], or a [`Deferral`] while the region of the cluster is unknown.
 pub(crate) fn check_region(
     source: &dyn CredentialsSource,
     policy: &AwsPolicy,
@@ -85,17 +85,17 @@ pub(crate) fn check_region(
     Ok(())
 }
 
-/// The refusal if EC2 does not know the instance of a document.
+/// The refusal if EC2 does not list the instance of a document.
 pub(crate) fn absent(document: &VerifiedDocument, now: SystemTime) -> Refusal {
     let denial = AwsDenial::InstanceNotFound(document.instance.clone());
     not_there(document.into(), now, denial)
 }
 
-/// Compares what EC2 says of an instance with its document and with what the cluster accepts.
+/// Compares EC2's description of an instance with its document and with the cluster's policy.
 ///
 /// # Errors
 ///
-/// A contradiction is an [`AwsDenial`]. What a young instance only lacks is a [`Deferral`].
+/// A contradiction is an [`AwsDenial`]. A missing fact about a young instance is a [`Deferral`].
 pub fn check(
     facts: &InstanceFacts,
     document: &VerifiedDocument,
@@ -113,7 +113,8 @@ pub fn check(
     })
 }
 
-/// The same for the instance whose TPM proved itself, but for its name and its root volume: the quote is about the boot.
+/// As [`check`], for an instance that attests with its TPM. It does not check the name and the root volume: the quote
+/// covers the boot.
 ///
 /// # Errors
 ///
@@ -143,7 +144,7 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// An instance that is as expected, and that may be of the cluster.
+    /// Checks that an instance is as expected, and can belong to the cluster.
     fn checked(
         facts: &'a InstanceFacts,
         expected: Expected<'a>,
@@ -167,7 +168,7 @@ impl<'a> Subject<'a> {
         self.expected.instance.to_owned()
     }
 
-    /// The denial, or patience with a young instance.
+    /// The denial, or a deferral for a young instance.
     fn lacks(&self, denial: AwsDenial) -> Refusal {
         not_there(self.expected, self.now, denial)
     }
@@ -180,7 +181,7 @@ impl<'a> Subject<'a> {
             instance: self.instance(),
             state: self.facts.state.clone(),
         };
-        // Started again, which EC2 does not show yet. Nothing comes back from being terminated.
+        // The instance was started again, and EC2 does not show it yet. A terminated instance cannot start again.
         let stopped = matches!(&*self.facts.state, "stopped" | "stopping");
         let pending_time = self.expected.launched;
         let is_before = |launched| launched + LAUNCH_LEEWAY < pending_time;
@@ -248,8 +249,8 @@ impl<'a> Subject<'a> {
         node_name(self.facts, policy).ok_or_else(nameless)
     }
 
-    /// Whether the root volume or the first interface came from elsewhere. What EC2 does not show
-    /// of a young instance, it may show soon.
+    /// Checks whether the root volume or the first interface was attached at another time. EC2 can show the missing
+    /// attachments of a young instance soon.
     fn moved(&self) -> Result<Option<AwsDenial>, Refusal> {
         let Root::Volume(volume) = self.facts.root else {
             return Ok(None);
@@ -268,7 +269,7 @@ impl<'a> Subject<'a> {
         Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
 
-    /// The denial of a first claim, or patience with a young instance.
+    /// The denial of a first claim, or a deferral for a young instance.
     fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
         if is_young(self.expected, self.now) {
             return Err(self.lacks(self.incomplete(what)));
@@ -300,7 +301,7 @@ fn not_there(expected: Expected<'_>, now: SystemTime, denial: AwsDenial) -> Refu
 }
 
 fn is_young(expected: Expected<'_>, now: SystemTime) -> bool {
-    // One of the future is young too: clocks differ.
+    // A launch time in the future also counts as young: clocks differ.
     let age = now.duration_since(expected.launched);
     age.unwrap_or_default() < YOUNG
 }

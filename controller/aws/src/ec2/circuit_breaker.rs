@@ -22,7 +22,7 @@ impl CircuitBreaker {
         self.0.is_some()
     }
 
-    /// Whether EC2 may be called now.
+    /// Whether EC2 can be called now.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl CircuitBreaker {
             self.0 = None;
             return;
         };
-        // Calls that failed together count once.
+        // Calls that fail together count once.
         if self.check(now).is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! EC2 by the SDK: its clients, and what their errors mean.
+//! The SDK clients for EC2, and the meaning of their errors.
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
@@ -16,17 +16,17 @@ use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey, Lease, app_name, timeouts};
 use crate::error_codes;
 
-/// More clients than a fleet has tenants and regions in use; at it, a few are made again.
+/// More than the number of tenants times regions in use in a fleet. At the limit, a few clients are created again.
 const MAX_CLIENTS: usize = 4096;
 
-/// Settings of the client of EC2.
+/// Settings of the EC2 client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ec2Settings {
-    /// The URL of EC2 in a region, such as that of a VPC endpoint; otherwise the SDK's.
+    /// The URL of EC2 in a region, such as the URL of a VPC endpoint. Without one, the SDK's URL.
     pub endpoints: BTreeMap<String, String>,
 }
 
-/// EC2 itself.
+/// The EC2 API.
 #[derive(derive_more::Debug)]
 #[debug("Ec2({settings:?})")]
 pub struct Ec2 {
@@ -36,7 +36,7 @@ pub struct Ec2 {
 }
 
 impl Ec2 {
-    /// EC2 by the SDK.
+    /// Creates a client with the SDK.
     pub fn new(settings: Ec2Settings) -> Self {
         Self {
             settings,
@@ -45,13 +45,13 @@ impl Ec2 {
         }
     }
 
-    /// The same, which counts its calls.
+    /// Counts the calls with these metrics.
     #[must_use]
     pub fn measured_by(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// Counts a call of this operation.
+    /// Counts a call to this operation.
     pub(super) fn count<T>(&self, operation: &'static str, answer: &Result<T, OutageKind>) {
         let result = match answer {
             Ok(_) | Err(OutageKind::NotFound(_)) => CloudResult::Ok,
@@ -97,7 +97,7 @@ impl Ec2 {
     fn make(&self, credentials: &Credentials, region: &str) -> Client {
         let mut config = aws_sdk_ec2::config::Builder::from(&credentials.config)
             .region(Region::new(region.to_owned()))
-            // Who asks tries again, and knows how many others do.
+            // The callers retry, and they know how many other callers there are.
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts());
         config.set_app_name(app_name());
@@ -108,7 +108,7 @@ impl Ec2 {
     }
 }
 
-/// Why a call of this action failed.
+/// The reason why a call to this action failed.
 pub(super) fn outage<E>(action: &'static str, error: &SdkError<E>) -> OutageKind
 where
     E: ProvideErrorMetadata + StdError + 'static,
@@ -126,7 +126,7 @@ where
     }
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,
@@ -139,7 +139,7 @@ fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     }
 }
 
-/// Why there are no credentials, if that is the cause of the error.
+/// The reason for missing credentials, if that is the cause of the error.
 fn of_credentials(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut causes = iter::successors(error.source(), |&error| error.source());
     let found = causes.find_map(|error| error.downcast_ref::<CredentialsError>())?;

@@ -17,24 +17,24 @@ use super::client::{Ec2, outage};
 use super::{Attachment, InstanceFacts, OutageKind, Root};
 use crate::credentials::Credentials;
 
-/// The limit of instances of one call: EC2 takes 200 values of a filter, and advises pages for
-/// more than a hundred instances.
+/// The limit of instances in one call. EC2 accepts 200 values in a filter, and recommends pages for more than 100
+/// instances.
 pub(super) const MAX_IDS: usize = 100;
 
-/// The action that the controller must be allowed.
+/// The action that the controller's IAM policy must allow.
 const ACTION: &str = "ec2:DescribeInstances";
 
-/// The most that EC2 puts on a page: what a call finds fits on one.
+/// EC2's limit for a page: the answer to a call fits on one page.
 const PAGE_LEN: i32 = 1000;
 
-/// Describes instances: EC2, or what stands for it in a test.
+/// Describes instances: EC2, or its replacement in a test.
 #[async_trait::async_trait]
 pub trait Describe: fmt::Debug + Send + Sync {
-    /// A page of the instances that a query finds, beginning where the last one ended (`next`).
+    /// A page of the instances that a query finds. It begins where the last page ended (`next`).
     ///
     /// # Errors
     ///
-    /// An outage. What EC2 does not know is not in the answer.
+    /// An outage. An instance that EC2 does not list is missing from the answer, and not an error.
     async fn describe(
         &self,
         credentials: &Credentials,
@@ -44,16 +44,16 @@ pub trait Describe: fmt::Debug + Send + Sync {
     ) -> Result<Page, OutageKind>;
 }
 
-/// The instances that a call asks for.
+/// The instances that a call requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Query {
-    /// The instances with these IDs, a hundred at most.
+    /// The instances with these IDs, at most 100.
     Ids(Vec<String>),
     /// The instances with all of these tags.
     Tags(BTreeMap<String, String>),
 }
 
-/// A part of an answer.
+/// A page of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// The instances.
@@ -89,7 +89,7 @@ impl Describe for Ec2 {
     }
 }
 
-/// With filters, an ID that EC2 does not know is no error for the others.
+/// With filters, an unknown ID does not fail the call for the other IDs.
 fn filters(query: &Query) -> Vec<Filter> {
     let filter = |name: &str, values| {
         let filter = Filter::builder().name(name);
@@ -104,7 +104,7 @@ fn filters(query: &Query) -> Vec<Filter> {
     }
 }
 
-/// The filter's value for exactly this: `*` and `?` stand for others in a filter.
+/// The filter value that matches only this text: `*` and `?` are wildcards in a filter.
 fn literal(value: &str) -> String {
     let escaped = value.replace('\\', r"\\");
     escaped.replace('*', r"\*").replace('?', r"\?")
@@ -140,8 +140,8 @@ fn facts(owner: &str, instance: &Instance) -> InstanceFacts {
     }
 }
 
-/// The addresses and DNS names that EC2 reports for an instance, each once. Prefixes that an interface has for pods are
-/// not addresses of the instance.
+/// The addresses and DNS names that EC2 reports for an instance, without duplicates. The prefixes of an interface,
+/// which are for Pods, are not addresses of the instance.
 #[derive(Debug, Default)]
 struct Reported {
     addresses: BTreeSet<IpAddr>,
@@ -176,7 +176,7 @@ impl Reported {
         reported
     }
 
-    /// Adds the addresses that lead to an interface from outside its subnet.
+    /// Adds the addresses that reach an interface from outside its subnet.
     fn associate(&mut self, association: Option<&InstanceNetworkInterfaceAssociation>) {
         if let Some(association) = association {
             self.add_addresses([
@@ -206,7 +206,7 @@ fn first_interface(instance: &Instance) -> Option<Attachment> {
         .iter()
         .filter_map(|interface| interface.attachment());
     let first = attachments.find(|attachment| {
-        // A card other than the first may have an index 0 too.
+        // A network card other than the first can also have an index 0.
         attachment.device_index() == Some(0) && attachment.network_card_index().unwrap_or(0) == 0
     })?;
     Some(Attachment {

@@ -1,7 +1,6 @@
-//! The names and addresses of a cluster's machines, by EC2's word.
+//! The names and addresses of a cluster's machines, from EC2.
 //!
-//! EC2 has no say in a machine whose provider ID is none of AWS's, or names a region that the cluster
-//! has no instances in; then nobody is asked.
+//! EC2 is not called for a machine whose provider ID is not an AWS ID, or whose region is not allowed for the cluster.
 
 use std::time::SystemTime;
 
@@ -16,11 +15,11 @@ use crate::credentials::CredentialsSource;
 use crate::policy::AwsPolicy;
 
 impl Instances {
-    /// The name of the machine's Node; `None` where EC2 has no say.
+    /// The name of the machine's Node; `None` if EC2 does not decide the name.
     ///
     /// # Errors
     ///
-    /// As [`describe`](Self::describe), and where EC2 does not know the instance, or no name of it.
+    /// As [`describe`](Self::describe). It is also an error if EC2 does not list the instance, or has no name for it.
     pub(crate) async fn node_name(
         &self,
         policy: &AwsPolicy,
@@ -34,12 +33,12 @@ impl Instances {
         Ok(Some(name.ok_or_else(unnamed)?))
     }
 
-    /// The addresses and the DNS names of all interfaces of the machine, none if it does not run;
-    /// `None` where EC2 has no say.
+    /// The addresses and the DNS names of all interfaces of the machine, empty if it is not running; `None` if EC2 does
+    /// not decide them.
     ///
     /// # Errors
     ///
-    /// As [`describe`](Self::describe), and where EC2 does not know the instance.
+    /// As [`describe`](Self::describe). It is also an error if EC2 does not list the instance.
     pub(crate) async fn serving_names(
         &self,
         policy: &AwsPolicy,
@@ -56,12 +55,12 @@ impl Instances {
         Ok(Some(addresses.chain(names).collect()))
     }
 
-    /// Checks that the machine may be of the cluster, as the attestor `aws` does with the instance of a document.
-    /// EC2 has no say in a machine that is none of AWS's.
+    /// Checks that the machine can belong to the cluster, as the attestor `aws` does with the instance of a document. A
+    /// machine that is not an AWS instance passes.
     ///
     /// # Errors
     ///
-    /// A denial of the attestor `aws`, or a [`Deferral`]: EC2 could not be asked, or does not know the instance, or not yet.
+    /// A denial of the attestor `aws`, or a [`Deferral`] if EC2 cannot be called, or does not list the instance (yet).
     pub(super) async fn check(
         &self,
         source: &dyn CredentialsSource,

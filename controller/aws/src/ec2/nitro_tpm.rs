@@ -1,7 +1,7 @@
 //! The endorsement key of an instance's TPM: `GetInstanceTpmEkPub`.
 //!
-//! A TPM of Nitro has no certificate of its endorsement key. That EC2 says it of this instance, asked
-//! with the credentials of the cluster's owner, is what makes the key the instance's.
+//! A Nitro TPM has no certificate for its endorsement key. The key belongs to the instance because EC2 reports it for
+//! this instance, in a call with the credentials of the cluster's owner.
 
 pub(super) mod key_format;
 
@@ -30,34 +30,33 @@ use crate::credentials::{CredentialsSource, Tenant};
 use crate::denial::AwsDenial;
 use crate::policy::AwsPolicy;
 
-/// The action that the controller must be allowed.
+/// The action that the controller's IAM policy must allow.
 const ACTION: &str = "ec2:GetInstanceTpmEkPub";
 
-/// The limits of calls for keys.
+/// The limits of key lookups.
 const LIMITS: CallLimits = CallLimits {
-    // EC2 allows twice as many, and others use the account too.
+    // EC2 allows twice as many, but other clients share the account's quota.
     rate: Rate {
         burst: 20,
         every: Duration::from_millis(100),
     },
-    // Longer than a machine takes for its two requests. The key is the instance's for as long as
-    // the instance exists.
+    // Longer than a machine needs for its two requests. The key does not change while the instance exists.
     remembered: Duration::from_mins(5),
     credentials: Duration::from_secs(20),
     call: Duration::from_secs(12),
-    // Until it may be asked.
+    // The wait for the turn to call EC2.
     wait: Duration::from_secs(10),
     pause: Duration::from_secs(1),
     longest_pause: Duration::from_secs(30),
 };
 
-/// The endorsement keys of instances' TPMs, by EC2's word.
+/// The endorsement keys of instance TPMs, as reported by EC2.
 ///
 /// # Guarantees
 ///
-/// - What is remembered is shared only with the same credentials and region, and is keys alone:
-///   what EC2 does not know, or says no key of, is asked anew each time.
-/// - What EC2 says of one instance delays no other.
+/// - Only keys are remembered, and they are shared only with the same credentials and region. An unknown instance, or
+///   an instance without a key, is requested again each time.
+/// - A failure for one instance does not delay others.
 #[derive(Debug, Clone)]
 pub struct NitroTpms {
     channel: Arc<Channel<Keys>>,
@@ -67,12 +66,12 @@ pub struct NitroTpms {
 type Keys = Remembered<(String, EkPubKeyType), KeyDigest>;
 
 impl NitroTpms {
-    /// Asks EC2 with the credentials of `source`.
+    /// Calls EC2 with the credentials of `source`.
     pub fn new(source: Arc<dyn CredentialsSource>, settings: Ec2Settings) -> Self {
         Self::with(source, settings, LIMITS)
     }
 
-    /// The same, which counts its calls.
+    /// As [`new`](Self::new), and counts its calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,
@@ -92,7 +91,7 @@ impl NitroTpms {
         }
     }
 
-    /// The TPMs of the instances that a cluster with this policy may have; `instances` describes them.
+    /// The TPMs of the instances that a cluster with this policy can have; `instances` describes the instances.
     pub fn of_cluster(&self, instances: Instances, policy: AwsPolicy) -> ClusterTpms {
         ClusterTpms {
             tpms: self.clone(),
@@ -129,7 +128,7 @@ impl NitroTpms {
         }
         let turn = timeout(self.channel.limits.wait, lane.token(cluster));
         turn.await.map_err(|_| OutageKind::Busy)??;
-        // Meanwhile another may have learned it.
+        // Another request can have found the key during the wait.
         if let Some(key) = known() {
             return Ok(Some(key));
         }
@@ -148,8 +147,8 @@ impl NitroTpms {
     }
 }
 
-/// Whether an outage is one of the other instances too. An answer with another error may be of this
-/// one instance: rights may be bound to tags.
+/// Whether an outage affects other instances too. Other errors can affect only this instance: permissions can depend on
+/// tags.
 fn is_of_all(outage: &OutageKind) -> bool {
     use OutageKind::{Credentials, Throttled, TimedOut, Unreachable};
     matches!(
@@ -158,11 +157,10 @@ fn is_of_all(outage: &OutageKind) -> bool {
     )
 }
 
-/// The endorsement keys of one cluster's instances, and the names of their Nodes, by EC2's word.
+/// The endorsement keys of one cluster's instances, and the names of their Nodes, as reported by EC2.
 ///
-/// Nothing is known of a machine whose provider ID is none of AWS's, or names a region that the
-/// cluster has no instances in; then nobody is asked. An account's credentials see its own
-/// instances only, so an instance of another account is one that EC2 does not know.
+/// EC2 is not called for a machine whose provider ID is not an AWS ID, or whose region is not allowed for the cluster.
+/// An account's credentials can see only its own instances, so EC2 does not list an instance of another account.
 #[derive(Debug, Clone)]
 pub struct ClusterTpms {
     tpms: NitroTpms,
@@ -242,8 +240,8 @@ impl Ec2 {
                     Some("InvalidInstanceID.NotFound") => {
                         Err(OutageKind::NotFound(instance.to_owned()))
                     }
-                    // Undocumented for this action. Every other code that might say it, says that
-                    // EC2 failed: the request waits, and the code is told.
+                    // These codes are not documented for this action. Every other code counts as a failure of EC2: the
+                    // request waits, and the deferral contains the code.
                     Some("UnsupportedOperation" | "Unsupported") => Ok(None),
                     Some(_) | None => Err(outage(ACTION, &error)),
                 };

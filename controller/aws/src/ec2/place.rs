@@ -6,7 +6,7 @@ use crate::document::{is_instance, is_zone_of};
 use crate::partition;
 use crate::policy::AwsPolicy;
 
-/// An instance, and the region to ask about it in.
+/// An instance, and the region to look it up in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place<'a> {
     pub(super) region: &'a str,
@@ -15,8 +15,8 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// Of `aws:///<zone>/<instance>`, as Cluster API Provider AWS and the cloud provider have it;
-    /// `None` where this is nothing of AWS's, or in no region that is known.
+    /// Parses `aws:///<zone>/<instance>`, the form of Cluster API Provider AWS and the cloud provider; `None` if it is
+    /// not an AWS ID, or its region is unknown.
     pub(super) fn of(provider_id: &'a ProviderId) -> Option<Self> {
         let path = provider_id.as_str().strip_prefix("aws:///")?;
         let (zone, instance) = path.split_once('/')?;
@@ -28,13 +28,13 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// The same, of a cluster with this policy; `None` also in a region that it has no instances in.
+    /// As [`of`](Self::of), for a cluster with this policy; also `None` if the policy does not accept the region.
     pub(super) fn in_cluster(provider_id: &'a ProviderId, policy: &AwsPolicy) -> Option<Self> {
         Self::of(provider_id).filter(|place| policy.accepts_region(place.region))
     }
 }
 
-/// A region's name ends with its number, and a zone's begins with its region's.
+/// A region's name ends with its number, and a zone's name begins with its region's name.
 fn region_of(zone: &str) -> Option<&str> {
     let number = zone.find(|char: char| char.is_ascii_digit())?;
     let len = zone

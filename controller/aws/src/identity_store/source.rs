@@ -2,13 +2,13 @@
 
 use crate::tenancy::IdentityKind;
 
-/// A kind of objects that is watched.
+/// An object kind that is watched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum Source {
-    /// Identities of a kind.
+    /// Identities of this kind.
     #[display("{_0}")]
     Identities(IdentityKind),
-    /// Objects that name an identity, by their kind.
+    /// Objects of this kind, which name an identity.
     #[display("{_0}")]
     Infrastructure(&'static str),
     /// `Cluster`.
@@ -17,10 +17,10 @@ pub enum Source {
     /// `Namespace`.
     #[display("Namespace")]
     Namespaces,
-    /// The Secret of this name.
+    /// The Secret with this name.
     #[display("Secret {_0}")]
     Secret(String),
-    /// The `ConfigMap` of this name.
+    /// The `ConfigMap` with this name.
     #[display("ConfigMap {_0}")]
     ConfigMap(&'static str),
     /// `IAMRoleSelector`.
@@ -42,7 +42,7 @@ impl Source {
         }
     }
 
-    /// The name of its only object.
+    /// The name of its object, if it has only one.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Secret(name) => Some(name),

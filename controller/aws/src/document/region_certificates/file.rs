@@ -1,4 +1,4 @@
-//! The operator's file of further signers.
+//! The operator's file of additional signers.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::aws::is_region;
@@ -7,53 +7,52 @@ use x509_cert::der::{Decode, Encode};
 
 use super::{Signer, Signers};
 
-/// All certificates of AWS together are 60 KiB.
+/// AWS's certificates together are 60 KiB.
 const MAX_FILE_SIZE: usize = 1024 * 1024;
 const REGION: &str = "Region:";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// The file of further signers cannot be taken; says which line, counted from 1, is to blame.
+/// Invalid file of additional signers, with the line that causes the error, counted from 1.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSigners {
-    /// More than a megabyte: its size.
+    /// The file is larger than 1 MiB: its size.
     #[error("it has {0} bytes, and at most {MAX_FILE_SIZE} are read")]
     TooLarge(usize),
-    /// It has no certificate.
+    /// The file has no certificate.
     #[error("it has no signer")]
     Empty,
-    /// A line, this one, is neither of a region nor of a certificate.
+    /// This line is neither a region nor part of a certificate.
     #[error("line {0} is neither \"Region: <name>\" nor part of a certificate in PEM")]
     Line(usize),
-    /// A certificate has no line before it that names its region, or a region no certificate after
-    /// it.
+    /// A certificate has no region line before it, or a region line has no certificate after it.
     #[error("line {0}: each certificate follows its own line \"Region: <name>\"")]
     Unpaired(usize),
-    /// This line does not have the name of a region.
+    /// This line does not have a region name.
     #[error("line {0} does not name a region")]
     Region(usize),
-    /// The certificate that begins in this line, of this region, is not PEM.
+    /// The certificate that begins in this line, for this region, is not PEM.
     #[error("line {0}: the certificate of {1} is not PEM")]
     Pem(usize, String, #[source] pem::PemError),
-    /// The certificate that begins in this line, of this region, cannot be read.
+    /// The certificate that begins in this line, for this region, cannot be parsed.
     #[error("line {0}: the certificate of {1} cannot be read")]
     Certificate(usize, String, #[source] x509_cert::der::Error),
-    /// The key of the certificate that begins in this line, of this region, is not RSA of 2048 bits:
-    /// AWS publishes others beside it, for other signatures.
+    /// The key of the certificate that begins in this line, for this region, is not RSA with 2048 bits: AWS also
+    /// publishes certificates for other signatures.
     #[error("line {0}: the key of {1} is not RSA of 2048 bits")]
     Key(usize, String),
-    /// The key of the certificate that begins in this line, of this region, is known as that of
-    /// another.
+    /// The key of the certificate that begins in this line, for this region, is already known as the key of another
+    /// region.
     #[error("line {0}: the key that is given for {1} is the one of {2}")]
     KeyOfAnotherRegion(usize, String, String),
-    /// The certificate that begins in this line has the issuer and serial number of another signer
-    /// of this region, and another key.
+    /// The certificate that begins in this line has the issuer and serial number of a known signer of this region, but
+    /// a different key.
     #[error("line {0}: {1} has a signer of this issuer and serial number with another key")]
     AnotherKey(usize, String),
 }
 
-/// A signer, and where it stands.
+/// A signer, and its line in the file.
 #[derive(Debug)]
 pub(super) struct Entry {
     line: usize,
@@ -122,7 +121,7 @@ fn entry<'a>(
     }
 }
 
-/// The signer of a certificate; `None` where its key is not RSA of 2048 bits.
+/// The signer of a certificate; `None` if its key is not RSA with 2048 bits.
 fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
     let certificate = Certificate::from_der(der)?;
     let contents = certificate.tbs_certificate();
@@ -134,8 +133,8 @@ fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
 }
 
 impl Signers {
-    /// The key of `entry` is not one that is known as another region's: a certificate that was
-    /// copied below the wrong line.
+    /// Checks that the key of `entry` is not known for another region: that happens when a certificate is copied below
+    /// the wrong line.
     pub(super) fn has_no_other_region_for(&self, entry: &Entry) -> Result<(), InvalidSigners> {
         let is_same = |known: &Signer| known.spki() == entry.signer.spki();
         let mut others = self
@@ -153,7 +152,7 @@ impl Signers {
         }
     }
 
-    /// Adds a signer; one that is known stays as it is.
+    /// Adds a signer. A known signer stays unchanged.
     pub(super) fn add(&mut self, entry: Entry) -> Result<(), InvalidSigners> {
         let Entry {
             line,
