@@ -22,38 +22,38 @@ use crate::ec2::{InstanceFacts, Instances, node_name};
 /// The lifetime of a list of instances.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// The least age of a list before a missing instance is looked up again.
+/// The minimum age of a list before a missing instance is looked up again.
 const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 
-/// The instances that have all of a cluster's tags, in the places that it has instances in.
+/// The instances that have all of a cluster's tags, in the accounts and regions of the cluster.
 ///
-/// An instance's ID is its machine's name. Bootstrap tokens are nobody's own.
+/// The name of a machine is its instance ID. Bootstrap tokens do not belong to a machine.
 ///
 /// # Guarantees
 ///
-/// - A machine is not there only if no list of the last few seconds has it, and nothing is told of a
-///   list that is half.
-/// - An instance of another account than it was looked for in is nobody's.
+/// - A machine is reported as missing only if no list of the last few seconds contains it. Incomplete lists are not
+///   used.
+/// - An instance that belongs to a different account than its place is ignored.
 #[derive(Debug)]
 pub struct TaggedInstances {
     instances: Instances,
     settings: InventorySettings,
-    /// The last list, and when it was asked for.
+    /// The last list, and the time of its request.
     listed: Mutex<Option<(Instant, Arc<StaticInventory>)>>,
 }
 
 /// The selector of a cluster's instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventorySettings {
-    /// Their places.
+    /// The accounts and regions of the instances.
     pub places: Vec<Place>,
-    /// The tags that they have, with these values.
+    /// The tags that the instances have, with these values.
     pub tags: BTreeMap<String, String>,
-    /// The name of an instance that its Node has.
+    /// The kind of name that an instance's Node has.
     pub node_name: AwsNodeName,
 }
 
-/// A place of instances.
+/// An account and region that can have instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The account.
@@ -62,20 +62,20 @@ pub struct Place {
     pub region: String,
 }
 
-/// The settings name no cluster's instances.
+/// The settings do not select a cluster's instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidInventory {
-    /// All instances of an account are no cluster.
+    /// Without tags, the settings would select all instances of an account.
     #[error("no tag tells the cluster's instances from others")]
     NoTags,
-    /// There is nowhere to look.
+    /// There is no account and region.
     #[error("no account and region to look for instances in")]
     NoPlaces,
 }
 
 impl TaggedInstances {
-    /// The inventory of these settings.
+    /// The inventory with these settings.
     pub fn new(
         instances: Instances,
         settings: InventorySettings,
@@ -89,7 +89,7 @@ impl TaggedInstances {
         })
     }
 
-    /// A list that is not older. Who asks meanwhile waits for the same one.
+    /// A list that is not older. Concurrent callers wait for the same list.
     async fn listed(&self, oldest: Duration) -> Result<Arc<StaticInventory>, Unavailable> {
         let asked = Instant::now();
         let mut listed = self.listed.lock().await;
@@ -123,18 +123,18 @@ impl TaggedInstances {
     }
 }
 
-/// The machine that an instance is, while it is one.
+/// The machine of an instance; `None` for a terminated instance.
 fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
     let state = match &*facts.state {
         "terminated" => return None,
         "shutting-down" => MachineState::Deleting,
-        // It may be started again, and keeps its name for that.
+        // A stopped instance can be started again, and keeps its name.
         _ => MachineState::Ready,
     };
     let mut machine = Machine::new(&facts.id);
     machine.state = state;
     machine.provider_id = ProviderId::parse(&format!("aws:///{}/{}", facts.zone, facts.id)).ok();
-    // Another instance may have the name already.
+    // Another instance can already have the name.
     if state == MachineState::Ready {
         machine.node_name = node_name(facts, policy);
     }

@@ -1,4 +1,4 @@
-//! Verifies which AWS instance asks for a kubelet certificate.
+//! Verifies which AWS instance requests a kubelet certificate.
 //!
 //! # Modules
 //!

@@ -1,8 +1,7 @@
-//! The partitions of AWS: which one a region is in, and where its STS answers.
+//! The partitions of AWS: the partition of a region, and the STS host of a region.
 //!
-//! The table is this project's own, so that no name that comes from a node makes a host. A region of
-//! tomorrow is found by the form of its name, as the SDKs find it (`partitions.json` of botocore);
-//! its signer comes from the operator's file.
+//! The table belongs to this project, so that a name from a node never becomes a host. A new region is recognized by
+//! the form of its name, as the SDKs do (`partitions.json` of botocore). Its signer comes from the operator's file.
 
 use std::str::FromStr;
 
@@ -10,22 +9,22 @@ use kubelet_attestation::evidence::aws::is_region;
 use rustls::pki_types::ServerName;
 use url::{Host, Url};
 
-/// A part of AWS with accounts, credentials and names of its own.
+/// A part of AWS with separate accounts, credentials and names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name, as the second part of every ARN has it.
+    /// Its name, the second part of every ARN.
     pub(crate) name: &'static str,
     dns_suffix: &'static str,
-    /// The first region, which every account has.
+    /// The first region, which every account can use.
     pub(crate) home: &'static str,
 }
 
 const AWS: Partition = partition("aws", "amazonaws.com", "us-east-1");
 
-/// Areas of the partition `aws`: the first part of a region's name, which has two more.
+/// The areas of the partition `aws`: the first of the three parts of a region's name.
 const AREAS: [&str; 9] = ["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"];
 
-/// The other partitions, by what their regions' names begin with; two more parts follow.
+/// The other partitions, by the prefix of their regions' names; two more parts follow.
 const OTHERS: [(&str, Partition); 7] = [
     ("cn-", partition("aws-cn", "amazonaws.com.cn", "cn-north-1")),
     (
@@ -62,7 +61,7 @@ const fn partition(name: &'static str, dns_suffix: &'static str, home: &'static 
     }
 }
 
-/// The partition of a region; `None` for what has no form of a region's name that is known.
+/// The partition of a region; `None` if the name does not have the form of a known partition's regions.
 pub fn of_region(region: &str) -> Option<Partition> {
     if !is_region(region) {
         return None;
@@ -80,12 +79,12 @@ pub fn of_region(region: &str) -> Option<Partition> {
     }
 }
 
-/// The host of an HTTPS endpoint, with its port where that is not 443: what `host` says in a request,
-/// byte for byte, so that node and controller sign the same.
+/// The host of an HTTPS endpoint, with its port if the port is not 443. It is the exact value of the `host` header, so
+/// that node and controller sign the same value.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointHost(String);
 
-/// This is no host of an endpoint.
+/// The text is not an endpoint host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an endpoint is a lower-case host name, with a port where that is not 443, and nothing else"
@@ -93,13 +92,13 @@ pub struct EndpointHost(String);
 pub struct InvalidHost;
 
 impl EndpointHost {
-    /// The regional endpoint of STS; `None` where the region's partition is unknown.
+    /// The regional endpoint of STS; `None` if the region's partition is unknown.
     pub fn sts(region: &str) -> Option<Self> {
         let partition = of_region(region)?;
         Some(Self(format!("sts.{region}.{}", partition.dns_suffix)))
     }
 
-    /// As `host` has it.
+    /// The value of the `host` header.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -111,7 +110,7 @@ impl FromStr for EndpointHost {
     fn from_str(host: &str) -> Result<Self, InvalidHost> {
         let text = format!("https://{host}/");
         let url = Url::parse(&text).map_err(|_| InvalidHost)?;
-        // A URL in its normal form, of nothing but a host and a port other than 443.
+        // A URL in its normal form, with only a host and a port other than 443.
         let is_normal = url.as_str() == text && url.port() != Some(0) && !host.contains(['/', '@']);
         let is_host = match url.host() {
             Some(Host::Domain(name)) => is_name(name),
@@ -126,7 +125,7 @@ impl FromStr for EndpointHost {
     }
 }
 
-/// RFC 1123 section 2.1, without a dot at the end.
+/// A host name (RFC 1123 section 2.1) without a dot at the end.
 fn is_name(name: &str) -> bool {
     ServerName::try_from(name).is_ok() && !name.contains('_') && !name.ends_with('.')
 }

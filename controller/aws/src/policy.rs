@@ -1,4 +1,4 @@
-//! The policy of a cluster on instances.
+//! A cluster's policy on instances.
 
 use node_attestation_core::crd::AwsSettings;
 
@@ -6,20 +6,20 @@ use crate::credentials::Tenant;
 use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 
-/// The policy of a cluster on instances.
+/// A cluster's policy on instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsPolicy {
     /// The settings of the Cluster.
     pub settings: AwsSettings,
-    /// The Cluster whose instances are accepted. `None` without Cluster API: then only the required
-    /// tags tell whose an instance is.
+    /// The Cluster whose instances are accepted. `None` without Cluster API: then only the required tags identify the
+    /// cluster of an instance.
     pub cluster: Option<String>,
     /// The owner of the instances.
     pub tenant: Tenant,
 }
 
 impl AwsPolicy {
-    /// The policy of these settings, for the Cluster of this name. EC2 is asked as the controller.
+    /// The policy with these settings, for the Cluster with this name. EC2 is called with the controller's credentials.
     pub fn new(settings: &AwsSettings, cluster: Option<String>) -> Self {
         Self {
             settings: settings.clone(),
@@ -28,13 +28,13 @@ impl AwsPolicy {
         }
     }
 
-    /// The same, with EC2 asked as this tenant.
+    /// The same policy, with EC2 called for this tenant.
     #[must_use]
     pub fn of_tenant(self, tenant: Tenant) -> Self {
         Self { tenant, ..self }
     }
 
-    /// Checks that the instance of a document may be of the cluster, by where it is.
+    /// Checks that the instance of a document can belong to the cluster, by its account and region.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ impl AwsPolicy {
         self.accepts_place(&document.account, &document.region)
     }
 
-    /// The same for the account and the region of an instance.
+    /// As [`accepts`](Self::accepts), for the account and the region of an instance.
     pub(crate) fn accepts_place(&self, account: &str, region: &str) -> Result<(), AwsDenial> {
         if !is_among(account, &self.settings.accounts) {
             return Err(AwsDenial::AccountNotAllowed(account.to_owned()));
@@ -54,13 +54,13 @@ impl AwsPolicy {
         Ok(())
     }
 
-    /// Whether instances may be in this region.
+    /// Whether the policy accepts instances in this region.
     pub(crate) fn accepts_region(&self, region: &str) -> bool {
         is_among(region, &self.settings.regions)
     }
 }
 
-/// None listed is any.
+/// An empty list accepts every value.
 fn is_among(one: &str, listed: &[String]) -> bool {
     listed.is_empty() || listed.iter().any(|other| other == one)
 }

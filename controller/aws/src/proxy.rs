@@ -1,4 +1,4 @@
-//! The way to AWS: by the operator's proxy, where there is one.
+//! The connection to AWS: through the operator's proxy, if there is one.
 
 use std::net::SocketAddr;
 
@@ -12,27 +12,25 @@ use node_attestation_runtime::client::addresses;
 use reqwest::NoProxy;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// A proxy for HTTPS, as the environment of the manager names it: for STS, for EC2, and for what
-/// gives out credentials.
+/// A proxy for HTTPS, from the environment of the manager: for STS, for EC2, and for the sources of credentials.
 ///
-/// The proxy learns a host's name and carries what TLS protects; it is the operator's choice alone.
-/// Calls without TLS use no proxy: the metadata service and the credentials of a container, which no
-/// proxy may see.
+/// The proxy sees host names and encrypted traffic. Only the operator configures it. Calls without TLS do not use the
+/// proxy: a proxy must not see the traffic to the metadata service or to a container's credentials.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq)]
 #[debug("Proxy(https: {}, no: {no:?})", https.is_some())]
 pub struct Proxy {
-    /// `HTTPS_PROXY`. It may hold a password.
+    /// `HTTPS_PROXY`. It can contain a password.
     pub https: Option<String>,
     /// `NO_PROXY`.
     pub no: Option<String>,
 }
 
-/// The proxy's URL is not one that can be used.
+/// The proxy URL is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("HTTPS_PROXY is no proxy that speaks plain HTTP: http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
 
-/// Lookups of the names of AWS and of the proxy, for the client of STS and for the SDK.
+/// Lookups of the names of AWS and of the proxy, for the STS client and for the SDK.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names;
 
@@ -57,7 +55,7 @@ impl ResolveDns for Names {
 }
 
 impl Proxy {
-    /// The proxy of the client of STS, if there is one.
+    /// The proxy for the STS client, if there is one.
     pub(crate) fn for_sts(&self) -> Result<Option<reqwest::Proxy>, InvalidProxy> {
         let Some(https) = self.url()? else {
             return Ok(None);
@@ -67,23 +65,23 @@ impl Proxy {
         Ok(Some(proxy.no_proxy(no)))
     }
 
-    /// The SDK's client, by the same way. Left alone, the SDK would read more of the environment, in
-    /// another order, and send what has no TLS to a proxy too.
+    /// The SDK's client, through the same proxy. By default, the SDK would read more environment variables, in a
+    /// different order, and would also send calls without TLS to a proxy.
     pub(crate) fn http_client(&self) -> Result<SharedHttpClient, InvalidProxy> {
         self.client(None)
     }
 
-    /// The same, which trusts these authorities, as PEM, beside the system's.
+    /// As [`http_client`](Self::http_client), but also trusts these CA certificates (PEM), in addition to the system's.
     ///
     /// # Errors
     ///
-    /// The proxy's URL cannot be used.
+    /// The proxy URL is invalid.
     pub fn http_client_trusting(
         &self,
         authorities: Vec<u8>,
     ) -> Result<SharedHttpClient, InvalidProxy> {
         let trusted = TrustStore::default().with_pem_certificate(authorities);
-        // It fails only where a feature is missing.
+        // It fails only if a feature is not compiled in.
         let context = TlsContext::builder().with_trust_store(trusted).build();
         self.client(context.ok())
     }

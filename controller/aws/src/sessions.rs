@@ -1,7 +1,8 @@
-//! The sessions of roles: each assumed once for all that share it, ahead of its end, and at a bounded rate.
+//! Role sessions: each role is assumed once for all tenants that share it, before its session expires, and at a bounded
+//! rate.
 //!
-//! The SDK's own cache has room for 64 identities and does not keep the source of a role, so that 200 roles over
-//! one would be assumed again and again. Here every link of a chain is kept.
+//! The SDK's own cache holds 64 identities and does not keep the source of a role. With 200 roles that share one
+//! source, the source would be assumed again and again. This cache keeps every link of a chain.
 //!
 //! # Modules
 //!

@@ -1,20 +1,19 @@
-//! The caller: who signed the call of STS that the evidence carries.
+//! The caller: the principal that signed the STS call in the evidence.
 //!
-//! The request is rebuilt here and sent to the STS of the document's region. STS knows whose the
-//! credentials are, and whether they signed this request, in which the key binding stands: evidence
-//! that was made for another key, machine, name or cluster makes another request, whose signature
-//! STS does not accept.
+//! The controller rebuilds the request and sends it to the STS of the document's region. STS identifies the owner of
+//! the credentials, and verifies that they signed this request, which contains the key binding. Evidence for another
+//! key, machine, name or cluster results in a different request, whose signature STS does not accept.
 //!
 //! # Guarantees
 //!
-//! - A node chooses no host, path, method, header or body.
-//! - What can be refused without STS is not sent: another region, age, a signature that was
+//! - A node cannot choose a host, path, method, header or body.
+//! - Requests that can be refused without STS are not sent: a different region, a wrong age, or a signature that was
 //!   confirmed for another key.
 //! - Evidence that STS has confirmed is not sent again while it is fresh.
-//! - What STS refused is not sent again for a minute.
-//! - No cluster's calls or signatures are in another's way.
-//! - An outage of STS, or of the way there, is never a denial.
-//! - No reason, error or `Debug` has the session token, the access key ID or the signature.
+//! - Evidence that STS refused is not sent again for a minute.
+//! - The calls and signatures of one cluster do not block other clusters.
+//! - An outage of STS, or of the connection to STS, is never a denial.
+//! - No reason, error or `Debug` output contains the session token, the access key ID or the signature.
 
 mod age;
 mod answer;
@@ -50,7 +49,7 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::partition::{EndpointHost, Partition, of_region};
 
-/// Asks STS who signed.
+/// Verifies callers with STS.
 #[derive(Debug)]
 pub struct Sts {
     client: Client,
@@ -62,11 +61,11 @@ pub struct Sts {
 }
 
 impl Sts {
-    /// A client of STS with these settings.
+    /// An STS client with these settings.
     ///
     /// # Errors
     ///
-    /// The settings cannot hold.
+    /// The settings are invalid.
     pub fn new(settings: StsSettings) -> Result<Self, InvalidStsSettings> {
         Ok(Self {
             client: settings.client()?,
@@ -78,8 +77,8 @@ impl Sts {
         })
     }
 
-    /// A client for an [explanation](node_attestation_core::decide::explain): it checks what STS need not be asked for,
-    /// and then says that STS was [`NotAsked`].
+    /// A client for an [explanation](node_attestation_core::decide::explain). It makes only the checks that do not need
+    /// STS, and then returns [`NotAsked`].
     ///
     /// # Errors
     ///
@@ -96,7 +95,7 @@ impl Sts {
         })
     }
 
-    /// The same, which counts its calls.
+    /// Counts the calls with these metrics.
     #[must_use]
     pub fn measured_by(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
@@ -113,7 +112,8 @@ impl Sts {
             .cloud_called(("sts", "GetCallerIdentity"), result);
     }
 
-    /// The same with the turns and the memory of this cluster, which must not choose its name, in this namespace.
+    /// Verifies for this cluster, in this namespace, with the cluster's turns and signatures. The tenant must not be
+    /// able to choose the name `cluster`.
     pub fn of_cluster<'a>(&'a self, namespace: &str, cluster: &'a str) -> ClusterSts<'a> {
         ClusterSts {
             sts: self,
@@ -122,7 +122,7 @@ impl Sts {
         }
     }
 
-    /// The STS of the document's region, which must be the proof's.
+    /// The STS endpoint of the document's region, which must match the region of the proof.
     fn endpoint(&self, proof: &Proof, document: &VerifiedDocument) -> Result<Endpoint, AwsDenial> {
         let region = document.region.clone();
         if proof.region != region {
@@ -145,7 +145,7 @@ impl Sts {
     }
 }
 
-/// Asks STS for one cluster.
+/// Verifies callers for one cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterSts<'a> {
     sts: &'a Sts,
@@ -154,19 +154,18 @@ pub struct ClusterSts<'a> {
 }
 
 impl ClusterSts<'_> {
-    /// Has STS say who signed `proof` for `binding`, and checks that this is the instance of
-    /// `document`.
+    /// Verifies with STS which instance signed `proof` for `binding`, and checks that it is the instance of `document`.
     ///
-    /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers;
-    /// `asked` is when the request was made, by the API server's clock.
+    /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers; `asked` is the
+    /// time of the request, from the API server's clock.
     ///
     /// # Errors
     ///
-    /// In the order of the checks: [`AwsDenial::RegionUnknown`], [`AwsDenial::CallerRegionMismatch`],
-    /// age ([`EvidenceExpired`](node_attestation_core::refusal::Failure::EvidenceExpired)),
-    /// [`AwsDenial::EvidenceReplayed`]; then what STS says: [`AwsDenial::CallerRefused`], age again, an
-    /// outage ([`VerifierUnavailable`](node_attestation_core::refusal::Deferral)); then whom it
-    /// names: `Caller..` of [`AwsDenial`].
+    /// In the order of the checks: [`AwsDenial::RegionUnknown`], [`AwsDenial::CallerRegionMismatch`], age
+    /// ([`EvidenceExpired`](node_attestation_core::refusal::Failure::EvidenceExpired)),
+    /// [`AwsDenial::EvidenceReplayed`]; then the result from STS: [`AwsDenial::CallerRefused`], age again, an outage
+    /// ([`VerifierUnavailable`](node_attestation_core::refusal::Deferral)); then the caller's identity: `Caller..` of
+    /// [`AwsDenial`].
     pub async fn verify(
         self,
         proof: &Proof,
@@ -207,7 +206,7 @@ impl ClusterSts<'_> {
             sts.refused.remember(refusal, &call, proof, document, now);
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
-        // Another request may have been confirmed meanwhile.
+        // Another request can be confirmed during the call.
         let seen = sts.signatures.remember(&call, key, owner, until);
         is_known(seen).map(drop)
     }
@@ -219,7 +218,7 @@ struct Endpoint {
     partition: Partition,
 }
 
-/// Whether STS need not be asked.
+/// Whether the call to STS is not necessary.
 fn is_known(seen: ReplayCheck) -> Result<bool, Refusal> {
     match seen {
         ReplayCheck::New => Ok(false),

@@ -1,6 +1,6 @@
-//! The AWS identity of a workload cluster: the credentials that EC2 is asked with about its instances.
+//! The AWS identity of a workload cluster: the credentials for EC2 calls about its instances.
 //!
-//! Everything here is pure: it decides on objects that others watch, and calls nobody.
+//! These modules are pure: they decide on objects that other modules watch, and do not make calls.
 //!
 //! # Modules
 //!

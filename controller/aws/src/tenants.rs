@@ -1,4 +1,4 @@
-//! The credentials of each tenant: its identity by the objects of now, and the sessions of its roles.
+//! The credentials of each tenant: its identity from the current objects, and the sessions of its roles.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ mod in_use;
 
 use self::in_use::ClusterSessions;
 
-/// A tenant has no credentials.
+/// The reason why a tenant has no credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
-    /// Its identity cannot be told.
+    /// Its identity cannot be determined.
     #[error("the AWS identity of {cluster} cannot be told")]
     Identity {
         /// The Cluster.
@@ -36,7 +36,7 @@ pub enum TenantError {
         /// The cause.
         source: IdentityError,
     },
-    /// The credentials of its identity are not to be had.
+    /// The credentials of its identity are not available.
     #[error("the AWS credentials of {cluster} are not to be had")]
     Credentials {
         /// The Cluster.
@@ -46,16 +46,16 @@ pub enum TenantError {
     },
 }
 
-/// The clients that the credentials of all tenants need.
+/// The clients for the credentials of all tenants.
 #[derive(derive_more::Debug, Clone)]
 pub struct TenantClients {
-    /// The controller's own credentials, and the way to AWS.
+    /// The controller's own credentials, and its connection to AWS.
     pub own: Arc<dyn CredentialsSource>,
-    /// STS.
+    /// The STS client.
     pub sts: Arc<dyn AssumeRole>,
-    /// Tokens of service accounts.
+    /// The source of service account tokens.
     pub tokens: Arc<dyn Tokens>,
-    /// The region of STS; `None` for the cluster's.
+    /// The STS region; `None` for the cluster's region.
     pub sts_region: Option<String>,
 }
 
@@ -63,20 +63,20 @@ pub struct TenantClients {
 ///
 /// # Guarantees
 ///
-/// - Nothing of one tenant is used for another, but the sessions that both would begin with the same call.
-/// - A change of an identity, a Secret or a label counts for the next request.
-/// - An outage of the management cluster ends no session.
-/// - Once a cluster had an account, credentials of another are not used.
+/// - Tenants share nothing, except sessions that both would create with the same call.
+/// - A change of an identity, a Secret or a label applies to the next request.
+/// - An outage of the management cluster does not end a session.
+/// - After a cluster has had an account, credentials of another account are not used.
 #[derive(Debug)]
 pub struct TenantCredentials {
     clients: TenantClients,
     identities: Arc<IdentityStore>,
     digest_key: DigestKey,
     sessions: OnceCell<Sessions>,
-    /// The sessions of each cluster, which last as long.
+    /// The sessions of each cluster, kept as long as the cluster exists.
     clusters: Shared<BTreeMap<ObjectKey, ClusterSessions>>,
     pins: Shared<BTreeMap<ObjectKey, Pin>>,
-    /// The first accounts of clusters, to write down.
+    /// The first accounts of clusters, to be written to the API server.
     first_accounts: mpsc::UnboundedSender<(ObjectKey, String)>,
 }
 
@@ -84,20 +84,20 @@ pub struct TenantCredentials {
 #[derive(Debug, Clone, Default)]
 struct Pin {
     account: Option<String>,
-    /// The account that its credentials were of last, and their key.
+    /// The account of its last credentials, and their key.
     last: Option<(CredentialsKey, String)>,
-    /// Whether it was read from the `KubeletAuthentication`: then its absence is a person's word.
+    /// Whether it was read from the `KubeletAuthentication`. If so, an administrator removed it when it is missing.
     is_written: bool,
 }
 
 impl TenantCredentials {
-    /// The credentials of the tenants in `identities`, and the first account of each cluster as it becomes known.
+    /// The credentials of the tenants in `identities`, and a receiver of each cluster's first account.
     pub fn new(
         clients: TenantClients,
         identities: Arc<IdentityStore>,
         digest_key: DigestKey,
     ) -> (Self, mpsc::UnboundedReceiver<(ObjectKey, String)>) {
-        // One entry a cluster, until the API server has it.
+        // One entry for each cluster, until the API server has it.
         let (first_accounts, to_write) = mpsc::unbounded_channel();
         let credentials = Self {
             clients,
@@ -111,7 +111,8 @@ impl TenantCredentials {
         (credentials, to_write)
     }
 
-    /// Learns the account that a `KubeletAuthentication` is annotated with. A person who removes it accepts another.
+    /// Updates the account from the annotation of a `KubeletAuthentication`. An administrator who removes the
+    /// annotation accepts another account.
     pub fn read_pin(&self, cluster: &ObjectKey, account: Option<&str>) {
         self.change_pin(cluster, |pin| {
             if account.is_some() || pin.is_written {
@@ -126,7 +127,7 @@ impl TenantCredentials {
             .write(|pins| change(pins.entry(cluster.clone()).or_default()))
     }
 
-    /// Checks that a cluster's account is its first one, and keeps the first.
+    /// Checks that a cluster's account is its first account, and keeps the first one.
     fn check_account(
         &self,
         cluster: &ObjectKey,
@@ -139,7 +140,7 @@ impl TenantCredentials {
                 return mismatch(pinned, account);
             }
             pin.account = Some(account.to_owned());
-            // Who writes it down may have ended, and then so has all else.
+            // The receiver is closed only if the controller is stopping.
             drop(
                 self.first_accounts
                     .send((cluster.clone(), account.to_owned())),
@@ -172,7 +173,7 @@ impl TenantCredentials {
                 source,
             })
         };
-        // An account counts once AWS has given credentials of it.
+        // An account is recorded only after AWS has issued credentials for it.
         session.keys().await.map_err(unusable)?;
         let account = session.account().await.map_err(unusable)?;
         let checked = self.check_account(cluster, session.key, &account);
@@ -193,11 +194,11 @@ impl TenantCredentials {
             let known = clusters.get_mut(cluster)?;
             known.credentials(&session, made)
         });
-        // Another request may have found another identity meanwhile.
+        // Another request can have found another identity during the calls.
         Ok(known.unwrap_or_else(made))
     }
 
-    /// Keeps the session while it is the cluster's, with those in other regions that are of the same plan.
+    /// Keeps the cluster's current session, and its sessions in other regions that follow the same plan.
     fn keep(&self, cluster: &ObjectKey, session: &PlanCredentials, plan: &Plan) {
         let of_plan = |other: &PlanCredentials| {
             let digests = plan.digests(&self.digest_key, other.region());
@@ -209,7 +210,8 @@ impl TenantCredentials {
         });
     }
 
-    /// The error of a cluster whose identity cannot be told. If it has none, its sessions are left.
+    /// The error of a cluster whose identity cannot be determined. If the cluster has no identity, its sessions are
+    /// paused.
     fn without_identity(&self, cluster: &ObjectKey, source: IdentityError) -> Unavailable {
         let has_none = match &source {
             IdentityError::Unresolved(_)
@@ -246,7 +248,7 @@ impl TenantCredentials {
         self.sessions.get_or_try_init(make).await
     }
 
-    /// The operator's region, if it is of the partition of the cluster's; else the cluster's own.
+    /// The operator's region if it is in the partition of the cluster's region; otherwise the cluster's region.
     fn sts_region<'a>(&'a self, region: &'a str) -> &'a str {
         let partition = |region: &str| partition::of_region(region).map(|partition| partition.name);
         let home = self.clients.sts_region.as_deref();
@@ -254,8 +256,8 @@ impl TenantCredentials {
             .unwrap_or(region)
     }
 
-    /// Forgets clusters that are gone, and so the sessions that nobody else has. While it is not known which there
-    /// are, none is.
+    /// Forgets deleted clusters, and with them the sessions without another owner. It does nothing while the list of
+    /// clusters is unknown.
     pub fn forget_gone(&self) {
         let Some(clusters) = self.identities.clusters() else {
             return;
@@ -268,11 +270,12 @@ impl TenantCredentials {
             .retain(|all| all, |cluster, _| clusters.contains(cluster));
     }
 
-    /// Whether an instance in this region may be the cluster's: an `AWSCluster` has one region.
+    /// Whether an instance in this region can belong to the cluster: an `AWSCluster` has one region.
     ///
     /// # Errors
     ///
-    /// It may not by what is known, but its identity is not resolved, or its objects may have changed unseen.
+    /// The known objects do not allow the region, but the cluster's identity is not resolved, or the objects can have
+    /// changed.
     pub fn accepts_region(
         &self,
         tenant: &ClusterTenant,
@@ -282,7 +285,7 @@ impl TenantCredentials {
         accepted.map_err(|source| self.without_identity(&tenant.cluster, source))
     }
 
-    /// The identity of a tenant for a condition, without a call.
+    /// The identity of a tenant for a condition. This function does not make a call.
     pub fn identity_report(&self, tenant: &ClusterTenant) -> ConditionReport {
         let resolved = self.identities.resolve(tenant);
         let pin = self.pins.read(|pins| pins.get(&tenant.cluster).cloned());
@@ -295,7 +298,7 @@ impl TenantCredentials {
             Ok((plan, account.or(pin.account)))
         });
         let (holds, reason, message) = match resolved {
-            // Nothing was resolved: an option of the controller says so.
+            // No identity was resolved: a controller option allows the fallback.
             Ok((plan, account)) if plan.is_fallback() => (
                 ConditionStatus::Unknown,
                 reason::CONTROLLER_IDENTITY,
@@ -322,17 +325,18 @@ impl TenantCredentials {
         }
     }
 
-    /// The account of a plan, if it says so or AWS said it of these credentials last.
+    /// The account of a plan, from the plan itself, or as AWS last reported it for these credentials.
     fn known_account(&self, plan: &Plan, last: Option<(CredentialsKey, String)>) -> Option<String> {
         if let Some(account) = plan.account() {
             return Some(account.to_owned());
         }
-        // Only AWS knows the account of credentials that are not a role's: no region is in their digest.
+        // Only AWS can report the account of credentials without a role: their digest does not depend on the region.
         let key = plan.digests(&self.digest_key, "").pop()?;
         last.and_then(|(of, account)| (of == key).then_some(account))
     }
 
-    /// The failure of a tenant's credentials for a condition, without a call; `None` if there is none.
+    /// The failure of a tenant's credentials for a condition; `None` if there is none. This function does not make a
+    /// call.
     pub fn credentials_report(&self, cluster: &ObjectKey) -> Option<ConditionReport> {
         let failure = self
             .clusters
@@ -354,7 +358,7 @@ impl TenantCredentials {
         })
     }
 
-    /// The end of a cluster's credentials, without a call.
+    /// The expiry of a cluster's credentials. This function does not make a call.
     pub fn expiry(&self, cluster: &ObjectKey) -> Option<SystemTime> {
         self.clusters
             .read(|clusters| clusters.get(cluster)?.expiry())
@@ -380,7 +384,7 @@ fn mismatch(pinned: &str, resolved: &str) -> Result<(), ResolutionError> {
     Ok(())
 }
 
-/// The chain of identities, the account, and the warnings.
+/// The identity chain, the account, and the warnings.
 fn describe(plan: &Plan, account: Option<&str>) -> String {
     let chain: Vec<String> = plan
         .chain

@@ -1,16 +1,17 @@
-//! The verifier: which instance made a request, in one order: cheap and local first.
+//! The verifier: identifies the instance that made a request. The checks have a fixed order, cheap and local checks
+//! first.
 //!
-//! | | check | asks |
+//! | | check | source |
 //! | --- | --- | --- |
-//! | 1 | the evidence can be read, and is for this cluster | nobody |
-//! | 2 | the identity document's signature | nobody |
-//! | 3 | account and region are those of this cluster | nobody |
-//! | 4 | the document is about the machine that is claimed | nobody |
-//! | 5 | the caller of STS is the instance of the document, and signed for this request | STS |
-//! | 6 | the instance exists, runs, and is this cluster's; its name | EC2 |
+//! | 1 | the evidence can be parsed, and is for this cluster | local |
+//! | 2 | the identity document's signature | local |
+//! | 3 | account and region are allowed for this cluster | local |
+//! | 4 | the document matches the claimed machine | local |
+//! | 5 | the STS caller is the instance of the document, and signed for this request | STS |
+//! | 6 | the instance exists, is running, and belongs to this cluster; its name | EC2 |
 //!
-//! A contradiction ends it with a denial, what could not be asked with a retry, and nothing after it
-//! is asked.
+//! A contradiction ends the verification with a denial, and an unavailable source ends it with a retry. Later checks do
+//! not run.
 
 mod answers;
 
@@ -39,8 +40,8 @@ use self::answers::Answers;
 
 /// The state and the clients that the verifiers of all clusters share.
 ///
-/// Shared so that one evidence counts once, however many clusters it is shown to, and so that
-/// requests of several clusters go to EC2 together where the same credentials ask.
+/// They are shared so that evidence counts only once, even if it is presented to several clusters, and so that requests
+/// of several clusters share EC2 calls with the same credentials.
 #[derive(Debug)]
 pub struct AwsClients {
     signers: Signers,
@@ -51,7 +52,7 @@ pub struct AwsClients {
 }
 
 impl AwsClients {
-    /// With the signers of identity documents, the client of STS, and the client of EC2.
+    /// Creates the shared state with the document signers, the STS client, and the EC2 client.
     pub fn new(signers: Signers, sts: Sts, instances: Instances) -> Self {
         Self {
             signers,
@@ -62,7 +63,7 @@ impl AwsClients {
         }
     }
 
-    /// The same, with conditions about the identities of clusters.
+    /// Adds conditions about the identities of clusters.
     #[must_use]
     pub fn with_tenants(self, tenants: Arc<TenantCredentials>) -> Self {
         Self {
@@ -72,7 +73,7 @@ impl AwsClients {
     }
 }
 
-/// Appraises the evidence of instances, for one cluster.
+/// Appraises the evidence of one cluster's instances.
 #[derive(Debug)]
 pub struct AwsVerifier {
     clients: Arc<AwsClients>,
@@ -80,7 +81,7 @@ pub struct AwsVerifier {
     cluster: String,
 }
 
-/// Evidence that holds as far as can be told without asking anybody.
+/// Evidence that has passed the checks that work offline.
 struct Claim {
     evidence: AwsEvidence,
     document: VerifiedDocument,
@@ -88,8 +89,7 @@ struct Claim {
 }
 
 impl AwsVerifier {
-    /// A verifier of the cluster that accepts what `policy` says. The cluster with this UID has a share of
-    /// the clients of its own.
+    /// A verifier for the cluster with this UID, with `policy`. The cluster has a separate share of the clients.
     pub fn new(clients: Arc<AwsClients>, policy: AwsPolicy, cluster_uid: &str) -> Self {
         Self {
             clients,
@@ -98,7 +98,7 @@ impl AwsVerifier {
         }
     }
 
-    /// All that can be checked without asking anybody.
+    /// Runs the checks that work offline.
     fn read(&self, appraisal: &Appraisal<'_>) -> Result<Claim, Denial> {
         let evidence = appraisal.evidence.ok_or(Denial::EvidenceMissing)?;
         let evidence = AwsEvidence::parse(evidence)
@@ -144,7 +144,8 @@ impl AwsVerifier {
             .await
     }
 
-    /// The document is of the region of the tenant's cluster, where that has one: nobody is asked in another.
+    /// Checks that the document's region matches the region of the tenant's cluster, if it has one. EC2 is not called
+    /// in other regions.
     fn is_of_region(&self, document: &VerifiedDocument) -> Result<(), Refusal> {
         let tenants = self.clients.tenants.as_ref();
         tenants.map_or(Ok(()), |tenants| {
@@ -197,7 +198,7 @@ impl Verifier for AwsVerifier {
         let claim = self.read(&appraisal)?;
         let document = &claim.document;
         self.is_of_region(document)?;
-        // Machines that join together are asked about together.
+        // Requests of machines that join together share an EC2 call.
         let instances = &self.clients.instances;
         let expected = instances
             .expect(&self.policy.tenant, &document.region)
@@ -254,7 +255,7 @@ impl Verifier for AwsVerifier {
     }
 }
 
-/// The report, with the end of the credentials where it says that they are accepted.
+/// The report, with the expiry of the credentials if it reports that they are accepted.
 fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionReport {
     let expiry = expiry.and_then(|expiry| Timestamp::try_from(expiry).ok());
     if let Some(expiry) = expiry.filter(|_| report.holds == ConditionStatus::True) {
@@ -263,15 +264,15 @@ fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionRe
     report
 }
 
-/// Whether the document is of the account that EC2 is asked about. An instance of another account is not there,
-/// and its owner should learn why.
+/// Whether the document's account is the account of the EC2 credentials. EC2 would not list an instance of another
+/// account, and the denial explains this to its owner.
 fn is_of_account(expected: &Reservation, document: &VerifiedDocument) -> bool {
     expected
         .account()
         .is_none_or(|account| account == document.account)
 }
 
-/// The provider ID of the instance, as of Cluster API Provider AWS.
+/// The provider ID of the instance, in the form of Cluster API Provider AWS.
 fn provider_id(document: &VerifiedDocument) -> Result<ProviderId, AwsDenial> {
     let id = format!(
         "aws:///{}/{}",

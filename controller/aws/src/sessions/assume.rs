@@ -1,4 +1,4 @@
-//! The calls of STS: `AssumeRole`, `AssumeRoleWithWebIdentity`, `GetCallerIdentity`.
+//! The STS calls: `AssumeRole`, `AssumeRoleWithWebIdentity`, `GetCallerIdentity`.
 
 use std::error::Error as StdError;
 use std::fmt::Debug;
@@ -23,7 +23,7 @@ use crate::error_codes::{Meaning, bounded, denied_action};
 use crate::partition::of_region;
 use crate::tenancy::{Role, ServiceAccount};
 
-/// Credentials of the SDK.
+/// The SDK's credentials.
 pub type Keys = aws_credential_types::Credentials;
 
 /// Credentials that STS issued.
@@ -31,14 +31,14 @@ pub type Keys = aws_credential_types::Credentials;
 pub struct Issued {
     /// The credentials.
     pub keys: Keys,
-    /// Their end.
+    /// Their expiry.
     pub expires: SystemTime,
 }
 
-/// The failure of a call of STS.
+/// The failure of an STS call.
 pub type StsFailure = FailureKind;
 
-/// STS, as far as it is called.
+/// The STS operations that are used.
 #[async_trait::async_trait]
 pub trait AssumeRole: Debug + Send + Sync {
     /// Assumes a role with the credentials of its source.
@@ -49,7 +49,7 @@ pub trait AssumeRole: Debug + Send + Sync {
         region: &str,
     ) -> Result<Issued, StsFailure>;
 
-    /// Assumes a role with a token.
+    /// Assumes a role with a service account token.
     async fn assume_role_with_web_identity(
         &self,
         token: &Secret<String>,
@@ -57,35 +57,35 @@ pub trait AssumeRole: Debug + Send + Sync {
         region: &str,
     ) -> Result<Issued, StsFailure>;
 
-    /// The account of credentials.
+    /// The account of these credentials.
     async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure>;
 }
 
-/// The source of tokens of service accounts.
+/// The source of service account tokens.
 #[async_trait::async_trait]
 pub trait Tokens: Debug + Send + Sync {
-    /// A token of the service account.
+    /// A token for the service account.
     ///
     /// # Errors
     ///
-    /// The reason for a person.
+    /// The reason, as text for an operator.
     async fn token(&self, account: &ServiceAccount) -> Result<Secret<String>, String>;
 }
 
-/// STS by the SDK.
+/// STS, called through the SDK.
 #[derive(Debug)]
 pub struct SdkSts {
-    /// Of it, the HTTP client and its settings are used, and no credentials.
+    /// Only its HTTP client and its settings are used, not its credentials.
     base: Arc<dyn CredentialsSource>,
     endpoints: BTreeMap<String, String>,
-    /// The way to these endpoints, where it is not that of `base`.
+    /// The HTTP client for these endpoints, if it differs from the client of `base`.
     http_client: Option<SharedHttpClient>,
     metrics: Metrics,
 }
 
 impl SdkSts {
-    /// STS of each region by the way that `base` has; where `endpoints` have a URL for the region, by that, and with
-    /// `http_client`.
+    /// Calls the STS of each region with the client of `base`. If `endpoints` has a URL for the region, it calls that
+    /// URL, with `http_client`.
     pub fn new(
         base: Arc<dyn CredentialsSource>,
         endpoints: BTreeMap<String, String>,
@@ -99,13 +99,13 @@ impl SdkSts {
         }
     }
 
-    /// The same, which counts its calls.
+    /// Counts the calls with these metrics.
     #[must_use]
     pub fn measured_by(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// The answer of a call, counted.
+    /// Counts the answer to a call, and returns it.
     fn counted<T, E>(
         &self,
         operation: &'static str,
@@ -133,9 +133,9 @@ impl SdkSts {
         answer
     }
 
-    /// The home region, if STS of this region failed in a way that may be of the region alone: it may be one that the
-    /// account has not enabled. A session is valid in every region, wherever it began. The home region is the controller's
-    /// own, if that is in the same partition, or else the partition's first.
+    /// The home region, if the failure of the STS in this region can be limited to the region: the account might not
+    /// have enabled it. A session is valid in every region, wherever it was created. The home region is the
+    /// controller's own region if that is in the same partition. Otherwise, it is the partition's first region.
     async fn home_after(&self, failed: Option<&StsFailure>, region: &str) -> Option<String> {
         if !failed?.may_be_of_region() {
             return None;
@@ -255,7 +255,7 @@ impl AssumeRole for SdkSts {
     }
 }
 
-/// The answer of the home region, or the first one if the home region does not answer.
+/// The answer of the home region, or the first answer if the home region is not available.
 fn or_first<T>(first: Result<T, StsFailure>, home: Result<T, StsFailure>) -> Result<T, StsFailure> {
     match home {
         Err(StsFailure::Unavailable(_) | StsFailure::Throttled(_)) => first,
@@ -321,8 +321,8 @@ where
     }
 }
 
-/// The meaning of a code. Beside the codes of all services, those of `AssumeRole` and `AssumeRoleWithWebIdentity` are
-/// refusals. Where it is another, STS failed.
+/// The meaning of a code. The codes that are refusals are the common codes of all services, and the codes of
+/// `AssumeRole` and `AssumeRoleWithWebIdentity`. Every other code is a failure of STS.
 fn of_code(code: &str, request_id: Option<&str>) -> StsFailure {
     let kept = bounded(code);
     let is_refusal = matches!(

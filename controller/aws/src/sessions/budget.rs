@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - Each token goes round by namespace, then by Cluster: the sessions of one Cluster delay no other by more than
-//!   one call.
+//! - Tokens are assigned in turn by namespace, then by Cluster. So the sessions of one Cluster delay another Cluster by
+//!   at most one call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use node_attestation_runtime::shared::{Shared, Swept};
 use node_attestation_runtime::turns::FairRate;
 use tokio::time::Instant;
 
-/// The rate of all calls. STS allows an account more, and others use the account too.
+/// The rate of all calls. STS allows an account more, but other clients share the account's quota.
 const ALL: Rate = Rate {
     burst: 50,
     every: Duration::from_millis(100),
 };
 
-/// The rate of one namespace's calls: more than its clusters need, and a tenth of all.
+/// The rate of one namespace's calls: more than its clusters need, and 10 % of the total rate.
 const NAMESPACE: Rate = Rate {
     burst: 10,
     every: Duration::from_secs(1),
@@ -42,15 +42,15 @@ impl Budget {
         }
     }
 
-    /// Waits until STS may be called for this Cluster. The share of its namespace is not waited for here: others may
-    /// share the call.
+    /// Waits for this Cluster's turn to call STS. It does not wait for the share of the namespace here: other tenants
+    /// can share the call.
     pub(super) async fn of_all(&self, cluster: &ObjectKey) {
         self.all.take(cluster).await;
     }
 
-    /// Waits until this Cluster may begin another of the calls of its namespace, or needs none any more.
+    /// Waits until this Cluster can begin another of its namespace's calls, or does not need a call any more.
     pub(super) async fn take(&self, cluster: &ObjectKey, is_needed: impl Fn() -> bool) {
-        // Those whose bucket is full are forgotten.
+        // Namespaces whose bucket is full are forgotten.
         let now = Instant::now();
         let is_full =
             |_: &_, rate: &mut Arc<FairRate>| Arc::strong_count(rate) == 1 && rate.is_full(now);
@@ -65,7 +65,7 @@ impl Budget {
             ensure!(is_needed(), ());
             Ok(())
         };
-        // Without a need there is no token.
+        // If the call is not needed any more, no token is taken.
         let _ = rate.take_if(cluster, check).await;
     }
 }

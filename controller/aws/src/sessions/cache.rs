@@ -21,8 +21,8 @@ use crate::tenancy::{DigestKey, Plan, Root};
 ///
 /// # Guarantees
 ///
-/// - Plans that ask AWS for the same share a session, link by link, and no others do.
-/// - A session ends with the last plan that has it.
+/// - Only plans with identical AWS calls share a session, link by link.
+/// - A session is dropped with the last plan that uses it.
 #[derive(Debug)]
 pub struct Sessions {
     own: SharedCredentialsProvider,
@@ -35,7 +35,7 @@ pub struct Sessions {
 #[derive(derive_more::Debug, Clone)]
 #[debug("PlanCredentials({key:?})")]
 pub struct PlanCredentials {
-    /// Their identity.
+    /// The identity of the credentials.
     pub key: CredentialsKey,
     session: Arc<Session>,
     tenant: Arc<ObjectKey>,
@@ -44,7 +44,7 @@ pub struct PlanCredentials {
 }
 
 impl Sessions {
-    /// Begins with the controller's credentials of `own`.
+    /// Creates an empty cache. `own` has the controller's own credentials.
     pub fn new(
         own: SharedCredentialsProvider,
         sts: Arc<dyn AssumeRole>,
@@ -63,7 +63,8 @@ impl Sessions {
         }
     }
 
-    /// The credentials of a plan, with STS of `sts_region`; no call is made. Calls are in the turns of `tenant`.
+    /// The credentials of a plan, with the STS of `sts_region`. This function does not make a call. Later calls take
+    /// the turns of `tenant`.
     pub fn of_plan(&self, plan: &Plan, sts_region: &str, tenant: &ObjectKey) -> PlanCredentials {
         let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
         let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
@@ -73,7 +74,7 @@ impl Sessions {
                     return session;
                 }
                 let session = Arc::new(Session::new(origin(), sts_region, self.calls.clone()));
-                // Those that nobody has make room.
+                // Sessions without an owner make room.
                 let is_dead = |_: &_, known: &mut Weak<_>| known.strong_count() == 0;
                 sessions.insert(key, Arc::downgrade(&session), is_dead);
                 session
@@ -94,8 +95,8 @@ impl Sessions {
         }
     }
 
-    /// Replaces the credentials of this key, which AWS refused in a call that began at `since`; returns whether there can
-    /// be others now.
+    /// Replaces the credentials with this key, which AWS refused in a call that began at `since`. Returns whether other
+    /// credentials can exist now.
     pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
         let known = |sessions: &Swept<_, Weak<Session>>| sessions.get(&key).and_then(Weak::upgrade);
         let session = self.shared.read(known);
@@ -118,7 +119,7 @@ impl Sessions {
         }
     }
 
-    /// The number of sessions that somebody has.
+    /// The number of sessions that have an owner.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shared.read(|shared| {
@@ -133,7 +134,7 @@ impl PlanCredentials {
     ///
     /// # Errors
     ///
-    /// The step that failed, now or a short time ago.
+    /// The step that failed, now or recently.
     pub async fn keys(&self) -> Result<Keys, CredentialsError> {
         self.session.keys_for(&self.tenant).await
     }
@@ -152,29 +153,29 @@ impl PlanCredentials {
         &self.region
     }
 
-    /// Whether both are the same credentials, with STS of the same region.
+    /// Whether both are the same credentials, with the same STS region.
     pub fn is_same(&self, other: &Self) -> bool {
         self.key == other.key && self.region == other.region
     }
 
-    /// Whether there are no credentials, or no account of them, and AWS is not asked now.
+    /// Whether the credentials or their account are not available, and AWS is not called during a pause.
     pub fn pauses(&self) -> bool {
         self.session.pauses(&self.region)
     }
 
-    /// The session as it is shown.
+    /// The `Debug` text of the session.
     #[cfg(test)]
     pub(crate) fn shown(&self) -> String {
         format!("{:?}", self.session)
     }
 
-    /// The end of the credentials, and the last failure. No call is made.
+    /// The expiry of the credentials, and the last failure. This function does not make a call.
     pub fn condition(&self) -> (Option<SystemTime>, Option<CredentialsError>) {
         self.session.condition(&self.region)
     }
 }
 
-/// The credentials of a plan for as long as somebody else has them.
+/// The credentials of a plan, as long as another owner holds them.
 #[derive(derive_more::Debug, Clone)]
 #[debug("WeakCredentials")]
 struct WeakCredentials {
@@ -183,12 +184,12 @@ struct WeakCredentials {
 }
 
 impl PlanCredentials {
-    /// Keeps them.
+    /// Holds the credentials.
     pub fn lease(&self) -> Lease {
         Lease::Held(self.session.clone())
     }
 
-    /// Provides them for as long as somebody keeps them.
+    /// Provides the credentials as long as they have an owner.
     pub fn provider(&self) -> SharedCredentialsProvider {
         SharedCredentialsProvider::new(WeakCredentials {
             session: Arc::downgrade(&self.session),

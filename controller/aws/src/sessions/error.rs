@@ -1,51 +1,51 @@
-//! Errors of credentials. None of it says anything about a node.
+//! Errors of credentials. None of them is a reason to deny a node.
 
 use std::sync::Arc;
 
 use crate::error_codes::Meaning;
 
-/// The credentials of a plan are not to be had.
+/// The credentials of a plan are not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{step}: {kind}")]
 pub struct CredentialsError {
-    /// The failing step: the ARN of a role, or what the credentials begin with.
+    /// The failing step: the ARN of a role, or the source of the first credentials.
     pub step: Arc<str>,
-    /// Its failure.
+    /// The kind of the failure.
     pub kind: FailureKind,
 }
 
 /// The failure of a step.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum FailureKind {
-    /// AWS refuses: a trust policy, an external ID, a policy, or an access key that is not valid.
+    /// AWS refuses the call, because of a trust policy, an external ID, an IAM policy, or an invalid access key.
     #[display("AWS refuses with {code}{}{}", request(request_id.as_ref()), advice(code))]
     Refused {
-        /// The code of AWS.
+        /// The AWS error code.
         code: String,
-        /// The ID of the request, for the log of AWS `CloudTrail`.
+        /// The request ID, for AWS `CloudTrail`.
         request_id: Option<String>,
     },
-    /// AWS does not allow another action than the one that was called, which the call needs too.
+    /// AWS does not allow an additional action that the call needs.
     #[display("AWS refuses {action}, which the call needs too{}", request(request_id.as_ref()))]
     ActionDenied {
         /// The action, such as `sts:TagSession`.
         action: String,
-        /// The ID of the request, for the log of AWS `CloudTrail`.
+        /// The request ID, for AWS `CloudTrail`.
         request_id: Option<String>,
     },
-    /// STS is asked too often: its code.
+    /// STS throttles the calls; with its code.
     #[display("STS is asked too often: {_0}")]
     Throttled(String),
-    /// STS did not answer, or not in a way that can be read.
+    /// STS did not answer, or its answer cannot be parsed.
     #[display("STS could not be asked: {_0}")]
     Unavailable(String),
-    /// The credentials had expired when they came.
+    /// The credentials were already expired when STS returned them.
     #[display("STS answered with credentials that have expired")]
     Expired,
-    /// The controller has no credentials of its own.
+    /// The controller does not have its own credentials.
     #[display("the controller has no AWS credentials: {_0}")]
     NoneOfOurOwn(String),
-    /// The API server gave no token of the service account.
+    /// The API server did not issue a token for the service account.
     #[display("the API server gave no token: {_0}")]
     NoToken(String),
 }
@@ -62,19 +62,19 @@ impl FailureKind {
         }
     }
 
-    /// Whether another answer needs a change of somebody's, so that it is asked for rarely.
+    /// Whether a change by an administrator is necessary for another answer. Such a call is repeated rarely.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::ActionDenied { .. })
     }
 
-    /// Whether STS of this region does not serve the account of the credentials, as in a region that the account has not
-    /// enabled. AWS has the same words for an access key that is not valid.
+    /// Whether this can be a failure of the STS in one region, such as a region that the account has not enabled. AWS
+    /// returns the same code for an invalid access key.
     pub(super) fn may_be_of_region(&self) -> bool {
         const CODES: [&str; 2] = ["InvalidClientTokenId", "RegionDisabledException"];
         matches!(self, Self::Refused { code, .. } if CODES.contains(&&**code))
     }
 
-    /// Whether AWS refused the session of the call, so that another may be accepted.
+    /// Whether AWS refused the session of the call. Then AWS can still accept another session.
     pub(super) fn is_of_session(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if Meaning::of(code) == Meaning::Session)
     }
@@ -84,7 +84,7 @@ fn request(id: Option<&String>) -> String {
     id.map_or_else(String::new, |id| format!(" (request {id})"))
 }
 
-/// The cause of a code that does not tell it.
+/// The cause of a code that does not name its cause.
 fn advice(code: &str) -> &'static str {
     match code {
         "InvalidClientTokenId" => {

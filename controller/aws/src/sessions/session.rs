@@ -18,13 +18,14 @@ use super::error::{CredentialsError, FailureKind};
 use crate::error_codes::causes;
 use crate::tenancy::{Role, ServiceAccount};
 
-/// Credentials are not handed out in the last minute of their life: a call that begins with them must end with them.
+/// Credentials are not returned in the last minute of their life: a call that starts with them must finish with them.
 const MARGIN: Duration = Duration::from_mins(1);
 
-/// The deadline of all that one renewal takes, its source and its turn included: nobody waits for what hangs.
+/// The deadline for a whole renewal, including its source and the wait for its turn, so that no request waits for a
+/// hanging call.
 const FETCH: Duration = Duration::from_secs(45);
 
-/// The first pause after a refusal: another answer needs a change of somebody's.
+/// The first pause after a refusal: another answer requires a change by an administrator.
 const FIRST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// The longest pause after a refusal.
@@ -36,22 +37,23 @@ const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause after an outage.
 const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
 
-/// More than AWS has regions: beyond it, the failures that are over are forgotten.
+/// More than the number of AWS regions. At the limit, regions without a current pause are forgotten.
 const MAX_REGIONS: usize = 64;
 
-/// The time in which a session is forgotten once at most: where AWS refuses the next one too, the cause is another.
+/// The minimum time between two attempts to forget a session. If AWS also refuses the next session, the session is not
+/// the cause.
 const FORGOTTEN_ONCE: Duration = Duration::from_mins(5);
 
 /// The origin of the credentials of a link.
 #[derive(Debug)]
 pub(super) enum Origin {
-    /// The controller's own.
+    /// The controller's own credentials.
     Controller(SharedCredentialsProvider),
     /// An access key.
     Static(Keys),
-    /// The token of a service account.
+    /// A service account token.
     ServiceAccount(ServiceAccount),
-    /// A role, which the link before it assumes.
+    /// A role, which the previous link assumes.
     Role(Role, Arc<Session>),
 }
 
@@ -67,13 +69,15 @@ pub(super) struct Calls {
 ///
 /// # Guarantees
 ///
-/// - However many ask at once, one call is made; one who goes away does not end it.
-/// - Credentials are renewed after three quarters of their life, and handed out until a minute before its end,
-///   whatever STS says meanwhile. After that there are none.
-/// - After a failure there is a pause, which each further failure doubles.
-/// - A region that tells no account of the credentials fails for itself alone; the account counts in all.
-/// - Credentials that AWS refuses are replaced, but not again and again. Where no others are to be had, they are used on:
-///   a refusal may be of one region. The controller's own are used by all until there are others.
+/// - Concurrent requests share one call. A canceled request does not cancel the call.
+/// - Credentials are renewed after three quarters of their life. They are returned until one minute before they expire,
+///   even if renewals fail.
+/// - After a failure there is a pause. Each further failure doubles it.
+/// - If the STS of one region does not return the account of the credentials, the failure affects only that region. The
+///   account is valid in all regions.
+/// - Credentials that AWS refuses are replaced, but at most once in five minutes. If no others are available, the old
+///   ones stay in use, because a refusal can be limited to one region. All tenants use the controller's own credentials
+///   until new ones are available.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -88,21 +92,21 @@ type Answer = Result<Keys, CredentialsError>;
 #[derive(Debug, Default)]
 struct State {
     held: Option<Held>,
-    /// Those that AWS refused, until there are others or none are to be had.
+    /// The credentials that AWS refused, until new credentials arrive or the renewal fails.
     refused: Option<Held>,
     failed: Option<Failed>,
     pending: Option<Shared<BoxFuture<'static, Answer>>>,
     account: Option<String>,
-    /// The regions whose STS was asked for the account, until one has told it.
+    /// The regions whose STS was called for the account, until one of them returned it.
     asked: HashMap<String, Asked>,
-    /// The time at which credentials were forgotten last.
+    /// The last time that credentials were forgotten.
     forgotten: Option<Instant>,
 }
 
-/// A region whose STS was asked for the account.
+/// A region whose STS was called for the account.
 #[derive(Debug, Default)]
 struct Asked {
-    /// The holder asks.
+    /// Only the holder calls STS.
     turn: Arc<tokio::sync::Mutex<()>>,
     failed: Option<Failed>,
 }
@@ -112,9 +116,9 @@ struct Held {
     keys: Keys,
     since: Instant,
     expires: Option<SystemTime>,
-    /// The time of the renewal; `None` for credentials without an end.
+    /// The time of the renewal; `None` for credentials that do not expire.
     renew_at: Option<Instant>,
-    /// The time at which they are not handed out any more.
+    /// The time after which the credentials are not returned any more.
     end: Option<Instant>,
 }
 
@@ -142,10 +146,10 @@ impl Session {
         }
     }
 
-    /// The credentials. If there must be a call, `tenant` waits for its share of them first.
+    /// The credentials. If a call is necessary, `tenant` first waits for its share of the calls.
     pub(super) async fn keys_for(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
         if self.needs_call() {
-            // Another may have begun the call by the time of the turn.
+            // Another request can start the call during the wait for the turn.
             let share = self.calls.budget.take(tenant, || self.needs_call());
             share.await;
         }
@@ -175,7 +179,7 @@ impl Session {
         pending.await
     }
 
-    /// Begins a renewal, whose calls are in the turns of `tenant`, or joins the one that is under way.
+    /// Starts a renewal, whose calls take the turns of `tenant`, or joins the current renewal.
     fn renew(
         self: &Arc<Self>,
         state: &mut State,
@@ -186,7 +190,7 @@ impl Session {
         }
         let (session, tenant) = (self.clone(), tenant.clone());
         let renewal = async move {
-            // A panic is one failure, and not the end of the session.
+            // A panic counts as one failure, and does not end the session.
             let answer = AssertUnwindSafe(timeout(FETCH, session.fetch(&tenant))).catch_unwind();
             let answer = match answer.await {
                 Ok(Ok(answer)) => answer,
@@ -196,7 +200,7 @@ impl Session {
             session.settle(answer)
         };
         let ended = self.failure("the call ended early");
-        // A task of its own outlives who asked first.
+        // A separate task outlives the first requester.
         let renewal = tokio::spawn(renewal).map(move |done| done.unwrap_or(Err(ended)));
         let pending = renewal.boxed().shared();
         state.pending = Some(pending.clone());
@@ -281,10 +285,10 @@ impl Session {
         }
     }
 
-    /// Replaces the credentials, which AWS refused in a call that began at `since`, unless they are newer; returns whether
-    /// there can be others now.
+    /// Replaces credentials that AWS refused in a call that began at `since`, unless they are newer. Returns whether
+    /// other credentials can exist now.
     pub(super) fn forget(self: &Arc<Self>, since: Instant) -> bool {
-        // An access key is what its Secret has.
+        // An access key changes only with its Secret.
         if matches!(self.origin, Origin::Static(_)) {
             return false;
         }
@@ -296,7 +300,7 @@ impl Session {
         if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
             return false;
         }
-        // None are to be had before the pause is over.
+        // New credentials are not available before the pause is over.
         if state
             .failed
             .as_ref()
@@ -305,9 +309,9 @@ impl Session {
             return false;
         }
         state.forgotten = Some(now);
-        // Nobody waits for those of all tenants because one of them is refused.
+        // All tenants use the controller's own credentials, so they stay in use during the renewal.
         if matches!(self.origin, Origin::Controller(_)) {
-            // They take no call of STS.
+            // This renewal does not call STS.
             let nobody = ObjectKey::new("", "");
             drop(self.renew(&mut state, &nobody));
             return false;
@@ -316,7 +320,7 @@ impl Session {
         true
     }
 
-    /// The account of the credentials: the role's, or by one call of STS in this region.
+    /// The account of the credentials: the role's account, or the result of one call to STS in this region.
     pub(super) async fn account(
         self: &Arc<Self>,
         tenant: &ObjectKey,
@@ -334,7 +338,7 @@ impl Session {
             }
             state.asked_in(region).turn.clone()
         };
-        // Whoever waits learns what the one before has learned.
+        // A waiting request uses the result of the previous one.
         let _turn = turn.lock().await;
         if let Some(known) = self.state.lock().known_account(region) {
             return known;
@@ -348,7 +352,7 @@ impl Session {
                 Ok(account)
             }
             Err(error) => {
-                // Another region may have told it meanwhile.
+                // Another region can have returned the account during the call.
                 if let Some(account) = &state.account {
                     return Ok(account.clone());
                 }
@@ -373,8 +377,8 @@ impl Session {
         })
     }
 
-    /// Whether there are no credentials, or no account of them in this region, and a pause lasts. An access key has none:
-    /// it goes with its Secret.
+    /// Whether the credentials, or their account in this region, are not available during a pause. An access key never
+    /// pauses: it changes with its Secret.
     pub(super) fn pauses(&self, region: &str) -> bool {
         let state = self.state.lock();
         let known = state.known();
@@ -385,7 +389,8 @@ impl Session {
         pauses && !matches!(self.origin, Origin::Static(_))
     }
 
-    /// The end of the credentials, and their last failure or that of their account in this region, without any call.
+    /// The expiry of the credentials, and the last failure of the credentials or of the account lookup in this region.
+    /// This function does not make a call.
     pub(super) fn condition(&self, region: &str) -> (Option<SystemTime>, Option<CredentialsError>) {
         let state = self.state.lock();
         let failed = state.failed.as_ref().or_else(|| state.no_account(region));
@@ -396,7 +401,7 @@ impl Session {
 }
 
 impl State {
-    /// The answer without a call, if there is one: credentials, or a failure whose pause lasts.
+    /// The answer without a call, if there is one: credentials, or a failure during its pause.
     fn known(&self) -> Option<Answer> {
         let now = Instant::now();
         if let Some(held) = self.held.as_ref().filter(|held| held.is_good(now)) {
@@ -406,7 +411,7 @@ impl State {
         failed.map(|failed| Err(failed.error.clone()))
     }
 
-    /// The account, or a failure of this region whose pause lasts.
+    /// The account, or a failure in this region during its pause.
     fn known_account(&self, region: &str) -> Option<Result<String, CredentialsError>> {
         if let Some(account) = &self.account {
             return Some(Ok(account.clone()));
@@ -434,7 +439,7 @@ impl State {
 }
 
 impl Failed {
-    /// The pause after this error; `before` is the failure before it.
+    /// The failure with its pause; `before` is the previous failure.
     fn after(before: Option<&Self>, error: CredentialsError) -> Self {
         let (first, last) = if error.kind.is_refusal() {
             (FIRST_REFUSED_PAUSE, LAST_REFUSED_PAUSE)
@@ -459,7 +464,7 @@ impl Held {
         let life = keys.expiry().and_then(|end| end.duration_since(now()).ok());
         Self {
             expires: keys.expiry(),
-            // Sessions that began together are not renewed together.
+            // Jitter: sessions that began together are not renewed together.
             renew_at: life.map(|life| at + jittered(life * 3 / 4)),
             end: life.map(|life| at + life.saturating_sub(MARGIN)),
             since: at,

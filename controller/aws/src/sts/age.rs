@@ -1,7 +1,7 @@
 //! The limits of the age of evidence.
 //!
-//! Three clocks take part: the node's dated the signature, the API server's the request, and ours
-//! says what time it is. None of them decides alone that evidence is fresh: STS has a clock too.
+//! Three clocks take part: the node's clock dates the signature, the API server's clock dates the request, and the
+//! controller's clock gives the current time. No single clock decides that evidence is fresh: STS has a clock too.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,24 +9,23 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
 
-/// Evidence that is older is sent to nobody. STS takes it for fifteen minutes; the last of them is
-/// for the call.
+/// Older evidence is not sent to STS. STS accepts it for 15 minutes; the last minute is for the call.
 pub(super) const MAX_AGE: Duration = Duration::from_mins(14);
 
-/// As far as STS itself lets a signature be dated ahead ("+ 15 min."): a clock of ours that is ten
-/// minutes slow stops nobody, and a node's that is fast is for STS to refuse.
+/// The time that STS itself lets a signature be dated ahead ("+ 15 min."). So a controller clock that is ten minutes
+/// slow does not block nodes. STS refuses a node whose clock is fast.
 pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
-/// The validity of a signature at STS.
+/// The time for which STS accepts a signature.
 const VALID: Duration = Duration::from_mins(15);
 
-/// Checks the date of a signature against the later of two clocks: that of the API server, which
-/// wrote down when it was asked, and ours; gives from when on STS takes it no more.
+/// Checks the date of a signature against the later of two clocks: the API server's time of the request, and the
+/// controller's clock. Returns the time at which STS stops accepting it.
 ///
 /// # Errors
 ///
-/// [`Failure::EvidenceExpired`] where it is too old, or dated too far ahead to be used;
-/// [`Denial::EvidenceMalformed`] where there is no such time.
+/// [`Failure::EvidenceExpired`] if it is too old, or dated too far ahead; [`Denial::EvidenceMalformed`] if the date is
+/// invalid.
 pub(super) fn fresh_until(
     amz_date: &str,
     asked: SystemTime,

@@ -1,7 +1,7 @@
-//! Answers of STS, and their meaning.
+//! STS answers, and their meaning.
 //!
-//! Only what contradicts the evidence is a denial: the codes are listed. Whatever else STS says, and
-//! whatever says something in its place, is an outage, from which a request recovers by itself.
+//! Only an answer that contradicts the evidence is a denial: these codes are listed. Every other answer, from STS or
+//! from another server in between, is an outage, from which a request recovers without action.
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Failure, Refusal};
@@ -11,9 +11,9 @@ use serde::Deserialize;
 use super::outage::Outage;
 use crate::denial::AwsDenial;
 
-/// Codes by which STS says that the call was not signed so, or not with valid credentials.
+/// Codes that STS returns if the signature or the credentials are not valid.
 ///
-/// "Common Errors" of the STS API reference, and what SDKs know beside them.
+/// From "Common Errors" of the STS API reference, with the codes that SDKs add.
 const REFUSED: [&str; 9] = [
     "AuthFailure",
     "IncompleteSignature",
@@ -26,7 +26,7 @@ const REFUSED: [&str; 9] = [
     "UnrecognizedClientException",
 ];
 
-/// Codes by which STS says that credentials or signature are too old.
+/// Codes that STS returns if the credentials or the signature are too old.
 const EXPIRED: [&str; 4] = [
     "ExpiredToken",
     "ExpiredTokenException",
@@ -34,7 +34,7 @@ const EXPIRED: [&str; 4] = [
     "RequestTimeTooSkewed",
 ];
 
-/// Codes by which STS says that it is asked too often.
+/// Codes that STS returns if it throttles the calls.
 const LIMITED: [&str; 4] = [
     "RequestLimitExceeded",
     "Throttling",
@@ -42,10 +42,10 @@ const LIMITED: [&str; 4] = [
     "TooManyRequestsException",
 ];
 
-/// The beginning of the message if one of [`REFUSED`] is about age.
+/// The beginning of the message if a code of [`REFUSED`] is about age.
 const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
-/// Longer than any code of an error.
+/// Longer than any error code.
 const MAX_CODE_LEN: usize = 64;
 
 /// The caller that STS reports.
@@ -54,7 +54,7 @@ const MAX_CODE_LEN: usize = 64;
 pub(super) struct Identity {
     /// The account.
     pub(super) account: String,
-    /// The principal.
+    /// The ARN of the principal.
     pub(super) arn: String,
     /// The principal's unique ID.
     pub(super) user_id: String,
@@ -86,9 +86,9 @@ struct Fault {
     message: String,
 }
 
-/// Reads an answer: one identity, or why there is none.
+/// Parses an answer: an identity, or the reason why there is none.
 ///
-/// Fields that are unknown are passed over, a field that is there twice is no answer.
+/// Unknown fields are ignored. An answer with a duplicate field is not valid.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
             .get_caller_identity_response
             .get_caller_identity_result);
     }
-    // STS refuses with 400 or 403; what else comes is not its word on the evidence.
+    // STS refuses with 400, 401 or 403. Every other status does not decide on the evidence.
     if !matches!(status.as_u16(), 400 | 401 | 403) {
         return Err(Outage::Status(status).into());
     }
@@ -142,7 +142,7 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
     AwsDenial::CallerRefused((*code).to_owned()).into()
 }
 
-/// The error, in JSON as it was asked for, or in XML, which the query protocol falls back to.
+/// The error, in JSON as requested, or in XML, which the query protocol falls back to.
 fn fault(body: &[u8]) -> Option<Fault> {
     if let Ok(Failed { error }) = serde_json::from_slice(body) {
         return Some(error);
@@ -154,14 +154,14 @@ fn fault(body: &[u8]) -> Option<Fault> {
     })
 }
 
-/// The text of an XML element that is there once. This is for errors alone: nobody is let in by it.
+/// The text of an XML element that occurs once. It is used only for errors: it never admits a node.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, rest) = rest.split_once(&format!("</{name}>"))?;
     (!text.contains('<') && !rest.contains(&format!("<{name}>"))).then_some(text.trim())
 }
 
-/// A code as a log can show it: letters alone, so that it is no credential that is repeated.
+/// A code in a form that is safe to log. Only letters and dots are accepted, so that credentials are never logged.
 fn shown(code: &str) -> String {
     let is_code = code.len() <= MAX_CODE_LEN
         && code.starts_with(|c: char| c.is_ascii_uppercase())

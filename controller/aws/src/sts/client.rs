@@ -1,4 +1,4 @@
-//! The HTTPS client: bounded in time, in bytes and in calls at a time, and it follows nothing.
+//! The HTTPS client. Time, bytes and concurrent calls are bounded, and it does not follow redirects.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use tokio::time::timeout;
 use super::outage::Outage;
 use crate::proxy::Names;
 
-/// For a whole call, waiting for its turn included. STS answers within a second, or not at all; the
-/// queue tries again.
+/// The deadline for a whole call, including the wait for its turn. STS answers within a second or not at all; the queue
+/// retries.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// An identity is a third of a kilobyte, and the longest error a few.
+/// The body of a successful answer is about 350 bytes, and the longest error a few kilobytes.
 const MAX_ANSWER: usize = 16 * 1024;
 
-/// Calls at a time to the STS of one region, so that one that hangs holds up its own alone.
+/// The limit of concurrent calls to the STS of one region. A hanging region delays only its own calls.
 pub(super) const CALLS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 8,
 };
 
-/// For a connection, a second address of the name included.
+/// The deadline for a connection, including a second address of the name.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
 
-/// Shorter than load balancers keep theirs, so that none is cut under a call.
+/// Shorter than the idle timeout of load balancers, so that a connection is not closed during a call.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// The name and the version of the controller, for the log of AWS `CloudTrail`. No signature covers it.
+/// The controller's name and version, for AWS `CloudTrail`. No signature covers it.
 const USER_AGENT: &str = concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION"));
 
-/// The trust anchors of an endpoint's chain.
+/// The trust anchors for an endpoint's certificate chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrustRoots {
-    /// The system's authorities.
+    /// The system's CA certificates.
     Public,
-    /// Those, and the operator's own.
+    /// The system's CA certificates, and the operator's own.
     Own,
 }
 
-/// The client.
+/// The HTTPS client.
 #[derive(derive_more::Debug)]
 #[debug("Client")]
 pub(super) struct Client {
@@ -58,18 +58,18 @@ pub(super) struct Client {
     turns: Shared<Swept<String, FairTurns>>,
 }
 
-// The client's own shows the proxy, with its password.
+// The `Debug` output of reqwest's client would contain the proxy, with its password.
 
 impl Client {
-    /// A client that believes `system`, and for endpoints of the operator's `own` too. It goes by way
-    /// of `proxy`, where there is one.
+    /// A client that trusts `system`, and for the operator's endpoints also `own`. It connects through `proxy` if there
+    /// is one.
     pub(super) fn new(
         system: Vec<CertificateDer<'static>>,
         own: Vec<CertificateDer<'static>>,
         proxy: Option<&Proxy>,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut roots = RootCertStore::empty();
-        // Of the system's, those that cannot be read are passed over, as other programs do.
+        // System certificates that cannot be parsed are ignored, as other programs do.
         roots.add_parsable_certificates(system);
         let mut with_own = roots.clone();
         for certificate in own {
@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// There is none in time, or none that could be one of STS.
+    /// There is no answer in time, or the answer cannot be from STS.
     pub(super) async fn exchange(
         &self,
         request: Request<&'static str>,
@@ -115,7 +115,7 @@ impl Client {
         .unwrap_or(Err(Outage::TimedOut))
     }
 
-    /// The cluster's line in a region. Regions that nobody calls are forgotten.
+    /// The cluster's line in a region. Regions without calls are forgotten.
     fn line(&self, cluster: &ObjectKey, region: &str) -> Line {
         let is_idle = |_: &_, turns: &mut FairTurns| turns.is_idle();
         let new = || FairTurns::new(CALLS);

@@ -1,38 +1,38 @@
-//! Why STS could not be asked.
+//! The reasons why STS cannot be called.
 
 use std::error::Error;
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 
-/// STS did not say who called. Nothing here repeats what was sent, or an answer.
+/// STS did not identify the caller. These errors never contain parts of the request or of an answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
-    /// It took too long.
+    /// There was no answer in time.
     #[error("STS does not answer in time")]
     TimedOut,
-    /// There is no connection, or it was cut.
+    /// The connection failed or was closed.
     #[error("STS cannot be reached")]
     Unreachable(#[source] reqwest::Error),
-    /// The answer was cut.
+    /// The answer was truncated.
     #[error("the answer of STS was cut")]
     Cut(#[source] reqwest::Error),
-    /// The answer is larger than any of STS.
+    /// The answer is larger than any STS answer.
     #[error("the answer of STS is too large")]
     TooLarge,
-    /// A status that says nothing about the evidence.
+    /// An HTTP status that does not decide on the evidence.
     #[error("STS answers with status {}", .0.as_u16())]
     Status(StatusCode),
-    /// An error that says nothing about the evidence.
+    /// An error code that does not decide on the evidence.
     #[error("STS answers with status {} and {}", .0.as_u16(), .1)]
     Code(StatusCode, String),
-    /// Not an answer of STS.
+    /// The answer is not from STS.
     #[error("what answers with status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),
-    /// More was confirmed than can be remembered.
+    /// More signatures were confirmed than can be remembered.
     #[error("too many signatures were confirmed within minutes")]
     MemoryFull,
-    /// The request could not be put together.
+    /// The request could not be built.
     #[error("the request to STS cannot be made")]
     Unbuildable(#[source] Box<dyn Error + Send + Sync>),
 }

@@ -1,4 +1,4 @@
-//! The caller that STS reports, and whether it is the instance of the document.
+//! The caller that STS reports, and the check that it is the instance of the document.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,26 +8,26 @@ use crate::denial::AwsDenial;
 use crate::document::{VerifiedDocument, is_account};
 use crate::partition::Partition;
 
-/// The role whose credentials instance metadata alone gives: it has no trust policy, and nobody can
-/// assume it (EC2 User Guide, "Instance identity roles for Amazon EC2 instances").
+/// The role whose credentials come only from the instance metadata: it has no trust policy, so it cannot be assumed
+/// (EC2 User Guide, "Instance identity roles for Amazon EC2 instances").
 const INSTANCE_IDENTITY_ROLE: &str = "aws:ec2-instance";
 
-/// Names of roles have at most 64 characters (IAM quotas).
+/// The limit of role names in characters (IAM quotas).
 const MAX_ROLE_LEN: usize = 64;
 
-/// As much of a name that STS gives as a reason repeats.
+/// The limit of characters of an STS name in a reason.
 const MAX_SHOWN: usize = 256;
 
-/// A role of instance profiles that the operator vouches for: nobody but EC2 may assume it.
+/// An instance profile role that the operator trusts: only EC2 must be allowed to assume it.
 ///
-/// Written `<account>:<role>`, or `<role>` for that role of any account whose machines are accepted.
+/// The form is `<account>:<role>`, or `<role>` for the role with this name in every accepted account.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProfileRole {
     account: Option<String>,
     name: String,
 }
 
-/// This names no role.
+/// The text is not a role name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a role of instance profiles is <role> or <account>:<role>, the name without its path")]
 pub struct InvalidRole;
@@ -65,14 +65,14 @@ impl ProfileRole {
     }
 }
 
-/// "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`); so it is
-/// never [`INSTANCE_IDENTITY_ROLE`].
+/// The characters of role names: "Upper and lower case alphanumeric characters ... and `_+=,.@-`" (IAM, `CreateRole`).
+/// So a role name is never [`INSTANCE_IDENTITY_ROLE`].
 fn is_role_name(name: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_+=,.@-".contains(&b);
     (1..=MAX_ROLE_LEN).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// Checks that whom STS names is the instance of `document`, in a role that proves it.
+/// Checks that the caller is the instance of `document`, in a role that proves it.
 pub(super) fn is_instance(
     identity: &Identity,
     document: &VerifiedDocument,
@@ -113,7 +113,7 @@ pub(super) fn is_instance(
     Ok(())
 }
 
-/// `arn:<partition>:sts::<account>:assumed-role/<role>/<name>`, and nothing before, between or after.
+/// The parts of exactly `arn:<partition>:sts::<account>:assumed-role/<role>/<name>`.
 struct Session<'a> {
     partition: &'a str,
     account: &'a str,
@@ -123,7 +123,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn parse(arn: &'a str) -> Option<Self> {
-        // The role's name may have a colon: the sixth part is the whole resource.
+        // The role's name can contain a colon: the sixth part is the whole resource.
         let parts: Vec<&str> = arn.splitn(6, ':').collect();
         let ["arn", partition, "sts", "", account, resource] = *parts.as_slice() else {
             return None;
@@ -141,8 +141,8 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Whether the user ID names the same session. That of the instance identity role repeats the
-    /// account and the role; another role's has its unique ID (IAM User Guide, "IAM identifiers").
+    /// Whether the user ID names the same session. The user ID of the instance identity role repeats the account and
+    /// the role. The user ID of another role has the role's unique ID (IAM User Guide, "IAM identifiers").
     fn has_user_id(&self, user_id: &str) -> bool {
         if self.role == INSTANCE_IDENTITY_ROLE {
             return user_id == format!("{}:{INSTANCE_IDENTITY_ROLE}:{}", self.account, self.name);
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A name as a log can show it.
+/// A name in a form that is safe to log.
 fn shown(name: &str) -> String {
     name.chars()
         .take(MAX_SHOWN)

@@ -1,8 +1,8 @@
-//! Recent refusals by STS, which are repeated without another call.
+//! Recent STS refusals, which are repeated without another call.
 //!
-//! A refusal is remembered where it can concern nobody who is in the right: that of credentials, for
-//! exactly these credentials and this identity document; that of a signature, for exactly this call.
-//! A copy of evidence with another signature is refused alone.
+//! A refusal must never affect a legitimate request. A refusal of credentials is remembered only for these credentials
+//! with this identity document. A refusal of a signature is remembered only for this call. A copy of evidence with
+//! another signature therefore affects only itself.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,23 +18,23 @@ use crate::document::VerifiedDocument;
 /// The lifetime of a remembered refusal.
 const REMEMBERED: Duration = Duration::from_mins(1);
 
-/// The number of remembered refusals; beyond it STS is asked again.
+/// The limit of remembered refusals. At the limit, STS is called again.
 const MAX_REFUSED: usize = 4096;
 
-/// The number of those that are looked at where there is no room.
+/// The number of entries that are checked for removal at the limit.
 const SWEPT: usize = 64;
 
-/// Codes of STS that condemn credentials, whatever they signed.
+/// STS codes that reject the credentials, independently of the signature.
 const OF_CREDENTIALS: [&str; 3] = [
     "InvalidAccessKeyId",
     "InvalidClientTokenId",
     "UnrecognizedClientException",
 ];
 
-/// The subject of a refusal, as a digest: it contains a session token.
+/// The subject of a refusal, as a digest, because it contains a session token.
 type Subject = [u8; 32];
 
-/// The memory.
+/// The cache.
 #[derive(Debug)]
 pub(super) struct Refused(Shared<Swept<Subject, (SystemTime, AwsDenial)>>);
 
@@ -56,13 +56,13 @@ impl Refused {
         let subjects = [of_call(call), of_credentials(proof, document)];
         self.0.read(|refused| {
             let mut known = subjects.iter().filter_map(|subject| refused.get(subject));
-            // One can be out of date while the other is not.
+            // One of the two can be expired while the other is still valid.
             let (_, denial) = known.find(|(until, _)| now < *until)?;
             Some(denial.clone())
         })
     }
 
-    /// Remembers it, if it is a refusal by STS.
+    /// Remembers `refusal` if it is a refusal by STS.
     pub(super) fn remember(
         &self,
         refusal: &Refusal,

@@ -1,17 +1,16 @@
-//! Signatures that were seen before, while STS would still take them.
+//! Signatures that were seen before and that STS would still accept.
 //!
-//! STS itself verifies that a signature belongs to one key, because the key binding is signed. This
-//! memory verifies it a second time, without a call, and spares the call if a request is decided
-//! again.
+//! STS itself verifies that a signature belongs to one key, because the key binding is signed. This cache verifies it a
+//! second time, without a call. It also makes a call unnecessary if a request is decided again.
 //!
-//! A signature is remembered once STS has confirmed it for a key: evidence is public, and whoever
-//! shows a copy of it first must not spoil it for its owner. HMAC has one signature for a request,
-//! so that there is no second form of one (as there is with ECDSA).
+//! A signature is remembered after STS has confirmed it for a key. Evidence is public, and an attacker who presents a
+//! copy first must not block its owner. HMAC has exactly one signature for a request, so that a second form does not
+//! exist (unlike ECDSA).
 //!
-//! The memory is bounded, for each instance, for each cluster, for each namespace and in all. Its last quarter is left to
-//! namespaces with less than half of it. If it is full, a namespace still has a small share of its own, and in it each
-//! cluster a smaller one; these shares together are at most as large as the memory. A request that finds no room waits:
-//! no signature is forgotten before its time.
+//! The cache is bounded for each instance, for each cluster, for each namespace and in total. The last quarter is
+//! reserved for namespaces that use less than half of the cache. If the cache is full, each namespace still has a small
+//! reserved share, and each cluster has a smaller share in it. The reserved shares together are at most as large as the
+//! cache. A request that finds no room waits: no signature is forgotten before it expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -21,49 +20,50 @@ use node_attestation_runtime::shared::{Shared, visited};
 
 use super::request::Call;
 
-/// The memory.
+/// The cache.
 #[derive(Debug)]
 pub(super) struct ReplayCache {
     inner: Shared<Inner>,
     limits: Limits,
 }
 
-/// The bounds of the memory.
+/// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// In all, without the own shares. With them, it is twice as much.
+    /// The total without the reserved shares. With them, the total is twice as large.
     pub(super) all: usize,
-    /// Of one cluster.
+    /// The limit for one cluster.
     pub(super) of_cluster: usize,
-    /// The own share of one cluster, which is a part of its namespace's.
+    /// The reserved share of one cluster, which is part of its namespace's share.
     pub(super) own_of_cluster: usize,
-    /// The own share of one namespace.
+    /// The reserved share of one namespace.
     pub(super) own_of_namespace: usize,
-    /// Of one instance.
+    /// The limit for one instance.
     pub(super) of_instance: usize,
 }
 
-/// The number of signatures that are forgotten at a time.
+/// The number of signatures that are removed at a time.
 const FORGOTTEN: usize = 64;
 
 pub(super) const LIMITS: Limits = Limits {
-    // A join leaves one, and they stay for fifteen minutes. Some 30 MB, and 60 MB with the own shares.
+    // A join leaves one signature, which stays for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
+    // shares.
     all: 65_536,
-    // A hundred machines that join each minute, several times over.
+    // 100 machines that join each minute, several times over.
     of_cluster: 8192,
     own_of_cluster: 256,
-    // Sixty-four namespaces fill what all own shares together can have.
+    // 64 namespaces fill all reserved shares.
     own_of_namespace: 1024,
-    // A node makes one for each request it files, and backs off.
+    // A node creates one signature for each request, and backs off.
     of_instance: 64,
 };
 
 /// The claimed owner of a signature.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Owner<'a> {
-    /// The namespace of that cluster.
+    /// The namespace of the cluster.
     pub(super) namespace: &'a str,
-    /// The cluster that it was shown to.
+    /// The cluster that received the signature.
     pub(super) cluster: &'a str,
     /// The instance.
     pub(super) instance: &'a str,
@@ -85,25 +85,25 @@ struct Entry {
     instance: String,
     key: KeyDigest,
     content: [u8; 32],
-    /// Until then, STS would still take it.
+    /// The time until which STS would accept the signature.
     until: SystemTime,
 }
 
 /// The state of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplayCheck {
-    /// Nothing, or only a request of the same key that says something else: STS is to be asked.
+    /// The signature is unknown, or known only for another request with the same key: STS must be called.
     New,
-    /// The same request of the same key, which STS has confirmed.
+    /// STS has confirmed the same request for the same key.
     Confirmed,
-    /// STS has confirmed it for another key.
+    /// STS has confirmed the signature for another key.
     AnotherKey,
-    /// Nothing, and there is no room to remember it.
+    /// The signature is unknown, and there is no room to remember it.
     Full,
 }
 
 impl ReplayCache {
-    /// A memory of so many signatures.
+    /// A cache with these limits.
     pub(super) fn with_limits(limits: Limits) -> Self {
         Self {
             inner: Shared::new("signatures of STS calls", Inner::default()),
@@ -111,7 +111,7 @@ impl ReplayCache {
         }
     }
 
-    /// The known state of the signature of `call`, shown for `key` and claimed for `owner`.
+    /// The known state of the signature of `call`, presented for `key` and claimed for `owner`.
     pub(super) fn look(
         &self,
         call: &Call,
@@ -131,9 +131,9 @@ impl ReplayCache {
         })
     }
 
-    /// Remembers until then that STS has confirmed `call` of `owner` for `key`.
+    /// Remembers, until `until`, that STS has confirmed `call` of `owner` for `key`.
     ///
-    /// The answer is [`ReplayCheck::New`] where it is remembered.
+    /// Returns [`ReplayCheck::New`] if the signature is now remembered.
     pub(super) fn remember(
         &self,
         call: &Call,
@@ -172,7 +172,7 @@ impl ReplayCache {
         })
     }
 
-    /// The memory as text.
+    /// The `Debug` text of the cache.
     #[cfg(test)]
     pub(super) fn shown(&self) -> String {
         self.inner.read(|inner| format!("{inner:?}"))
@@ -200,7 +200,8 @@ impl ReplayCache {
 }
 
 impl Inner {
-    /// Forgets a few that STS takes no more; each look comes before one more at most.
+    /// Removes a few signatures that STS does not accept any more. Each lookup calls this function, and adds at most
+    /// one signature.
     fn forget(&mut self, now: SystemTime) {
         for _ in 0..FORGOTTEN {
             let Some((until, signature)) = self.by_end.first().copied() else {

@@ -1,5 +1,5 @@
-//! The one request to STS, rebuilt: a node chooses neither its method, its host, its path, its
-//! headers nor its body, and what it does choose has been given its form by [`Proof`].
+//! The request to STS, rebuilt. A node does not choose its method, host, path, headers or body. [`Proof`] checks the
+//! form of all values from the node.
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use hyper::{Method, Request, Uri};
@@ -15,22 +15,22 @@ const DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 const BINDING: HeaderName = HeaderName::from_static(BINDING_HEADER);
 
-/// A call that is ready to be sent, once.
+/// A call that is ready to be sent once.
 #[derive(Debug)]
 pub(super) struct Call {
     /// The request. Its `Debug` hides the token and the signature.
     pub(super) request: Request<&'static str>,
-    /// SHA-256 of the signature and its scope.
+    /// The SHA-256 digest of the signature and its scope.
     pub(super) signature: [u8; 32],
-    /// SHA-256 of all that tells this request from others.
+    /// The SHA-256 digest of all fields that distinguish this request.
     pub(super) content: [u8; 32],
 }
 
-/// The request that `proof` signs, where it was made for `binding` and `host`.
+/// Rebuilds the request that `proof` signs, if it was made for `binding` and `host`.
 ///
 /// # Errors
 ///
-/// A field cannot be in a request. Their forms exclude that.
+/// A field is not valid in an HTTP request. The checked forms exclude this.
 pub(super) fn rebuild(
     proof: &Proof,
     binding: &KeyBinding,
@@ -81,7 +81,7 @@ fn secret(value: &str) -> Result<HeaderValue, hyper::http::Error> {
     Ok(value)
 }
 
-/// SHA-256 of parts that have no line end in them.
+/// The SHA-256 digest of parts that do not contain a line end.
 fn digest(parts: &[&str]) -> [u8; 32] {
     let mut digest = Sha256::new();
     for part in parts {

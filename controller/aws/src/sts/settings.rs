@@ -1,4 +1,4 @@
-//! The operator's settings of STS: flags of the manager, never of a tenant's resource.
+//! The operator's STS settings: flags of the manager, never of a tenant's resource.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,40 +11,39 @@ use super::principal::ProfileRole;
 use crate::partition::{EndpointHost, of_region};
 use crate::proxy::{InvalidProxy, Proxy};
 
-/// Settings of [`Sts`](super::Sts). The default is the public endpoint of each region, the
-/// authorities of the system, no proxy, and the instance identity role alone.
+/// Settings of [`Sts`](super::Sts). The defaults are the public endpoint of each region, the system's CA certificates,
+/// no proxy, and only the instance identity role.
 #[derive(Debug, Clone, Default)]
 pub struct StsSettings {
-    /// Endpoints to use in place of the public ones, by region: FIPS, or of a VPC. Nodes of the
-    /// region must be told the same, for the host is signed.
+    /// Endpoints that replace the public ones, by region: FIPS or VPC endpoints. The nodes of the region must use the
+    /// same host, because the host is signed.
     pub endpoints: BTreeMap<String, EndpointHost>,
-    /// Certificates of authorities, PEM, that are believed beside the system's about
-    /// [`endpoints`](Self::endpoints), and about nothing else.
+    /// CA certificates (PEM) that are trusted only for [`endpoints`](Self::endpoints), in addition to the system's.
     pub authorities: Option<Vec<u8>>,
-    /// Roles of instance profiles that prove an instance as its instance identity role does. Whoever
-    /// may assume one of them can be each of its instances.
+    /// Instance profile roles that prove an instance in the same way as its instance identity role. A principal that is
+    /// allowed to assume such a role can impersonate each of its instances.
     pub roles: Vec<ProfileRole>,
-    /// The proxy that leads to STS, if there is one.
+    /// The proxy to STS, if there is one.
     pub proxy: Proxy,
 }
 
-/// Settings that cannot hold.
+/// Invalid settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidStsSettings {
-    /// An endpoint is for a region of no partition that is known.
+    /// The endpoint's region is not in a known partition.
     #[error("{0} is no region of a partition that is known")]
     Region(String),
-    /// The authorities are not certificates in PEM.
+    /// The CA certificates are not PEM certificates.
     #[error("the authorities of STS endpoints are not certificates in PEM")]
     Authorities,
-    /// No certificate of an authority is there at all.
+    /// There is no CA certificate at all.
     #[error("the system has no certificates of authorities, and none were given")]
     NoAuthorities,
-    /// The proxy cannot be used.
+    /// The proxy is invalid.
     #[error("the proxy for AWS")]
     Proxy(#[source] InvalidProxy),
-    /// TLS cannot be set up so.
+    /// TLS cannot be set up with these settings.
     #[error("TLS towards STS cannot be set up")]
     Tls(#[source] Box<dyn Error + Send + Sync>),
 }

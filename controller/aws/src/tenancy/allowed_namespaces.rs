@@ -1,8 +1,8 @@
-//! The namespaces whose clusters may use an identity: `spec.allowedNamespaces`.
+//! The namespaces whose clusters are allowed to use an identity: `spec.allowedNamespaces`.
 //!
-//! The rules are those of the code of Cluster API Provider AWS. Where its documents differ, the code
-//! decides: `selector: {}` without a list allows every namespace, because the API server stores an
-//! empty `allowedNamespaces` in that form.
+//! The rules are the rules in the code of Cluster API Provider AWS. If its documentation differs, the code decides:
+//! `selector: {}` without a list allows every namespace, because the API server stores an empty `allowedNamespaces` in
+//! that form.
 
 use std::collections::BTreeMap;
 
@@ -14,39 +14,39 @@ use serde::Deserialize;
 /// The labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// `spec.allowedNamespaces` of an identity. A missing field and an empty one differ.
+/// `spec.allowedNamespaces` of an identity. A missing field and an empty field have different meanings.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct AllowedNamespaces {
     /// Names of namespaces. They are not patterns.
     pub list: Option<Vec<String>>,
-    /// A selector of the labels of namespaces.
+    /// A selector on namespace labels.
     pub selector: Option<LabelSelector>,
 }
 
-/// The rule that lets a namespace use an identity.
+/// The rule that allows a namespace to use an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Permission {
-    /// Every namespace may.
+    /// Every namespace is allowed.
     #[display("allowedNamespaces is empty: every namespace may use it")]
     Everybody,
-    /// The list has its name.
+    /// The list contains the namespace's name.
     #[display("allowedNamespaces.list has the namespace")]
     Listed,
-    /// The selector selects its labels.
+    /// The selector matches the namespace's labels.
     #[display("allowedNamespaces.selector selects the namespace")]
     Selected,
-    /// The identity is of the namespace.
+    /// The identity belongs to the namespace.
     #[display("it is in the Cluster's namespace")]
     OwnNamespace,
 }
 
-/// A label selector is invalid. Kubernetes refuses it too.
+/// A label selector is invalid. Kubernetes also rejects it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelector {
-    /// An operator is unknown.
+    /// The operator is unknown.
     #[error("{0:?} is not an operator of a label selector")]
     Operator(String),
-    /// `In` or `NotIn` has no values. `NotIn` would select everything.
+    /// `In` or `NotIn` has no values. Such a `NotIn` would select everything.
     #[error("the operator {operator} of label {key:?} needs values")]
     ValuesMissing {
         /// The operator.
@@ -62,21 +62,21 @@ pub enum InvalidSelector {
         /// The label's key.
         key: String,
     },
-    /// A key is not a label's.
+    /// The key is not a label key.
     #[error("{0:?} is not the key of a label")]
     Key(String),
-    /// A value is not a label's.
+    /// The value is not a label value.
     #[error("{0:?} is not the value of a label")]
     Value(String),
 }
 
 impl AllowedNamespaces {
-    /// The rule by which the clusters of a namespace may use the identity; `None` if they may not.
-    /// `labels` are those of the namespace; `None` if it does not exist.
+    /// The rule that allows the clusters of a namespace to use the identity; `None` if they are not allowed. `labels`
+    /// are the labels of the namespace; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// The selector is invalid, and the list does not have the name.
+    /// The selector is invalid, and the list does not contain the name.
     pub fn permits(
         &self,
         namespace: &str,
@@ -99,8 +99,8 @@ impl AllowedNamespaces {
     }
 }
 
-/// The conversion of kube-rs accepts a `NotIn` without values and an `Exists` with some; Kubernetes'
-/// `LabelSelectorAsSelector` does not, and the first of them would select everything.
+/// The conversion in kube-rs accepts `NotIn` without values and `Exists` with values. Kubernetes'
+/// `LabelSelectorAsSelector` does not, and such a `NotIn` would select everything.
 fn checked(selector: LabelSelector) -> Result<Selector, InvalidSelector> {
     for (key, value) in selector.match_labels.iter().flatten() {
         is_key(key)?;
@@ -137,7 +137,7 @@ fn check(requirement: &LabelSelectorRequirement) -> Result<(), InvalidSelector> 
     values.iter().try_for_each(|value| is_value(value))
 }
 
-/// A name of 63 characters at most, after a DNS subdomain and a slash or by itself.
+/// A name of at most 63 characters, by itself or after a DNS subdomain and a slash.
 fn is_key(key: &str) -> Result<(), InvalidSelector> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

@@ -1,9 +1,9 @@
 //! Cross-account resource management of AWS Controllers for Kubernetes (CARM): annotations of a namespace, and
-//! config maps with the roles of accounts and teams.
+//! ConfigMaps with the roles of accounts and teams.
 //!
-//! It is for clusters that Cluster API Provider AWS did not create. The order is as in AWS Controllers for
-//! Kubernetes with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team before an account, the key of the
-//! service before the plain one. Where their runtime would continue with the controller's own role, this refuses.
+//! CARM is for clusters that Cluster API Provider AWS did not create. The order is as in AWS Controllers for Kubernetes
+//! with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team before an account, the key of the service
+//! before the plain one. If their runtime would continue with the controller's own role, this module returns an error.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use super::plan::Plan;
 use super::role::{Role, RoleSpec};
 use crate::document::is_account;
 
-/// The service whose roles count: keys may begin with it and a dot.
+/// The service whose roles are used: a key can begin with its name and a dot.
 const SERVICE: &str = "ec2";
 
-/// A value that is more than an ARN: an extension of ours.
+/// A value with more fields than an ARN: an extension of this project.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RoleValue {
@@ -29,12 +29,12 @@ struct RoleValue {
     session_name: String,
 }
 
-/// The plan of the clusters in a namespace with these annotations; `None` if none of them counts.
+/// The plan for the clusters in a namespace with these annotations; `None` if it has no relevant annotation.
 ///
 /// # Errors
 ///
-/// An annotation counts, and its role is not to be had. There is no second choice: a team's cluster never gets the
-/// role of its account.
+/// The role of a relevant annotation is not available. There is no fallback: a team's cluster never gets the role of
+/// its account.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! The chain of identities of Cluster API Provider AWS: from the cluster's own over its sources to the first
+//! The identity chain of Cluster API Provider AWS: from the cluster's identity through its sources to the first
 //! credentials.
 
 use std::time::Duration;
@@ -17,15 +17,15 @@ use super::plan::{Link, Plan, Root, ServiceAccount, Warning};
 use super::role::{InvalidRoleSpec, Role, RoleSpec};
 use crate::partition;
 
-/// The shortest validity of a token that Kubernetes allows.
+/// The shortest token validity that Kubernetes allows, in seconds.
 const MIN_TOKEN_VALIDITY: i64 = 600;
 
-/// The place of the cluster that an identity is resolved for.
+/// The namespace and region of the cluster for which an identity is resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ClusterPlace<'a> {
     /// Its namespace.
     pub namespace: &'a str,
-    /// Its region; `None` if nobody says.
+    /// Its region; `None` if no object names it.
     pub region: Option<&'a str>,
 }
 
@@ -45,14 +45,14 @@ impl IdentityRef {
     }
 }
 
-/// The plan of an identity, for a cluster.
+/// Resolves the plan of an identity for a cluster.
 ///
-/// Every identity of the chain must permit the cluster's namespace, before anything else of it is read. Those that do
-/// are added to `chain`, which is empty at first.
+/// Every identity of the chain must permit the cluster's namespace before its other fields are read. The identities
+/// that permit it are added to `chain`, which must be empty.
 ///
 /// # Errors
 ///
-/// The first thing that is wrong, from the cluster's identity to the last source.
+/// The first error, in order from the cluster's identity to the last source.
 pub(super) fn resolve(
     objects: &Objects,
     identity: IdentityRef,
@@ -146,7 +146,8 @@ fn enter(chain: &[Link], next: &IdentityRef) -> Result<(), ResolutionError> {
     Ok(())
 }
 
-/// An object that can be read. The error of one that cannot is told to those who may use it.
+/// Returns an object that can be parsed. A parse error is reported only to namespaces that are allowed to use the
+/// object.
 fn found<'a, T>(
     identity: &IdentityRef,
     object: Option<&'a Readable<T>>,
@@ -212,7 +213,7 @@ fn access_key(
     identity: &IdentityRef,
     name: &str,
 ) -> Result<Root, ResolutionError> {
-    // A name with a slash would be another path at the API server.
+    // A name with a slash would become a different path at the API server.
     let key = Some(name).filter(|name| is_dns_subdomain(name));
     match key.and_then(|name| objects.access_keys.get(name)) {
         Some(Ok(key)) => Ok(Root::Static(key.clone())),
@@ -284,8 +285,8 @@ fn service_account(
     })))
 }
 
-/// Shortens the sessions whose source is temporary: a role's, a session token's, and also the controller's own
-/// credentials, which rarely are a long-lived access key.
+/// Shortens the sessions with a temporary source: a role, a session token, or the controller's own credentials, which
+/// rarely are a long-lived access key.
 fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warning>) {
     let mut is_temporary = match root {
         Root::Controller | Root::ServiceAccount(_) => true,
@@ -303,7 +304,7 @@ fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warn
 }
 
 impl Plan {
-    /// Checks that every role is of the partition of the region.
+    /// Checks that every role belongs to the partition of the region.
     ///
     /// # Errors
     ///

@@ -11,28 +11,28 @@ use super::objects::{Namespace, OWNER_ACCOUNT_ID, Objects, TEAM_ID};
 use super::plan::{Link, Plan, Warning};
 use super::selected_role;
 
-/// The settings of the operator.
+/// The operator's settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TenancySettings {
     /// The order of precedence for clusters that Cluster API Provider AWS did not create.
     pub ack: Ack,
-    /// Clusters for which nothing names an identity get the controller's own credentials.
+    /// Clusters without a named identity use the controller's own credentials.
     pub allow_controller_identity_fallback: bool,
 }
 
 /// AWS Controllers for Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ack {
-    /// There are none.
+    /// AWS Controllers for Kubernetes are not used.
     #[default]
     Off,
-    /// Annotations of namespaces, and config maps.
+    /// Namespace annotations and ConfigMaps.
     Carm,
     /// `IAMRoleSelector`.
     RoleSelectors,
 }
 
-/// A Cluster of Cluster API, as far as its identity depends on it.
+/// A Cluster API Cluster, with the fields that its identity depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// Its namespace.
@@ -56,22 +56,22 @@ pub struct ObjectRef {
     pub name: String,
 }
 
-/// `spec` of an object that names an identity.
+/// The `spec` of an object that names an identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Infrastructure {
-    /// The identity; `None` for the controller's.
+    /// The identity; `None` for the controller's own.
     pub identity_ref: Option<RawIdentityRef>,
     /// The cluster's region.
     pub region: Option<String>,
 }
 
 impl Cluster {
-    /// The kinds of objects whose `spec.identityRef` counts: the last as `spec.infrastructureRef`, the others as
+    /// The object kinds whose `spec.identityRef` is used: the last one as `spec.infrastructureRef`, the others as
     /// `spec.controlPlaneRef`.
     pub const DECIDERS: [&str; 3] = ["AWSManagedControlPlane", "ROSAControlPlane", "AWSCluster"];
 
-    /// The object whose `spec.identityRef` decides: a managed control plane, or the `AWSCluster`. `None` if Cluster API
+    /// The object whose `spec.identityRef` is used: a managed control plane, or the `AWSCluster`. `None` if Cluster API
     /// Provider AWS did not create the cluster.
     pub fn decider(&self) -> Option<&ObjectRef> {
         let [managed, rosa, own] = Self::DECIDERS;
@@ -85,9 +85,10 @@ impl Cluster {
 /// The resolution of a cluster's identity, with the steps that lead to its result.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// The object that decides.
+    /// The object that decides on the identity.
     pub decided_by: DecidedBy,
-    /// The identities that permit the cluster's namespace, the cluster's own first, as far as the chain was followed.
+    /// The identities that permit the cluster's namespace, as far as the chain was resolved. The cluster's own identity
+    /// is first.
     pub chain: Vec<Link>,
     /// The plan.
     pub plan: Result<Plan, ResolutionError>,
@@ -96,37 +97,38 @@ pub struct Explanation {
 /// The object that decides on a cluster's identity.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum DecidedBy {
-    /// The `KubeletAuthentication` names a service account's identity.
+    /// The `KubeletAuthentication` names a service account identity.
     #[display("spec.aws.serviceAccountIdentity of the KubeletAuthentication")]
     KubeletAuthentication,
     /// An object of Cluster API Provider AWS names an identity.
     #[display("spec.identityRef of {} {}", _0.kind, _0.name)]
     IdentityRef(ObjectRef),
-    /// An object of Cluster API Provider AWS names none.
+    /// An object of Cluster API Provider AWS does not name an identity.
     #[display("{} {}, which has no spec.identityRef", _0.kind, _0.name)]
     NoIdentityRef(ObjectRef),
-    /// The namespace's annotations, and config maps.
+    /// The annotations of the Namespace, and ConfigMaps.
     #[display(
         "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
     )]
     Carm,
-    /// A selector.
+    /// An `IAMRoleSelector`.
     #[display("the IAMRoleSelector that matches the Cluster")]
     RoleSelectors,
-    /// The operator.
+    /// The operator's fallback option.
     #[display("--allow-controller-identity-fallback")]
     Fallback,
-    /// Nothing.
+    /// No object.
     #[display("nothing")]
     Nothing,
 }
 
-/// The plan of a cluster. `infrastructure` is the object of [`Cluster::decider`]; `service_account` is the identity that
-/// the cluster's `KubeletAuthentication` names.
+/// Resolves the plan of a cluster. `infrastructure` is the object of [`Cluster::decider`]; `service_account` is the
+/// identity that the cluster's `KubeletAuthentication` names.
 ///
 /// # Errors
 ///
-/// The credentials cannot be told. Nothing leads to the controller's own, unless the operator or an identity says so.
+/// The credentials cannot be determined. The controller's own credentials are used only if the operator or an identity
+/// specifies them.
 pub fn resolve(
     objects: &Objects,
     cluster: &Cluster,
@@ -137,7 +139,7 @@ pub fn resolve(
     explain(objects, cluster, infrastructure, service_account, settings).plan
 }
 
-/// The same as [`resolve`], with its steps.
+/// As [`resolve`], with its steps.
 pub fn explain(
     objects: &Objects,
     cluster: &Cluster,

@@ -1,11 +1,11 @@
-//! The errors of the resolution of an identity. None of them denies a request: it waits, and a condition of its
-//! cluster has the reason.
+//! The errors of an identity's resolution. None of them denies a request: the request waits, and a condition of its
+//! cluster contains the reason.
 
 use super::allowed_namespaces::InvalidSelector;
 use super::identity::{IdentityRef, MAX_DEPTH};
 use super::role::{InvalidRoleArn, InvalidRoleSpec};
 
-/// The credentials of a cluster cannot be told.
+/// The reason why a cluster's credentials cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ResolutionError {
     /// An identity does not exist.
@@ -14,7 +14,7 @@ pub enum ResolutionError {
         /// The identity.
         identity: IdentityRef,
     },
-    /// An identity cannot be read.
+    /// An identity cannot be parsed.
     #[error("{identity} is invalid: {detail}")]
     IdentityInvalid {
         /// The identity.
@@ -22,13 +22,13 @@ pub enum ResolutionError {
         /// The error.
         detail: String,
     },
-    /// The controller's identity is named otherwise than `default`.
+    /// The controller identity does not have the name `default`.
     #[error("AWSClusterControllerIdentity/{0} is refused: the only one is named default")]
     NotSingleton(String),
-    /// A kind is none of the identities.
+    /// The kind is not a kind of identity.
     #[error("{0:?} is not a kind of identity")]
     UnsupportedKind(String),
-    /// The cluster's identity is not permitted to the cluster's namespace.
+    /// The cluster's identity does not permit the cluster's namespace.
     #[error("allowedNamespaces of {identity} does not permit namespace {namespace}")]
     UsageUnauthorized {
         /// The identity.
@@ -36,7 +36,7 @@ pub enum ResolutionError {
         /// The cluster's namespace.
         namespace: String,
     },
-    /// The source of an identity is not permitted to the cluster's namespace.
+    /// The source of an identity does not permit the cluster's namespace.
     #[error("allowedNamespaces of the source {identity} does not permit namespace {namespace}")]
     SourceUsageUnauthorized {
         /// The identity.
@@ -44,7 +44,7 @@ pub enum ResolutionError {
         /// The cluster's namespace.
         namespace: String,
     },
-    /// A selector is invalid.
+    /// The selector is invalid.
     #[error("allowedNamespaces.selector of {identity}: {invalid}")]
     BadSelector {
         /// The identity.
@@ -62,20 +62,20 @@ pub enum ResolutionError {
         /// The name of the Secret.
         name: String,
     },
-    /// The Secret of an identity lacks keys, or has invalid values.
+    /// The Secret of an identity has missing keys or invalid values.
     #[error("the Secret {name:?} of {identity} has no valid value for {}", missing.join(" and "))]
     SecretMalformed {
         /// The identity.
         identity: IdentityRef,
         /// The name of the Secret.
         name: String,
-        /// The keys.
+        /// The missing or invalid keys.
         missing: Vec<&'static str>,
     },
-    /// A role has no source: whose credentials assume it is not said.
+    /// A role has no source, so the credentials to assume it are unknown.
     #[error("{0} has no sourceIdentityRef")]
     MissingSource(IdentityRef),
-    /// A role cannot be assumed as it is given.
+    /// A role has invalid parameters.
     #[error("{identity}: {invalid}")]
     InvalidRole {
         /// The identity.
@@ -83,7 +83,7 @@ pub enum ResolutionError {
         /// The error.
         invalid: InvalidRoleSpec,
     },
-    /// A role is of another partition than the cluster's region.
+    /// The partition of a role does not match the cluster's region.
     #[error("role {role} is not of partition {partition}, which region {region} is in")]
     PartitionMismatch {
         /// The role's ARN.
@@ -93,16 +93,16 @@ pub enum ResolutionError {
         /// The cluster's region.
         region: String,
     },
-    /// The sources of an identity lead back to it.
+    /// The sources of an identity form a loop.
     #[error("the sources of the identities are a loop: {}", path(.0))]
     ChainLoop(Vec<IdentityRef>),
-    /// There are more sources than anybody needs.
+    /// The chain has more sources than any real configuration.
     #[error("the chain of identities has more than {} links: {}", MAX_DEPTH, path(.0))]
     ChainTooDeep(Vec<IdentityRef>),
     /// A `ConfigMap` of AWS Controllers for Kubernetes does not exist.
     #[error("the ConfigMap {0} does not exist")]
     CarmMapNotFound(&'static str),
-    /// A `ConfigMap` of AWS Controllers for Kubernetes lacks a key.
+    /// A `ConfigMap` of AWS Controllers for Kubernetes does not have the key.
     #[error("the ConfigMap {map} has no key {key:?}")]
     CarmKeyNotFound {
         /// Its name.
@@ -110,7 +110,7 @@ pub enum ResolutionError {
         /// The key.
         key: String,
     },
-    /// A key of a `ConfigMap` of AWS Controllers for Kubernetes is empty.
+    /// A value in a `ConfigMap` of AWS Controllers for Kubernetes is empty.
     #[error("the key {key:?} of the ConfigMap {map} is empty")]
     CarmEmptyValue {
         /// Its name.
@@ -128,7 +128,7 @@ pub enum ResolutionError {
         /// The error.
         detail: String,
     },
-    /// An annotation names an account that is none.
+    /// The account in an annotation is invalid.
     #[error(
         "annotation {annotation} of namespace {namespace} has {value:?}, which is not an account of AWS: 12 digits"
     )]
@@ -140,16 +140,16 @@ pub enum ResolutionError {
         /// Its value.
         value: String,
     },
-    /// An account is not that of the role.
+    /// The account does not match the role's account.
     #[error("{0}")]
     AccountMismatch(AccountMismatch),
-    /// No selector of roles matches.
+    /// No `IAMRoleSelector` matches.
     #[error("no IAMRoleSelector matches the instances of the cluster")]
     NoRoleSelector,
-    /// Several selectors of roles match.
+    /// Several instances of `IAMRoleSelector` match.
     #[error("several IAMRoleSelectors match the instances of the cluster: {}", .0.join(", "))]
     RoleSelectorConflict(Vec<String>),
-    /// A selector of roles that matches is invalid.
+    /// A matching `IAMRoleSelector` is invalid.
     #[error("IAMRoleSelector {name} is invalid: {detail}")]
     InvalidRoleSelector {
         /// Its name.
@@ -157,13 +157,13 @@ pub enum ResolutionError {
         /// The error.
         detail: String,
     },
-    /// The namespace of the cluster is not known.
+    /// The namespace of the cluster does not exist.
     #[error("namespace {0} does not exist")]
     NamespaceNotFound(String),
-    /// Nothing names an identity for the cluster.
+    /// No object names an identity for the cluster.
     #[error("no identity is named for the cluster: {0}")]
     IdentityNotNamed(&'static str),
-    /// The object that names the identity cannot be read.
+    /// The object that names the identity cannot be parsed.
     #[error("{kind} {name} of namespace {namespace} cannot be read: {detail}")]
     InfrastructureInvalid {
         /// Its kind.
@@ -187,10 +187,10 @@ pub enum ResolutionError {
     },
 }
 
-/// Two accounts that must be the same are not.
+/// Two accounts that must match are different.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum AccountMismatch {
-    /// The annotation of the namespace and the role differ.
+    /// The annotation of the namespace and the role have different accounts.
     #[display("the namespace is of account {annotated}, and role {role} of another")]
     OfNamespace {
         /// The account in the annotation.
@@ -198,12 +198,12 @@ pub enum AccountMismatch {
         /// The role's ARN.
         role: String,
     },
-    /// The first account of the cluster and the one of its identity now.
+    /// The cluster's first account and the account of its current identity differ.
     #[display("the cluster's identity was of account {pinned} at first, and is of {resolved} now")]
     OfCluster {
         /// The first account.
         pinned: String,
-        /// The account now.
+        /// The current account.
         resolved: String,
     },
 }
@@ -247,7 +247,7 @@ impl ResolutionError {
     }
 }
 
-/// The cure that is not obvious.
+/// The remedy, if it is not obvious.
 fn hint(identity: &IdentityRef) -> &'static str {
     if *identity == IdentityRef::controller() {
         ": Cluster API Provider AWS creates it, with its feature AutoControllerIdentityCreator, or you do"

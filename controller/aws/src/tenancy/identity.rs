@@ -1,4 +1,4 @@
-//! The identities of Cluster API Provider AWS, as the API server stores them, and our own
+//! The identities of Cluster API Provider AWS, as the API server stores them, and this project's
 //! `AWSServiceAccountIdentity`.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use super::role::RoleSpec;
 /// The name of the only `AWSClusterControllerIdentity`.
 pub(super) const CONTROLLER_IDENTITY_NAME: &str = "default";
 
-/// The most identities of a chain.
+/// The limit of identities in a chain.
 pub(super) const MAX_DEPTH: usize = 5;
 
 /// A kind of identity.
@@ -69,7 +69,7 @@ impl fmt::Display for IdentityRef {
 }
 
 impl IdentityRef {
-    /// The identity of the controller: that of a cluster which names none.
+    /// The controller's identity, which is used if a cluster does not name one.
     pub fn controller() -> Self {
         Self {
             kind: IdentityKind::Controller,
@@ -78,14 +78,14 @@ impl IdentityRef {
     }
 }
 
-/// `identityRef` or `sourceIdentityRef`, as it is stored.
+/// `identityRef` or `sourceIdentityRef`, as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RawIdentityRef {
     /// The name of the kind.
     pub kind: String,
     /// The name of the identity.
     pub name: String,
-    /// No field of the API. Ignored.
+    /// Not a field of the API. Ignored.
     #[serde(default)]
     pub namespace: Option<String>,
 }
@@ -94,7 +94,7 @@ pub struct RawIdentityRef {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControllerIdentity {
-    /// The namespaces that may use it; `None` for none.
+    /// The namespaces that are allowed to use it; `None` for none.
     pub allowed_namespaces: Option<AllowedNamespaces>,
 }
 
@@ -102,7 +102,7 @@ pub struct ControllerIdentity {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StaticIdentity {
-    /// The namespaces that may use it; `None` for none.
+    /// The namespaces that are allowed to use it; `None` for none.
     pub allowed_namespaces: Option<AllowedNamespaces>,
     /// The name of a Secret in the namespace of Cluster API Provider AWS.
     pub secret_ref: String,
@@ -111,7 +111,7 @@ pub struct StaticIdentity {
 /// `spec` of an `AWSClusterRoleIdentity`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoleIdentity {
-    /// The namespaces that may use it; `None` for none.
+    /// The namespaces that are allowed to use it; `None` for none.
     pub allowed_namespaces: Option<AllowedNamespaces>,
     /// The role.
     pub role: RoleSpec,
@@ -119,8 +119,8 @@ pub struct RoleIdentity {
     pub source_identity_ref: Option<RawIdentityRef>,
 }
 
-/// The other fields of a [`RoleIdentity`]. They are read apart from the role: a flattened field would have serde read
-/// whatever else there is, and that to a limited depth.
+/// The other fields of a [`RoleIdentity`]. They are parsed separately from the role: with a flattened field, serde
+/// would also parse all unknown fields, and only to a limited depth.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RoleReferences {

@@ -1,4 +1,4 @@
-//! The objects that a resolution reads, as they were seen last.
+//! The objects that a resolution reads, in their last known state.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::identity::{
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
 
-/// The keys of the Secret of an `AWSClusterStaticIdentity`, by the code of Cluster API Provider AWS.
+/// The keys in the Secret of an `AWSClusterStaticIdentity`, from the code of Cluster API Provider AWS.
 const ACCESS_KEY_ID: &str = "AccessKeyID";
 const SECRET_ACCESS_KEY: &str = "SecretAccessKey";
 const SESSION_TOKEN: &str = "SessionToken";
@@ -33,15 +33,15 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 /// The `ConfigMap` with roles by team.
 pub const TEAM_MAP: &str = "ack-role-team-map";
 
-/// An object that could be read, or why not.
+/// A parsed object, or the reason why it cannot be parsed.
 pub type Readable<T> = Result<T, Unreadable>;
 
-/// An object that cannot be read.
+/// An object that cannot be parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unreadable {
-    /// The error, with a part of the object.
+    /// The error, which can quote a part of the object.
     pub detail: String,
-    /// `spec.allowedNamespaces`, if that can be read: the detail is for these namespaces alone.
+    /// `spec.allowedNamespaces`, if it can be parsed. Only these namespaces get the detail.
     pub allowed_namespaces: Option<Option<AllowedNamespaces>>,
 }
 
@@ -49,7 +49,7 @@ pub struct Unreadable {
 ///
 /// # Guarantees
 ///
-/// A lookup costs the same among ten identities and ten thousand.
+/// The cost of a lookup does not depend on the number of identities.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// `AWSClusterControllerIdentity`, by name.
@@ -62,13 +62,13 @@ pub struct Objects {
     pub service_accounts: BTreeMap<(String, String), Readable<AWSServiceAccountIdentitySpec>>,
     /// Namespaces, by name.
     pub namespaces: HashMap<String, Namespace>,
-    /// The namespace of Cluster API Provider AWS, in which the Secrets are.
+    /// The namespace of Cluster API Provider AWS, which has the Secrets.
     pub capa_namespace: String,
     /// The Secrets that identities name, by name.
     pub access_keys: HashMap<String, Result<Arc<AccessKey>, MissingKeys>>,
     /// The `ConfigMap` of AWS Controllers for Kubernetes with roles by account; `None` if there is none.
     pub account_map: Option<BTreeMap<String, String>>,
-    /// The same with roles by team.
+    /// The `ConfigMap` of AWS Controllers for Kubernetes with roles by team; `None` if there is none.
     pub team_map: Option<BTreeMap<String, String>>,
     /// `IAMRoleSelector`, by name.
     pub role_selectors: BTreeMap<String, Readable<RoleSelector>>,
@@ -84,8 +84,8 @@ pub struct Namespace {
 }
 
 impl Objects {
-    /// Puts an identity with this `spec`, as JSON, in the place of what was there; returns whether it can be read. A
-    /// namespace is that of an `AWSServiceAccountIdentity`; the others have none.
+    /// Replaces an identity with this `spec`, as JSON; returns whether it can be parsed. Only an
+    /// `AWSServiceAccountIdentity` has a namespace.
     pub fn put_identity(
         &mut self,
         kind: IdentityKind,
@@ -115,8 +115,7 @@ impl Objects {
         }
     }
 
-    /// Puts an `IAMRoleSelector` with this `spec`, as JSON, in the place of what was there; `None` removes it. Returns
-    /// whether it can be read.
+    /// Replaces an `IAMRoleSelector` with this `spec`, as JSON; `None` removes it. Returns whether it can be parsed.
     pub fn put_role_selector(&mut self, name: &str, spec: Option<&str>) -> bool {
         let Some(spec) = spec else {
             self.role_selectors.remove(name);
@@ -128,8 +127,7 @@ impl Objects {
         is_readable
     }
 
-    /// Puts the data of a `ConfigMap` of AWS Controllers for Kubernetes in the place of what was there; `None` removes
-    /// it.
+    /// Replaces the data of a `ConfigMap` of AWS Controllers for Kubernetes; `None` removes it.
     pub fn put_config_map(&mut self, name: &str, data: Option<BTreeMap<String, String>>) {
         match name {
             ACCOUNT_MAP => self.account_map = data,
@@ -138,14 +136,14 @@ impl Objects {
         }
     }
 
-    /// The names of the Secrets that identities name. A name that no Secret can have is left out.
+    /// The names of the Secrets that identities name. Names that are not valid for a Secret are omitted.
     pub fn secrets(&self) -> BTreeSet<String> {
         let identities = self.statics.values().flatten();
         let names = identities.map(|identity| identity.secret_ref.clone());
         names.filter(|name| is_dns_subdomain(name)).collect()
     }
 
-    /// The name of the Secret that a plan begins with.
+    /// The name of the Secret that has a plan's first credentials.
     pub fn secret_of(&self, plan: &Plan) -> Option<&str> {
         let last = &plan.chain.last()?.identity;
         let identity = (last.kind == IdentityKind::Static).then(|| self.statics.get(&last.name))?;
@@ -169,7 +167,7 @@ impl Objects {
     }
 }
 
-/// The part of an identity that says who may learn why the rest cannot be read.
+/// The field that decides which namespaces get the parse error of an identity.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Permitted {
@@ -200,11 +198,11 @@ fn role_identity(spec: &str) -> Readable<RoleIdentity> {
     })
 }
 
-/// The annotations of a namespace that count.
+/// The annotations of a namespace that are used.
 const ANNOTATIONS: [&str; 2] = [OWNER_ACCOUNT_ID, TEAM_ID];
 
 impl Namespace {
-    /// A namespace with these labels, and of these annotations those that count.
+    /// A namespace with these labels, and with the annotations that are used.
     pub fn new(labels: &Labels, annotations: &BTreeMap<String, String>) -> Self {
         let annotations = annotations.iter();
         let kept = annotations.filter(|(key, _)| ANNOTATIONS.contains(&&***key));
@@ -217,19 +215,19 @@ impl Namespace {
     }
 }
 
-/// The keys that a Secret lacks, or whose values are empty or nothing that AWS issues.
+/// The keys that are missing in a Secret, or whose values are empty or invalid for AWS.
 pub type MissingKeys = Vec<&'static str>;
 
 /// The access key in the data of a Secret.
 ///
-/// Values are printable ASCII without white space: a line break in one, as `echo` writes it, can stand in no header of a
-/// request, where the SDK panics.
+/// Values are printable ASCII without white space. A line break, as `echo` writes it, is not valid in an HTTP header,
+/// and the SDK panics on it.
 ///
 /// # Errors
 ///
-/// A key is missing, or its value is empty or invalid. Nothing is said of the values.
+/// A key is missing, or its value is empty or invalid. The error does not contain the values.
 pub fn access_key(data: &BTreeMap<&str, &[u8]>) -> Result<AccessKey, MissingKeys> {
-    // An empty value is none.
+    // An empty value counts as missing.
     let value = |key: &'static str| match data.get(key).copied().unwrap_or_default() {
         [] => Ok(None),
         value if value.iter().all(u8::is_ascii_graphic) => {

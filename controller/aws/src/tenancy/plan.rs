@@ -1,4 +1,4 @@
-//! The credentials of a cluster: where they begin, and the roles that are assumed from there.
+//! The credentials of a cluster: the first credentials, and the roles that are assumed from there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use super::identity::IdentityRef;
 use super::role::Role;
 use crate::credentials::CredentialsKey;
 
-/// The way to the credentials of one cluster.
+/// The path to the credentials of one cluster.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The first credentials.
     pub root: Root,
-    /// The roles to assume, in order: each with the credentials of the one before it.
+    /// The roles to assume, in order. Each role is assumed with the credentials of the previous one.
     pub roles: Vec<Role>,
-    /// The identities, the cluster's own first; none if the plan does not come from identities of Cluster
-    /// API Provider AWS.
+    /// The identities, with the cluster's own first. Empty if the plan does not come from identities of Cluster API
+    /// Provider AWS.
     pub chain: Vec<Link>,
-    /// Anything that its owner should know, and that stops nothing.
+    /// Warnings to the owner, which do not block the cluster.
     pub warnings: Vec<Warning>,
 }
 
@@ -31,33 +31,33 @@ pub struct Plan {
 pub struct Link {
     /// The identity.
     pub identity: IdentityRef,
-    /// The rule by which the cluster's namespace may use it.
+    /// The rule that allows the cluster's namespace to use it.
     pub permission: Permission,
 }
 
 /// The first credentials of a plan.
 #[derive(Debug, Clone)]
 pub enum Root {
-    /// The controller's own.
+    /// The controller's own credentials.
     Controller,
     /// An access key.
     Static(Arc<AccessKey>),
-    /// A role that the token of a service account may assume.
+    /// A role that a service account's token is allowed to assume.
     ServiceAccount(Box<ServiceAccount>),
 }
 
-/// A long-lived access key, or temporary credentials that somebody else renews.
+/// A long-lived access key, or temporary credentials that another system renews.
 #[derive(derive_more::Debug)]
 pub struct AccessKey {
-    /// Its ID, which is no secret.
+    /// Its ID, which is not secret.
     pub id: String,
     /// Its secret.
     pub secret: Secret<String>,
-    /// The session's token, if they are temporary.
+    /// The session token of temporary credentials.
     pub session_token: Option<Secret<String>>,
 }
 
-/// A service account, and the role that its token may assume.
+/// A service account, and the role that its token is allowed to assume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
     /// The namespace of the service account.
@@ -66,44 +66,44 @@ pub struct ServiceAccount {
     pub name: String,
     /// The audiences of the token.
     pub audiences: Vec<String>,
-    /// The validity of the token that is asked for.
+    /// The requested validity of the token.
     pub token_validity: Duration,
     /// The role.
     pub role: Role,
 }
 
-/// Anything that the owner of an identity or a cluster should know, and that stops nothing.
+/// A warning to the owner of an identity or a cluster, which does not block the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Warning {
-    /// A session would be longer than STS allows.
+    /// The session duration is longer than STS allows.
     #[display(
         "durationSeconds of {_0} is more than an hour: STS does not allow it for a role whose source is temporary"
     )]
     DurationShortened(IdentityRef),
-    /// A reference has a namespace, which nobody reads (Cluster API multi-tenancy contract).
+    /// A reference has a namespace, which is ignored (Cluster API multi-tenancy contract).
     #[display("identityRef has a namespace, which is ignored: identities of AWS have none")]
     NamespaceIgnored,
-    /// The namespace has annotations of AWS Controllers for Kubernetes, which do not count here.
+    /// The namespace has annotations of AWS Controllers for Kubernetes, which are ignored here.
     #[display(
         "the namespace has annotations of AWS Controllers for Kubernetes, which are ignored: identityRef of {_0} decides"
     )]
     AnnotationsIgnored(String),
 }
 
-/// The key of this process for digests of secrets: nobody can compare them with another's.
+/// The key of this process for digests of secrets: digests of different processes cannot be compared.
 #[derive(derive_more::Debug, Clone)]
 #[debug("DigestKey(..)")]
 pub struct DigestKey(hmac::Key);
 
 impl DigestKey {
-    /// A key that nobody else has; `None` if the system has no random bytes.
+    /// A random key; `None` if the system has no random bytes.
     pub fn random() -> Option<Self> {
         let mut random = [0; 32];
         aws_lc_rs::rand::fill(&mut random).ok()?;
         Some(Self::new(&random))
     }
 
-    /// The key of these random bytes.
+    /// The key with these random bytes.
     pub fn new(random: &[u8; 32]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, random))
     }
@@ -129,12 +129,12 @@ impl Plan {
         }
     }
 
-    /// Whether nothing led to it but `--allow-controller-identity-fallback`.
+    /// Whether only `--allow-controller-identity-fallback` led to this plan.
     pub fn is_fallback(&self) -> bool {
         matches!(self.root, Root::Controller) && self.roles.is_empty() && self.chain.is_empty()
     }
 
-    /// The account of the credentials. `None` if only AWS knows it.
+    /// The account of the credentials; `None` if only AWS can report it.
     pub fn account(&self) -> Option<&str> {
         let role = match (&self.root, self.roles.last()) {
             (_, Some(role)) => role,
@@ -144,11 +144,11 @@ impl Plan {
         Some(role.arn.account())
     }
 
-    /// The digests of the root's credentials, and of those after each role: equal where credentials may
-    /// be shared. `sts_region` is the region of STS.
+    /// The digests of the root's credentials, and of the credentials after each role. Credentials with equal digests
+    /// can be shared. `sts_region` is the STS region.
     ///
-    /// They depend on what AWS is asked with and on nothing else: not on names, labels or versions of
-    /// objects. No digest tells a secret.
+    /// The digests depend only on the parameters of the AWS calls, not on names, labels or versions of objects. A
+    /// digest does not reveal a secret.
     pub fn digests(&self, key: &DigestKey, sts_region: &str) -> Vec<CredentialsKey> {
         let root = self.root.digest(key, sts_region);
         let mut digests = vec![root];
@@ -225,7 +225,7 @@ impl Fields {
         self
     }
 
-    /// Nothing, and an empty text, differ.
+    /// A missing text and an empty text differ.
     fn add_optional(self, field: Option<&str>) -> Self {
         match field {
             None => self.add(&[0]),

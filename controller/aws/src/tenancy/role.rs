@@ -9,13 +9,13 @@ use serde::de::IgnoredAny;
 
 use crate::document::is_account;
 
-/// The validity of a session that names none. Every role allows it, and a chained session has no more.
+/// The default validity of a session. Every role allows it, and it is the limit of a chained session.
 const DEFAULT_DURATION: Duration = Duration::from_hours(1);
 
-/// The longest validity of a session whose source is temporary itself (STS, "role chaining").
+/// The longest validity of a session with a temporary source (STS, "role chaining").
 const MAX_CHAINED_DURATION: Duration = Duration::from_hours(1);
 
-/// The longest name of a session (STS, `AssumeRole`).
+/// The longest session name (STS, `AssumeRole`).
 const MAX_SESSION_NAME_LEN: usize = 64;
 
 /// The longest external ID (STS, `AssumeRole`).
@@ -24,7 +24,7 @@ const MAX_EXTERNAL_ID_LEN: usize = 1224;
 /// The longest inline session policy (STS, `AssumeRole`).
 const MAX_INLINE_POLICY_LEN: usize = 2048;
 
-/// The most managed session policies (STS, `AssumeRole`).
+/// The limit of managed session policies (STS, `AssumeRole`).
 const MAX_POLICY_ARNS: usize = 10;
 
 /// The longest ARN (IAM).
@@ -37,10 +37,10 @@ pub struct RoleSpec {
     /// The role's ARN.
     #[serde(rename = "roleARN", default)]
     pub role_arn: String,
-    /// The session's name; empty for one made of the identity's name.
+    /// The session's name; if empty, it is derived from the identity's name.
     #[serde(default)]
     pub session_name: String,
-    /// The session's validity in seconds; 0 for an hour.
+    /// The session's validity in seconds; 0 for one hour.
     #[serde(default)]
     pub duration_seconds: i64,
     /// An inline session policy; empty for none.
@@ -54,7 +54,7 @@ pub struct RoleSpec {
     pub external_id: String,
 }
 
-/// The ARN of a role.
+/// A role ARN.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 #[display("{text}")]
 pub struct RoleArn {
@@ -63,18 +63,18 @@ pub struct RoleArn {
     account: String,
 }
 
-/// A text is not the ARN of a role.
+/// The text is not a role ARN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it is not the ARN of a role: arn:PARTITION:iam::ACCOUNT:role/NAME")]
 pub struct InvalidRoleArn;
 
-/// A field of a role is invalid, as STS would say.
+/// A field of a role is invalid: STS would refuse it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRoleSpec {
     /// The role's ARN is invalid.
     #[error("roleARN: {0}")]
     RoleArn(#[from] InvalidRoleArn),
-    /// The name of the session is invalid.
+    /// The session name is invalid.
     #[error("sessionName has 2 to 64 letters, digits and characters of _+=,.@-")]
     SessionName,
     /// The validity is out of bounds.
@@ -109,7 +109,8 @@ pub struct Role {
 }
 
 impl Role {
-    /// The role of these fields. Where they name no session, its name is made of the identity's.
+    /// The role with these fields. If they do not name a session, the session's name is derived from the identity's
+    /// name.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl Role {
         })
     }
 
-    /// Shortens the session to what STS allows one whose source is temporary; returns whether it was longer.
+    /// Shortens the session to STS's limit for a temporary source; returns whether it was longer.
     pub(super) fn chain(&mut self) -> bool {
         let is_longer = self.duration > MAX_CHAINED_DURATION;
         self.duration = self.duration.min(MAX_CHAINED_DURATION);
@@ -181,7 +182,7 @@ impl FromStr for RoleArn {
             return Err(InvalidRoleArn);
         };
         let name = resource.strip_prefix("role/").ok_or(InvalidRoleArn)?;
-        // A path, which ends in a slash, and a name. Both are printable, and have no space.
+        // A path, which ends with a slash, and a name. Both consist of printable characters without spaces.
         let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
         let is_role = name.split('/').all(is_name) && arn.len() <= MAX_ARN_LEN;
         if !is_role || partition.is_empty() || !is_account(account) {
@@ -195,7 +196,7 @@ impl FromStr for RoleArn {
     }
 }
 
-/// The same for all clusters of the identity, so that they share a session.
+/// The name is the same for all clusters of the identity, so that they share a session.
 fn session_name_of(identity: &str) -> String {
     let name = format!("node-attestation-{identity}");
     let valid = name.chars().filter(|&c| is_word(c) || "+=,.@-".contains(c));
@@ -206,7 +207,7 @@ fn is_text(text: &str, max_len: usize, is_allowed: impl Fn(char) -> bool) -> boo
     (2..=max_len).contains(&text.len()) && text.chars().all(is_allowed)
 }
 
-/// `\w` of the patterns in the API reference of STS.
+/// `\w` in the patterns of the STS API reference.
 fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }

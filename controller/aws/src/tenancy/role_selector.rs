@@ -6,25 +6,25 @@ use serde::Deserialize;
 
 use super::allowed_namespaces::Labels;
 
-/// The group of the resource that stands for the instances of a cluster: `Instance` of the controller for EC2.
+/// The group of the resource that represents a cluster's instances: `Instance` of the EC2 controller.
 const GROUP: &str = "ec2.services.k8s.aws";
 const VERSION: &str = "v1alpha1";
 const KIND: &str = "Instance";
 
-/// `spec` of an `IAMRoleSelector`. A field that is not known could narrow what it matches.
+/// The `spec` of an `IAMRoleSelector`. Unknown fields are rejected: they could restrict the match.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoleSelector {
     /// The role's ARN.
     #[serde(default)]
     pub arn: String,
-    /// The namespaces; every one if it is empty.
+    /// The namespaces; all if it is empty.
     #[serde(default)]
     pub namespace_selector: NamespaceSelector,
-    /// The types of resources, one of which must match; every one if it is empty.
+    /// The resource types, one of which must match; all if it is empty.
     #[serde(default)]
     pub resource_type_selector: Option<Vec<ResourceType>>,
-    /// The labels of the resource; all if it is empty.
+    /// The labels of the resource; all resources if it is empty.
     #[serde(default)]
     pub resource_label_selector: MatchLabels,
 }
@@ -36,7 +36,7 @@ pub struct NamespaceSelector {
     /// Their names.
     #[serde(default)]
     pub names: Option<Vec<String>>,
-    /// Their labels, which must match too.
+    /// Their labels, which must also match.
     #[serde(default)]
     pub label_selector: MatchLabels,
 }
@@ -45,12 +45,12 @@ pub struct NamespaceSelector {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MatchLabels {
-    /// All must match.
+    /// The labels, all of which must match.
     #[serde(default)]
     pub match_labels: Option<BTreeMap<String, String>>,
 }
 
-/// A type of resources. An empty field matches anything.
+/// A resource type. An empty field matches every value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceType {
@@ -86,7 +86,7 @@ impl RoleSelector {
             && self.resource_label_selector.matches(of_resource)
     }
 
-    /// As the runtime of AWS Controllers for Kubernetes checks it.
+    /// Checks the selector as the runtime of AWS Controllers for Kubernetes does.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let names = self.namespace_selector.names.as_deref().unwrap_or_default();
         let types = self.resource_type_selector.as_deref().unwrap_or_default();

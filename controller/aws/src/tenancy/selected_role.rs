@@ -10,8 +10,8 @@ use super::role::{Role, RoleSpec};
 ///
 /// # Errors
 ///
-/// None matches, or several do, or the one that matches is invalid. The runtime of AWS Controllers for Kubernetes
-/// leaves an invalid one out, and goes on with the controller's own role.
+/// No selector matches, several match, or the matching one is invalid. The runtime of AWS Controllers for Kubernetes
+/// skips an invalid one, and continues with the controller's own role.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,
@@ -21,7 +21,7 @@ pub(super) fn resolve(
     let selectors = objects.role_selectors.iter();
     let matching = selectors.filter(|(_, selector)| match selector {
         Ok(selector) => selector.matches(namespace, labels, cluster_labels),
-        // It may match, and nobody can tell.
+        // An invalid selector counts as matching, because it could match.
         Err(_) => true,
     });
     let matching: Vec<_> = matching.collect();

@@ -1,4 +1,4 @@
-//! The sessions of one cluster: those in use, and those that failed a short time ago.
+//! The sessions of one cluster: the sessions in use, and the sessions that failed recently.
 
 use std::mem::take;
 use std::time::SystemTime;
@@ -6,35 +6,36 @@ use std::time::SystemTime;
 use crate::credentials::Credentials;
 use crate::sessions::{CredentialsError, PlanCredentials};
 
-/// More regions than a cluster has instances in. Beyond it, the session that was used longest ago goes.
+/// More than the number of regions in which a cluster has instances. At the limit, the least recently used session is
+/// removed.
 const MAX_REGIONS: usize = 8;
 
-/// More identities than a cluster has within one pause. Beyond it, the oldest goes.
+/// More than the number of identities that a cluster has within one pause. At the limit, the oldest is removed.
 const MAX_PAUSED: usize = 8;
 
 /// The sessions of one cluster.
 ///
 /// # Guarantees
 ///
-/// - There is one for each region of STS, all of the same identity.
-/// - Where one without credentials is left, its pause lasts: a cluster that changes its identity to and fro makes no
-///   more calls.
+/// - There is one session for each STS region, all with the same identity.
+/// - If a session without credentials is replaced, its pause continues: a cluster that switches its identity back and
+///   forth does not cause more calls.
 #[derive(Debug, Default)]
 pub(super) struct ClusterSessions {
-    /// The one that was used last is the last.
+    /// The most recently used session is last.
     in_use: Vec<InUse>,
     paused: Vec<PlanCredentials>,
 }
 
 #[derive(Debug)]
 struct InUse {
-    /// Once their account is known.
+    /// Set when the account is known.
     credentials: Option<Credentials>,
     session: PlanCredentials,
 }
 
 impl ClusterSessions {
-    /// Keeps the session in the place of another of its region, and of those of another plan.
+    /// Keeps the session. It replaces a session in the same region, and the sessions of another plan.
     pub(super) fn keep(
         &mut self,
         session: &PlanCredentials,
@@ -61,7 +62,7 @@ impl ClusterSessions {
         });
     }
 
-    /// The credentials of this session, made where there are none; `None` if it is not in use any more.
+    /// The credentials of this session, created if necessary; `None` if the session is not in use any more.
     pub(super) fn credentials(
         &mut self,
         session: &PlanCredentials,
@@ -72,14 +73,14 @@ impl ClusterSessions {
         Some(known.credentials.get_or_insert_with(made).clone())
     }
 
-    /// Leaves all, for the cluster has no identity.
+    /// Moves all sessions to the paused ones, because the cluster has no identity.
     pub(super) fn leave(&mut self) {
         let left = take(&mut self.in_use).into_iter();
         self.paused.extend(left.map(|known| known.session));
         self.prune();
     }
 
-    /// Forgets those whose pause is over, and returns whether any session is left.
+    /// Forgets the sessions whose pause is over; returns whether any session is left.
     pub(super) fn prune(&mut self) -> bool {
         self.paused.retain(PlanCredentials::pauses);
         let oldest = self.paused.len().saturating_sub(MAX_PAUSED);
@@ -87,19 +88,19 @@ impl ClusterSessions {
         !(self.in_use.is_empty() && self.paused.is_empty())
     }
 
-    /// The failure of the session that was used last of those that fail.
+    /// The failure of the most recently used session that fails.
     pub(super) fn failure(&self) -> Option<CredentialsError> {
         let mut latest = self.in_use.iter().rev();
         latest.find_map(|known| known.session.condition().1)
     }
 
-    /// The end of the session that was used last of those that have one.
+    /// The expiry of the most recently used session that has one.
     pub(super) fn expiry(&self) -> Option<SystemTime> {
         let mut latest = self.in_use.iter().rev();
         latest.find_map(|known| known.session.condition().0)
     }
 
-    /// The sessions in use as they are shown.
+    /// The `Debug` text of the sessions in use.
     #[cfg(test)]
     pub(super) fn shown(&self) -> String {
         let shown = self.in_use.iter().map(|known| known.session.shown());

@@ -1,4 +1,4 @@
-//! EC2's last answers, as far as they concern the controller's credentials.
+//! EC2's last answers about the controller's credentials.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use crate::ec2::Outage;
 
-/// By cluster and region, what is wrong with the credentials there; nothing where EC2 answered.
+/// The error of the credentials by cluster and region; `None` after a successful answer.
 ///
-/// A cluster has an entry for each region in which its own instances run, so that a condition says
-/// nothing of the regions and errors of other tenants.
+/// A cluster has an entry for each region of its own instances, so that a condition does not contain regions and errors
+/// of other tenants.
 #[derive(Debug)]
 pub(super) struct Answers(Shared<Swept<(String, String), Answer>>);
 
@@ -22,20 +22,20 @@ impl Default for Answers {
     }
 }
 
-/// EC2's last answer: what is wrong with the credentials, if anything is.
+/// EC2's last answer, with the error of the credentials if there is one.
 #[derive(Debug)]
 struct Answer {
     wrong: Option<String>,
     at: Instant,
 }
 
-/// The longest time between two renewals of a node is 28 hours. After this, no instance of the region asks any more, and its
-/// last answer says nothing.
+/// The longest time between two renewals of a node is 28 hours. After 36 hours without a call, no instance of the
+/// region is active, and the last answer is obsolete.
 const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {
-    /// Hears how a question to EC2 about an instance of `cluster` ended. What says nothing of the credentials is passed over: a
-    /// time-out, too many calls, an error of EC2.
+    /// Records the outcome of an EC2 call about an instance of `cluster`. Failures that are not about the credentials
+    /// are ignored: a timeout, throttling, an EC2 error.
     pub(super) fn heard(&self, cluster: &str, region: &str, failure: Option<&Unavailable>) {
         let outage = failure.and_then(Unavailable::cause::<Outage>);
         if outage.is_some_and(|outage| !outage.kind.is_of_credentials()) {
@@ -50,11 +50,11 @@ impl Answers {
         });
     }
 
-    /// The reports to `cluster` about these regions; about all of its own, if there are none.
+    /// The conditions of `cluster` about these regions; about all regions of its instances if `regions` is empty.
     pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,
-            // Nothing was resolved.
+            // No identity was resolved.
             holds: ConditionStatus::Unknown,
             reason: reason::CONTROLLER_IDENTITY,
             message: "EC2 is asked with the controller's own credentials".to_owned(),
