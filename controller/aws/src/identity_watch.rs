@@ -271,7 +271,7 @@ impl IdentityWatch {
         if found.annotations().contains_key(AWS_ACCOUNT_ANNOTATION) {
             return Ok(());
         }
-        // Of this version alone: another replica may write an account meanwhile.
+        // Only for this version: another replica can write an account at the same time.
         let patch = json!({"metadata": {
             "resourceVersion": found.resource_version(),
             "annotations": {AWS_ACCOUNT_ANNOTATION: account},
@@ -293,7 +293,7 @@ struct Filled<'a> {
 }
 
 impl Filled<'_> {
-    /// Follows a watch until its kind is gone. It comes back from anything else by itself.
+    /// Follows a watch until its kind is not served any more. The watch recovers from all other errors.
     async fn follow<K, R>(
         self,
         events: impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>>,
@@ -340,7 +340,7 @@ impl Filled<'_> {
     }
 }
 
-/// Tokens of service accounts of the management cluster.
+/// Service account tokens of the management cluster.
 #[derive(derive_more::Debug, Clone)]
 #[debug("KubeTokens")]
 pub struct KubeTokens {
@@ -348,7 +348,7 @@ pub struct KubeTokens {
 }
 
 impl KubeTokens {
-    /// Asks the cluster of `client`, whose user may create `serviceaccounts/token`.
+    /// Calls the cluster of `client`, whose user needs the permission to create `serviceaccounts/token`.
     pub fn new(client: Client) -> Self {
         Self { client }
     }

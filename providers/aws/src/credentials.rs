@@ -12,14 +12,14 @@ use zeroize::Zeroizing;
 use crate::identity::NOT_AWS;
 use crate::settings::AwsPrincipal;
 
-/// The credentials of the instance identity role, which no policy of an account can take away.
+/// The credentials of the instance identity role, which an account's policies cannot remove.
 const IDENTITY_ROLE: &str = "meta-data/identity-credentials/ec2/security-credentials/ec2-instance";
 
 /// The credentials of the instance profile, below the name of its role.
 const PROFILE: &str = "meta-data/iam/security-credentials/";
 
-/// The time that the controller may take to process a request. The metadata service has new
-/// credentials five minutes before the old ones expire.
+/// The time that the controller has to process a request. The metadata service has new credentials five minutes before
+/// the old ones expire.
 const LEAST_LEFT: Duration = Duration::from_mins(2);
 
 /// IAM's limit for a role name.
@@ -61,7 +61,7 @@ impl Credentials {
     fn parse(json: &str) -> Result<Self, Failure> {
         let invalid = |what: String| Failure::new(Code::EvidenceInvalid, what, NOT_AWS);
         let wire: Wire = serde_json::from_str(json).map_err(|error| {
-            // The error itself may contain a part of a secret.
+            // The error message can contain a part of a secret.
             invalid(format!(
                 "the instance metadata gives what is no credentials (line {}, column {} of its JSON)",
                 error.line(),
@@ -96,12 +96,12 @@ impl Credentials {
         })
     }
 
-    /// The time at which they end.
+    /// Their expiry.
     pub(crate) fn end(&self) -> SystemTime {
         self.expiration
     }
 
-    /// These credentials, if a signature made at `now` can still be used.
+    /// Returns these credentials if a signature made at `now` can still be used.
     pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, Failure> {
         if now + LEAST_LEFT <= self.expiration {
             return Ok(self);

@@ -28,12 +28,12 @@ pub(crate) const CHECKS: &[&str] = &[METADATA, CREDENTIALS, NAME, STS];
 /// The time for each exchange with the metadata service, with a second attempt.
 const EXCHANGE: Duration = Duration::from_secs(3);
 
-/// The time for a name to be resolved.
+/// The time limit for resolving a name.
 const RESOLUTION: Duration = Duration::from_secs(2);
 
 const NO_METADATA: &str = "the metadata service gives no identity";
 
-/// Makes the checks.
+/// Runs the checks.
 pub(crate) fn examine(
     sources: &ProviderIdSources<'_>,
     node_name: Option<&NodeName>,
@@ -102,14 +102,14 @@ fn instance_name(
     Ok(Finding::pass(format!("the cloud calls it {node_name}")))
 }
 
-/// Whether the host has an address, by a resolver that may hang.
+/// Whether the host has an address. The resolver can hang, so the lookup has a time limit.
 fn is_resolved(host: &str) -> bool {
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     let host = host.to_owned();
     let (sender, receiver) = mpsc::sync_channel(1);
     let resolve = move || {
         let is_resolved = resolver::addresses(&host).is_ok_and(|addresses| !addresses.is_empty());
-        // Nobody waits any more.
+        // The receiver has timed out.
         let _ = sender.send(is_resolved);
     };
     let started = thread::Builder::new().spawn(resolve);

@@ -17,7 +17,7 @@ pub(crate) const NOT_AWS: &str =
 pub(crate) struct Identity {
     /// The signed message, unchanged.
     pub(crate) rsa2048: String,
-    /// SHA-256 of the signed bytes.
+    /// The SHA-256 digest of the signed bytes.
     pub(crate) digest: [u8; 32],
     pub(crate) instance_id: String,
     pub(crate) account: String,
@@ -31,7 +31,7 @@ pub(crate) struct Identity {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
-    /// Shown to people only.
+    /// Only for output to users.
     #[serde(default)]
     account_id: String,
     instance_id: String,

@@ -19,11 +19,11 @@ use crate::proof::prove;
 use crate::session::Session;
 use crate::settings::{self, PRINCIPAL};
 
-/// This instance. Each request uses new data from its metadata service.
+/// This instance. Each request uses fresh data from its metadata service.
 #[derive(Debug, Default)]
 pub(crate) struct Instance {
-    /// The session that read the provider ID. The evidence that follows uses it too, so that both
-    /// are of one moment and cost one token.
+    /// The session that read the provider ID. The evidence uses it too, so that both have the same state and need only
+    /// one token.
     session: Mutex<Option<Session>>,
 }
 

@@ -1,12 +1,11 @@
 //! `kubelet-authenticator-aws`: for EC2 instances.
 //!
-//! The instance metadata service gives the instance its signed identity document and temporary
-//! credentials. The document identifies the instance. A call of STS, signed with the credentials,
-//! proves that the request comes from the instance: the signature covers the request's key. The
-//! controller makes the call.
+//! The instance metadata service provides the instance's signed identity document and temporary credentials. The
+//! document identifies the instance. An STS call, signed with the credentials, proves that the request comes from the
+//! instance: the signature covers the request's key. The controller makes the call.
 //!
-//! Only a run that needs another credential asks the metadata service. Arguments, environment,
-//! streams and exit codes are those of [`kubelet_authenticator::run`].
+//! A run that uses the stored credential does not call the metadata service. For arguments, environment, streams and
+//! exit codes, see [`kubelet_authenticator::run`].
 //!
 //! # Modules
 //!
@@ -34,7 +33,7 @@ mod sigv4;
 
 use std::process::ExitCode;
 
-/// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
+/// musl's allocator requests every page from the kernel. A cached run exits before it would free any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

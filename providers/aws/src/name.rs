@@ -1,7 +1,7 @@
-//! The names that the node of an instance can have.
+//! The names that an instance's node can have.
 //!
-//! The controller issues certificates only for the names that EC2 reports for the instance: its ID
-//! and its private DNS name. Any other name is found here before the node sends a request.
+//! The controller issues certificates only for the names that EC2 reports for the instance: its ID and its private DNS
+//! name. This module detects any other name before the node sends a request.
 
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::failure::{Code, Failure};
@@ -10,17 +10,16 @@ use kubelet_authenticator::imds::Text;
 use crate::identity::Identity;
 use crate::settings::AwsNodeName;
 
-/// A template of cloud-init with the result of [`private_dns_name`].
+/// A cloud-init template with the result of [`private_dns_name`].
 ///
-/// It contains no single quotes: YAML doubles them in a string, and cloud-init reads the template
-/// before the YAML.
+/// It does not contain single quotes: YAML doubles them in a string, and cloud-init reads the template before the YAML.
 pub(crate) const TEMPLATE: &str = concat!(
     r#"{{ ds.meta_data.local_hostname.split(".")[0] }}."#,
     r#"{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#,
 );
 
-/// Checks `name`. `local_hostname` reads the metadata's, which may contain several names. It is not
-/// read if the name does not depend on it.
+/// Checks `name`. `local_hostname` reads the name in the metadata, which can contain several names. It is called only
+/// if the result depends on it.
 pub(crate) fn check(
     policy: AwsNodeName,
     name: &NodeName,
@@ -42,7 +41,7 @@ pub(crate) fn check(
         return Ok(());
     }
     let private = private.as_ref().map(NodeName::as_str);
-    // AWS's cloud provider takes every name that begins with `i-` for an ID.
+    // AWS's cloud provider interprets every name that begins with `i-` as an ID.
     let has_resource_name = private.is_some_and(|private| private.starts_with(id));
     let id = accepts_id.then_some(id);
     let expected = if has_resource_name {
@@ -71,8 +70,8 @@ pub(crate) fn check(
     ))
 }
 
-/// The instance's private DNS name in EC2, from the metadata's names of it. Their domain is that of
-/// the VPC's DHCP options, and EC2's is always that of the region.
+/// The instance's private DNS name in EC2, from the names in the metadata. Their domain is the domain in the VPC's DHCP
+/// options, and EC2's domain is always the domain of the region.
 ///
 /// From the VPC user guide, "DNS attributes for your VPC".
 pub(crate) fn private_dns_name(local_hostname: &str, region: &str) -> Option<NodeName> {
@@ -86,7 +85,7 @@ pub(crate) fn private_dns_name(local_hostname: &str, region: &str) -> Option<Nod
     NodeName::parse(&format!("{label}.{domain}")).ok()
 }
 
-/// The names in the metadata. The domain of DHCP options may end in a dot.
+/// The names in the metadata. The domain in the DHCP options can end with a dot.
 fn own_names(local_hostname: &str) -> impl Iterator<Item = &str> {
     let names = local_hostname.split_whitespace();
     names.map(|name| name.trim_end_matches('.'))

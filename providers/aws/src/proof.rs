@@ -1,4 +1,4 @@
-//! The proof: a signature over a call of STS, with the key binding in a header.
+//! The proof: a signature over an STS call, with the key binding in a header.
 
 use std::time::SystemTime;
 
@@ -11,11 +11,11 @@ use kubelet_attestation::evidence::aws::{
 use crate::credentials::Credentials;
 use crate::sigv4::Request;
 
-/// Signs a call of STS in `region` at `host`, as in the `host` header.
+/// Signs an STS call in `region` at `host`, the value of the `host` header.
 ///
 /// # Errors
 ///
-/// The credentials do not have the form of AWS's temporary ones.
+/// The credentials do not have the form of AWS's temporary credentials.
 pub(crate) fn prove(
     region: &str,
     host: &str,

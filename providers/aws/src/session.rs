@@ -1,4 +1,4 @@
-//! A session with the instance's metadata service, and the identity that it gives.
+//! A session with the instance's metadata service, and the identity from its document.
 
 use kubelet_attestation::names::NodeName;
 use kubelet_authenticator::clock::Deadline;
@@ -49,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Checks that the cloud gives the instance the node's name.
+    /// Checks that EC2 reports the node's name for the instance.
     pub(crate) fn check_name(
         &self,
         settings: &Settings,
@@ -62,13 +62,13 @@ impl Session {
         })
     }
 
-    /// The instance's names, by the metadata.
+    /// The instance's names in the metadata.
     pub(crate) fn local_hostname(&self, deadline: Deadline) -> Result<Option<Text>, Failure> {
         let local_hostname = self.imds.find(LOCAL_HOSTNAME, deadline);
         local_hostname.map_err(|error| error.within("the instance's name cannot be read"))
     }
 
-    /// The host of STS, from the settings or else of the region.
+    /// The STS host, from the settings or otherwise from the region.
     pub(crate) fn sts_host(
         &self,
         settings: &Settings,
@@ -82,7 +82,7 @@ impl Session {
             .read(DOMAIN, deadline)
             .map_err(|error| error.within("the domain of AWS's services cannot be read"))?;
         let domain = domain.trim();
-        // It becomes part of a host name that is signed.
+        // The domain becomes part of a host name that is signed.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
             let what = "the instance metadata's domain of AWS's services is invalid";
             return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));

@@ -19,23 +19,23 @@ settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
 
 const HOST: &str = "a host, with or without a port, such as sts.example.com,";
 
-/// The principal of the instance's calls of STS.
+/// The principal that signs the instance's STS calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsPrincipal {
-    /// The instance identity role, which nobody else can assume.
+    /// The instance identity role, which other principals cannot assume.
     #[default]
     InstanceIdentityRole,
     /// The role of the instance profile. Its trust policy decides who else can assume it.
     InstanceProfile,
 }
 
-/// The names of its instance that a node may have.
+/// The names of its instance that a node can use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum AwsNodeName {
     /// Either name that EC2 reports for the instance.
     #[default]
     Hostname,
-    /// The private DNS name in EC2, whatever the domain of the metadata's `local-hostname` is.
+    /// The private DNS name in EC2, independently of the domain in the metadata's `local-hostname`.
     LocalHostname,
     /// The instance's ID.
     InstanceId,
@@ -64,11 +64,11 @@ impl Value for AwsNodeName {
     }
 }
 
-/// A host of STS, as in a `host` header: a private or FIPS endpoint. The node only signs for it.
-/// The verifier calls it, and needs the same setting.
+/// An STS host, as in a `host` header: a private or FIPS endpoint. The node only signs for it. The verifier calls it,
+/// and needs the same setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StsEndpoint {
-    /// The host, with its port if that is not 443.
+    /// The host, with its port if the port is not 443.
     pub(crate) host: String,
 }
 

@@ -17,7 +17,7 @@ const DAY: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
-    /// In lower case and sorted. All of them are signed.
+    /// In lower case and sorted. The signature covers all of them.
     pub(crate) headers: &'a [(&'a str, &'a str)],
     pub(crate) body: &'a str,
     pub(crate) region: &'a str,
@@ -68,7 +68,7 @@ fn digest(text: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(text))
 }
 
-/// The library zeroes a key on drop.
+/// The library zeroizes the key on drop.
 fn key(bytes: &[u8]) -> hmac::Key {
     hmac::Key::new(hmac::HMAC_SHA256, bytes)
 }

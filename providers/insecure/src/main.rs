@@ -1,11 +1,11 @@
 //! `kubelet-authenticator-insecure`: for machines without attestation.
 //!
-//! The holder of a bootstrap token can get the certificate of any machine that the controller's
-//! inventory assigns to that token. So an operator has to allow this provider in the controller,
-//! and the certificate cannot be renewed. It is requested for a year and used until it expires.
-//! Then the machine enrols again with a bootstrap token.
+//! The holder of a bootstrap token can get the certificate of any machine that the controller's inventory assigns to
+//! that token. So an operator must allow this provider in the controller, and the certificate cannot be renewed. The
+//! certificate is requested for a year and used until it expires. Then the machine enrolls again with a bootstrap
+//! token.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
+//! For arguments, environment, streams and exit codes, see [`kubelet_authenticator::run`].
 
 use std::process::ExitCode;
 
@@ -13,11 +13,11 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources, Renewal};
 use kubelet_authenticator::failure::Failure;
 
-/// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
+/// musl's allocator requests every page from the kernel. A cached run exits before it would free any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-/// A certificate that cannot be renewed must last.
+/// The validity of a certificate that cannot be renewed.
 const YEAR: u32 = 365 * 24 * 3600;
 
 #[derive(Debug)]

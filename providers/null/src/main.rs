@@ -1,9 +1,9 @@
 //! `kubelet-authenticator-null`: a provider for tests, with the code path of attesting providers.
 //!
-//! Its evidence names the cluster and proves nothing. No package contains this program, and no
-//! released controller knows its signer.
+//! Its evidence names the cluster and does not prove an identity. No package contains this program, and no released
+//! controller accepts its signer.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
+//! For arguments, environment, streams and exit codes, see [`kubelet_authenticator::run`].
 
 use std::process::ExitCode;
 

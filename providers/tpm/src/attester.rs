@@ -21,10 +21,9 @@ use crate::{certificate, examine, instance};
 /// The machine's TPM.
 #[derive(Debug, Default)]
 pub(crate) struct Tpm {
-    /// The keys that were read for the provider ID, or why they were not. What follows uses them
-    /// too.
+    /// The keys that were read for the provider ID, or the error. Later steps use them too.
     keys: Mutex<Option<Result<Keys, Failure>>>,
-    /// The provider ID, if it is from an open request and was not read.
+    /// The provider ID, if it comes from an open request and not from the TPM.
     known: OnceLock<ProviderId>,
 }
 
@@ -83,7 +82,7 @@ impl Attester for Tpm {
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure> {
         let settings = TpmSettings::of(claim.settings, claim.remembered);
         let keys = self.keys(&settings, claim.deadline)?;
-        // The provider ID of an open request was not read from this TPM, so it is compared now.
+        // The provider ID of an open request was not read from this TPM, so compare it now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
             let what = format!("the TPM is not {}", claim.provider_id);
             let remedy = "nothing: the next run asks with the TPM's own name";
@@ -91,7 +90,7 @@ impl Attester for Tpm {
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
         let certificate = stored.and_then(certificate::in_index).map(<[u8]>::to_vec);
-        // Verifiers refuse intermediates without a certificate, and in version v1.
+        // Verifiers reject intermediates without a certificate, and in version v1.
         let intermediates = if certificate.is_none() || *claim.version == EvidenceVersion::V1 {
             Vec::new()
         } else {
@@ -114,8 +113,8 @@ impl Attester for Tpm {
         claim: &Claim<'_>,
         challenged: &Challenged<'_>,
     ) -> Result<Option<Vec<u8>>, Failure> {
-        // Endorsement key and version are those of the challenged evidence, whatever the settings
-        // and this release prefer.
+        // Use the endorsement key and the version of the challenged evidence, even if the settings or this release
+        // prefer others.
         let (asked, keys) = match TpmEvidence::parse(challenged.evidence) {
             Ok(TpmEvidence::Enrol(enrolment)) => (enrolment.header, enrolment.keys),
             Ok(TpmEvidence::Respond(response)) => (response.header, response.keys),
@@ -157,7 +156,7 @@ impl Attester for Tpm {
         Ok(Some(evidence.to_json()))
     }
 
-    /// The name of the endorsement key. A TPM with several keeps its name only with the same one.
+    /// The name of the endorsement key. A TPM with several keys keeps its provider ID only with the same key.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let keys = match TpmEvidence::parse(evidence).ok()? {
             TpmEvidence::Enrol(enrolment) => enrolment.keys,
@@ -168,7 +167,7 @@ impl Attester for Tpm {
 }
 
 impl Tpm {
-    /// The keys that were read, or else read now.
+    /// The keys that were read before, or the keys that are read now.
     fn keys(&self, settings: &TpmSettings, deadline: Deadline) -> Result<Keys, Failure> {
         let mut read = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let read = read.take();

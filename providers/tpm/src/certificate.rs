@@ -10,10 +10,10 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::protocol::SEQUENCE;
 
-/// The time before an expiry from which an operator is warned.
+/// The time before the expiry at which the warning begins.
 const NOTICE: Duration = Duration::from_hours(90 * 24);
 
-/// The facts about a certificate for people.
+/// The facts about a certificate that are shown to users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The distinguished name of its issuer.
@@ -26,7 +26,7 @@ pub(crate) struct Facts {
     pub(crate) is_for_key: bool,
 }
 
-/// The part of its validity that a certificate is in.
+/// The validity state of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
     Valid,
@@ -34,12 +34,11 @@ pub(crate) enum Time {
     Expired,
 }
 
-/// The facts about a certificate in DER, for the key with this `SubjectPublicKeyInfo`. `None` if it
-/// cannot be read.
+/// The facts about a certificate in DER, for the key with this `SubjectPublicKeyInfo`; `None` if it cannot be parsed.
 pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let not_after = certificate.validity().not_after;
-    // A certificate that ended before 1970 has ended.
+    // An expiry before 1970 also counts as expired.
     let seconds = u64::try_from(not_after.timestamp()).unwrap_or_default();
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
     let time = match end.duration_since(now) {
@@ -47,7 +46,7 @@ pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
         Ok(left) if left < NOTICE => Time::ExpiresSoon,
         Ok(_) => Time::Valid,
     };
-    // Vendors certify one RSA key under different algorithms. The key itself is the end of the SPKI.
+    // Vendors certify one RSA key under different algorithms. The key itself is at the end of the SPKI.
     let key = certificate.public_key().subject_public_key.as_ref();
     Some(Facts {
         issuer: visible(&certificate.issuer().to_string()),
@@ -59,8 +58,8 @@ pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
 
 /// The DER at the beginning of `stored`. Vendors pad the index with zeros or 0xff.
 ///
-/// `None` if it does not look like a certificate: the index holds what its vendor or owner wrote,
-/// and a verifier that needs a certificate reports that.
+/// `None` if it does not look like a certificate: the vendor or the owner chooses the content of the index, and a
+/// verifier that requires a certificate reports the error.
 pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
     let length = stored.strip_prefix(&SEQUENCE)?.first_chunk()?;
     let whole = 4 + usize::from(u16::from_be_bytes(*length));
@@ -69,8 +68,8 @@ pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
         .filter(|der| der.len() <= MAX_CERTIFICATE_LEN)
 }
 
-/// The certificates in `stored`, one after the other with padding between, as many as evidence
-/// carries. Stops at the first other content.
+/// The certificates in `stored`, one after the other with padding in between, up to the limits of evidence. Stops at
+/// the first other content.
 pub(crate) fn chain(stored: &[u8]) -> Vec<Vec<u8>> {
     let mut chain: Vec<Vec<u8>> = Vec::new();
     let mut rest = stored;

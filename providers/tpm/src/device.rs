@@ -1,4 +1,4 @@
-//! Questions to this machine's TPM.
+//! Requests to this machine's TPM.
 
 use data_encoding::HEXLOWER;
 use kubelet_attestation::names::ProviderId;
@@ -14,14 +14,14 @@ use crate::{device_check, program};
 /// The scheme of provider IDs that are derived from endorsement keys.
 pub(crate) const SCHEME: &str = "tpm://";
 
-/// SHA-256 of the endorsement key's `SubjectPublicKeyInfo`, as lists of endorsement keys have it.
+/// The SHA-256 digest of the endorsement key's `SubjectPublicKeyInfo`, as used in lists of endorsement keys.
 pub(crate) fn digest(keys: &Keys) -> String {
     HEXLOWER.encode(&Sha256::digest(&keys.spki.0))
 }
 
 /// The kind of an endorsement key (`TPMT_PUBLIC`).
 pub(crate) fn key_of(endorsement: &[u8]) -> Option<EndorsementKey> {
-    // Type and name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
+    // The type and the name algorithm distinguish the templates (Part 2, TPMT_PUBLIC).
     match endorsement.first_chunk()? {
         [0x00, 0x01, 0x00, 0x0b] => Some(EndorsementKey::Rsa2048),
         [0x00, 0x23, 0x00, 0x0b] => Some(EndorsementKey::EccP256),
@@ -49,7 +49,7 @@ pub(crate) fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Ke
     ask(settings, Ask::Keys { endorsement_key }, deadline)
 }
 
-/// Asks the TPM.
+/// Sends a request to the TPM.
 pub(crate) fn ask<T: DeserializeOwned>(
     settings: &TpmSettings,
     ask: Ask,

@@ -1,6 +1,6 @@
 //! Checks the TPM's device file before the TPM is used.
 //!
-//! libtss2 has one error for all of these cases.
+//! libtss2 reports all of these cases with the same error.
 
 use std::fs::{self, FileType};
 use std::io;
@@ -11,10 +11,10 @@ use kubelet_authenticator::failure::{Code, Failure};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The folder with the kernel's own facts about TPMs.
+/// The sysfs directory with the kernel's data about TPMs.
 const FACTS: &str = "/sys/class/tpm";
 
-/// Checks that this TPM can be used, as far as that is visible without a command to it.
+/// Checks that this TPM can be used, as far as that is possible without a TPM command.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     check_with(path, Path::new(FACTS))
 }
@@ -52,7 +52,7 @@ fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'st
             "this kernel has no resource manager for TPMs",
             "use Linux 4.12 or newer; see the kernel's messages about the TPM (dmesg | grep -i tpm)",
         ),
-        // The kernel makes neither file for a TPM in field upgrade mode.
+        // The kernel does not create either file for a TPM in field upgrade mode.
         _ => (
             "the TPM is in the middle of a firmware update (field upgrade mode), is a TPM 1.2, or the \
              kernel is older than 4.12",

@@ -1,10 +1,10 @@
-//! The errors and remedies of a TPM without an answer.
+//! The errors and remedies of a TPM that does not answer.
 
 use kubelet_authenticator::failure::{Code, Failure};
 
 use crate::protocol::{DeviceError, FORMAT_ONE, FORMAT_ONE_ERROR, LAYER};
 
-/// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end in `t64`.
+/// The packages of libtss2. On Debian 13 and Ubuntu 24.04 their names end with `t64`.
 pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss2-esys-3.0.2-0, \
                         libtss2-tctildr0 and libtss2-tcti-device0 (or the same with t64 at the \
                         end), elsewhere tpm2-tss";
@@ -88,7 +88,7 @@ fn explain(code: u32) -> (&'static str, &'static str) {
     }
 }
 
-/// Part 2, `TPM_RC`.
+/// TPM 2.0 Library Specification, Part 2, `TPM_RC`.
 fn explain_tpm(code: u32) -> (&'static str, &'static str) {
     match code {
         0x100 => (
@@ -113,7 +113,7 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
     }
 }
 
-/// The errors of format one, without the number of the handle or parameter.
+/// The format-one errors, without the number of the handle or parameter.
 fn explain_format_one(error: u32) -> (&'static str, &'static str) {
     match error {
         // TPM_RC_AUTH_FAIL, TPM_RC_BAD_AUTH

@@ -22,7 +22,7 @@ const MEASUREMENTS: &str = "boot-measurements";
 /// The checks, in the order of the output.
 pub(crate) const CHECKS: &[&str] = &[PROGRAM, TPM, CERTIFICATE, MEASUREMENTS];
 
-/// Makes the checks. Returns the TPM's keys.
+/// Runs the checks, and returns the TPM's keys.
 pub(crate) fn examine(
     sources: &ProviderIdSources<'_>,
     report: Report<'_>,
@@ -130,17 +130,17 @@ fn measured(firmware: &Registers) -> Finding {
     ))
 }
 
-/// A cure without the certificate. A list alone does not lift the requirement of one.
+/// A remedy without the certificate. A list does not remove the requirement of a certificate.
 const LIST: &str =
     "have the controller list the key (`identify` prints its entry) and require no certificate";
 
-/// The cure of an index that not everyone may read.
+/// The remedy for an index that is not readable without authorization.
 fn redefine(index: u32) -> String {
     let store = store(index);
     format!("{LIST}; or read it into ek.der as the index's owner, undefine the index and {store}")
 }
 
-/// The cure of a TPM whose vendor publishes the certificate elsewhere.
+/// The remedy for a TPM whose vendor publishes the certificate elsewhere.
 fn fetch(index: u32) -> String {
     let store = store(index);
     format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}")

@@ -11,11 +11,11 @@ const VENDOR: &str = "Amazon EC2";
 const ZONE: &str = "meta-data/placement/availability-zone";
 const ID: &str = "meta-data/instance-id";
 
-/// The instance's provider ID. `None` if the machine is no instance.
+/// The instance's provider ID; `None` if the machine is not an instance.
 ///
-/// The firmware distinguishes instances from other machines, so those wait for no metadata service.
-/// If the metadata of an instance is unavailable, this fails: a machine must not change its
-/// provider ID because a service is down.
+/// The firmware distinguishes instances from other machines, so other machines do not wait for a metadata service. If
+/// the metadata of an instance is unavailable, this function fails: a machine must not change its provider ID because a
+/// service is down.
 pub(crate) fn provider_id(sources: &ProviderIdSources<'_>) -> Result<Option<ProviderId>, Failure> {
     let endpoint = sources.settings.value(&METADATA_ENDPOINT);
     if endpoint.is_none() && sources.machine.vendor().as_deref() != Some(VENDOR) {

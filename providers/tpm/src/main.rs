@@ -1,16 +1,15 @@
 //! `kubelet-authenticator-tpm`: for machines with a TPM 2.0.
 //!
-//! The machine proves its identity with an endorsement key that only its TPM has. The first request
-//! contains that key and an attestation key. The controller answers with a challenge that only this
-//! TPM can open, and only for that attestation key. The second request contains a quote by the
-//! attestation key. The quote covers the request's key, the secret of the challenge, and the boot
-//! measurements.
+//! The machine proves its identity with an endorsement key that only its TPM has. The first request contains that key
+//! and an attestation key. The controller responds with a challenge that only this TPM can open, and only for that
+//! attestation key. The second request contains a quote by the attestation key. The quote covers the request's key, the
+//! secret of the challenge, and the boot measurements.
 //!
-//! This program does not access the TPM. It starts `kubelet-authenticator-tpm-device` for that,
-//! which needs libtss2, a dynamic library. A run that prints the stored credential uses neither.
-//! The other program is searched for beside this one, and then in `/usr/lib/kubelet-authenticator`.
+//! This program does not access the TPM itself. It starts `kubelet-authenticator-tpm-device`, which needs the dynamic
+//! library libtss2. A run that prints the stored credential uses neither. This program looks for the other one in its
+//! own directory, and then in `/usr/lib/kubelet-authenticator`.
 //!
-//! Arguments, environment, streams and exit codes are those of [`kubelet_authenticator::run`].
+//! For arguments, environment, streams and exit codes, see [`kubelet_authenticator::run`].
 //!
 //! # Modules
 //!
@@ -42,7 +41,7 @@ mod settings;
 
 use std::process::ExitCode;
 
-/// musl's allocator asks the kernel for every page. A cached run ends before it would return any.
+/// musl's allocator requests every page from the kernel. A cached run exits before it would free any.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -3,21 +3,21 @@
 use kubelet_attestation::evidence::tpm::{Bank, Registers};
 use sha2::{Digest, Sha256, Sha384};
 
-/// The registers that firmware extends with more than a separator: its own code, the program that it
-/// starts, and the state of Secure Boot ("PC Client Platform Firmware Profile", 3.3.4).
+/// The PCRs that firmware extends with more than a separator: with its own code, the program that it starts, and the
+/// state of Secure Boot ("PC Client Platform Firmware Profile", 3.3.4).
 const MORE_THAN_SEPARATED: [u8; 3] = [0, 4, 7];
 
-/// The events of the firmware's separator: no error, the end of the firmware's own phase, an error.
+/// The events of the firmware's separator: two for the normal end of the firmware's phase, and one for an error.
 const SEPARATORS: [[u8; 4]; 3] = [[0; 4], [0xff; 4], [1, 0, 0, 0]];
 
 /// The event of systemd's separator (`systemd-pcrosseparator.service`).
 const OS_SEPARATOR: &[u8] = b"os-separator";
 
-/// The localities from which a TPM is started. The last byte of register 0 begins with it.
+/// The localities from which a TPM can be started. The last byte of the initial value of PCR 0 is the locality.
 const LOCALITIES: [u8; 3] = [0, 3, 4];
 
-/// The registers from 0 to 7 in which nothing shows that firmware measured the boot into this bank.
-/// Any system can then write the value that it likes.
+/// The PCRs from 0 to 7 without a sign that firmware measured the boot into this bank. Any operating system can then
+/// write arbitrary values to them.
 pub(crate) fn unmeasured(registers: &Registers) -> Vec<u8> {
     let bank = registers.bank();
     let is_unmeasured = |number: u8, digest: &[u8]| {
@@ -47,7 +47,7 @@ pub(crate) fn unmeasured(registers: &Registers) -> Vec<u8> {
         .collect()
 }
 
-/// The value of a register after it was extended with an event.
+/// The value of a PCR after an extension with an event.
 fn extended(bank: Bank, value: &[u8], event: &[u8]) -> Vec<u8> {
     fn by<D: Digest>(value: &[u8], event: &[u8]) -> Vec<u8> {
         let extended = D::new().chain_update(value);

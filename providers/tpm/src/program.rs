@@ -1,4 +1,4 @@
-//! Finds, starts and asks the program that accesses the TPM.
+//! Finds and starts the program that accesses the TPM, and sends it a request.
 
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -22,16 +22,16 @@ const NAME: &str = "kubelet-authenticator-tpm-device";
 /// The prefix of a device's name in libtss2.
 pub(crate) const DEVICE: &str = "device:";
 
-/// The folder of the packages.
+/// The directory of the packages.
 const FOLDER: &str = "/usr/lib/kubelet-authenticator";
 
-/// Many times the length of the loader's message.
+/// Much longer than the loader's message.
 const MAX_WORDS_LEN: u64 = 4 * 1024;
 
 /// The exit code of glibc's dynamic loader, if it cannot load a program.
 const NOT_LOADED: i32 = 127;
 
-/// The interval of checks whether a program that has answered has exited.
+/// The interval of the checks whether a program that has answered has exited.
 const ENDING: Duration = Duration::from_millis(1);
 
 /// The error of a program that did not answer.
@@ -39,7 +39,7 @@ fn unanswered(what: String, remedy: &str) -> Failure {
     Failure::new(Code::DeviceUnavailable, what, remedy).within("the TPM cannot be asked")
 }
 
-/// The path of the program: in the folder of this program, otherwise in the folder of the packages.
+/// The path of the program: in the directory of this program, otherwise in the directory of the packages.
 pub(crate) fn find() -> Result<PathBuf, Failure> {
     let beside = std::env::current_exe().map(|this| this.with_file_name(NAME));
     let packaged = Path::new(FOLDER).join(NAME);
@@ -47,7 +47,7 @@ pub(crate) fn find() -> Result<PathBuf, Failure> {
     first(&looked)
 }
 
-/// The first of these paths at which the program is.
+/// The first of these paths that exists.
 fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
     let found = looked.iter().find(|path| path.exists()).cloned();
     found.ok_or_else(|| {
@@ -62,11 +62,11 @@ fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Starts the program and asks it a question.
+/// Starts the program and sends it a question.
 ///
-/// Ends at the deadline, whatever the program does: the library waits for a TPM for ever. The
-/// program is then killed and not waited for, because a process in the middle of a command ends
-/// only when the TPM has answered the kernel.
+/// It returns at the deadline, even if the program hangs: the library waits for a TPM indefinitely. The program is then
+/// killed, without waiting for its exit, because a process in the middle of a command exits only after the TPM has
+/// answered the kernel.
 pub(crate) fn ask<T: DeserializeOwned>(
     program: &Path,
     question: &Question,
@@ -76,7 +76,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
         let line = serde_json::to_string(question).unwrap_or_default() + "\n";
-        // The loader closes its end when it fails. Its exit status says more than this error.
+        // The loader closes its end when it fails. Its exit status is more precise than this error.
         drop(input.write_all(line.as_bytes()));
     }
     let slow = || {
@@ -124,7 +124,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
     }
     let started = Command::new(program)
         .env_clear()
-        // libtss2 logs every error to standard error. Only the loader's messages are of use there.
+        // libtss2 logs every error to standard error. Only the loader's messages are useful there.
         .env("TSS2_LOG", "all+none")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -132,7 +132,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
         .spawn();
     started.map_err(|error| {
         let place = program.display();
-        // The program exists, so the missing file is the loader that it names.
+        // The program exists, so the missing file is its dynamic loader.
         if error.kind() == io::ErrorKind::NotFound && program.exists() {
             unanswered(
                 format!("{place} cannot be started: this system has no glibc to load it"),
@@ -147,7 +147,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
     })
 }
 
-/// Its standard output and standard error, once it has closed both. `None` at the deadline.
+/// Its standard output and standard error, after it has closed both; `None` at the deadline.
 fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, String)>> {
     let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Ok(None);
@@ -162,14 +162,14 @@ fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, Str
     Ok(heard())
 }
 
-/// The first `limit` bytes, once the stream has ended.
+/// The first `limit` bytes, after the end of the stream.
 ///
-/// Reads on a thread of its own, and to the end: a program blocks if nobody reads its output.
+/// A separate thread reads the stream to its end: a program blocks if its output is not read.
 fn text(mut from: impl Read + Send + 'static, limit: u64) -> io::Result<mpsc::Receiver<String>> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || {
         let mut bytes = Vec::new();
-        // After a read error, the bytes before it are the text.
+        // After a read error, the text consists of the bytes before it.
         drop(from.by_ref().take(limit).read_to_end(&mut bytes));
         drop(io::copy(&mut from, &mut io::sink()));
         drop(sender.send(String::from_utf8_lossy(&bytes).into_owned()));
@@ -187,7 +187,7 @@ fn end(child: &mut Child, deadline: Deadline) -> Option<ExitStatus> {
     }
 }
 
-/// The error of a program that failed, by the loader's message.
+/// The error of a program that failed, from the loader's message.
 fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
     let place = program.display();
     if status.code() == Some(NOT_LOADED) {

@@ -1,6 +1,6 @@
-//! The protocol of the two programs: one line of JSON each way.
+//! The protocol of the two programs: one line of JSON in each direction.
 //!
-//! Both are from one package and one version, so the format may change with every release.
+//! Both programs come from the same package and version, so the format can change with every release.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// More than either line needs: certificates of 24 KiB in base64, and a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
-/// The beginning of a certificate in DER: a SEQUENCE with a length of two bytes. Every certificate has
-/// at least 256 bytes.
+/// The beginning of a certificate in DER: a SEQUENCE whose length field has two bytes. Every certificate has at least
+/// 256 bytes.
 pub(crate) const SEQUENCE: [u8; 2] = [0x30, 0x82];
 
 /// Bits 16 to 23 of a code: the layer that returns it, zero for the TPM itself (TSS 2.0 Overview,
@@ -21,7 +21,7 @@ pub(crate) const LAYER: u32 = 0x00ff_0000;
 /// Part 2, `TPM_RC`: bit 7 is set in codes that name a handle or parameter.
 pub(crate) const FORMAT_ONE: u32 = 0x80;
 
-/// The error in such a code.
+/// The error number in such a code.
 pub(crate) const FORMAT_ONE_ERROR: u32 = 0xbf;
 
 /// Bytes, in base64 on the wire.
@@ -45,7 +45,7 @@ impl<'de> Deserialize<'de> for Bytes {
 /// A question to a TPM.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Question {
-    /// The ID of the process that asks.
+    /// The process ID of the caller.
     pub(crate) asker: u32,
     /// The TPM's name in libtss2.
     pub(crate) tcti: String,
@@ -57,12 +57,12 @@ pub(crate) struct Question {
 pub(crate) enum Ask {
     /// Read the [`Keys`].
     Keys {
-        /// The endorsement key. `None` leaves the choice to the program.
+        /// The endorsement key; `None` lets the program choose.
         endorsement_key: Option<EndorsementKey>,
     },
     /// Open a challenge, and make a quote: [`Quoted`].
     Quote(Box<QuoteFor>),
-    /// Read the [`Findings`], which only people need.
+    /// Read the [`Findings`], which are only shown to users.
     Examine {
         /// The endorsement key in use.
         endorsement_key: EndorsementKey,
@@ -80,8 +80,8 @@ pub(crate) struct QuoteFor {
     pub(crate) encrypted_secret: Bytes,
     /// The PCRs to quote.
     pub(crate) pcrs: Vec<u8>,
-    /// The inputs of the key binding that the quote is to cover, without the secret of the
-    /// challenge, which does not leave the program that opens it.
+    /// The inputs of the key binding that the quote must cover, without the secret of the challenge. The secret does
+    /// not leave the program that opens it.
     pub(crate) audience: Audience,
     pub(crate) provider_id: ProviderId,
     pub(crate) node_name: NodeName,
@@ -118,7 +118,7 @@ pub(crate) struct Keys {
     pub(crate) endorsement: Bytes,
     /// DER of its `SubjectPublicKeyInfo`.
     pub(crate) spki: Bytes,
-    /// Its certificate as it is stored in the TPM, with padding.
+    /// Its certificate as stored in the TPM, with padding.
     pub(crate) certificate: Option<Bytes>,
     /// The CA certificates in the TPM, one after the other, with padding.
     pub(crate) chain: Bytes,
@@ -126,12 +126,12 @@ pub(crate) struct Keys {
     pub(crate) attestation: Bytes,
 }
 
-/// The state of a TPM that evidence does not have.
+/// The state of a TPM that is not part of evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct Findings {
     /// Whether the index for the endorsement key's certificate is defined, readable or not.
     pub(crate) has_certificate_index: bool,
-    /// The registers that firmware extends, in the bank that is quoted. `None` without such a bank.
+    /// The PCRs that firmware extends, in the quoted bank; `None` without such a bank.
     pub(crate) firmware: Option<Registers>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Quoted {
     pub(crate) pcrs: Registers,
 }
 
-/// Why a TPM gives no answer.
+/// The reason why a TPM does not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum DeviceError {
     /// The TPM, or the library, returns a code.
@@ -163,20 +163,20 @@ pub(crate) enum DeviceError {
     Bindings {
         /// The command.
         step: String,
-        /// Their error.
+        /// The error of the bindings.
         words: String,
     },
     /// The TPM is in failure mode: it answers every command with a failure.
     FailureMode,
     /// The challenge is for another TPM, or for another key of this TPM.
     OtherChallenge,
-    /// The challenged endorsement key is not this TPM's.
+    /// The challenged endorsement key does not belong to this TPM.
     OtherKey,
     /// The endorsement key does not match its template, or is malformed.
     InvalidKey,
-    /// The TPM has no bank SHA-256 or SHA-384 with all of the PCRs.
+    /// The TPM has no SHA-256 or SHA-384 bank with all of the PCRs.
     NoBank,
-    /// The PCRs change while they are read.
+    /// The PCRs change while the program reads them.
     Unsettled,
     /// The question is invalid.
     Question,

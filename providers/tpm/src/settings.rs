@@ -12,7 +12,7 @@ use kubelet_authenticator::settings::{AbsolutePath, Form, Settings, Value, one_o
 
 use crate::protocol::EndorsementKey;
 
-// A machine with a TPM may be an EC2 instance.
+// A machine with a TPM can be an EC2 instance.
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "The TPM",
         default DEFAULT_DEVICE;
@@ -33,26 +33,26 @@ const PCRS_FORM: &str = "a list of PCRs from 0 to 23, at least one, each once,";
 /// them.
 const DEFAULT_DEVICE: &str = "/dev/tpmrm0";
 
-/// What the firmware measures ("PC Client Platform Firmware Profile", PCR usage), and what boot
-/// loaders do: kernel, initrd, kernel arguments and extensions. Not PCR 10, which Linux IMA extends
-/// while the machine runs.
+/// The PCRs that the firmware extends ("PC Client Platform Firmware Profile", PCR usage), and the PCRs that boot
+/// loaders extend: kernel, initrd, kernel arguments and extensions. PCR 10 is not included: Linux IMA extends it while
+/// the machine runs.
 const DEFAULT_PCRS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14];
 
-/// The settings in force.
+/// The effective settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TpmSettings {
     /// The device file of the TPM.
     pub(crate) device: PathBuf,
-    /// The TPM, if it is no device. Then [`device`](Self::device) is ignored.
+    /// The TPM, if it is not a device. Then [`device`](Self::device) is ignored.
     pub(crate) tcti: Option<Tcti>,
-    /// The endorsement key that names the TPM. `None` leaves the choice to the device program.
+    /// The endorsement key that names the TPM; `None` lets the device program choose.
     pub(crate) endorsement_key: Option<EndorsementKey>,
     /// The PCRs to quote: ascending, at least one.
     pub(crate) pcrs: Vec<u8>,
 }
 
 impl TpmSettings {
-    /// If the settings leave the choice, the endorsement key is the `enrolled` one.
+    /// The settings of the provider. If they do not choose an endorsement key, it is the `enrolled` one.
     pub(crate) fn of(settings: &Settings, enrolled: Option<&str>) -> Self {
         let path = |setting| settings.value(setting).map(|AbsolutePath(path)| path);
         let choice = settings.value(&ENDORSEMENT_KEY);
@@ -69,7 +69,7 @@ impl TpmSettings {
     }
 }
 
-/// The endorsement keys by their names. `None` is the strongest that the TPM has prepared.
+/// The endorsement keys by name. `None` is the strongest key that the TPM has prepared.
 const ENDORSEMENT_KEYS: [(&str, Option<EndorsementKey>); 4] = [
     ("auto", None),
     ("rsa-2048", Some(EndorsementKey::Rsa2048)),
@@ -84,7 +84,7 @@ pub(crate) fn endorsement_key_name(key: EndorsementKey) -> Option<&'static str> 
         .map(|(name, _)| name)
 }
 
-/// The endorsement key of the settings.
+/// The endorsement key from the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndorsementKeyChoice(Option<EndorsementKey>);
 
@@ -103,15 +103,15 @@ pub(crate) struct Tcti {
 }
 
 impl Value for Tcti {
-    /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores what it does not
-    /// know, and uses a TPM at its default address.
+    /// Accepts only `swtpm:host=<host>,port=<port>`: libtss2's parser ignores unknown parts, and uses a TPM at its
+    /// default address.
     fn read(text: &str) -> Result<Self, Invalid> {
         let known = text
             .strip_prefix("swtpm:host=")
             .and_then(|rest| rest.split_once(",port="));
         let (host, port) = known.ok_or_else(|| Invalid::needed(TCTI_FORM))?;
         let is_host = host.parse::<IpAddr>().is_ok() || NodeName::parse(host).is_ok();
-        // The control channel has the next port.
+        // The control channel uses the next port.
         match port.parse::<u16>() {
             Ok(port) if is_host && port > 0 && port < u16::MAX => Ok(Self {
                 host: host.to_owned(),

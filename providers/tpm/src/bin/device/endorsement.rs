@@ -1,5 +1,5 @@
-//! The encodings of endorsement keys and of the attestation key: templates, handles, and
-//! `SubjectPublicKeyInfo`s.
+//! The encodings of endorsement keys and of the attestation key: templates, handles, and `SubjectPublicKeyInfo`
+//! structures.
 //!
 //! Source: "TCG EK Credential Profile for TPM Family 2.0", version 2.5, B.3 to B.6.
 
@@ -7,8 +7,8 @@ use data_encoding::HEXLOWER;
 
 use crate::protocol::EndorsementKey;
 
-/// `TPMT_PUBLIC` up to `unique`: RSA, SHA-256, the attributes, `PolicyA`, AES-128-CFB, no scheme,
-/// 2048 bits, the usual exponent.
+/// `TPMT_PUBLIC` up to `unique`: RSA, SHA-256, the attributes, `PolicyA`, AES-128-CFB, no scheme, 2048 bits, the
+/// default exponent.
 const L_1: &str = "0001000b000300b20020837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa\
                    0006008000430010080000000000";
 /// The same: ECC, SHA-256, `PolicyA`, AES-128-CFB, no scheme, NIST P-256, no KDF.
@@ -18,9 +18,9 @@ const L_2: &str = "0023000b000300b20020837197674484b3f81a90cc8d46a5d724fd52d76e0
 const H_3: &str = "0023000c000300f20030b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419ca\
                    cb47ba09699646150f9fc000f3f80e12000601000043001000040010";
 
-/// The attestation key: ECC, SHA-256, `fixedTPM`, `fixedParent`, `sensitiveDataOrigin`, `userWithAuth`,
-/// `noDA`, restricted and sign, no policy, ECDSA with SHA-256, NIST P-256, no KDF, and an empty
-/// `unique`. A TPM creates the same key from it each time.
+/// The attestation key: ECC, SHA-256, `fixedTPM`, `fixedParent`, `sensitiveDataOrigin`, `userWithAuth`, `noDA`,
+/// restricted and sign, no policy, ECDSA with SHA-256, NIST P-256, no KDF, and an empty `unique`. A TPM creates the
+/// same key from this template each time.
 const ATTESTATION: &str = "0023000b00050472000000100018000b0003001000000000";
 
 /// The branches of `PolicyB` with SHA-384. Sessions satisfy `PolicyA` (B.6.4).
@@ -41,14 +41,14 @@ impl EndorsementKey {
     /// Every kind, preferred first.
     pub(crate) const ALL: [Self; 3] = [Self::EccP384, Self::EccP256, Self::Rsa2048];
 
-    /// The kind of this `TPMT_PUBLIC`. `None` if it matches no template.
+    /// The kind of this `TPMT_PUBLIC`; `None` if it does not match a template.
     pub(crate) fn of(public: &[u8]) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|kind| public.starts_with(&kind.fixed()))
     }
 
-    /// The handle of the key in a TPM that stores it.
+    /// The persistent handle of the key.
     pub(crate) fn persistent_handle(self) -> u32 {
         match self {
             Self::Rsa2048 => 0x8101_0001,
@@ -57,8 +57,8 @@ impl EndorsementKey {
         }
     }
 
-    /// The `TPMT_PUBLIC` of the template. Its `unique` is an input to the creation of the key:
-    /// zeros in the low range, empty in the high range.
+    /// The `TPMT_PUBLIC` of the template. Its `unique` is an input to the creation of the key: zeros in the low range,
+    /// empty in the high range.
     pub(crate) fn template(self) -> Vec<u8> {
         let zeros = |length: u8| [&[0, length][..], &vec![0; length.into()]].concat();
         let unique = match self {
@@ -69,8 +69,8 @@ impl EndorsementKey {
         [self.fixed(), unique].concat()
     }
 
-    /// The NV indices of the TPM's own template for the key, and of its nonce. The profile has them only
-    /// for keys of the low range.
+    /// The NV indices of the TPM's own template for the key, and of its nonce. The profile defines them only for keys
+    /// of the low range.
     pub(crate) fn template_indices(self) -> Option<[u32; 2]> {
         match self {
             Self::Rsa2048 => Some([0x01c0_0004, 0x01c0_0003]),
@@ -79,8 +79,8 @@ impl EndorsementKey {
         }
     }
 
-    /// The template of a TPM with this one of its own and this nonce (2.2.1.4 and 2.2.1.5.1). A
-    /// template of another kind is not used: controllers accept no key that is made from it.
+    /// The template of a TPM with its own template `own` and this nonce (2.2.1.4 and 2.2.1.5.1). A template of another
+    /// kind is not used: controllers do not accept keys that are created from it.
     pub(crate) fn own_template(self, own: Option<&[u8]>, nonce: Option<&[u8]>) -> Vec<u8> {
         let standard = self.template();
         let is_of_kind =
@@ -96,7 +96,7 @@ impl EndorsementKey {
         template
     }
 
-    /// The greatest length of a nonce.
+    /// The maximum length of a nonce.
     fn nonce_len(self) -> usize {
         match self {
             Self::Rsa2048 => 256,
@@ -105,8 +105,7 @@ impl EndorsementKey {
         }
     }
 
-    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`. `None` if the key is not of this
-    /// kind.
+    /// The DER of the `SubjectPublicKeyInfo` of this `TPMT_PUBLIC`; `None` if the key is not of this kind.
     pub(crate) fn spki(self, public: &[u8]) -> Option<Vec<u8>> {
         let unique = public.strip_prefix(self.fixed().as_slice())?;
         let (first, rest) = sized(unique)?;
@@ -136,13 +135,13 @@ pub(crate) fn attestation_template() -> Vec<u8> {
     bytes(ATTESTATION)
 }
 
-/// The branches that a session satisfies `PolicyB` with.
+/// The branches of `PolicyB` that a session satisfies.
 pub(crate) fn policy_b_branches() -> [Vec<u8>; 2] {
     [POLICY_A, POLICY_C].map(bytes)
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
-    // Only constants of this file, which its tests decode.
+    // The input is always a constant in this file, and the tests decode all of them.
     HEXLOWER.decode(hex.as_bytes()).unwrap_or_default()
 }
 
@@ -158,7 +157,7 @@ fn point(prefix: &str, length: usize, x: &[u8], rest: &[u8]) -> Option<[Vec<u8>;
     rest.is_empty().then_some(parts)
 }
 
-/// TPMs may omit the leading zeros of a number.
+/// A TPM is allowed to omit the leading zeros of a number.
 fn padded(number: &[u8], length: usize) -> Option<Vec<u8>> {
     let missing = length.checked_sub(number.len())?;
     Some([&vec![0; missing], number].concat())

@@ -1,12 +1,10 @@
-//! `kubelet-authenticator-tpm-device`: accesses the TPM for `kubelet-authenticator-tpm`, which
-//! starts it.
+//! `kubelet-authenticator-tpm-device`: accesses the TPM for `kubelet-authenticator-tpm`, which starts it.
 //!
-//! It reads one line of JSON from standard input and writes one line to standard output, in a
-//! format that only the two programs know. It takes no arguments and writes nothing else. It exits
-//! with code 0 once it has answered, even if the answer is an error of the TPM. It ends with the
-//! program that started it.
+//! It reads one line of JSON from standard input and writes one line to standard output, in a format that only these
+//! two programs use. It takes no arguments and writes nothing else. It exits with code 0 after an answer, even if the
+//! answer is a TPM error. It exits when its parent process exits.
 //!
-//! Only this part of the node links libtss2, and so glibc. On other targets it is an empty program.
+//! Only this part of the node links libtss2, and therefore glibc. On other targets it is an empty program.
 
 #[cfg(target_env = "gnu")]
 mod endorsement;

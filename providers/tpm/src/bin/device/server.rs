@@ -1,4 +1,4 @@
-//! One question and its answer.
+//! Reads one question and writes its answer.
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
@@ -10,7 +10,7 @@ use crate::tpm::Device;
 
 /// Reads a question from standard input and writes its answer to standard output.
 pub(crate) fn answer_one() -> io::Result<()> {
-    // Without this, a process that waits for its TPM could outlive its parent for ever.
+    // Otherwise, a process that waits for its TPM could outlive its parent indefinitely.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line)?;
@@ -28,7 +28,7 @@ pub(crate) fn answer_one() -> io::Result<()> {
     out.flush()
 }
 
-/// The parent may have ended before the death signal was set. Then no signal arrives.
+/// The parent can exit before the death signal is set. Then no signal arrives.
 fn is_child_of(asker: u32) -> bool {
     let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
     parent.and_then(|parent| u32::try_from(parent).ok()) == Some(asker)

@@ -1,7 +1,7 @@
 //! The TPM: only this module uses `tss-esapi`.
 //!
-//! Every call leaves the TPM as it found it: no object and no session stays loaded, even after an
-//! error. Keys are created anew each time, from values that the TPM never changes by itself.
+//! Every call leaves the TPM as it found it: no object or session stays loaded, even after an error. Keys are created
+//! again each time, from values that the TPM never changes by itself.
 
 mod nv;
 
@@ -37,7 +37,7 @@ use crate::protocol::{
     QuoteFor, Quoted, SEQUENCE,
 };
 
-/// The limit of attempts at a quote, if the PCRs change in between, as they do while the machine
+/// The limit of attempts at a quote. The PCRs can change between the quote and the read, for example while the machine
 /// boots.
 const ATTEMPTS: usize = 3;
 
@@ -50,7 +50,7 @@ const FAILURE: u32 = 0x101;
 /// `TPM_RC_HASH`, in format one.
 const HASH: u32 = 0x83;
 
-/// The bits that are set in codes of format one that are about a parameter.
+/// The bits that are set in format-one codes about a parameter.
 const PARAMETER: u32 = 0xc0;
 
 const ACTIVATE: &str = "TPM2_ActivateCredential";
@@ -63,7 +63,7 @@ pub(crate) struct Device {
     context: Context,
 }
 
-/// The error of a command: its code, or else the words of the library's bindings.
+/// The error of a command: its code, or otherwise the message of the library's bindings.
 fn at(step: &'static str) -> impl Fn(Error) -> DeviceError {
     move |error| {
         let step = step.to_owned();
@@ -110,13 +110,12 @@ impl Device {
         })
     }
 
-    /// The best key with a certificate in the TPM. Otherwise the best persistent key: anyone can
-    /// store one, and it must not hide the vendor's certificate. Otherwise the best key that the TPM
-    /// can create.
+    /// The best key with a certificate in the TPM. Otherwise the best persistent key: any program can store one, so it
+    /// must not hide the vendor's certificate. Otherwise the best key that the TPM can create.
     fn choose(&mut self) -> Result<(EndorsementKey, Option<Vec<u8>>), DeviceError> {
         for kind in EndorsementKey::ALL {
             let certificate = self.certificate(kind)?;
-            // Vendors also define the index and leave it blank.
+            // Some vendors define the index and leave it blank.
             if let Some(certificate) = certificate.filter(|stored| stored.starts_with(&SEQUENCE)) {
                 return Ok((kind, Some(certificate)));
             }
@@ -126,7 +125,7 @@ impl Device {
                 return Ok((kind, None));
             }
         }
-        // Only keys on curves: a slow TPM may not create an RSA key in time.
+        // Only ECC keys: a slow TPM can need too much time to create an RSA key.
         let p384 = u32::from(u16::from(EccCurve::NistP384));
         let (curves, _) = self
             .context
@@ -140,8 +139,8 @@ impl Device {
         Ok((EndorsementKey::EccP256, None))
     }
 
-    /// Opens a challenge and quotes PCRs, qualified by the key binding with its secret. All in one
-    /// call, so that each key is created only once.
+    /// Opens a challenge and quotes PCRs, qualified by the key binding with the secret of the challenge. One call does
+    /// both, so that each key is created only once.
     pub(crate) fn quote(&mut self, asked: &QuoteFor) -> Result<Quoted, DeviceError> {
         let endorsement = asked.endorsement.0.as_slice();
         let kind = EndorsementKey::of(endorsement).ok_or(DeviceError::OtherKey)?;
@@ -181,7 +180,7 @@ impl Device {
         })
     }
 
-    /// The state that only people need.
+    /// The state that is only shown to users.
     pub(crate) fn examine(&mut self, kind: EndorsementKey) -> Result<Findings, DeviceError> {
         let has_certificate_index = self.defined(kind.certificate_index())?;
         let mut firmware = None;
@@ -198,7 +197,7 @@ impl Device {
         })
     }
 
-    /// A quote over the first bank that has all of these PCRs, and their values.
+    /// A quote over the first bank that has all of these PCRs, with their values.
     fn settled_quote(
         &mut self,
         ak: KeyHandle,
@@ -234,10 +233,10 @@ impl Device {
             let AttestInfo::Quote { info } = attest.attested() else {
                 return Err(DeviceError::NoBank);
             };
-            // A quote over a missing bank succeeds, and covers nothing.
+            // A quote over a missing bank succeeds, but does not cover any PCR.
             ensure!(info.pcr_selection() == &selection, DeviceError::NoBank);
             let read = self.read_pcrs(bank, pcrs)?;
-            // The digest is by the hash of the signature, whatever the bank.
+            // The digest uses the hash of the signature, not the hash of the bank.
             let digests = read.iter().map(|(_, digest)| digest);
             let digest = digests.fold(Sha256::new(), Sha256::chain_update);
             if **info.pcr_digest() == *digest.finalize() {
@@ -247,8 +246,8 @@ impl Device {
         Err(DeviceError::Unsettled)
     }
 
-    /// A TPM returns eight values at a time, and none of a missing bank. The crate's own function
-    /// would then ask for ever.
+    /// A TPM returns at most eight values at a time, and no values of a missing bank. In that case, the crate's own
+    /// function would loop indefinitely.
     fn read_pcrs(&mut self, bank: Bank, pcrs: &[u8]) -> Result<Registers, DeviceError> {
         let step = at("TPM2_PCR_Read");
         let mut wanted = selection_of(bank, pcrs)?;
@@ -293,8 +292,7 @@ impl Device {
         Ok((EndorsementKey::of(&public) == Some(kind)).then_some((key, public)))
     }
 
-    /// Uses the persistent endorsement key, or else one that is created for this and flushed
-    /// afterwards.
+    /// Uses the persistent endorsement key, or otherwise a key that is created for this use and then flushed.
     fn with_ek<T>(
         &mut self,
         kind: EndorsementKey,
@@ -324,8 +322,8 @@ impl Device {
         self.and_flush(ObjectHandle::from(made.key_handle), used)
     }
 
-    /// Uses a session that satisfies the endorsement key's policy. The session is salted with that
-    /// key and encrypts the secret of the challenge, against listeners on the way to the TPM.
+    /// Uses a session that satisfies the endorsement key's policy. The session is salted with that key and encrypts the
+    /// secret of the challenge, to protect it from eavesdropping on the bus to the TPM.
     fn with_policy<T>(
         &mut self,
         kind: EndorsementKey,
@@ -357,7 +355,7 @@ impl Device {
             .tr_sess_set_attributes(session, attributes, mask)
             .map_err(&step)?;
         let policy = PolicySession::try_from(session).map_err(&step)?;
-        // `PolicyA`: the authorization of the endorsement hierarchy, which must have no password.
+        // `PolicyA` is the authorization of the endorsement hierarchy, which must not have a password.
         self.context
             .execute_with_session(Some(AuthSession::Password), |context| {
                 let (nonce, cp_hash) = (Nonce::default(), Digest::default());
@@ -377,7 +375,7 @@ impl Device {
         self.context.policy_or(policy, branches).map_err(step)
     }
 
-    /// The result `used`, after a flush of `object`. The flush happens even if the use has failed.
+    /// Flushes `object` and returns the result `used`. The flush also happens after an error.
     fn and_flush<T>(
         &mut self,
         object: ObjectHandle,
@@ -388,14 +386,13 @@ impl Device {
         flushed.map(|()| value).map_err(at("TPM2_FlushContext"))
     }
 
-    /// Distinguishes failure mode from a failed command, which have the same code, and finds the
-    /// errors that are about the challenge.
+    /// Classifies an error: distinguishes failure mode from a failed command, which have the same code, and detects the
+    /// errors about the challenge.
     pub(crate) fn understand(&mut self, error: DeviceError) -> DeviceError {
         let DeviceError::Code { step, code } = &error else {
             return error;
         };
-        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. The parameters of this command are
-        // the challenge.
+        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. The challenge is a parameter of this command.
         let is_of_parameter = code & LAYER == 0 && code & PARAMETER == PARAMETER;
         let is_of_challenge = step == ACTIVATE && (*code == FAILURE || is_of_parameter);
         if *code == FAILURE && self.fails() {
@@ -415,7 +412,7 @@ impl Device {
     }
 }
 
-/// A TPM that does not implement the hash of a bank does not have the bank.
+/// Maps the error of a bank whose hash the TPM does not implement to a missing bank.
 fn without_hash(error: DeviceError) -> DeviceError {
     let is_hash =
         |code| code & LAYER == 0 && code & FORMAT_ONE != 0 && code & FORMAT_ONE_ERROR == HASH;
@@ -443,8 +440,7 @@ fn selection_of(bank: Bank, pcrs: &[u8]) -> Result<PcrSelectionList, DeviceError
         .map_err(at(QUOTE))
 }
 
-/// The number of a code. The crate classifies codes without their layer, and shows the number only
-/// as text.
+/// The number of a code. The crate classifies codes without their layer, and shows the number only as text.
 fn response_code(error: Error) -> Option<u32> {
     let Error::Tss2Error(code) = error else {
         return None;

@@ -21,11 +21,11 @@ const CHAIN: std::ops::RangeInclusive<u32> = 0x01c0_0100..=0x01c0_01ff;
 /// The maximum number of those indices to read. Vendors put several certificates into one index.
 const MAX_CHAIN_INDICES: u32 = 16;
 
-/// The maximum length of their content: more than evidence carries, because of the padding.
+/// The maximum length of their content. It is longer than the limit of evidence, because of the padding.
 const MAX_CHAIN_LEN: usize = 16 * 1024;
 
 impl Device {
-    /// Whether a handle is defined. Asked first, because a read of an undefined handle is an error.
+    /// Whether a handle is defined. Check this first, because a read of an undefined handle is an error.
     pub(super) fn defined(&mut self, handle: u32) -> Result<bool, DeviceError> {
         let first = self.handles(handle, 1)?.into_iter().next();
         Ok(first == Some(handle))
@@ -43,7 +43,7 @@ impl Device {
         Ok(handles.into_inner().into_iter().map(u32::from).collect())
     }
 
-    /// The content of the index for the certificate of such a key, if anyone may read it.
+    /// The content of the index for the certificate of such a key, if the index is readable without authorization.
     pub(super) fn certificate(
         &mut self,
         kind: EndorsementKey,
@@ -51,7 +51,7 @@ impl Device {
         self.content(kind.certificate_index())
     }
 
-    /// The template from which the TPM creates such a key: that of the profile, or its own.
+    /// The template from which the TPM creates such a key: the template of the profile, or the TPM's own.
     pub(super) fn template(&mut self, kind: EndorsementKey) -> Result<Vec<u8>, DeviceError> {
         let Some([template, nonce]) = kind.template_indices() else {
             return Ok(kind.template());
@@ -61,7 +61,7 @@ impl Device {
         Ok(kind.own_template(own.as_deref(), nonce.as_deref()))
     }
 
-    /// The content of an index, if it is defined and anyone may read it.
+    /// The content of an index, if it is defined and readable without authorization.
     fn content(&mut self, index: u32) -> Result<Option<Vec<u8>>, DeviceError> {
         if !self.defined(index)? {
             return Ok(None);
@@ -69,8 +69,8 @@ impl Device {
         self.stored(index)
     }
 
-    /// The content of the indices of CA certificates, concatenated: a certificate that is too large
-    /// for one index continues in the next.
+    /// The content of the CA certificate indices, concatenated: a certificate that is too large for one index continues
+    /// in the next one.
     pub(super) fn chain(&mut self) -> Result<Vec<u8>, DeviceError> {
         let mut chain = Vec::new();
         for index in self.handles(*CHAIN.start(), MAX_CHAIN_INDICES)? {
@@ -83,7 +83,7 @@ impl Device {
         Ok(chain)
     }
 
-    /// The content of a defined index, if anyone may read it.
+    /// The content of a defined index, if it is readable without authorization.
     fn stored(&mut self, index: u32) -> Result<Option<Vec<u8>>, DeviceError> {
         let step = at("TPM2_NV_Read");
         let index = NvIndexTpmHandle::new(index).map_err(&step)?;
@@ -103,7 +103,7 @@ impl Device {
     ) -> Result<Option<Vec<u8>>, DeviceError> {
         let public = match self.context.nv_read_public(object) {
             Ok((public, _)) => public,
-            // The crate refuses attributes that it does not know: it is not an index for certificates.
+            // The crate rejects unknown attributes: this index is not for certificates.
             Err(Error::WrapperError(_)) => return Ok(None),
             Err(error) => return Err(at("TPM2_NV_ReadPublic")(error)),
         };
@@ -122,23 +122,23 @@ impl Device {
     }
 }
 
-/// Whether a read with the index's own, empty password can succeed, and cannot count as a guess if
-/// the index has another password (Part 2, `TPMA_NV`). Reads of other types count in other ways:
-/// `TPM_NT_PIN_FAIL` counts its own failures.
+/// Whether a read with the index's own, empty password can succeed, and cannot count as a guess if the index has
+/// another password (Part 2, `TPMA_NV`). Reads of other index types have other counters: `TPM_NT_PIN_FAIL` counts its
+/// own failures.
 fn is_open(attributes: NvIndexAttributes) -> bool {
     let is_ordinary = attributes.index_type().ok() == Some(NvIndexType::Ordinary);
     let is_readable = attributes.auth_read() && attributes.written() && !attributes.read_locked();
     is_ordinary && is_readable && attributes.no_da()
 }
 
-/// Whether the TPM withholds the content of an index: the index was never written, is locked, or is
-/// for others (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
+/// Whether the TPM withholds the content of an index: the index was never written, is locked, or requires another
+/// authorization (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
 fn is_withheld(code: u32) -> bool {
     match code {
         // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
         // _NV_LOCKED, _NV_AUTHORIZATION, _NV_UNINITIALIZED, _LOCKOUT
         0x124..=0x126 | 0x12f | 0x146..=0x14a | 0x921 => true,
-        // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, of any handle or session
+        // TPM_RC_ATTRIBUTES, _AUTH_FAIL, _POLICY_FAIL, _BAD_AUTH, for any handle or session
         _ if code & LAYER == 0 && code & FORMAT_ONE != 0 => {
             matches!(code & FORMAT_ONE_ERROR, 0x82 | 0x8e | 0x9d | 0xa2)
         }
