@@ -25,14 +25,14 @@ pub(crate) const LEFT_OUT: &str = "(not shown)";
 pub enum Renewal {
     /// The controller renews them, and the machine attests each time.
     Attested,
-    /// The controller cannot renew them, because nothing would prove that the same machine asks.
+    /// The controller cannot renew them, because no evidence shows that the request comes from the same machine.
     Impossible,
 }
 
 /// Proves the identity of this machine.
 ///
-/// Called from one thread at a time, and only if a run needs a new credential. After a crash a call
-/// may be repeated, so it must not change the machine.
+/// The methods are called from one thread at a time, and only if a run needs a new credential. A call can be repeated
+/// after a crash, so it must not change the machine.
 pub trait Attester: fmt::Debug + Send + Sync + 'static {
     /// The provider's name, which selects its signer.
     fn provider(&self) -> Provider;
@@ -59,31 +59,31 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
 
     /// The machine's provider ID.
     ///
-    /// Called at the start of each run that needs another credential, even if the run only has to
-    /// fetch an issued certificate. [`known`](ProviderIdSources::known) saves a slow query.
+    /// Called at the start of each run that needs a new credential, even if the run only fetches an issued certificate.
+    /// [`known`](ProviderIdSources::known) saves a slow query.
     fn provider_id(&self, sources: &ProviderIdSources<'_>) -> Result<ProviderId, Failure>;
 
-    /// Evidence that supports `claim` and no other claim. `None` for a provider without evidence.
+    /// Evidence that supports `claim` and no other claim; `None` for a provider without evidence.
     ///
     /// # Errors
     ///
-    /// [`Code::EvidenceInvalid`] means that this machine cannot support this claim. The run then
-    /// drops the open request, so that the next run starts again.
+    /// [`Code::EvidenceInvalid`] means that this machine cannot support this claim. The run then drops the open
+    /// request, so that the next run starts again.
     fn evidence(&self, claim: &Claim<'_>) -> Result<Option<Vec<u8>>, Failure>;
 
-    /// The members of the JSON evidence that only the controller may see. Commands show a request
-    /// without their values.
+    /// The members of the JSON evidence that only the controller is allowed to see. Commands show a request without
+    /// their values.
     fn secret_members(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Evidence that answers a challenge and supports `claim`. The claim has the key of the
-    /// challenged request. `None` for a provider that answers no challenges.
+    /// Evidence that answers a challenge and supports `claim`. The claim has the key of the challenged request. `None`
+    /// for a provider without challenges.
     ///
     /// # Errors
     ///
-    /// [`Code::EvidenceInvalid`] means that this machine cannot answer this challenge. The next run
-    /// then gets another one. After any other error the next run answers the same challenge.
+    /// [`Code::EvidenceInvalid`] means that this machine cannot answer this challenge. The next run then gets a new
+    /// challenge. After any other error, the next run answers the same challenge.
     fn respond(
         &self,
         claim: &Claim<'_>,
@@ -93,25 +93,24 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The name of a node on the provider's platform, as a template of cloud-init. `None` if the
-    /// platform has no say in it.
+    /// A cloud-init template for the name of a node on the provider's platform; `None` if the platform does not
+    /// determine the name.
     fn node_name_template(&self) -> Option<&'static str> {
         None
     }
 
-    /// The machine's identity, for people. Asks the sources anew.
+    /// The machine's identity, for output to users. Queries the sources again.
     fn identify(&self, sources: &ProviderIdSources<'_>) -> Result<Identity, Failure> {
         self.provider_id(sources).map(Identity::new)
     }
 
-    /// The names of the provider's own checks of `doctor`, in the order of its output.
+    /// The names of the provider's own `doctor` checks, in the order of the output.
     fn checks(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Performs the provider's own checks, and reports each finding at once. Changes nothing.
-    /// `node_name` is the node's name, if it is known. A check without a finding at the deadline
-    /// has failed.
+    /// Runs the provider's own checks, and reports each finding immediately. Does not change anything. `node_name` is
+    /// the node's name, if it is known. A check without a finding at the deadline has failed.
     fn examine(
         &self,
         sources: &ProviderIdSources<'_>,
@@ -121,8 +120,8 @@ pub trait Attester: fmt::Debug + Send + Sync + 'static {
         let (_, _, _) = (sources, node_name, report);
     }
 
-    /// A text to remember about `evidence`, which this provider made and the controller accepted.
-    /// Later runs get it until the store is reset.
+    /// A text to remember about `evidence`, which this provider created and the controller accepted. Later runs get the
+    /// text until the store is reset.
     fn to_remember(&self, evidence: &[u8]) -> Option<&'static str> {
         let _ = evidence;
         None
@@ -136,7 +135,7 @@ pub struct Identity {
     pub provider_id: ProviderId,
     /// Facts about the machine, in order.
     pub facts: Vec<Fact>,
-    /// The digest of the machine's endorsement key, as lists of endorsement keys have it.
+    /// The digest of the machine's endorsement key, as used in lists of endorsement keys.
     pub endorsement_key: Option<String>,
 }
 
@@ -170,11 +169,11 @@ impl Identity {
     }
 }
 
-/// A challenge, and the evidence that it is about.
+/// A challenge, and the challenged evidence.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Challenged<'a> {
-    /// The challenged evidence. An earlier run may have made it.
+    /// The challenged evidence. It can come from an earlier run.
     pub evidence: &'a [u8],
     /// The challenge.
     pub challenge: &'a Challenge,
@@ -192,7 +191,7 @@ pub struct Claim<'a> {
     pub provider_id: &'a ProviderId,
     /// The node's name.
     pub node_name: &'a NodeName,
-    /// DER of the `SubjectPublicKeyInfo` of the request's key.
+    /// The DER of the `SubjectPublicKeyInfo` of the request's key.
     pub spki: &'a [u8],
     /// The settings, including the provider's own.
     pub settings: &'a Settings,
@@ -210,13 +209,12 @@ pub struct ProviderIdSources<'a> {
     pub settings: &'a Settings,
     /// The text of [`Attester::to_remember`] for the evidence that the machine enrolled with.
     pub remembered: Option<&'a str>,
-    /// The arguments of the kubelet that started this process, or else those with which its unit
-    /// starts it.
+    /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit.
     pub kubelet: Option<&'a KubeletArguments>,
     /// The machine, as its firmware describes it.
     pub machine: &'a Machine,
-    /// The provider ID of an open request from this boot and under these settings. Another query
-    /// would give the same answer.
+    /// The provider ID of an open request from this boot with the same settings. Another query would give the same
+    /// answer.
     pub known: Option<&'a ProviderId>,
     /// The deadline for the answer.
     pub deadline: Deadline,

@@ -45,19 +45,19 @@ pub(crate) use remedies::{bootstrap_failure, bootstrap_refused, unaccepted_certi
 use step::Steps;
 pub use step::{Observer, Step};
 
-/// The wait of a run with a valid credential for another run that renews it.
+/// The time that a run with a valid credential waits for another run to renew it.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(1);
 
-/// The wait of `renew` to learn whether the API server accepts the stored certificate.
+/// The time that `renew` waits for the API server to accept or refuse the stored certificate.
 const FOR_A_PERSON: Duration = Duration::from_secs(15);
 
 /// The inputs of the flow.
 pub(crate) struct Authenticator<'a> {
     /// The provider's attester.
     pub(crate) attester: Arc<dyn Attester>,
-    /// The settings in force.
+    /// The effective settings.
     pub(crate) settings: Settings,
-    /// A fault in the settings. The stored certificate is used nevertheless.
+    /// An error in the settings. The stored certificate is used despite it.
     pub(crate) fault: Option<Fault>,
     /// The cluster that the credential is for, if the caller names one.
     pub(crate) cluster: Option<Cluster<'a>>,
@@ -79,17 +79,16 @@ impl Authenticator<'_> {
     ///
     /// # Guarantees
     ///
-    /// While the stored credential is not due for renewal, this opens no connection, sets up no TLS
-    /// and starts no thread. The exception is one call of at most two seconds, which checks that the
-    /// API server still accepts the certificate. Two such calls are at least 100 seconds apart.
+    /// While the stored credential is not due for renewal, this function does not open connections, set up TLS or start
+    /// threads. The exception is one call of at most two seconds, which checks that the API server still accepts the
+    /// certificate. Two such calls are at least 100 seconds apart.
     ///
-    /// A run for client-go takes at most 25 seconds, and with a valid stored credential five, even if a
-    /// dependency hangs. If less than a fifth of the lifetime is left, and the device that proves the
-    /// machine's identity did not answer in time, one run an hour can take 25 seconds and the check
-    /// above.
+    /// A run for client-go takes at most 25 seconds, or five seconds with a valid stored credential, even if a
+    /// dependency hangs. If less than a fifth of the lifetime is left, and the device that proves the machine's
+    /// identity did not answer in time, one run per hour can take 25 seconds plus the check above.
     ///
-    /// Reading the state directory has no deadline, because that would need a thread. A pipe or
-    /// device in the place of a file does not block it. A file system that hangs does.
+    /// Reading the state directory has no deadline, because that would need a thread. A pipe or device instead of a
+    /// file does not block the read. A hanging file system does.
     pub(crate) fn credential(&self) -> Result<ExecResult, Failure> {
         let (now, start) = (clock::now(), Start::now(self.settings.timeout));
         let (store, mut stored) = self.stored()?;
@@ -100,7 +99,7 @@ impl Authenticator<'_> {
                 if let Some(fault) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                // The check comes first: a lock counts as a check.
+                // The check comes first: it takes the lock, and the lock counts as a check.
                 let tried = self.tried(store, origin, &credential, now);
                 self.update_origin(
                     store,
@@ -120,7 +119,7 @@ impl Authenticator<'_> {
                 Ok(self.renewed_or_old(store, credential, refused, start))
             }
             (Rotation::Renew, Some(store), Some(credential), _) => {
-                // An invalid setting fails the renewal, which has a warning of its own.
+                // An invalid setting fails the renewal, which logs its own warning.
                 if let Some(fault @ Fault::Removed(_)) = &self.fault {
                     self.warn_of_fault(fault);
                 }
@@ -155,9 +154,8 @@ impl Authenticator<'_> {
     ) -> ExecResult {
         let now = clock::now();
         self.prepare_rescue(&old, now);
-        // A slow TPM may never produce evidence within five seconds. Near the end of the lifetime,
-        // one run an hour may outlast the kubelet's heartbeats, so that the certificate does not
-        // expire.
+        // A slow TPM might never produce evidence within five seconds. Near the end of the lifetime, one run per hour
+        // is allowed to take longer than the kubelet's heartbeats, so that the certificate does not expire.
         let in_full = old.validity().runs_out(now)
             && FailureRecord::read(store).is_some_and(|record| record.needs_full_time(now));
         let allowed = start.renewal(in_full);
@@ -172,8 +170,7 @@ impl Authenticator<'_> {
             }
             Err(error) => {
                 if refused {
-                    // The next run tries the certificate again, and goes on although no renewal is
-                    // due.
+                    // The next run checks the certificate again, and renews it even if no renewal is due.
                     store.date_lock(SystemTime::UNIX_EPOCH);
                 }
                 self.fall_back(old, &error)
@@ -181,8 +178,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Gets a new credential if one is due, if the API server refuses the stored one, or if `force`
-    /// is set. Returns whether the credential is new.
+    /// Gets a new credential if the stored one is due for renewal, if the API server refuses it, or if `force` is set.
+    /// Returns whether the credential is new.
     pub(crate) fn renew(&self, force: bool) -> Result<(ExecResult, bool), Failure> {
         let now = clock::now();
         let (store, mut stored) = self.stored()?;
@@ -220,7 +217,7 @@ impl Authenticator<'_> {
         Ok((self.kept(fresh, clock::now()), true))
     }
 
-    /// The request that a run would send now, with a throwaway key. Sends and writes nothing.
+    /// The request that a run would send now, with a throwaway key. Does not send or write anything.
     pub(crate) fn dry_run(&self) -> Result<OpenRequest, Failure> {
         let (store, stored) = self.stored()?;
         let attempt = self.attempt(self.without(), Demand::IfDue)?;
@@ -230,7 +227,7 @@ impl Authenticator<'_> {
         attempt.dry_run(&stored)
     }
 
-    /// The node's name and the machine's identity, as a run would claim them. Asks no API server.
+    /// The node's name and the machine's identity, as a run would claim them. Does not call the API server.
     pub(crate) fn identify(&self) -> Result<(NodeName, Identity), Failure> {
         let (store, stored) = self.stored()?;
         let attempt = self.attempt(self.without(), Demand::IfDue)?;
@@ -252,7 +249,7 @@ impl Authenticator<'_> {
         store.lock(deadline, &program(), clock::now())?.forget_all()
     }
 
-    /// The contents of the store. Changes nothing.
+    /// The contents of the store. Does not change them.
     pub(crate) fn stored(&self) -> Result<(Option<Store>, StoreContents), Failure> {
         let Some(store) = Store::open(&self.settings.state_directory)? else {
             return Ok((None, StoreContents::default()));
@@ -264,7 +261,7 @@ impl Authenticator<'_> {
         Ok((Some(store), stored))
     }
 
-    /// Decides what to do with the stored credential.
+    /// The next action for the stored credential.
     pub(crate) fn rotation(&self, stored: &StoreContents, now: SystemTime) -> Rotation {
         let ca_pem = self.cluster.as_ref().and_then(Cluster::ca_pem);
         stored.rotation(self.attester.renewal(), ca_pem.as_deref(), now)
@@ -291,8 +288,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Returns the old credential after a failed renewal. `check_name` has already compared its
-    /// node name with the kubelet's. If only the provider rejects the name now, the node stays up.
+    /// Returns the old credential after a failed renewal. `check_name` has already compared its node name with the
+    /// kubelet's. If only the provider now rejects the name, the node stays up.
     fn fall_back(&self, old: Credential, error: &RenewalError) -> ExecResult {
         let now = clock::now();
         if matches!(error.failure.code(), Code::Pending | Code::BackOff) {
@@ -310,9 +307,9 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Records the boot in which the firmware was compared, because each boot compares it once, the
-    /// endpoint of a cluster that has moved, for runs that get none, and that the API server accepts
-    /// the certificate again. Writes nothing if another run holds the lock.
+    /// Updates three facts in the origin: the boot in which the firmware was compared (each boot compares it once), the
+    /// endpoint of a cluster that has moved (for runs without an endpoint), and that the API server accepts the
+    /// certificate again. Does not write anything if another run holds the lock.
     fn update_origin(
         &self,
         store: &Store,
@@ -332,7 +329,7 @@ impl Authenticator<'_> {
         let Ok(store) = store.lock(Deadline::after(Duration::ZERO), &program(), now) else {
             return;
         };
-        // Another run may have replaced the origin in the meantime.
+        // Another run can have replaced the origin in the meantime.
         if Origin::read(&store).as_ref() == Some(origin) {
             let mut origin = origin.clone();
             origin.boot_id.clone_from(&stored.boot_id);
@@ -347,11 +344,10 @@ impl Authenticator<'_> {
         self.rescue.prepare(credential, soon);
     }
 
-    /// Gets a new credential within the allowed time, on a thread of its own. If that thread hangs,
-    /// this abandons it.
+    /// Gets a new credential within the allowed time, on a separate thread. If that thread hangs, this function
+    /// abandons it.
     ///
-    /// An abandoned thread does no more harm than a killed process, because every step can be
-    /// repeated.
+    /// An abandoned thread is as harmless as a killed process, because every step can be repeated.
     fn replace(
         &self,
         store: Option<&Store>,
@@ -360,7 +356,7 @@ impl Authenticator<'_> {
     ) -> Result<Credential, RenewalError> {
         let now = clock::now();
         match (&self.fault, allowed) {
-            // A machine that has no certificate loses none.
+            // Without a certificate, an error cannot interrupt the node.
             (Some(Fault::Invalid(failure)), _)
             | (Some(Fault::Removed(failure)), Allowed::Without(_)) => {
                 return Err(failure.clone().into());
@@ -375,7 +371,7 @@ impl Authenticator<'_> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let run = move || {
             let result = worker.run();
-            // Before the answer, so that the lock is free once the waiting thread is done.
+            // Drop the worker before the answer, so that the lock is free when the waiting thread continues.
             drop(worker);
             drop(sender.send(result));
         };
@@ -394,8 +390,8 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Records the failure of an abandoned run, under the lock that the run holds. The disk may be
-    /// the cause of the hang, so the wait is limited to `patience`.
+    /// Records the failure of an abandoned run, under the lock that the run holds. The disk can be the cause of the
+    /// hang, so the wait is limited to `patience`.
     fn remember(attempt: Arc<Attempt>, patience: Duration) -> RenewalError {
         let failure = attempt.steps.stuck(&attempt.settings.state_directory);
         let error = RenewalError::from(failure.clone());

@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Code, Failure};
 use crate::store::{Store, StoreFile};
 
-/// The first pause after a failure, doubled each time.
+/// The first pause after a failure; each further failure doubles it.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The longest pause after a failure. A run notices within a minute that the API server is back.
+/// The longest pause after a failure. After an outage of the API server, a run succeeds within a minute.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The longest pause before the first certificate. kubeadm waits a few minutes for the Node of a control
-/// plane, to set its label and taint, and then gives up.
+/// The longest pause before the first certificate. kubeadm waits a few minutes for the Node of a control plane, to set
+/// its label and taint, and then fails.
 const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
 
-/// The number of consecutive failures with such pauses: ten minutes. A node that never joins must not ask
-/// that often for ever.
+/// The number of consecutive failures with such short pauses: ten minutes. A node that never joins must not retry at
+/// that rate indefinitely.
 const SOON_BEFORE_FIRST: u32 = 120;
 
 /// The first pause after a denial. The node cannot change the decision.
@@ -27,19 +27,19 @@ const FIRST_DENIED: Duration = Duration::from_mins(5);
 /// The longest pause after a denial.
 const LONGEST_DENIED: Duration = Duration::from_hours(1);
 
-/// From this many fruitless requests on, each pause is as long as after a denial. Every one of them
+/// The number of unsuccessful requests after which each pause is as long as after a denial. Each of these requests
 /// leaves an object that the API server keeps for an hour or two.
 const MANY_IN_VAIN: u32 = 5;
 
-/// Subtracted from the number of fruitless requests, so that the pause after the fifth is a
-/// denial's second pause. A run may make four requests, for example with a slow TPM. With these
-/// pauses, thirty of those fit into an hour.
+/// Subtracted from the number of unsuccessful requests, so that the pause after the fifth is a denial's second pause. A
+/// run can create four requests, for example with a slow TPM. With these pauses, at most 30 such requests fit into an
+/// hour.
 const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
-/// The minimum interval between runs that may outlast the kubelet's heartbeats.
+/// The minimum interval between runs that are allowed to take longer than the kubelet's heartbeats.
 const IN_FULL_AGAIN: Duration = Duration::from_hours(1);
 
-/// Enough doublings for either longest pause.
+/// The number of doublings after which both longest pauses are reached.
 const MOST_DOUBLINGS: u32 = 16;
 
 /// `failure.json`: the last failure and its back-off.
@@ -54,8 +54,7 @@ pub struct FailureRecord {
     pub remedy: String,
     /// The number of consecutive failures of this kind.
     pub count: u32,
-    /// The number of runs that left a request behind, since the last success. Other failures in
-    /// between do not reset it.
+    /// The number of runs that left a request behind since the last success. Other failures in between do not reset it.
     #[serde(default)]
     pub in_vain: u32,
     /// The time of the last run with a valid credential that had the full time, in seconds since 1970.
@@ -65,7 +64,7 @@ pub struct FailureRecord {
     pub at: u64,
     /// The end of the back-off, in seconds since 1970.
     pub not_before: u64,
-    /// The boot and the settings of the failure.
+    /// The boot and the settings that the failure applies to.
     #[serde(flatten)]
     pub scope: FailureScope,
 }
@@ -98,7 +97,7 @@ impl FailureRecord {
 
     /// The record of `failure`, after `previous`.
     ///
-    /// The record keeps the first message of its kind, because that names the cause.
+    /// The record keeps the first message of this kind of failure, because that message names the cause.
     pub fn after(
         previous: Option<&Self>,
         failure: &Failure,
@@ -129,8 +128,8 @@ impl FailureRecord {
         }
     }
 
-    /// The same for a node without a certificate, which is joining. The pauses after a denial, and after
-    /// many fruitless requests, stay as they are.
+    /// The record for a node that is joining and does not have a certificate. The pauses after a denial, and after many
+    /// unsuccessful requests, do not change.
     #[must_use]
     pub fn before_first_certificate(mut self) -> Self {
         let pause = self.not_before.saturating_sub(self.at);
@@ -142,9 +141,8 @@ impl FailureRecord {
 
     /// The end of the back-off, if it is in the future.
     ///
-    /// A new boot and changed settings clear the back-off. So does a clock that was set back: more
-    /// than the whole pause is never left. A machine whose clock was an hour ahead at boot tries
-    /// again at once.
+    /// A new boot or changed settings clear the back-off. A clock that was set back also clears it: the rest is never
+    /// longer than the whole pause. A machine whose clock was an hour ahead at boot retries immediately.
     pub fn holds(&self, scope: &FailureScope, now: SystemTime) -> Option<SystemTime> {
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(self.not_before))?;
         let to_come = until.duration_since(now).unwrap_or_default();
@@ -152,19 +150,19 @@ impl FailureRecord {
         let active = Code::from_number(self.code).is_some_and(Code::is_remembered)
             && self.scope == *scope
             && !to_come.is_zero()
-            // Both times are rounded up to a second.
+            // Both times are rounded up to a full second.
             && to_come <= pause.min(LONGEST_DENIED) + Duration::from_secs(1);
         active.then_some(until)
     }
 
-    /// Whether a run with a valid credential needs the full time, and none had it within the last hour:
-    /// the device that proves the machine's identity did not answer in time.
+    /// Whether a run with a valid credential needs the full time because the device that proves the machine's identity
+    /// did not answer in time. No run had the full time within the last hour.
     pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
         self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
     }
 
-    /// Whether a run with a valid credential had the full time within the last hour. False if the
-    /// clock was set back since then.
+    /// Whether a run with a valid credential had the full time within the last hour. False if the clock was set back
+    /// after that run.
     pub fn had_full_time(&self, now: SystemTime) -> bool {
         let now = seconds(now);
         self.in_full <= now && now - self.in_full < IN_FULL_AGAIN.as_secs()
@@ -187,7 +185,7 @@ fn pause(code: Code, count: u32, in_vain: u32) -> Duration {
 }
 
 fn seconds(time: SystemTime) -> u64 {
-    // Rounded up: rounding down could cut a pause of one second to nothing.
+    // Rounded up: rounding down could shorten a pause of one second to zero.
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_secs() + u64::from(since.subsec_nanos() > 0)
 }

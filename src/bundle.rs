@@ -1,12 +1,12 @@
-//! The support bundle: an archive of what helps to find a fault, without secrets.
+//! The support bundle: an archive of diagnostic data, without secrets.
 //!
 //! # Guarantees
 //!
 //! - Every text goes through the [`Redactor`].
-//! - Only the owner can read the file, and no existing file is overwritten. A file that cannot be
-//!   written to its end is removed.
-//! - `MANIFEST` names each file, its source, the number of places where something was removed, and
-//!   what is missing, also at the end of an output that is too long.
+//! - Only the owner can read the file, and no existing file is overwritten. A file that cannot be written completely is
+//!   removed.
+//! - `MANIFEST` names each file, its source, the number of places where something was removed, and the missing parts,
+//!   including the cut end of an output that is too long.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -148,7 +148,7 @@ impl Bundle {
             .open(path)?;
         let written = self.write_to(file, title, now);
         if written.is_err() {
-            // The next run may write there.
+            // A partial file would block the next run.
             drop(fs::remove_file(path));
         }
         written

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Longer than any wait of this program. The limit keeps an absurd duration from overflowing.
+/// Longer than any wait of this program. The limit prevents an overflow with extreme durations.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
 /// The wall clock.
 ///
-/// Decisions take the time as an argument. Only their callers read it here.
+/// Functions that decide take the time as an argument. Only their callers read the clock with this function.
 #[expect(
     clippy::disallowed_methods,
     reason = "the one place that reads the wall clock"
@@ -26,7 +26,7 @@ impl Deadline {
         Self(Instant::now() + duration.min(LONGEST_WAIT))
     }
 
-    /// The remaining time, zero once the deadline has passed.
+    /// The remaining time; zero after the deadline has passed.
     pub fn remaining(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }

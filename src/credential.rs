@@ -18,8 +18,8 @@ use crate::kube::kubeconfig::Login;
 use crate::rotation::{Fraction, Validity};
 use crate::secret::Secret;
 
-/// The last second in RFC 3339. A certificate "without a well-defined expiration" ends in it (RFC
-/// 5280 section 4.1.2.5).
+/// The last second in RFC 3339. A certificate "without a well-defined expiration" expires at this time (RFC 5280
+/// section 4.1.2.5).
 const LAST_SECOND: i64 = 253_402_300_799;
 
 /// The beginning of a PEM block.
@@ -57,7 +57,7 @@ pub struct Credential {
 pub(crate) struct ExecResult {
     /// The credential.
     pub credential: Credential,
-    /// The time at which client-go has to run the plugin again.
+    /// The time at which client-go must run the plugin again.
     pub expiration: SystemTime,
 }
 
@@ -68,7 +68,7 @@ pub struct Leaf {
     pub validity: Validity,
     /// Spreads renewals over time. Derived from the serial number.
     pub jitter: Fraction,
-    /// The node in its common name, if it has exactly one and that names a node.
+    /// The node in its common name, if it has exactly one common name and that is a node's user name.
     pub node_name: Option<NodeName>,
     /// The bytes of the serial number.
     pub serial: Vec<u8>,
@@ -78,12 +78,12 @@ const UNREADABLE: &str = "the certificate cannot be read";
 const NO_CERTIFICATE: &str = "the file has no certificate";
 
 impl Credential {
-    /// Parses the output of [`Credential::to_pem`]. Text and blocks of other kinds are those of a
-    /// later release, and are ignored.
+    /// Parses the output of [`Credential::to_pem`]. Text and blocks of other kinds come from a later release, and are
+    /// ignored.
     ///
     /// # Guarantees
     ///
-    /// The public half of the key is the leaf's. Validity period and node name are not checked.
+    /// The public half of the key matches the leaf. The validity period and the node name are not checked.
     pub fn from_store(text: &str) -> Result<Self, Invalid> {
         ensure!(!text.trim().is_empty(), Invalid::new("the file is empty"));
         let blocks = || {
@@ -107,8 +107,8 @@ impl Credential {
         })
     }
 
-    /// This credential, if the private half of its key matches the public half. Takes arithmetic on
-    /// the curve.
+    /// This credential, if the private half of its key matches the public half. The check needs arithmetic on the
+    /// curve.
     pub(crate) fn checked(self) -> Result<Self, Invalid> {
         Ok(Self {
             key: self
@@ -119,10 +119,9 @@ impl Credential {
         })
     }
 
-    /// The content of the file: the chain, then the key. In one file they cannot disagree at any
-    /// moment.
+    /// The content of the file: the chain, then the key. In one file, they always match.
     pub fn to_pem(&self) -> Zeroizing<String> {
-        // In one allocation: a buffer that grows would leave copies of the key in memory.
+        // In one allocation: a growing buffer would leave copies of the key in memory.
         Zeroizing::new([self.certificate_pem.as_str(), self.key_pem().expose()].concat())
     }
 
@@ -183,7 +182,7 @@ impl Leaf {
     }
 }
 
-/// The PEM block at `start`, with its line end. `None` if it does not end.
+/// The PEM block at `start`, with its line end; `None` if the block is not terminated.
 fn block(text: &str, start: usize) -> Option<&str> {
     let text = text.get(start..)?;
     let end = text.find(END)?;
@@ -200,11 +199,9 @@ fn label(block: &str) -> &str {
     label.split("-----").next().unwrap_or_default()
 }
 
-/// The DER of the first block of a chain, with lines of one length as [`Credential::to_pem`] writes
-/// them.
+/// The DER of the first block of a chain, with lines of equal length as [`Credential::to_pem`] writes them.
 ///
-/// General PEM decoders decode in constant time, as if for a key. That costs more than parsing the
-/// certificate.
+/// General PEM decoders decode in constant time, as if for a key. That costs more than parsing the certificate.
 fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     let base64 = pem.strip_prefix(BEGIN_CERTIFICATE)?;
     // Base64 has no dash, so the first one ends the block.
@@ -220,7 +217,7 @@ fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     Some(der)
 }
 
-/// Does not parse the extensions. [`Credential::from_issued`] parses the few that it checks.
+/// Parses a certificate without its extensions. [`Credential::from_issued`] parses the few extensions that it checks.
 pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     let mut parser = X509CertificateParser::new().with_deep_parse_extensions(false);
     match parser.parse(der) {
@@ -229,7 +226,7 @@ pub(crate) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, Invalid> {
     }
 }
 
-/// Whether the key's public half is the certificate's.
+/// Whether the public half of the key matches the certificate.
 pub(crate) fn has_key(certificate: &X509Certificate<'_>, key: &PrivateKey) -> bool {
     certificate.public_key().subject_public_key.data.as_ref() == key.public_bits()
 }

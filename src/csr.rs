@@ -8,11 +8,10 @@ use x509_cert::der::asn1::Utf8StringRef;
 
 use crate::failure::Invalid;
 
-/// DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
+/// The DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
-/// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The provider ID is the only
-/// requested extension, and there are no alternative names. No two requests have the same bytes,
-/// because the signature is random.
+/// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The provider ID is the only requested extension, and
+/// there is no alternative name. No two requests have the same bytes, because the signature is random.
 pub(crate) fn client_request(
     key: &KeyPair,
     node_name: &NodeName,

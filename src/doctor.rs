@@ -1,10 +1,10 @@
-//! The checks of a node that does not join.
+//! The checks for a node that does not join.
 //!
 //! # Guarantees
 //!
-//! - Every check is made, whatever the others find.
-//! - All end within [`TOTAL`]. A check that hangs until then has failed.
-//! - Nothing changes: no request is created, and no file is written.
+//! - Every check runs, independently of the other findings.
+//! - All checks end within [`TOTAL`]. A check that hangs until then has failed.
+//! - The checks do not create a request or write a file.
 
 mod cluster;
 mod kubelet;
@@ -31,7 +31,7 @@ use crate::store::Store;
 use crate::store_contents::{StoreContents, remembered};
 pub(crate) use unit::Unit;
 
-/// The time of all checks. People wait for ten seconds.
+/// The time limit of all checks: an operator waits up to ten seconds.
 pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 
 /// The deadline of each step of a check, so that its error arrives in time.
@@ -84,23 +84,23 @@ const CHECKS: [(&str, Check); 13] = [
 /// A check and its finding.
 pub(crate) type Checked = (&'static str, Finding);
 
-/// A task, which makes one check or several.
+/// A task, which runs one or several checks.
 type Task = Box<dyn FnOnce(&Doctor, Report<'_>) + Send>;
 
 /// The inputs of the checks.
 pub(crate) struct Doctor {
     /// The plugin, with the cluster of the kubelet's kubeconfig if that runs a plugin.
     pub(crate) authenticator: Authenticator<'static>,
-    /// The finding about the settings. If they are invalid, the other checks use what is valid.
+    /// The finding about the settings. If they are invalid, the other checks use the valid part.
     pub(crate) settings: Finding,
     /// The kubelet's kubeconfig.
     pub(crate) kubelet_kubeconfig: PathBuf,
-    /// The kubelet's unit, or why it is not known.
+    /// The kubelet's unit, or the reason why it is unknown.
     pub(crate) unit: Result<Unit, String>,
 }
 
 impl Doctor {
-    /// Makes every check until `total`. Returns the findings in their order.
+    /// Runs every check until `total`. Returns the findings in order.
     pub(crate) fn examine(self, total: Deadline) -> Vec<Checked> {
         let doctor = Arc::new(self);
         let provider = doctor.authenticator.attester.checks();
@@ -151,7 +151,7 @@ impl Doctor {
         load().map_err(|failure: Failure| Finding::fail(&failure))
     }
 
-    /// The same for checks of something else. What is wrong with the store is another check's.
+    /// As `stored`, for checks that are not about the store: another check reports its errors.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
             .map_err(|_| Finding::skip("the store cannot be read"))
@@ -161,7 +161,7 @@ impl Doctor {
         self.unit.as_ref().map_err(String::as_str)
     }
 
-    /// The machine, and the kubelet that runs on it, or else its unit.
+    /// The host name, and the arguments of the running kubelet, or otherwise the arguments in its unit.
     fn local(&self) -> Local {
         let running = self.unit().ok().and_then(Unit::arguments);
         match running.map(KubeletArguments::collect) {
@@ -170,7 +170,7 @@ impl Doctor {
         }
     }
 
-    /// The provider's own checks, and that of the machine's provider ID.
+    /// The provider's own checks, and the check of the machine's provider ID.
     fn provider(&self, report: Report<'_>) {
         let stored = self.stored().ok();
         let remembered = stored.as_ref().and_then(|(store, contents)| {
@@ -203,7 +203,7 @@ fn start(doctor: &Arc<Doctor>, task: Task, findings: Sender<Checked>) {
             drop(findings.send((name, finding)));
         });
     };
-    // A check without a thread has no finding, and so has failed.
+    // A check whose thread cannot be started has no finding, and so has failed.
     drop(thread::Builder::new().spawn(run));
 }
 
@@ -215,7 +215,7 @@ fn warn(what: impl Into<String>, cure: impl Into<String>) -> Finding {
     Finding::warn(&Failure::new(Code::CheckFailed, what, cure))
 }
 
-/// Skips the check if only root may read `path`.
+/// Skips the check if only root is allowed to read `path`.
 fn needs_root(path: &Path) -> Result<(), Finding> {
     let is_denied = rustix::fs::access(path, Access::READ_OK) == Err(Errno::ACCESS);
     if is_denied && !rustix::process::geteuid().is_root() {

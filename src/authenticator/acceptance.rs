@@ -1,8 +1,8 @@
 //! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
-//! A kubelet whose writes are refused (403) keeps using its credential: client-go runs the plugin
-//! again only after a 401 or after an hour. The plugin does not learn the cause of a run, so each run
-//! checks the certificate, at a limited rate.
+//! A kubelet whose writes are refused (403) keeps using its credential: client-go runs the plugin again only after a
+//! 401 or after an hour. client-go does not pass the cause to the plugin, so each run checks the certificate, at a
+//! limited rate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,21 +17,20 @@ use crate::kube::{ApiClient, ApiError, ApiErrorKind};
 use crate::origin::Origin;
 use crate::store::Store;
 
-/// The minimum interval between two checks, counted from the last lock by any run. A kubelet that
-/// gets a 401 runs the plugin at each heartbeat, every ten seconds, so that a check follows within two
-/// minutes. Other runs are hourly, or an operator's.
+/// The minimum interval between two checks, counted from the last lock by any run. A kubelet that gets a 401 runs the
+/// plugin at each heartbeat, every ten seconds, so a check follows within two minutes. Other runs are hourly, or
+/// started by an operator.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 
 /// The deadline of a check. The kubelet waits for it.
 const TRYING: Duration = Duration::from_secs(2);
 
-/// The words of the admission policy that refuses every write with a revoked certificate.
+/// The text of the admission policy that refuses every write with a revoked certificate.
 const REVOKED: &str = "is revoked";
 
 impl Authenticator<'_> {
-    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. `None`
-    /// without a check, and for any other failure than a refusal: it says nothing about the
-    /// certificate.
+    /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. Returns `None` if no check was
+    /// made, or if it failed for another reason than a refusal: such a failure is not about the certificate.
     pub(super) fn tried(
         &self,
         store: &Store,
@@ -39,15 +38,15 @@ impl Authenticator<'_> {
         credential: &Credential,
         now: SystemTime,
     ) -> Option<Result<(), ApiError>> {
-        // During a back-off no renewal can follow, so a check would be of no use.
+        // During a back-off no renewal can follow, so a check would be useless.
         if was_tried_lately(store, now) || self.remembered(store, now).is_some() {
             return None;
         }
-        // Another run that holds the lock renews the certificate or checks it.
+        // If another run holds the lock, it renews or checks the certificate.
         let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
         drop(lock.ok()?);
         self.prepare_rescue(credential, now);
-        // If the disk takes no writes, the lock keeps its date, and every run would check.
+        // If the disk is read-only or full, the lock keeps its date, and every run would check.
         if !was_tried_lately(store, clock::now()) {
             return None;
         }
@@ -59,11 +58,11 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Why another certificate would not help against this refusal, if that is known.
+    /// The reason why a new certificate would not help against this refusal, if it is known.
     ///
-    /// An admission policy of the cluster can refuse the check for any reason. A certificate an hour
-    /// would only add load. Without evidence, another certificate is a new claim of the node's name,
-    /// which waits while the node is up.
+    /// An admission policy of the cluster can refuse the check for any reason. A new certificate every hour would only
+    /// add load. Without evidence, a new certificate is a new claim to the node's name, which waits while the node is
+    /// up.
     pub(super) fn no_use_of_renewal(
         &self,
         origin: &Origin,
@@ -86,8 +85,8 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Tries a certificate that was issued because the API server had refused the one before, within
-    /// the time that is left. If it refuses this one as well, renewals for this reason pause.
+    /// Checks a certificate that was issued because the API server had refused the previous one, within the time that
+    /// is left. If the API server also refuses this certificate, renewals for this reason pause.
     pub(super) fn note_another_refusal(
         &self,
         store: &Store,
@@ -117,11 +116,9 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Checks the certificate now. `None` if the stored origin is invalid, or no client can be
-    /// built.
+    /// Checks the certificate now. Returns `None` if the stored origin is invalid, or no client can be built.
     ///
-    /// The check goes to the API server that client-go is about to use, if it is of the same
-    /// cluster.
+    /// The check goes to the API server that client-go is about to use, if it belongs to the same cluster.
     pub(crate) fn try_certificate(
         &self,
         origin: &Origin,

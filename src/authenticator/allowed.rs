@@ -4,16 +4,15 @@ use std::time::Duration;
 
 use crate::clock::Deadline;
 
-/// The time limit of a run for client-go without a valid credential, and once an hour near the end of
-/// a valid one. client-go blocks every request of the kubelet meanwhile. A Lease of a Node expires after
-/// 40 seconds, and kube-controller-manager waits 50 seconds: both must be renewed in time.
+/// The time limit of a run for client-go without a valid credential, and once per hour near the end of a valid one.
+/// client-go blocks every request of the kubelet during the run. A Lease of a Node expires after 40 seconds, and
+/// kube-controller-manager waits 50 seconds: both must be renewed in time.
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
-/// The time limit of an enrollment by `setup`: systemd gives the kubelet's whole start 90 seconds.
+/// The time limit of an enrollment by `setup`. systemd allows 90 seconds for the whole start of the kubelet.
 const FOR_SETUP: Duration = Duration::from_secs(55);
 
-/// The time limit of a run with a valid credential. The kubelet's heartbeat client gives up after
-/// ten seconds.
+/// The time limit of a run with a valid credential. The kubelet's heartbeat client times out after ten seconds.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
 /// The maximum time that a run reserves, half for itself and half for the thread that waits for it.
@@ -22,13 +21,11 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// The caller of the plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// client-go, which runs the plugin at every request. During a back-off it gets the recorded
-    /// failure.
+    /// client-go, which runs the plugin at every request. During a back-off, it gets the recorded failure.
     ClientGo,
-    /// `setup`, before each start of a kubelet that may keep failing. A back-off applies, as for
-    /// client-go.
+    /// `setup`, before each start of a kubelet that can keep failing. A back-off applies, as for client-go.
     Setup,
-    /// A person, who may just have fixed the cause of a failure. The run ignores the back-off.
+    /// An operator, who might have just fixed the cause of a failure. The run ignores the back-off.
     Person,
 }
 
@@ -39,7 +36,7 @@ pub(super) enum Allowed {
     Briefly(Duration),
     /// With a valid credential that is about to expire, once an hour, for a slow device.
     InFull(Duration),
-    /// Without a valid credential, or for a person.
+    /// Without a valid credential, or for an operator.
     Without(Duration),
 }
 
@@ -51,7 +48,7 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// Of a run with at most this `limit`.
+    /// The limit of a run that takes at most `limit`.
     pub(super) fn now(limit: Duration) -> Self {
         Self {
             briefly: Deadline::after(limit.min(WITH_CREDENTIAL)),
@@ -64,7 +61,7 @@ impl Start {
         self.briefly.remaining()
     }
 
-    /// The time for a renewal. A check of the stored credential may have taken a part of it.
+    /// The time for a renewal. A check of the stored credential can have used a part of it.
     pub(super) fn renewal(self, in_full: bool) -> Allowed {
         if in_full {
             Allowed::InFull(self.limit.min(FOR_CLIENT_GO))
@@ -75,7 +72,7 @@ impl Start {
 }
 
 impl Allowed {
-    /// For a run without a valid credential. `limit` is the limit of every run.
+    /// The time limit of a run without a valid credential. `limit` is the limit of every run.
     pub(super) fn without(caller: Caller, limit: Duration) -> Self {
         Self::Without(match caller {
             Caller::ClientGo => limit.min(FOR_CLIENT_GO),
@@ -84,8 +81,8 @@ impl Allowed {
         })
     }
 
-    /// The deadline for one request to be filed and decided. A slow device is a reason for a long
-    /// run; a slow API server or controller is none, because the next run asks for the same request.
+    /// The deadline to send one request and to get its decision. A slow device justifies a long run. A slow API server
+    /// or controller does not, because the next run continues with the same request.
     pub(super) fn decision(self, deadline: Deadline) -> Deadline {
         match self {
             Self::InFull(_) => deadline.within(WITH_CREDENTIAL),
@@ -98,7 +95,7 @@ impl Allowed {
         total
     }
 
-    /// The part that is reserved for an orderly end of the run.
+    /// The time that is reserved to end the run in an orderly way.
     pub(super) fn margin(self) -> Duration {
         (MARGIN / 2).min(self.total() / 20)
     }

@@ -32,7 +32,7 @@ use crate::store_contents::StoreContents;
 /// The delay before the next attempt, after a failure without a back-off.
 const SOON: Duration = Duration::from_secs(30);
 
-/// The run got no new credential.
+/// A run without a new credential.
 #[derive(Debug)]
 pub(super) struct RenewalError {
     pub(super) failure: Failure,
@@ -78,11 +78,11 @@ impl RenewalError {
     }
 }
 
-/// The condition under which a run gets another credential.
+/// The condition under which a run gets a new credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Demand {
     IfDue,
-    /// If one is due, or if this certificate is still stored: the API server refuses it.
+    /// If a renewal is due, or if this certificate, which the API server refuses, is still stored.
     Unless {
         certificate_pem: String,
         refusal: ApiErrorKind,
@@ -104,7 +104,7 @@ impl Demand {
         matches!(self, Self::Unless { refusal, .. } if *refusal == ApiErrorKind::Forbidden)
     }
 
-    /// Whether `stored` is enough. Its renewal is not due.
+    /// Whether `stored`, which is not due for renewal, is sufficient.
     fn is_met_by(&self, stored: &Credential) -> bool {
         match self {
             Self::IfDue => true,
@@ -116,12 +116,12 @@ impl Demand {
     }
 }
 
-/// One attempt to get a new credential. It owns its data, because its thread may be abandoned. The
-/// thread that waits for it shares it.
+/// One attempt to get a new credential. It owns its data, because its thread can be abandoned. The waiting thread
+/// shares it.
 pub(super) struct Attempt {
     pub(super) attester: Arc<dyn Attester>,
     pub(super) settings: Settings,
-    /// The provider's memory of its last evidence.
+    /// The provider's text about its last evidence.
     pub(super) remembered: OnceLock<String>,
     pub(super) endpoint: Option<Arc<ClusterEndpoint>>,
     pub(super) machine: Machine,
@@ -189,8 +189,7 @@ impl Attempt {
         if in_full {
             record.in_full = record.at;
         }
-        // If the write fails, there is no back-off. The caller needs `failure`, not the write
-        // error.
+        // If the write fails, the back-off does not apply. The caller needs `failure`, not the write error.
         drop(store.replace(StoreFile::Failure, &record.to_json()));
         let next_attempt = record.holds(&self.scope, now).unwrap_or(now + SOON);
         RenewalError {
@@ -218,7 +217,7 @@ impl Attempt {
         Ok(stored)
     }
 
-    /// Takes a file out of use.
+    /// Quarantines a file.
     pub(super) fn set_aside(
         &self,
         store: &StoreLock,
@@ -237,7 +236,7 @@ impl Attempt {
         let saved = self.saved_pending(store, stored)?;
         let open = saved.as_ref().and_then(|saved| saved.request.as_ref());
         let known = open.and_then(|open| open.known_provider_id(&self.scope, clock::now()));
-        // It can be in a file whose file system does not answer.
+        // The bootstrap credential can be in a file whose file system does not respond.
         let bound = bound(&self.settings, stored);
         self.steps.done(Step::Loaded);
         let names = self.names(bound.as_ref(), known)?;
@@ -266,8 +265,8 @@ impl Attempt {
                 .as_ref()
                 .and_then(|origin| origin.refused_again),
         };
-        // The origin comes first: it ties the files beside it to this machine. A stored credential
-        // keeps its own origin until a new credential replaces it.
+        // The origin comes first: it ties the other files to this machine. A stored credential keeps its own origin
+        // until a new credential replaces it.
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
             if stored.origin.is_none() && origin.machine.is_empty() {
                 self.log.warn(
@@ -280,7 +279,7 @@ impl Attempt {
         self.steps.done(Step::OriginSaved);
 
         let mut pending = self.pending(store, stored, saved)?;
-        // `finish` needs this digest if the run is killed between the writes of credential and
+        // `finish` needs this digest if the run is killed after it writes the credential and before it writes the
         // origin.
         let ca = Some(digest(endpoint.ca_pem()));
         if pending.ca != ca {
@@ -305,13 +304,13 @@ impl Attempt {
         let issued = negotiation.run()?;
         let credential = self.accept(store, pending, &subject, &origin, &issued)?;
         if stored.credential.is_none() {
-            // The kubelet may have another name than the one under which the request was approved.
+            // The kubelet can have a name that differs from the name in the approved request.
             self.decided(Some(&Bound::Stored(subject.node_name)))?;
         }
         Ok(credential)
     }
 
-    /// The lifetime of the stored certificate, if a run may wait for its renewal.
+    /// The lifetime of the stored certificate, if a run is allowed to wait for its renewal.
     fn lifetime(&self, stored: &StoreContents) -> Option<Duration> {
         let valid = stored.valid(clock::now());
         let valid = valid.filter(|_| self.demand == Demand::IfDue)?;
@@ -338,13 +337,13 @@ impl Attempt {
         };
         let not_before = credential.validity().not_before;
         if now + CLOCK_LEEWAY < not_before {
-            // The certificate becomes valid with time, and the next run fetches it again.
+            // The certificate becomes valid later, and the next run fetches it again.
             return Err(invalid_certificate(&Invalid::new(format!(
                 "the issued certificate is not valid before {}",
                 humantime::format_rfc3339_seconds(not_before)
             ))));
         }
-        // Before the certificate: without it, a renewal might look like another machine's.
+        // Write this before the certificate: otherwise, a renewal could look like a request from another machine.
         self.remember(store, pending.request.as_ref())?;
         store.replace(StoreFile::Credential, credential.to_pem().as_bytes())?;
         self.steps.done(Step::CredentialStored);
@@ -356,7 +355,7 @@ impl Attempt {
             self.log.warn_of(what, &failure);
             return Ok(credential);
         }
-        // If this fails, the next run recognises the leftover by its key.
+        // If this fails, the next run recognizes the leftover by its key.
         drop(store.remove(StoreFile::Pending));
         Ok(credential)
     }

@@ -21,7 +21,7 @@ use crate::store_contents::StoreContents;
 
 /// The cluster that a run is for.
 pub(crate) enum Cluster<'a> {
-    /// From client-go. Only a run that connects to it checks it.
+    /// From client-go. It is checked only when a run connects to it.
     Exec(&'a ExecCluster<'a>),
     /// From a kubeconfig.
     Checked(Arc<ClusterEndpoint>),
@@ -36,8 +36,8 @@ impl Cluster<'_> {
         }
     }
 
-    /// The CA certificates in PEM, if any. Invalid base64 gives an empty text, which differs from
-    /// every stored one: the renewal that follows reports the error.
+    /// The CA certificates in PEM, if any. Invalid base64 results in an empty text, which differs from every stored
+    /// one: the renewal that follows reports the error.
     pub(super) fn ca_pem(&self) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::Exec(cluster) => {
@@ -50,8 +50,8 @@ impl Cluster<'_> {
 }
 
 impl Cluster<'_> {
-    /// The endpoint, if it differs from the stored one of the same cluster. Both have a CA certificate
-    /// in common, and neither is from the network.
+    /// The endpoint, if it differs from the stored endpoint of the same cluster. Both have a CA certificate in common,
+    /// and neither comes from the network.
     pub(super) fn moved_from(&self, known: &Origin) -> Option<EndpointFields> {
         if self.has(&known.endpoint) {
             return None;
@@ -61,8 +61,9 @@ impl Cluster<'_> {
         moved.then(|| endpoint.to_fields())
     }
 
-    /// Whether the fields are the same texts; of the CA certificates, only the lengths are compared.
-    /// Each run of client-go asks, and must not decode them. A renewal stores what this overlooks.
+    /// Whether the fields are the same texts. For the CA certificates, only the lengths are compared, because each run
+    /// of client-go calls this function, and must not decode them. A renewal stores a difference that this comparison
+    /// overlooks.
     fn has(&self, fields: &EndpointFields) -> bool {
         let cluster = match self {
             Self::Exec(cluster) => cluster,
@@ -81,7 +82,7 @@ impl Cluster<'_> {
     }
 }
 
-/// The length of what this base64 encodes, if it is valid.
+/// The length of the decoded data, if the base64 is valid.
 fn decoded_len(base64: &str) -> usize {
     let padding = base64.len() - base64.trim_end_matches('=').len();
     (base64.len() / 4 * 3).saturating_sub(padding)
@@ -104,15 +105,14 @@ impl Attempt {
         Ok((bootstrap.login, Some(bootstrap.endpoint)))
     }
 
-    /// The API server, from the first of these: the exec info or, in a run by hand, the kubelet's
-    /// kubeconfig; the store; the bootstrap kubeconfig.
+    /// The API server, from the first available source: the exec info or, in a manual run, the kubelet's kubeconfig;
+    /// the store; the bootstrap kubeconfig.
     pub(super) fn endpoint(
         &self,
         stored: &StoreContents,
         bootstrap: Option<ClusterEndpoint>,
     ) -> Result<Arc<ClusterEndpoint>, Failure> {
-        // A later release may have stored an endpoint that this one cannot use. It is replaced with
-        // the next certificate.
+        // A later release can have stored an endpoint that this release cannot use. The next certificate replaces it.
         let known = stored.origin.as_ref().map(Origin::cluster);
         if let Some(endpoint) = &self.endpoint {
             if let (Some(origin), Some(Ok(_))) = (&stored.origin, &known) {
@@ -134,8 +134,8 @@ impl Attempt {
     }
 }
 
-/// Refuses an endpoint in another cluster, and removes nothing. A run with a kubeconfig of another
-/// cluster must not cost the node its credential.
+/// Rejects an endpoint in another cluster, and does not remove anything. A run with another cluster's kubeconfig must
+/// not delete the node's credential.
 pub(crate) fn refuse_other_cluster(
     endpoint: &ClusterEndpoint,
     origin: &Origin,

@@ -21,7 +21,7 @@ use crate::pending::{OpenRequest, Subject};
 use crate::settings::Settings;
 use crate::store_contents::StoreContents;
 
-/// What the machine and its kubelet say of the node.
+/// The node's name in the kubelet's arguments, and the host name.
 #[derive(Debug)]
 pub(crate) struct Local {
     /// The arguments of the kubelet, if they are known.
@@ -30,12 +30,13 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Reads the machine, and its kubelet: the one that started this process, or else its unit.
+    /// Reads the host name, and the arguments of the kubelet that started this process, or otherwise the arguments in
+    /// its unit.
     pub(crate) fn read(machine: &Machine) -> Self {
         Self::of(KubeletArguments::of_kubelet(machine))
     }
 
-    /// The machine, and a kubelet with these arguments.
+    /// The host name, and a kubelet with these arguments.
     pub(crate) fn of(kubelet: Result<Option<KubeletArguments>, Failure>) -> Self {
         let host_name = host_name();
         Self { kubelet, host_name }
@@ -50,8 +51,8 @@ impl Local {
     ///
     /// # Errors
     ///
-    /// Without the kubelet's arguments, the first certificate could be for another name or machine
-    /// than the kubelet's.
+    /// The kubelet's arguments are unknown. Without them, the first certificate could have a different name or provider
+    /// ID from the kubelet's.
     pub(crate) fn sources<'a>(
         &'a self,
         settings: &'a Settings,
@@ -70,8 +71,8 @@ impl Local {
         })
     }
 
-    /// The scope of a failure on this machine. A failure under one name, or with one bootstrap
-    /// credential, says nothing about another.
+    /// The scope of a failure on this machine. A failure with one name, or with one bootstrap credential, does not
+    /// apply to another.
     pub(super) fn scope(&self, settings: &Settings, machine: &Machine) -> FailureScope {
         let name = if let Some(name) = &settings.node_name {
             name.as_str()
@@ -87,8 +88,8 @@ impl Local {
     }
 }
 
-/// The certificate that binds the node to its name: the stored one, or that of a node that joined
-/// before and is adopted with it.
+/// The certificate that binds the node to its name: the stored certificate, or the certificate of a node that joined
+/// earlier and is adopted with it.
 pub(crate) fn bound(settings: &Settings, stored: &StoreContents) -> Option<Bound> {
     if let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) {
         return Some(Bound::Stored(origin.node_name.clone()));
@@ -98,7 +99,7 @@ pub(crate) fn bound(settings: &Settings, stored: &StoreContents) -> Option<Bound
     node_of(&login).map(|name| Bound::Adopted(name, path.clone()))
 }
 
-/// The node whose certificate the login has.
+/// The node in the login's certificate.
 pub(crate) fn node_of(login: &Login) -> Option<NodeName> {
     let Login::ClientCertificate { chain_pem, .. } = login else {
         return None;
@@ -108,12 +109,12 @@ pub(crate) fn node_of(login: &Login) -> Option<NodeName> {
 }
 
 impl Authenticator<'_> {
-    /// What the machine and its kubelet say of the node.
+    /// The node's name in the kubelet's arguments, and the host name.
     pub(crate) fn local(&self) -> Local {
         Local::read(&self.machine)
     }
 
-    /// Warns if the kubelet's next start has another name than the stored certificate, because the host
+    /// Warns if the kubelet's next start will use a name that does not match the stored certificate, because the host
     /// name changed.
     pub(crate) fn warn_of_host_name(&self) {
         let Ok((_, stored)) = self.stored() else {
@@ -128,22 +129,22 @@ impl Authenticator<'_> {
         }
     }
 
-    /// The name that this node would have without any certificate.
+    /// The name that this node would have without a certificate.
     pub(crate) fn unbound(&self) -> Result<NodeName, Failure> {
         self.local().sources(&self.settings, None)?.decide()
     }
 
-    /// Compares the name of the stored certificate with the settings and the kubelet's arguments. A
-    /// certificate for another name than the kubelet's would be worse than no certificate.
+    /// Compares the name of the stored certificate with the settings and the kubelet's arguments. A certificate that
+    /// does not match the kubelet's name would be worse than no certificate.
     ///
-    /// client-go need not be in a kubelet, and its every call must not ask systemd.
+    /// The caller client-go can run outside a kubelet, and its calls must not query systemd.
     pub(super) fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
         let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
             return Ok(());
         };
         let kubelet = match self.caller {
             Caller::ClientGo => KubeletArguments::of_parent(),
-            // The certificate holds without the arguments, too.
+            // The certificate can be used even if the arguments are unknown.
             Caller::Setup | Caller::Person => {
                 KubeletArguments::of_kubelet(&self.machine).ok().flatten()
             }
@@ -161,8 +162,8 @@ impl Authenticator<'_> {
 }
 
 impl Attempt {
-    /// The names of this node and machine. `known` is the provider ID of the open request, if the
-    /// machine need not be asked again.
+    /// The names of this node and machine. `known` is the provider ID of the open request, if the machine does not have
+    /// to be queried again.
     pub(super) fn names(
         &self,
         bound: Option<&Bound>,
@@ -171,7 +172,7 @@ impl Attempt {
         self.named(bound, known, |sources| self.attester.provider_id(sources))
     }
 
-    /// The name of this node, and what `ask` learns from the sources of the machine's provider ID.
+    /// The name of this node, and the result of `ask`, which queries the sources of the provider ID.
     pub(super) fn named<T>(
         &self,
         bound: Option<&Bound>,
@@ -191,7 +192,7 @@ impl Attempt {
         Ok((node_name, learned))
     }
 
-    /// The name of this node. Warns if its kubelet has another.
+    /// The name of this node. Warns if its kubelet has a different name.
     pub(super) fn decided(&self, bound: Option<&Bound>) -> Result<NodeName, Failure> {
         let sources = self.local.sources(&self.settings, bound)?;
         let node_name = sources.decide()?;
@@ -202,8 +203,8 @@ impl Attempt {
         Ok(node_name)
     }
 
-    /// The subject of the open request for another name than that of `subject`, if it was approved:
-    /// the cluster knows this machine by that name. Any other request for another name is given up.
+    /// The subject of the open request if its name does not match `subject` and it was approved: the cluster knows this
+    /// machine by that name. An open request for another name that is not approved is abandoned.
     pub(super) fn approved_under_another_name(
         &self,
         open: Option<&OpenRequest>,

@@ -1,7 +1,7 @@
 //! The requests of a run, one after the other, until one is issued or no other request can help.
 //!
-//! Most runs send one request. If the controller rejects the evidence version, the run sends
-//! another, once. If the controller challenges the machine, the answer goes into another request.
+//! Most runs send one request. If the controller rejects the evidence version, the run sends one request with another
+//! version. If the controller challenges the machine, the run sends the answer in another request.
 
 use std::mem;
 use std::time::Duration;
@@ -30,17 +30,15 @@ const CHALLENGE_ISSUED: &str = "ChallengeIssued";
 /// The reason of a failed request whose evidence, or answer to a challenge, arrived too late.
 const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
 
-/// The reasons of a denial that is about the requesting certificate: the ledger does not record it
-/// as the node's. A request with the bootstrap credential may still be granted, because it claims
-/// the name anew.
+/// The reasons of a denial that is about the requesting certificate: the NodeIdentity does not record it for this node.
+/// A request with the bootstrap credential can still be granted, because it claims the name again.
 const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "RequesterUidMissing"];
 
-/// The reasons of a denial that is about the request's key: the certificates with this key were
-/// revoked, or another machine has it. Another key is a new claim.
+/// The reasons of a denial that is about the request's key: the certificates with this key were revoked, or another
+/// machine has it. A request with another key is a new claim.
 const NOT_WITH_THIS_KEY: [&str; 2] = ["IdentityRevoked", "KeyOfAnotherMachine"];
 
-/// The maximum number of challenges that a run answers: one, and another if the first answer
-/// arrived too late.
+/// The maximum number of challenges that a run answers: one, and a second one if the first answer arrived too late.
 const MAX_CHALLENGES: u32 = 2;
 
 /// The requests of a run for one subject, with one key.
@@ -49,17 +47,17 @@ pub(super) struct Negotiation<'a> {
     pub(super) store: &'a StoreLock,
     pub(super) pending: &'a mut Pending,
     pub(super) subject: &'a Subject,
-    /// The lifetime of the stored certificate, if that is valid and accepted.
+    /// The lifetime of the stored certificate, if the certificate is valid and accepted.
     pub(super) lifetime: Option<Duration>,
     /// The version of the next evidence.
     pub(super) version: EvidenceVersion,
     pub(super) endpoint: &'a ClusterEndpoint,
     pub(super) client: ApiClient,
-    /// Whether the key is the one of the stored certificate. If the controller denies that, the run
-    /// makes another, once.
+    /// Whether the key is the key of the stored certificate. If the controller denies that key, the run creates another
+    /// key, once.
     pub(super) has_stored_key: bool,
-    /// Whether the client uses the bootstrap credential. If it uses the stored certificate and the
-    /// API server refuses that, it changes to the bootstrap credential, once.
+    /// Whether the client uses the bootstrap credential. If the API server refuses the stored certificate, the client
+    /// changes to the bootstrap credential, once.
     pub(super) is_bootstrap: bool,
 }
 
@@ -82,8 +80,8 @@ impl Negotiation<'_> {
                     let remedy = refused_certificate(&self.attempt.settings.bootstrap_kubeconfig);
                     let denied = denied(&open, reason, message, remedy);
                     if let Err(failure) = self.change_to_bootstrap(denied) {
-                        // A failure of this machine alone has no back-off: its request is kept, so
-                        // that the next run does not make another.
+                        // A failure that affects only this machine has no back-off. Its request is kept, so that the
+                        // next run does not create another one.
                         if failure.code() == Code::Denied {
                             self.pending.drop_request(self.store)?;
                         }
@@ -106,8 +104,7 @@ impl Negotiation<'_> {
                     challenge,
                 }) => match reason.as_str() {
                     UNSUPPORTED_VERSION => {
-                        // Once: a controller that rejects a version that it lists itself must not
-                        // cause a loop.
+                        // Only once: a controller that rejects a version from its own list must not cause a loop.
                         let another = self
                             .another_version(supported)
                             .filter(|_| mem::take(&mut may_change_version));
@@ -122,8 +119,8 @@ impl Negotiation<'_> {
                         challenges_left -= 1;
                         match challenge.as_deref().map(Challenge::parse) {
                             None => None,
-                            // A challenge of an earlier run may have expired. For a challenge of
-                            // this run only the controller's clock counts.
+                            // A challenge of an earlier run can be expired. For a challenge of this run, only the
+                            // controller's clock counts.
                             Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
                                 let step = "the challenge has ended: asking for another";
                                 self.attempt.log.step(step);
@@ -152,8 +149,8 @@ impl Negotiation<'_> {
         }
     }
 
-    /// A request with new evidence. The object of the last one has a name made from its bytes, so
-    /// they cannot be submitted again.
+    /// A request with new evidence. The name of a CSR object is derived from its bytes, so the same bytes cannot be
+    /// submitted again.
     fn again(&mut self) -> Result<OpenRequest, Failure> {
         self.pending.drop_request(self.store)?;
         self.open_request()
@@ -164,9 +161,9 @@ impl Negotiation<'_> {
         ours.find(|ours| supported.contains(ours) && *ours != self.version)
     }
 
-    /// Uses the bootstrap credential from now on, for a certificate that is in date but refused: the
-    /// CA was replaced, the certificate was revoked, or the ledger records another holder. Returns
-    /// `refused` without a usable bootstrap kubeconfig.
+    /// Uses the bootstrap credential from now on, after the refusal of a certificate that has not expired: the CA was
+    /// replaced, the certificate was revoked, or the NodeIdentity records another holder. Returns `refused` if there is
+    /// no usable bootstrap kubeconfig.
     fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
         let path = &self.attempt.settings.bootstrap_kubeconfig;
         let Ok(bootstrap) = Kubeconfig::read(path) else {
@@ -181,11 +178,10 @@ impl Negotiation<'_> {
         Ok(())
     }
 
-    /// Sends `open`, and waits for the decision: `Pending` if there was none before the deadline,
-    /// and `None` if the request was deleted.
+    /// Sends `open` and waits for the decision: `Pending` if there is none before the deadline, and `None` if the
+    /// request was deleted.
     ///
-    /// If the API server refuses the stored certificate, uses the bootstrap credential from then
-    /// on.
+    /// If the API server refuses the stored certificate, this function uses the bootstrap credential from then on.
     fn submit_and_wait(&mut self, open: &OpenRequest) -> Result<Option<CsrState>, Failure> {
         loop {
             let error = match self.ask(open) {
@@ -197,7 +193,7 @@ impl Negotiation<'_> {
                 }
                 Err(error) => error,
             };
-            // Another request has this name. New bytes give the next run's request another name.
+            // Another request has this name. With new bytes, the next run's request has another name.
             if error.kind == ApiErrorKind::NameConflict {
                 self.pending.drop_request(self.store)?;
             }

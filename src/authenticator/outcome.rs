@@ -1,4 +1,4 @@
-//! The result of a run, once its last request is decided.
+//! The result of a run after its last request is decided.
 
 use kubelet_attestation::evidence::tpm::InvalidChallenge;
 use kubelet_attestation::version::EvidenceVersion;
@@ -12,7 +12,7 @@ use crate::pending::OpenRequest;
 const SEE_REASONS: &str = "look the reason up in docs/reasons.md";
 
 impl Negotiation<'_> {
-    /// The issued chain, or the failure, by the decision on `open`.
+    /// The issued chain, or the failure, from the decision on `open`.
     pub(super) fn conclude(
         self,
         open: &OpenRequest,
@@ -76,7 +76,8 @@ pub(super) fn unsupported(
     )
 }
 
-/// The next run makes another request, and so gets another challenge.
+/// The failure for a challenge that cannot be parsed. The next run creates another request, and so gets another
+/// challenge.
 pub(super) fn unreadable_challenge(open: &OpenRequest, error: &InvalidChallenge) -> Failure {
     Failure::new(
         Code::Failed,

@@ -55,7 +55,7 @@ pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure 
     }
 }
 
-/// The remedy for a certificate that is in date, and with which the API server gives this error.
+/// The remedy for this error of the API server with a certificate that has not expired.
 pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> String {
     if error.kind == ApiErrorKind::Unauthorized {
         format!(
@@ -67,7 +67,7 @@ pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> Stri
     }
 }
 
-/// The remedy for a certificate that is in date but refused.
+/// The remedy for a certificate that is refused although it has not expired.
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
         "see whether the node's certificate was revoked or is not its record's; if the machine is the \

@@ -1,7 +1,7 @@
-//! A provider's memory of the evidence that a machine enrolled with, for its renewals.
+//! A provider's text about the evidence that a machine enrolled with, for its renewals.
 //!
-//! A machine may be able to prove its identity in several ways. A renewal by another one would look
-//! like another machine.
+//! A machine can have several ways to prove its identity. A renewal with a different way would look like another
+//! machine.
 
 use kubelet_attestation::csr::envelope::Envelope;
 
@@ -12,9 +12,9 @@ use crate::store::{Store, StoreFile, StoreLock};
 use crate::store_contents::{StoreContents, remembered};
 
 impl Attempt {
-    /// Recalls what the provider remembers of the stored enrolment.
+    /// Loads the provider's text about the stored enrollment.
     ///
-    /// Without an origin, nothing ties the file to this machine.
+    /// Without an origin, the file is not tied to this machine.
     pub(super) fn recall(&self, store: &Store, stored: &StoreContents) {
         if stored.origin.is_some()
             && let Some(text) = remembered(store)
@@ -23,7 +23,7 @@ impl Attempt {
         }
     }
 
-    /// Removes a file that no origin ties to this machine, before this run writes an origin.
+    /// Removes a file that is not tied to this machine by an origin, before this run writes an origin.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl Attempt {
         }
     }
 
-    /// Saves what the provider remembers of `request`, which was issued.
+    /// Saves the provider's text about `request`, which was issued.
     ///
     /// # Errors
     ///

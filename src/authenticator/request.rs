@@ -1,4 +1,4 @@
-//! Builds a request from the names of node and machine, and saves it.
+//! Builds a request from the node's name and the provider ID, and saves it.
 
 use data_encoding::HEXLOWER;
 use kubelet_attestation::csr::CLIENT_USAGES;
@@ -47,9 +47,9 @@ impl Attempt {
         versions.next().unwrap_or(EvidenceVersion::V1)
     }
 
-    /// The stored credential, if the next request has its key: the API server does not know the
-    /// certificate (401, its CA was replaced), and no evidence shows that the same machine asks. Until
-    /// the certificate ends, its record accepts only this key.
+    /// The stored credential, if the next request must use its key: the API server does not recognize the certificate
+    /// (401, its CA was replaced), and no evidence shows that the request comes from the same machine. Until the
+    /// certificate expires, its NodeIdentity accepts only this key.
     pub(super) fn refiled<'a>(&self, stored: &'a StoreContents) -> Option<&'a Credential> {
         let is_unknown = matches!(
             self.demand,
@@ -62,8 +62,8 @@ impl Attempt {
         (is_unknown && self.attester.renewal() == Renewal::Impossible).then_some(valid)
     }
 
-    /// The key and request of an earlier run. Otherwise the key of the stored certificate, if that is
-    /// [filed again](Self::refiled), or a new one. Either is saved.
+    /// The key and request of an earlier run. Otherwise, the key of the stored certificate if that is [filed
+    /// again](Self::refiled), or a new key. The key is saved.
     pub(super) fn pending(
         &self,
         store: &StoreLock,
@@ -90,15 +90,15 @@ impl Attempt {
         Ok(pending)
     }
 
-    /// Completes an earlier run that stored its certificate but not the CA certificates of its
-    /// issue, because it was killed or could not write. Otherwise the certificate would seem to
-    /// come from the previous CA, and this run would request another.
+    /// Completes an earlier run that stored its certificate but not the CA certificates of its issuer, because it was
+    /// killed or could not write. Otherwise, the certificate would seem to come from the previous CA, and this run
+    /// would request another certificate.
     pub(super) fn finish(
         &self,
         store: &StoreLock,
         stored: &mut StoreContents,
     ) -> Result<(), Failure> {
-        // A saved key that equals the stored one is then that of an open request.
+        // If the key is filed again, a saved key that equals the stored key belongs to an open request.
         let is_refiled = self.refiled(stored).is_some();
         let (Some(credential), Some(origin), Some(endpoint)) =
             (&stored.credential, &mut stored.origin, &self.endpoint)
@@ -132,10 +132,11 @@ impl Attempt {
         Ok(pending.filter(|pending| {
             let is_current = current == Some(pending.key.public_bits());
             if is_refiled {
-                // Any other key would wait until the certificate ends.
+                // A request with another key would wait until the certificate expires.
                 is_current || pending.replaces_denied
             } else {
-                // Then it is the leftover of a run that was killed after it stored the certificate.
+                // A saved key that equals the stored key is the leftover of a run that was killed after it stored the
+                // certificate.
                 !is_current
             }
         }))
@@ -150,8 +151,8 @@ impl Attempt {
             self.log.warn(&exposed);
         }
         let why = match Pending::parse(&text) {
-            // Certainty, unlike for the origin. A mismatch costs a request; one key on two machines
-            // would be worse.
+            // The saved machine must match with certainty, unlike in the origin. A mismatch costs one request; the same
+            // key on two machines would be worse.
             Ok(pending) if self.machine.identity().is_of(&pending.machine) => {
                 return Ok(Some(pending));
             }
@@ -162,14 +163,14 @@ impl Attempt {
         Ok(None)
     }
 
-    /// The request, with a throwaway key.
+    /// The request that a run would send, with a throwaway key.
     pub(super) fn dry_run(&self, stored: &StoreContents) -> Result<OpenRequest, Failure> {
         let bound = bound(&self.settings, stored);
         let names = self.names(bound.as_ref(), None)?;
         let audience = match (&self.settings.audience, self.attester.renewal()) {
             (Some(audience), _) => audience.clone(),
             (None, Renewal::Attested) => self.endpoint(stored, None)?.audience(),
-            // The request has no evidence and names no cluster, so any audience will do.
+            // The request has no evidence and does not name a cluster, so any audience is sufficient.
             (None, Renewal::Impossible) => Audience::of_ca(&[]),
         };
         let subject = self.subject(names, audience);
@@ -192,7 +193,7 @@ impl Attempt {
             .pair()
             .and_then(|pair| client_request(&pair, &subject.node_name, &subject.provider_id))
             .map_err(|error| Failure::bug(&error))?;
-        // The evidence is about the key as the controller reads it from these bytes.
+        // The evidence covers the key as the controller parses it from these bytes.
         let request = CertificationRequest::from_der(&csr).map_err(|error| Failure::bug(&error))?;
         let evidence = attest(&Claim {
             version,
@@ -230,13 +231,13 @@ impl Negotiation<'_> {
         self.open_request()
     }
 
-    /// The open request, if it can be continued. Otherwise a new request with the same key, saved.
+    /// The open request, if it can be continued. Otherwise, a new request with the same key, which is saved.
     pub(super) fn open_request(&mut self) -> Result<OpenRequest, Failure> {
         let (attempt, now) = (self.attempt, clock::now());
         let saved = self.pending.request.clone();
         let open =
             match saved.filter(|open| open.is_worth_taking_up(self.subject, self.lifetime, now)) {
-                // This run asked the machine for its provider ID, so the next run need not.
+                // This run queried the machine for its provider ID, so the next run does not have to.
                 Some(open) => OpenRequest {
                     asked: Some(attempt.scope.clone()),
                     ..open
@@ -251,8 +252,8 @@ impl Negotiation<'_> {
         Ok(open)
     }
 
-    /// A request that answers `challenge`, with the key of `challenged`, saved. `None` if the
-    /// provider answers no challenges.
+    /// A request that answers `challenge`, with the key of `challenged`, saved; `None` if the provider does not answer
+    /// challenges.
     pub(super) fn answer(
         &mut self,
         challenged: &OpenRequest,
@@ -280,8 +281,8 @@ impl Negotiation<'_> {
         Ok(Some(open))
     }
 
-    /// A request with the evidence of `attest`, not saved. If the machine cannot support the
-    /// claim, the open request is dropped, so that the next run starts again.
+    /// A request with the evidence from `attest`, not saved. If the machine cannot support the claim, the open request
+    /// is dropped, so that the next run starts again.
     fn attest(
         &mut self,
         attest: impl FnOnce(&Claim<'_>) -> Result<Option<Vec<u8>>, Failure>,
@@ -309,7 +310,7 @@ fn new_key() -> Result<PrivateKey, Failure> {
     PrivateKey::generate().map_err(|error| Failure::of(Code::Internal, &error, "run it again"))
 }
 
-/// SHA-256 of CA certificates in PEM, in hexadecimal.
+/// The SHA-256 digest of CA certificates in PEM, in hexadecimal.
 pub(super) fn digest(ca_pem: &str) -> String {
     HEXLOWER.encode(&Sha256::digest(ca_pem))
 }

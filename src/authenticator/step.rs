@@ -8,7 +8,7 @@ use crate::failure::{Code, Failure};
 use crate::log::Log;
 use crate::store::StoreLock;
 
-/// A completed step. If a run is killed after any of them, the next run continues.
+/// A completed step. If a run is killed after a step, the next run continues there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// No step is complete.
@@ -27,7 +27,7 @@ pub enum Step {
     Attested,
     /// The request is saved.
     RequestSaved,
-    /// The API server has the request, and the store says so.
+    /// The API server has the request, and the store records it.
     Acknowledged,
     /// The request failed with a challenge.
     Challenged,
@@ -35,7 +35,7 @@ pub enum Step {
     Answered,
     /// The request with the answer is saved.
     AnswerSaved,
-    /// The API server has the request with the answer, and the store says so.
+    /// The API server has the request with the answer, and the store records it.
     AnswerAcknowledged,
     /// The request is decided.
     Decided,
@@ -52,7 +52,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The step as the log has it.
+    /// The name of the step in the log.
     fn name(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -83,7 +83,7 @@ pub type Observer = Arc<dyn Fn(Step) + Send + Sync>;
 
 /// The progress of a run, for the thread that waits for it.
 pub(super) struct Steps {
-    /// The last step, and when it was complete.
+    /// The last step, and the time of its completion.
     last: Mutex<(Step, Instant)>,
     /// The lock, if the run holds it. The waiting thread records the failure under it if the run
     /// hangs.
@@ -102,7 +102,7 @@ impl Steps {
         }
     }
 
-    /// Logs the step with the time since the one before it.
+    /// Logs the step with the time since the previous one.
     pub(super) fn done(&self, step: Step) {
         let now = Instant::now();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +116,7 @@ impl Steps {
         }
     }
 
-    /// The failure of a run that hangs.
+    /// The failure of a hanging run.
     pub(super) fn stuck(&self, state_directory: &Path) -> Failure {
         let (last, _) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, what) = match last {

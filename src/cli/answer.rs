@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use crate::failure::{Code, Failure};
 
-/// Writes `text` to standard output, without characters that could rule a terminal. Nothing else but
-/// the credential is written there. It is no failure if the reader, such as `head`, closes it
-/// early.
+/// Writes `text` to standard output, without characters that could control a terminal. Only this function and the
+/// credential write there. If the reader, such as `head`, closes the output early, that is not a failure.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out
@@ -32,8 +31,8 @@ pub(super) fn json(value: &Value) -> String {
     visible_json(&format!("{value:#}\n"))
 }
 
-/// `value` as YAML in block style. Texts of several lines are literal blocks. Others are quoted as
-/// in JSON, which is valid YAML.
+/// `value` as YAML in block style. Texts with several lines become literal blocks. Other texts are quoted as in JSON,
+/// which is valid YAML.
 pub(super) fn yaml(value: &Value) -> String {
     let mut text = String::new();
     block(entries(value), 0, &mut text);
@@ -54,8 +53,8 @@ fn entries(value: &Value) -> Vec<(String, &Value)> {
     }
 }
 
-/// A key, quoted unless it begins with a letter and has nothing that YAML has a meaning for. Digits
-/// alone would be read as a number.
+/// A key, quoted unless it begins with a letter and does not contain a character with a meaning in YAML. A key that
+/// consists of digits would be read as a number.
 fn name(key: &str) -> Cow<'_, str> {
     let is_plain = key.starts_with(|first: char| first.is_ascii_alphabetic())
         && !key.contains(|letter: char| is_invisible(letter) || ":#,[]{}\"'".contains(letter));
@@ -85,8 +84,8 @@ fn block(of: Vec<(String, &Value)>, indent: usize, text: &mut String) {
     }
 }
 
-/// The lines of a text that fits into a literal block: its last line ends, and no line is empty or
-/// begins with a space, which YAML would take for indentation.
+/// The lines of a text that fits into a literal block: its last line is terminated, and no line is empty or begins with
+/// a space, which YAML would interpret as indentation.
 fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
     let text = value.as_str()?.strip_suffix('\n')?;
     let is_plain =

@@ -300,8 +300,7 @@ pub(super) enum Version {
 }
 
 impl Arguments {
-    /// Parses the command line. For a request for help or an error, prints the answer and returns
-    /// the exit code.
+    /// Parses the command line. For a help request or an error, it prints the answer and returns the exit code.
     pub(super) fn parse(schema: &ProviderSchema) -> Result<Self, ExitCode> {
         command(schema)
             .try_get_matches()
@@ -325,7 +324,7 @@ impl Arguments {
                 if error.use_stderr() {
                     show(&text);
                 } else {
-                    // With standard output closed, there is nobody to help.
+                    // If standard output is closed, the error cannot be shown anywhere.
                     drop(answer::print(&text));
                 }
                 u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
@@ -336,11 +335,10 @@ impl Arguments {
 /// The settings file, and the texts of settings.
 pub(super) type GivenSettings = (Option<PathBuf>, Vec<(Entry, OsString)>);
 
-/// The settings file and the settings in arguments that are all of the form `--option=value`.
-/// `None` leaves the arguments to the parser.
+/// The settings file and the settings, if all arguments have the form `--option=value`; `None` leaves the arguments to
+/// the parser.
 ///
-/// client-go calls the plugin every hour on every node, and the parser would cost more than the rest
-/// of such a run.
+/// client-go calls the plugin every hour on every node, and the parser would cost more than the rest of such a run.
 pub(super) fn settings_alone(
     schema: &ProviderSchema,
     arguments: impl Iterator<Item = OsString>,
@@ -374,7 +372,7 @@ pub(super) fn command(schema: &ProviderSchema) -> clap::Command {
             .help(entry.help)
             .help_heading(SETTINGS)
     });
-    // They have an error of their own, which names their replacement.
+    // Removed settings have a separate error, which names their replacement.
     let removed = schema.removed().map(|removed| {
         Arg::new(removed.flag)
             .long(removed.flag)

@@ -86,7 +86,7 @@ impl Session {
         }
     }
 
-    /// In section 8, of commands for administrators.
+    /// Prints the manual page, in section 8: commands for administrators.
     fn manual(&self) -> Result<(), Failure> {
         let page = clap_mangen::Man::new(arguments::command(&self.schema))
             .section("8")
@@ -104,8 +104,8 @@ impl Session {
         self.authenticator(Self::sources(arguments), Caller::Person)
     }
 
-    /// The inputs of a command in the cluster of the kubelet's kubeconfig, if that runs a plugin. It
-    /// is newer than the stored one if the API server has moved.
+    /// The inputs of a command in the cluster of the kubelet's kubeconfig, if the kubeconfig runs a plugin. That
+    /// cluster is newer than the stored one if the API server has moved.
     fn in_cluster_of<'a>(
         &self,
         kubelet: &Kubelet,
@@ -192,8 +192,7 @@ fn show_request(
     answer::print(&text)
 }
 
-/// The request, without the values of these members of its evidence. Evidence that is not JSON is
-/// left out as a whole.
+/// The request, without the values of these members of its evidence. Evidence that is not JSON is omitted entirely.
 fn without(secrets: &[&str], request: &[u8]) -> Result<Vec<u8>, Failure> {
     let mut envelope = Envelope::parse(request).map_err(|error| Failure::bug(&error))?;
     envelope.evidence = envelope.evidence.map(|evidence| {

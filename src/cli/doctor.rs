@@ -20,10 +20,10 @@ use crate::leftovers::Leftovers;
 use crate::settings::{self, Settings};
 use crate::sheet::wrap;
 
-/// The page of the checks. Each has an anchor of its name.
+/// The documentation page of the checks. Each check has an anchor with its name.
 const PAGE: &str = "docs/doctor-checks.md#doctor-";
 
-/// The width of a state, with the space behind it.
+/// The width of a state, with the space after it.
 const MARGIN: usize = 6;
 
 impl Session {
@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    /// Makes every check until `total`.
+    /// Runs every check until `total`.
     pub(super) fn checks(
         &self,
         arguments: &Arguments,

@@ -40,8 +40,8 @@ pub fn run(attester: impl Attester) -> ExitCode {
     run_on(Machine::default(), attester, None)
 }
 
-/// Like [`run`], on the machine that `machine` describes. Calls `observer` after each step. Tests
-/// use it to move a disk to another machine, and to end a run at a step.
+/// As [`run`], on the machine that `machine` describes. It calls `observer` after each step. Tests use it to simulate
+/// that a disk was moved to another machine, and to stop a run at a step.
 pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observer>) -> ExitCode {
     keep_memory();
     let schema = ProviderSchema {
@@ -89,7 +89,7 @@ pub fn run_on(machine: Machine, attester: impl Attester, observer: Option<Observ
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // The journal has it already when a remembered failure is repeated.
+            // A repeated failure is already in the journal.
             if is_client_go && failure.code() != Code::BackOff {
                 let provider = session.attester.provider();
                 let command = format!("kubelet-authenticator-{provider} doctor");
@@ -117,7 +117,7 @@ impl Session {
         let info = ExecInfo::parse(info)?;
         let extension = info.cluster.as_ref().and_then(|cluster| cluster.config);
         let mut leftovers = leftovers();
-        // Most kubeconfigs have none, and a cached run parses nothing that it does not need.
+        // Most kubeconfigs have no extension, and a cached run parses only what it needs.
         if let Some(extension) = extension {
             let extension = serde_json::from_str(extension.get()).unwrap_or_default();
             leftovers = leftovers.in_extension(EXEC_INFO, &extension);
@@ -130,8 +130,8 @@ impl Session {
             ..self.with_settings(settings, fault, Caller::ClientGo)
         };
         let printed = print(&authenticator);
-        // The process ends here, and the value holds no secret. Dropping it would cost each run as
-        // much as reading the settings.
+        // The process exits after this, and the value does not contain secrets. Dropping it would cost each run as much
+        // time as reading the settings.
         mem::forget(authenticator);
         printed
     }
@@ -142,7 +142,7 @@ impl Session {
         }
     }
 
-    /// The inputs of a command, whose settings have no fault.
+    /// The inputs of a command, whose settings are valid.
     fn authenticator<'a>(
         &self,
         sources: Sources<'_>,
@@ -181,7 +181,7 @@ fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     })
 }
 
-/// The settings in this program's environment.
+/// The removed settings in this program's environment.
 fn leftovers() -> Leftovers {
     let names = env::vars_os().map(|(name, _)| name);
     Leftovers::default().in_environment(names)

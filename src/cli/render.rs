@@ -18,13 +18,12 @@ use crate::setup::{DROP_IN, check_length, drop_in, exec_kubeconfig};
 /// The command that makes systemd read the drop-in, before kubeadm starts the kubelet.
 const RELOAD: &str = "systemctl daemon-reload";
 
-/// The flag that makes the kubelet request its serving certificate. Nothing else in Cluster API
-/// sets it.
+/// The flag that makes the kubelet request its serving certificate. Cluster API does not set it elsewhere.
 const FLAG: (&str, &str) = ("rotate-server-certificates", "true");
 
-/// The time for which kubeadm tries to set the label and the taint of a control plane's Node, in seconds.
-/// The Node exists once the machine has a certificate. kubeadm's default of one minute is shorter than a
-/// decision can take; without the taint, workloads run on the control plane.
+/// The time for which kubeadm tries to set the label and the taint of a control plane's Node, in seconds. The Node
+/// exists after the machine has a certificate. kubeadm's default of one minute is shorter than a decision can take.
+/// Without the taint, workloads run on the control plane.
 const API_CALL_SECONDS: u32 = 600;
 
 /// The format of bootstrap data in which cloud-init replaces templates.
@@ -44,7 +43,7 @@ impl Session {
         plain("--command", &program)?;
         self.warn_of_path(&program);
         let drop_in = || -> Result<String, Failure> {
-            // Settings with a fault are for the node, where `setup` reports it.
+            // Invalid settings are reported on the node, by `setup`.
             let (settings, _) = Settings::valid(Self::sources(arguments), &self.schema);
             plain("--state-directory", &settings.state_directory)?;
             Ok(drop_in(&program, &settings.state_directory))
@@ -78,7 +77,7 @@ impl Session {
         answer::print(&text)
     }
 
-    /// The templates, with the provider's for the node names if none is given and cloud-init reads it.
+    /// The templates. If no node name template is given and cloud-init reads them, the provider's template is added.
     fn named(&self, given: &Templates, is_cloud_init: bool) -> Templates {
         let of_provider = self.attester.node_name_template();
         let of_provider = of_provider.filter(|_| is_cloud_init);
@@ -89,7 +88,7 @@ impl Session {
         }
     }
 
-    /// The path that the packages give the plugin.
+    /// The path of the plugin in the packages.
     fn packaged(&self) -> PathBuf {
         let provider = self.attester.provider();
         PathBuf::from(format!(
@@ -98,8 +97,8 @@ impl Session {
         ))
     }
 
-    /// Warns of a path that images rarely have: systemd ignores a program that does not exist, and the
-    /// node joins without attestation or not at all.
+    /// Warns about a path that images rarely have. systemd ignores a program that does not exist, and the node then
+    /// joins without attestation or not at all.
     fn warn_of_path(&self, program: &Path) {
         if !is_installed(program) {
             let what = format!("{} is not in /usr or /opt", program.display());
@@ -109,14 +108,14 @@ impl Session {
         }
     }
 
-    /// Whether kubelets are to request their serving certificates. Without evidence they would get
-    /// none, and a kubelet that waits for one serves nothing.
+    /// Whether kubelets should request their serving certificates. Without evidence, the controller would not issue
+    /// them, and a kubelet that waits for one does not serve its API.
     fn serves(&self) -> bool {
         self.attester.renewal() == Renewal::Attested
     }
 }
 
-/// Whether a path is in a folder where programs are installed.
+/// Whether a path is in a directory for installed programs.
 fn is_installed(program: &Path) -> bool {
     (program.starts_with("/usr") || program.starts_with("/opt"))
         && !program
@@ -124,18 +123,17 @@ fn is_installed(program: &Path) -> bool {
             .any(|part| part == Component::ParentDir)
 }
 
-/// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the
-/// plugin.
+/// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the plugin.
 ///
-/// Cluster API reaches etcd through the kubelets of control planes, and the first one has no record. If
-/// they waited for approved serving certificates, the control plane would stay at one Machine.
+/// Cluster API reaches etcd through the kubelets of control planes, and the first control-plane node has no
+/// NodeIdentity. If the kubelets waited for approved serving certificates, the control plane would stay at one Machine.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
     let serves = serves && !options.control_plane;
     let version = options.api_version;
     let mut spec = spec_of_machines(&options.templates, version, serves, drop_in);
     spec.insert("format".to_owned(), json!(options.format));
     let (group, kind, spec) = if options.control_plane {
-        // The older API has no such field.
+        // The older API does not have this field.
         if version == BootstrapApi::V1beta2 {
             let join = spec.entry("joinConfiguration");
             if let Value::Object(join) = join.or_insert_with(|| json!({})) {
@@ -230,9 +228,8 @@ fn kubelet_arguments(version: BootstrapApi, arguments: &[(&str, &str)]) -> Value
     }
 }
 
-/// The variable of a `ClusterClass` that enables the patch, and names the attestors to the
-/// controller. The variable as a whole has a default, because every Cluster of the class evaluates
-/// the patch.
+/// The variable of a `ClusterClass` that enables the patch, and names the attestors for the controller. The variable as
+/// a whole has a default, because every Cluster of the class evaluates the patch.
 fn variable(provider: &str) -> Value {
     json!({
         "name": VARIABLE,
@@ -261,8 +258,8 @@ fn variable(provider: &str) -> Value {
 
 /// The patch of a `ClusterClass` that makes workers run the plugin.
 ///
-/// Cluster API adds to a list or a map only if that exists, and its patches cannot test for it.
-/// Hence the option for absent fields.
+/// Cluster API adds to a list or a map only if it exists, and its patches cannot test whether it exists. Therefore, the
+/// absent fields are an option.
 fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     let every = json!({ "names": ["*"] });
     let workers = if options.machine_pools {
@@ -293,8 +290,8 @@ fn patch(options: &ClusterClassOptions, serves: bool, drop_in: &str) -> Value {
     })
 }
 
-/// The patches that add `value` to the specification of the machines: to the lists and maps that
-/// exist, or else with the first `absent` one.
+/// The patches that add `value` to the specification of the machines: to the existing lists and maps, or otherwise at
+/// the first path in `absent`.
 fn add(path: &str, value: &Value, absent: &[String], patches: &mut Vec<Value>) {
     let mut push = |path: &str, value: &Value| {
         let path = format!("/spec/template/spec/{path}");

@@ -29,7 +29,7 @@ impl Session {
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
         self.warn_of_leftovers(&leftovers.in_kubeconfig(kubeconfig));
-        // A person replaces a plugin, and may just have mended what failed.
+        // An operator replaces a plugin, and might have just fixed the cause of a failure.
         let caller = if options.replace {
             Caller::Person
         } else {
@@ -47,7 +47,7 @@ impl Session {
     }
 }
 
-/// Rejects a path that systemd does not take literally.
+/// Rejects a path that systemd does not interpret literally.
 pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     if is_plain(path) {
         return Ok(());

@@ -173,8 +173,8 @@ impl Status {
     }
 }
 
-/// The name of the stored certificate, or else that of the next request. The name of an earlier request
-/// without a certificate binds nothing.
+/// The name of the stored certificate, or otherwise the name of the next request. The name of an earlier request
+/// without a certificate is not binding.
 fn node_name(authenticator: &Authenticator<'_>, stored: &StoreContents) -> Option<NodeName> {
     let settings = &authenticator.settings;
     match bound(settings, stored) {
@@ -187,7 +187,7 @@ fn node_name(authenticator: &Authenticator<'_>, stored: &StoreContents) -> Optio
     }
 }
 
-/// Rounded down, without a cast.
+/// The percentage, rounded down, without a cast.
 fn percent(share: f64) -> u8 {
     (1..=100_u8)
         .take_while(|percent| share * 100.0 >= f64::from(*percent))

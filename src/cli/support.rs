@@ -25,10 +25,10 @@ use crate::redact::Redactor;
 use crate::settings::Settings;
 use crate::store::{Store, StoreFile};
 
-/// The time for a program such as journalctl.
+/// The time limit for a program such as journalctl.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last lines of the kubelet's journal.
+/// The arguments of journalctl for the last lines of the kubelet's journal.
 const JOURNAL: &[&str] = &[
     "--unit=kubelet",
     "--lines=1000",
@@ -105,7 +105,7 @@ impl Session {
         answer::print(&text)
     }
 
-    /// A name in the current folder, with the time.
+    /// A file name in the current directory, with the time.
     fn default_name(&self, now: SystemTime) -> PathBuf {
         let time = humantime::format_rfc3339_seconds(now).to_string();
         let time = time.replace(['-', ':'], "");
@@ -116,7 +116,7 @@ impl Session {
         .into()
     }
 
-    /// Adds the keys of the store, and what is secret in the evidence of the pending request.
+    /// Adds the keys of the store, and the secret parts of the evidence of the pending request.
     fn know_store(&self, dir: &Path, redactor: &mut Redactor) {
         let Ok(Some(store)) = Store::look(dir) else {
             return;
@@ -125,7 +125,7 @@ impl Session {
         if let Some(text) = read(StoreFile::Credential) {
             match Credential::from_store(&text) {
                 Ok(credential) => redactor.know(credential.key_pem().expose()),
-                // A torn file has no certificate that is worth showing.
+                // A corrupt file is redacted entirely: it has no certificate worth showing.
                 Err(_) => redactor.know(&text),
             }
         }
@@ -168,7 +168,7 @@ fn know_login(path: &Path, redactor: &mut Redactor) {
     match Kubeconfig::read(path).map(|kubeconfig| kubeconfig.login) {
         Ok(Login::Token(token)) => {
             redactor.know(token.expose());
-            // The part of a bootstrap token that is secret.
+            // The secret part of a bootstrap token.
             redactor.know(token.expose().rsplit('.').next().unwrap_or_default());
         }
         Ok(Login::ClientCertificate { key_pem, .. }) => redactor.know(key_pem.expose()),
@@ -176,7 +176,7 @@ fn know_login(path: &Path, redactor: &mut Redactor) {
     }
 }
 
-/// The kernel's and the operating system's names.
+/// The kernel and the operating system.
 fn system() -> String {
     let kernel = rustix::system::uname();
     let kernel = [kernel.sysname(), kernel.release(), kernel.machine()];

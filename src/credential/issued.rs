@@ -1,4 +1,4 @@
-//! Checks a certificate from a signer before anything relies on it.
+//! Checks a certificate from a signer before it is used.
 
 use std::time::SystemTime;
 
@@ -14,13 +14,13 @@ use crate::failure::Invalid;
 use crate::key::PrivateKey;
 use crate::pending::Subject;
 
-/// Longer than any real chain: a leaf and a few intermediates.
+/// Longer than any real chain of a leaf and a few intermediates.
 const MAX_CERTIFICATES: usize = 8;
 
-/// DER of a key usage of `digitalSignature` alone: bit 0 of RFC 5280 section 4.2.1.3.
+/// The DER of a key usage with only `digitalSignature`: bit 0 of RFC 5280 section 4.2.1.3.
 const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
 
-/// DER of an extended key usage of `id-kp-clientAuth` alone (RFC 5280 section 4.2.1.12).
+/// The DER of an extended key usage with only `id-kp-clientAuth` (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: &[u8] = &[0x30, 10, 0x06, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2];
 
 const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
@@ -32,10 +32,10 @@ impl Credential {
     ///
     /// # Guarantees
     ///
-    /// The leaf is for this key, has exactly this node as its subject, is for client authentication
-    /// only, is no CA certificate, and has not expired at `now`. A signer may omit the provider ID,
-    /// but not change it. The CA's signature is not checked: the certificate comes from the API server over
-    /// a verified connection, and the API server checks the signature itself.
+    /// The leaf is for this key, has exactly this node as its subject, is only for client authentication, is not a CA
+    /// certificate, and has not expired at `now`. A signer is allowed to omit the provider ID, but not to change it.
+    /// The CA's signature is not checked: the certificate comes from the API server over a verified connection, and the
+    /// API server checks the signature itself.
     pub fn from_issued(
         issued: &[u8],
         key: PrivateKey,
@@ -122,8 +122,8 @@ fn check_extensions(
     for extension in extensions {
         let kind = extension.oid.as_bytes();
         if kind == oid::BASIC_CONSTRAINTS.as_bytes() {
-            // Not strict: some signers write `cA` although false is its default, or a path length
-            // although only a CA may have one (RFC 5280 section 4.2.1.9).
+            // Not strict: some signers write `cA` although false is its default, or a path length although only a CA
+            // certificate is allowed to have one (RFC 5280 section 4.2.1.9).
             let parsed = BasicConstraints::from_der(extension.value);
             if !parsed.is_ok_and(|(rest, basic)| rest.is_empty() && !basic.ca) {
                 return Err(Invalid::new("the issued certificate is a CA's"));
