@@ -1,7 +1,7 @@
-//! The exec credential API: what client-go passes to a plugin, and what the plugin returns.
+//! The exec credential API: the input from client-go, and the output of the plugin.
 //!
-//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. Standard output
-//! carries one `ExecCredential` and nothing else: other output makes client-go drop the credential.
+//! Source: client-go's `pkg/apis/clientauthentication/{v1,v1beta1}/types.go`. Standard output carries only one
+//! `ExecCredential`: other output makes client-go drop the credential.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -19,8 +19,8 @@ use crate::secret::Secret;
 /// The environment variable with client-go's input.
 pub(crate) const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
 
-/// The maximum length of an environment variable in Linux, with its name and the zero at its end
-/// (`MAX_ARG_STRLEN`). With a longer one, no program starts.
+/// The maximum length of an environment variable in Linux, including its name and the terminating zero
+/// (`MAX_ARG_STRLEN`). With a longer variable, no program starts.
 pub(crate) const MAX_VARIABLE_LEN: usize = 128 * 1024;
 
 const MAX_EXEC_INFO_LEN: usize = 2 * MAX_VARIABLE_LEN;
@@ -64,9 +64,9 @@ pub struct ExecInfo<'a> {
     pub cluster: Option<ExecCluster<'a>>,
 }
 
-/// `spec.cluster`: the cluster that client-go is about to use. Nothing in it is verified.
+/// `spec.cluster`: the cluster that client-go is about to use. Its fields are not verified.
 ///
-/// `Debug` omits the fields that may hold a secret: the proxy's URL and the extension.
+/// `Debug` omits the fields that can contain a secret: the proxy's URL and the extension.
 #[derive(derive_more::Debug, Clone, Deserialize)]
 #[debug("ExecCluster({server:?}, {tls_server_name:?})")]
 #[serde(rename_all = "kebab-case", bound(deserialize = "'de: 'a"))]
@@ -74,7 +74,7 @@ pub struct ExecCluster<'a> {
     /// The API server's URL.
     #[serde(borrow, default)]
     pub server: Cow<'a, str>,
-    /// The expected name in the server's certificate, if it is not the URL's host.
+    /// The expected name in the server's certificate, if it differs from the URL's host.
     #[serde(borrow, default)]
     pub tls_server_name: Option<Cow<'a, str>>,
     /// Whether the kubeconfig disables verification.
@@ -110,12 +110,11 @@ struct WireSpec<'a> {
 }
 
 impl<'a> ExecInfo<'a> {
-    /// Parses the value of `KUBERNETES_EXEC_INFO`. Ignores unknown fields, because the API only ever adds
-    /// fields.
+    /// Parses the value of `KUBERNETES_EXEC_INFO`. Ignores unknown fields, because the API only adds fields.
     ///
     /// # Errors
     ///
-    /// Errors repeat no value except kind and version: a cluster's extension may hold anything.
+    /// Errors contain no value except kind and version, because a cluster's extension can contain secrets.
     pub fn parse(value: &'a OsStr) -> Result<Self, Failure> {
         let len = value.len();
         if len > MAX_EXEC_INFO_LEN {
@@ -171,8 +170,7 @@ fn reason(text: &str, error: &serde_json::Error) -> Failure {
     })
 }
 
-/// Parses the text again to find the invalid field. The first pass saves the cost of tracking
-/// paths.
+/// Parses the text again to find the invalid field. The first pass does not track paths, which saves time.
 fn failing_path(text: &str) -> String {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let second: Result<WireInfo<'_>, _> = serde_path_to_error::deserialize(&mut deserializer);
@@ -181,7 +179,7 @@ fn failing_path(text: &str) -> String {
         .map_or_else(String::new, |error| error.path().to_string())
 }
 
-/// The beginning of a foreign text, enough to recognise it.
+/// The beginning of a foreign text, long enough to recognize it.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -202,8 +200,8 @@ struct WireStatus<'a> {
     client_key_data: &'a str,
 }
 
-/// The output for client-go, as one line of JSON: a client certificate with its chain, leaf first,
-/// and its key, and when client-go has to run the plugin again.
+/// The output for client-go, as one line of JSON: a client certificate with its chain, leaf first, its key, and the
+/// time at which client-go must run the plugin again.
 pub(crate) fn exec_credential(
     version: ApiVersion,
     expiration: SystemTime,
@@ -219,8 +217,7 @@ pub(crate) fn exec_credential(
             client_key_data: key_pem.expose(),
         },
     };
-    // A tenth more than the PEM, for escaped line ends. A buffer that grows would leave copies of
-    // the key in memory.
+    // The size of the PEM plus 10 %, for escaped line ends. A growing buffer would leave copies of the key in memory.
     let pem_len = certificate_pem.len() + key_pem.expose().len();
     let mut json = Zeroizing::new(Vec::with_capacity(pem_len + pem_len / 10 + 512));
     serde_json::to_writer(&mut *json, &credential)?;

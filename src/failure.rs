@@ -1,4 +1,4 @@
-//! The failure of a run, as people, the kubelet's metric and the next run see it.
+//! The failure of a run, for users, for the kubelet's metric and for the next run.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -7,10 +7,10 @@ use std::{io, iter};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::text::is_invisible;
 
-/// Longer than any message of ours with a message of the API server.
+/// Longer than any message of this program with a message of the API server.
 const MAX_LINE_LEN: usize = 4096;
 
-/// Longer than any remedy of ours with two paths.
+/// Longer than any remedy of this program with two paths.
 const MAX_REMEDY_LEN: usize = 1024;
 
 /// Declares the codes with their numbers.
@@ -36,10 +36,9 @@ macro_rules! codes {
 }
 
 codes! {
-    /// The exit code of the process: a label of the kubelet's metric
-    /// `rest_client_exec_plugin_call_total`.
+    /// The exit code of the process: a label of the kubelet's metric `rest_client_exec_plugin_call_total`.
     ///
-    /// A code never changes its meaning. Zero, for a printed credential, is no failure.
+    /// The meaning of a code never changes. Zero means that a credential was printed, so it is not in this list.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
     #[non_exhaustive]
     pub enum Code {
@@ -51,7 +50,7 @@ codes! {
         Configuration = 3,
         /// The state directory or its lock cannot be used.
         Store = 4,
-        /// The source of evidence does not answer.
+        /// The source of evidence does not respond.
         EvidenceUnavailable = 5,
         /// The device that proves the machine's identity cannot be used.
         DeviceUnavailable = 6,
@@ -75,7 +74,7 @@ codes! {
         NodeName = 15,
         /// The node and the controller have no evidence version in common.
         Version = 16,
-        /// A back-off is active, and the run tried nothing.
+        /// A back-off is active, and the run did not attempt anything.
         BackOff = 17,
         /// A check of `doctor` fails.
         CheckFailed = 20,
@@ -91,8 +90,8 @@ impl Code {
 
     /// Whether the failure starts a back-off.
     ///
-    /// A failure found on this machine starts none: finding it again costs nobody else anything.
-    /// Nor does a pending request: the next run waits for it.
+    /// A failure found on this machine does not start a back-off, because finding it again does not cause load
+    /// elsewhere. A pending request does not either: the next run waits for it.
     pub fn is_remembered(self) -> bool {
         !matches!(
             self,
@@ -123,7 +122,7 @@ impl Failure {
         Self {
             code,
             what: one_line(&what.into(), MAX_LINE_LEN),
-            // It can name what a server or the metadata service says.
+            // The remedy can contain text from a server or from the metadata service.
             remedy: one_line(&remedy.into(), MAX_REMEDY_LEN),
         }
     }
@@ -140,7 +139,7 @@ impl Failure {
         Self::new(self.code, what, self.remedy)
     }
 
-    /// Says what failed for this reason.
+    /// Adds the action that failed for this reason.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self::new(self.code, format!("{what}: {self}"), self.remedy)
@@ -167,18 +166,18 @@ impl Failure {
     }
 }
 
-/// Why a text is invalid. It contains no part of a secret.
+/// The reason why a text is invalid. It never contains a part of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(String);
 
 impl Invalid {
-    /// Says what is wrong.
+    /// An error with this reason.
     pub fn new(why: impl Into<String>) -> Self {
         Self(why.into())
     }
 
-    /// Says what is needed in its place.
+    /// An error with the expected form.
     pub fn needed(what: impl Display) -> Self {
         Self(format!("{what} is needed"))
     }
@@ -196,15 +195,15 @@ impl Invalid {
         Self(format!("{self}: {}", error_chain(cause)))
     }
 
-    /// Says what is invalid for this reason.
+    /// Adds the object that is invalid for this reason.
     #[must_use]
     pub(crate) fn within(self, what: &str) -> Self {
         Self(format!("{what}: {self}"))
     }
 }
 
-/// The error and its causes, outermost first. The source of an I/O error is not the wrapped error,
-/// but that error's source, so wrapped errors are unwrapped.
+/// The error and its causes, outermost first. The source of an I/O error is not the wrapped error, but the source of
+/// the wrapped error, so this function unwraps wrapped errors.
 pub(crate) fn causes<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -218,14 +217,13 @@ pub(crate) fn causes<'a>(
     )
 }
 
-/// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat
-/// the URL and say that an error occurred.
+/// The innermost cause, as the system reports it. The HTTP library's errors around it only repeat the URL and state
+/// that an error occurred.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().unwrap_or(error).to_string()
 }
 
-/// Makes foreign text safe for a log: it must not look like a line of ours, and must not fill the
-/// disk.
+/// Makes foreign text safe for a log: it must not look like a separate log line, and must not fill the disk.
 pub(crate) fn one_line(text: &str, max_len: usize) -> String {
     text.chars()
         .take(max_len)

@@ -1,13 +1,13 @@
 //! The limit of file sizes (`RLIMIT_FSIZE`, `LimitFSIZE=` of a unit).
 //!
-//! A write beyond it ends the process with SIGXFSZ, and a node would lose a good credential over a
-//! line in the lock file. So every write to a file asks here first.
+//! A write beyond the limit kills the process with SIGXFSZ. A node would then lose a valid credential because of a line
+//! in the lock file. So every write to a file checks the limit first.
 
 use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-/// An error if a file of this length would exceed the limit.
+/// Returns an error if a file of this length would exceed the limit.
 pub(crate) fn permit(len: usize) -> io::Result<()> {
     let limit = getrlimit(Resource::Fsize).current;
     let len = u64::try_from(len).unwrap_or(u64::MAX);

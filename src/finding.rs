@@ -23,18 +23,18 @@ impl State {
     }
 }
 
-/// The finding of a check. It contains no secret.
+/// The finding of a check. It never contains a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub(crate) state: State,
     /// The result: the error and its causes, if the check fails.
     pub(crate) what: String,
-    /// The cure. Empty if there is nothing to do.
+    /// The remedy; empty if no action is necessary.
     pub(crate) cure: String,
 }
 
 impl Finding {
-    /// All is well.
+    /// The check passes.
     pub fn pass(what: impl Into<String>) -> Self {
         Self {
             state: State::Pass,
@@ -43,17 +43,17 @@ impl Finding {
         }
     }
 
-    /// The node works now. This may change.
+    /// The node works now, but this can change.
     pub fn warn(failure: &Failure) -> Self {
         Self::of(State::Warn, failure)
     }
 
-    /// The node does not work, or soon will not.
+    /// The node does not work, or will soon stop working.
     pub fn fail(failure: &Failure) -> Self {
         Self::of(State::Fail, failure)
     }
 
-    /// Nothing could be checked.
+    /// The check could not run.
     pub fn skip(why: impl Into<String>) -> Self {
         Self {
             state: State::Skip,
@@ -76,5 +76,5 @@ impl From<Result<Finding, Failure>> for Finding {
     }
 }
 
-/// Takes the finding of the check with this name.
+/// Receives the finding of the check with this name.
 pub type Report<'a> = &'a dyn Fn(&'static str, Finding);

@@ -12,18 +12,18 @@ use zeroize::Zeroizing;
 
 use crate::failure::causes;
 
-/// Whether cryptography is that of AWS-LC's module for FIPS 140-3, which has tested itself.
+/// Whether AWS-LC's module for FIPS 140-3 is in use, which has passed its self-test.
 pub(crate) fn is_fips() -> bool {
     rustls::crypto::aws_lc_rs::default_provider().fips()
 }
 
-/// TLS with our cryptography and its versions, before anything is trusted.
+/// TLS with this program's cryptography and its versions, without trust anchors.
 pub(crate) fn tls() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
 }
 
-/// Builds a client with this TLS, which follows no redirect.
+/// Builds a client with this TLS configuration. It does not follow redirects.
 pub(crate) fn client(
     builder: ClientBuilder,
     tls: ClientConfig,
@@ -37,7 +37,7 @@ pub(crate) fn client(
         .build()
 }
 
-/// Appends an answer to `bytes`, and returns them. `None` if the answer has more than `limit`.
+/// Appends an answer to `bytes`, and returns them; `None` if the answer is longer than `limit`.
 pub(crate) fn read(
     answer: impl Read,
     limit: u64,
@@ -49,7 +49,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether a cause of an exchange's error `is` an error of this kind.
+/// Whether a cause of an exchange's error is of the kind `is`.
 pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
     causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

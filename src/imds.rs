@@ -19,25 +19,25 @@ use crate::secret::Secret;
 pub use endpoint::{METADATA_ENDPOINT, MetadataEndpoint};
 use exchange::{Client, ImdsError, Question};
 
-/// The addresses of the service: the first on every instance, the second on IPv6.
+/// The addresses of the service: the first on every instance, the second on instances with IPv6.
 const ENDPOINTS: [&str; 2] = ["http://169.254.169.254", "http://[fd00:ec2::254]"];
 
 const TOKEN_PATH: &str = "/latest/api/token";
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TOKEN_TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
-/// The lifetime of a token. A minute is enough for the reads of one piece of evidence, and a leaked
-/// token is soon useless.
+/// The lifetime of a token. One minute is sufficient for the reads of one piece of evidence, and a leaked token soon
+/// becomes useless.
 const TTL_SECONDS: &str = "60";
 
 /// The time for which a token is used: its lifetime minus the time of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
-/// AWS does not document the length of a token. Real ones have 56 characters.
+/// The limit of a token's length, which AWS does not document. Real tokens have 56 characters.
 const MAX_TOKEN_LEN: usize = 4 * 1024;
 
-/// The pauses between attempts. In the first seconds of a boot, neither the network nor the service
-/// may be ready. If all attempts fail, a later run tries again.
+/// The pauses between attempts. In the first seconds of a boot, the network or the service might not be ready. If all
+/// attempts fail, a later run tries again.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_millis(500),
@@ -45,16 +45,16 @@ const PAUSES: [Duration; 4] = [
     Duration::from_secs(2),
 ];
 
-/// The minimum time for another attempt. With less, its error would only hide the previous one.
+/// The minimum time for another attempt. With less time, the error of that attempt would only hide the previous one.
 const LEAST_TRY: Duration = Duration::from_millis(500);
 
 /// A session with the service: reads with one token.
 ///
 /// # Guarantees
 ///
-/// - A session starts with a token (`IMDSv2`). There is no fallback to reads without one.
-/// - Requests use no proxy, whatever the environment says, follow no redirect, and resolve no name.
-/// - An answer has at most 64 KiB, and nothing takes longer than its deadline.
+/// - A session starts with a token (`IMDSv2`). It never falls back to reads without a token.
+/// - Requests do not use a proxy, even if the environment names one, do not follow redirects, and do not resolve names.
+/// - An answer has at most 64 KiB, and no operation takes longer than its deadline.
 /// - Neither the token nor an answer appears in an error or in `Debug` output.
 #[derive(Debug)]
 pub struct Imds {
@@ -82,7 +82,7 @@ impl Imds {
         })
     }
 
-    /// Whether the token is valid for another read.
+    /// Whether the token is still valid for a read.
     pub fn is_usable(&self) -> bool {
         !self.until.passed()
     }
@@ -92,7 +92,7 @@ impl Imds {
         Ok(self.text(path, deadline)?)
     }
 
-    /// Like [`read`](Self::read); `None` if there is no such path.
+    /// As [`read`](Self::read); `None` if the path does not exist.
     pub fn find(&self, path: &str, deadline: Deadline) -> Result<Option<Text>, Failure> {
         match self.text(path, deadline) {
             Err(ImdsError::NotFound(_)) => Ok(None),
@@ -114,7 +114,7 @@ impl Imds {
     }
 }
 
-/// The provider ID of an instance, `aws:///<zone>/<id>`. `None` if the zone or the ID is invalid.
+/// The provider ID of an instance, `aws:///<zone>/<id>`; `None` if the zone or the ID is invalid.
 pub fn provider_id(zone: &str, id: &str) -> Option<ProviderId> {
     let is_plain = |text: &str| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -124,7 +124,7 @@ pub fn provider_id(zone: &str, id: &str) -> Option<ProviderId> {
     is_instance.then(|| ProviderId::parse(&format!("aws:///{zone}/{id}")).ok())?
 }
 
-/// An answer. It may be a secret, so its memory is zeroed on drop.
+/// An answer. It can be a secret, so its memory is zeroized on drop.
 pub type Text = Zeroizing<String>;
 
 /// Requests a token from the first endpoint that can be reached.
@@ -150,7 +150,7 @@ fn first_token(
     Err(ImdsError::Unreachable(unreachable.join("; ")))
 }
 
-/// A token must be printable ASCII, for a header.
+/// The token, which must be printable ASCII because it is sent in a header.
 fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
     std::str::from_utf8(body)
         .ok()
@@ -163,7 +163,7 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         })
 }
 
-/// Retries errors that may pass, while the deadline allows.
+/// Retries temporary errors until the deadline.
 fn with_retries<T>(
     deadline: Deadline,
     mut attempt: impl FnMut() -> Result<T, ImdsError>,

@@ -2,8 +2,9 @@
 //!
 //! # Guarantees
 //!
-//! - Nothing is asked, verified or changed. A name in a request stays a claim.
-//! - No key, token, or signature of evidence is in the result.
+//! - Decoding works offline, does not verify anything and does not change anything. A name in a request is still a
+//!   claim.
+//! - The result does not contain a key, a token, or a signature of evidence.
 
 mod certificate;
 mod evidence;
@@ -25,7 +26,7 @@ pub(crate) use evidence::evidence;
 pub(crate) use request::requests;
 pub(crate) use store::store;
 
-/// The requests of a thousand nodes, with room to spare.
+/// The requests of 1,000 nodes, with a reserve.
 const MAX_INPUT_LEN: u64 = 64 * 1024 * 1024;
 
 /// A document to decode, and its name in errors.
@@ -35,7 +36,7 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// Reads the file, or standard input for `-` and for none.
+    /// Reads the file, or standard input if the file is `-` or not given.
     pub(crate) fn read(file: Option<&Path>) -> Result<Self, Failure> {
         let file = file.filter(|file| *file != Path::new("-"));
         let name = file.map_or_else(
@@ -85,14 +86,14 @@ impl Document {
         }
     }
 
-    /// The failure of a document that is something else.
+    /// The failure of a document that is not of the expected kind.
     fn is_not(&self, what: &str, why: &str, remedy: &str) -> Failure {
         let name = &self.name;
         Failure::new(Code::Usage, format!("{name} is no {what}: {why}"), remedy)
     }
 }
 
-/// The tables and the JSON of a text as each kind of object that it is, and the errors of the others.
+/// The tables and the JSON of a text for each kind of object that it matches, and the errors of the other kinds.
 #[cfg(feature = "testing")]
 pub fn inspected(text: &str, now: SystemTime) -> (Vec<String>, Vec<String>) {
     let document = Document {

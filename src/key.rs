@@ -29,8 +29,8 @@ impl PrivateKey {
         key.checked()
     }
 
-    /// This key, if its private half matches its public half. [`PrivateKey::from_pem`] trusts the
-    /// file, and disks decay. Takes arithmetic on the curve.
+    /// This key, if its private half matches its public half. [`PrivateKey::from_pem`] trusts the file, but a disk can
+    /// corrupt it. The check needs arithmetic on the curve.
     pub fn checked(self) -> Result<Self, Invalid> {
         if self.pair()?.der_bytes() == self.public {
             Ok(self)
@@ -41,8 +41,8 @@ impl PrivateKey {
 
     /// Parses a key in PKCS#8 or SEC 1.
     ///
-    /// Takes the public half from the file if it is there (RFC 5915 section 3), and computes it
-    /// otherwise. This saves every start of the plugin the arithmetic on the curve.
+    /// Uses the public half from the file if it is present (RFC 5915 section 3), and computes it otherwise. This saves
+    /// the arithmetic on the curve at every start of the plugin.
     pub fn from_pem(pem: Secret<String>) -> Result<Self, Invalid> {
         let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(pem.expose().as_bytes());
         let (Some(Ok((kind, der))), None) = (sections.next(), sections.next()) else {
@@ -75,7 +75,7 @@ impl PrivateKey {
     }
 }
 
-/// Hides the error of the PEM parser: it quotes the invalid line, which may be a line of the key.
+/// Hides the error of the PEM parser: it quotes the invalid line, which can be a line of the key.
 fn unreadable(error: &rcgen::Error) -> Invalid {
     if matches!(error, rcgen::Error::PemError(_)) {
         Invalid::new(NOT_ONE_KEY)

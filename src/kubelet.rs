@@ -1,4 +1,4 @@
-//! The kubelet's arguments: of its process, or those with which its unit starts it.
+//! The kubelet's arguments, from its process or from its unit.
 
 mod configuration;
 mod environment;
@@ -18,41 +18,40 @@ use crate::machine::Machine;
 pub(crate) use environment::words;
 pub(crate) use unit::{KUBEADM_FLAGS, UNIT};
 
-/// The configuration file of a kubelet that kubeadm set up. `kubeadm reset` removes it.
+/// The configuration file of a kubelet that kubeadm has set up. `kubeadm reset` removes it.
 pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// Far more than a kubelet's arguments. Linux allows a process 2 MiB of them.
+/// Much more than a kubelet's arguments. Linux allows 2 MiB of arguments per process.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
-/// More than the arguments of a kubelet that kubeadm set up.
+/// More than the arguments of a kubelet that kubeadm has set up.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
-/// The kubelet's arguments that identify its node. The last of several wins, as in the kubelet
-/// itself.
+/// The kubelet's arguments that identify its node. If a flag is repeated, the last one wins, as in the kubelet itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubeletArguments {
     hostname_override: Option<String>,
     provider_id: Option<String>,
     /// The configuration file.
     config: Option<String>,
-    /// The folder of files that are merged into it.
+    /// The directory of files that are merged into the configuration file.
     config_dir: Option<String>,
 }
 
 impl KubeletArguments {
-    /// The arguments of the parent process, if that is a kubelet. `None` also if the process has ended
-    /// or cannot be read.
+    /// The arguments of the parent process, if that is a kubelet; `None` also if the process has exited or cannot be
+    /// read.
     pub fn of_parent() -> Option<Self> {
         let parent = std::os::unix::process::parent_id();
         Self::of_process(&Path::new("/proc").join(parent.to_string()).join("cmdline"))
     }
 
-    /// The arguments in a process's `cmdline`, if it is a kubelet's.
+    /// The arguments in a process's `cmdline`, if the process is a kubelet.
     fn of_process(cmdline: &Path) -> Option<Self> {
         Self::from_cmdline(&read(cmdline).ok()?)
     }
 
-    /// The arguments in the content of a process's `cmdline` (proc(5)), if it is a kubelet's.
+    /// The arguments in the content of a process's `cmdline` (proc(5)), if the process is a kubelet.
     pub fn from_cmdline(arguments: &[u8]) -> Option<Self> {
         let mut arguments = arguments
             .split(|byte| *byte == 0)
@@ -64,12 +63,12 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments of the kubelet that started this process, or else those with which its unit
-    /// starts it. `None` on a machine where nothing tells them.
+    /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit; `None` if there
+    /// is no source of arguments.
     ///
     /// # Errors
     ///
-    /// The unit, or an environment file of it, cannot be read.
+    /// The unit, or one of its environment files, cannot be read.
     pub(crate) fn of_kubelet(machine: &Machine) -> Result<Option<Self>, Failure> {
         match Self::of_parent() {
             Some(arguments) => Ok(Some(arguments)),
@@ -93,8 +92,7 @@ impl KubeletArguments {
         self.provider_id.as_deref()
     }
 
-    /// The provider ID of the node: from the flag, otherwise from the configuration file and its
-    /// drop-ins.
+    /// The provider ID of the node: from the flag, otherwise from the configuration file and its drop-ins.
     ///
     /// # Errors
     ///
@@ -134,7 +132,7 @@ impl KubeletArguments {
     }
 }
 
-/// The text of a file of the kubelet. `None` if there is no such file.
+/// The text of one of the kubelet's files; `None` if it does not exist.
 fn read_text(path: &Path) -> Result<Option<String>, Failure> {
     match read(path) {
         Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),
@@ -148,8 +146,7 @@ fn read_text(path: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Reads a file in chunks on the stack. Every start does this, and a buffer costs more than the
-/// file.
+/// Reads a file in chunks on the stack. This runs at every start, and a heap buffer costs more than the file.
 fn read(path: &Path) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut contents = Vec::new();

@@ -1,8 +1,8 @@
 //! Settings of earlier versions, in sources that are ignored: environment variables, and the
 //! `client.authentication.k8s.io/exec` extension of a kubeconfig's cluster.
 //!
-//! They are named, and no error: a leftover must not cost a node its certificate, and other programs
-//! share the environment. No message has their values.
+//! They cause a warning, not an error: a leftover must not prevent a certificate, and other programs share the
+//! environment. No message contains their values.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,12 +19,12 @@ pub(crate) const VARIABLE_PREFIX: &str = "KUBELET_AUTHENTICATOR_";
 /// The name of the extension.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Settings in ignored sources, each by its place.
+/// Settings in ignored sources, each with its place.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Leftovers(Vec<String>);
 
 impl Leftovers {
-    /// Adds the variables of an environment that have our prefix.
+    /// Adds the variables of an environment that have this project's prefix.
     #[must_use]
     pub(crate) fn in_environment(mut self, names: impl Iterator<Item = OsString>) -> Self {
         let names = names.filter_map(|name| name.into_string().ok());
@@ -34,7 +34,7 @@ impl Leftovers {
         self
     }
 
-    /// Adds an extension that is not empty.
+    /// Adds an extension if it is not empty.
     #[must_use]
     pub(crate) fn in_extension(mut self, place: &str, extension: &Value) -> Self {
         if extension
@@ -71,7 +71,7 @@ impl Leftovers {
         }
     }
 
-    /// The ignored settings, with the cure. `None` without any.
+    /// The ignored settings, with the remedy; `None` without any.
     pub(crate) fn failure(&self) -> Option<Failure> {
         if self.0.is_empty() {
             return None;

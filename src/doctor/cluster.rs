@@ -1,4 +1,4 @@
-//! Checks that ask the API server.
+//! Checks that call the API server.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::pending::{OpenRequest, Pending};
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// A request that does not exist. Reading it shows whether a bootstrap credential is accepted.
+/// A request that does not exist. An attempt to read it shows whether a bootstrap credential is accepted.
 const NO_REQUEST: &str = "kubelet-authenticator-doctor";
 
 /// The reason of a request that the next run answers.
@@ -35,7 +35,7 @@ const CHALLENGED: &str = "ChallengeIssued";
 
 const SEE_REASONS: &str = "look the reason up in docs/reasons.md";
 
-/// The part of a JSON Web Token that says when it ends (RFC 7519 section 4.1.4).
+/// The expiry claim of a JSON Web Token (RFC 7519 section 4.1.4).
 #[derive(Deserialize)]
 struct Claims {
     exp: u64,
@@ -72,7 +72,8 @@ impl Doctor {
         report("api-server", server);
     }
 
-    /// The API server: the kubelet's, that of the store, of the bootstrap kubeconfig.
+    /// The API server, from the first available source: the kubelet's kubeconfig, the store, or the bootstrap
+    /// kubeconfig.
     fn endpoint(&self) -> Result<Arc<ClusterEndpoint>, Finding> {
         if let Some(Cluster::Checked(endpoint)) = &self.authenticator.cluster {
             return Ok(Arc::clone(endpoint));
@@ -95,7 +96,7 @@ impl Doctor {
         ApiClient::connect(&*self.endpoint()?, login, &environment).map_err(|error| unknown(&error))
     }
 
-    /// The cluster of the store and that of the kubelet's kubeconfig.
+    /// Compares the cluster of the store with the cluster of the kubelet's kubeconfig.
     pub(super) fn cluster(&self) -> Finding {
         either(self.cluster_found())
     }
@@ -131,7 +132,7 @@ impl Doctor {
         needs_root(path)?;
         let stored = self.stored();
         let stored = stored.map_or_else(|_| StoreContents::default(), |(_, contents)| contents);
-        // As long as there is a valid certificate, it is not needed.
+        // A bootstrap kubeconfig is not needed while there is a valid certificate.
         let rate = by_need(&stored);
         let wrong = |failure: Failure| rate(failure.what().into(), failure.remedy().into());
         let bootstrap = Kubeconfig::read(path);
@@ -158,7 +159,7 @@ impl Doctor {
         }
     }
 
-    /// The open request, or the last one that was decided against the node.
+    /// The open request, or the last request that was denied or failed.
     pub(super) fn request(&self) -> Finding {
         either(self.request_found())
     }
@@ -203,7 +204,7 @@ impl Doctor {
         Ok(judge(open, read, by_need(stored)))
     }
 
-    /// Tries the stored certificate at the API server.
+    /// Checks whether the API server accepts the stored certificate.
     pub(super) fn certificate_accepted(&self) -> Finding {
         either(self.acceptance_found())
     }
@@ -229,7 +230,7 @@ impl Doctor {
     }
 }
 
-/// The finding about an open request, as the API server has it.
+/// The finding about an open request, from its object at the API server.
 fn judge(
     open: &OpenRequest,
     read: Option<CsrObject>,
@@ -280,12 +281,12 @@ fn judge(
     }
 }
 
-/// The API server did not say.
+/// The finding if the API server did not answer the question.
 fn unknown(error: &ApiError) -> Finding {
     Finding::skip(format!("not known: {}", error_chain(error)))
 }
 
-/// The end of a token that is a JSON Web Token.
+/// The expiry of a token that is a JSON Web Token.
 fn end(token: &str) -> Option<SystemTime> {
     let claims = token.split('.').nth(1)?;
     let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).ok()?;
@@ -293,7 +294,7 @@ fn end(token: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_secs(claims.exp.min(u32::MAX.into())))
 }
 
-/// Warns of a kubeconfig whose credential another user could read or change.
+/// Warns about a kubeconfig whose credential another user could read or change.
 fn private(path: &Path) -> Result<(), Finding> {
     let place = path.display();
     let mode = fs::metadata(path).map_or(0, |metadata| metadata.mode() & 0o7777);

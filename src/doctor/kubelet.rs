@@ -19,7 +19,7 @@ use crate::kube::kubeconfig::{ExecUser, Kubeconfig};
 use crate::setup::{PROGRAMS, check_length};
 use crate::{ownership, process};
 
-/// The modes in which the kubelet runs a plugin.
+/// The interactive modes in which the kubelet runs a plugin.
 const MODES: [&str; 2] = ["Never", "IfAvailable"];
 
 impl Doctor {
@@ -90,14 +90,14 @@ impl Doctor {
             let what = format!("{place}: the plugin's provideClusterInfo is not true");
             return Err(warn(what, again));
         }
-        // What is wrong with the cluster is another check's.
+        // Errors of the cluster belong to another check.
         if let Ok(endpoint) = Kubeconfig::read_endpoint(path) {
             check_length(&endpoint, path).map_err(|failure| Finding::fail(&failure))?;
         }
         Ok(Finding::pass(format!("{place} runs {command}")))
     }
 
-    /// The node's name, and whether its kubelet has it too.
+    /// The node's name, compared with the kubelet's.
     pub(super) fn node_name(&self) -> Finding {
         either(self.named().map(|name| Finding::pass(name.to_string())))
     }
@@ -121,7 +121,7 @@ pub(super) fn rendered(file: &str) -> String {
     format!("`{}`", process::render(file, process::command().as_ref()))
 }
 
-/// Warns of a file that another user could change, and so run as root.
+/// Warns about a file that another user could change and that is run as root.
 fn trusted(path: &Path) -> Result<(), Finding> {
     match ownership::of_path(path) {
         Some(untrusted) => Err(warn(untrusted.what, untrusted.remedy)),
@@ -142,13 +142,13 @@ fn executable(program: &Path) -> Result<(), Finding> {
         let what = format!("the plugin cannot be run: {place} is not executable");
         return Err(fail(what, format!("run: chmod 755 {place}")));
     }
-    // The mode bits say nothing of the mount.
+    // The mode bits do not show the mount options.
     if let Err(error) = rustix::fs::access(program, Access::EXEC_OK) {
         let error = io::Error::from(error);
         let what = format!("the plugin cannot be run: {place}: {error}");
         return Err(fail(what, why_not_executable(program)));
     }
-    // Who may not read it may still run it.
+    // A program can be executable but not readable for this user.
     let (Ok(Some(its)), Ok(Some(ours))) = (
         architecture(program),
         env::current_exe().and_then(|own| architecture(&own)),
@@ -167,7 +167,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
     Err(fail(what, cure))
 }
 
-/// The cure of a program that its mode permits to run.
+/// The remedy for a program that is executable by its mode.
 fn why_not_executable(program: &Path) -> String {
     let place = program.display();
     let mount = rustix::fs::statvfs(program);
@@ -180,9 +180,9 @@ fn why_not_executable(program: &Path) -> String {
     format!("let root run {place}: see its folders, and the rules of SELinux or AppArmor")
 }
 
-/// The architecture of an ELF program, `e_machine`; `None` for a file of another format, such as a script.
+/// The architecture of an ELF program, `e_machine`; `None` for a file in another format, such as a script.
 ///
-/// All architectures that Kubernetes has nodes of are little-endian but s390x, whose number is read as another one.
+/// All architectures of Kubernetes nodes are little-endian, except s390x. Its number is read with swapped bytes.
 fn architecture(program: &Path) -> io::Result<Option<u16>> {
     let mut header = [0; 20];
     match File::open(program)?.read_exact(&mut header) {
@@ -196,7 +196,7 @@ fn architecture(program: &Path) -> io::Result<Option<u16>> {
     Ok(Some(u16::from_le_bytes([low, high])))
 }
 
-/// The name that Kubernetes has for an architecture of the ELF specification.
+/// The Kubernetes name of an ELF architecture.
 fn name_of(architecture: u16) -> String {
     match architecture {
         21 => "ppc64le".to_owned(),

@@ -17,10 +17,10 @@ use crate::rotation::CLOCK_LEEWAY;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// Room for the files of the store, each with its replacement.
+/// The space for the store's files, each with its replacement.
 const LEAST_ROOM: u64 = 1024 * 1024;
 
-/// The time that a run may take beyond its limit, before its lock is a fault.
+/// The time by which a run can exceed its limit before its lock counts as a fault.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Doctor {
@@ -165,7 +165,7 @@ impl Doctor {
     }
 }
 
-/// A failure to get a certificate: a warning as long as there is a valid one.
+/// The rating of a failure to get a certificate: a warning while there is a valid one.
 pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
     if stored.valid(clock::now()).is_some() {
         |what, cure| warn(what, cure)
@@ -174,7 +174,7 @@ pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
     }
 }
 
-/// What is wrong, and what to do.
+/// The fault and its remedy.
 fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     let room = disk.f_bavail.saturating_mul(disk.f_frsize);
     if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
@@ -188,7 +188,7 @@ fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The files, by the reason.
+/// The rejected files, grouped by reason.
 fn rejected(files: &BTreeMap<StoreFile, String>) -> String {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (file, why) in files {

@@ -1,4 +1,4 @@
-//! The kubelet's unit in systemd, and the process of its kubelet.
+//! The kubelet's unit in systemd, and its process.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,16 +20,16 @@ use crate::process::output;
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
                           Environment,EnvironmentFiles";
 
-/// The time for systemctl. Other checks need its answer.
+/// The time limit of systemctl. Other checks need its output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time for all of the unit: a file of a process that hangs in the kernel may not be readable either.
+/// The time limit of all reads: the files of a process that hangs in the kernel might not be readable either.
 const ALL: Duration = Duration::from_millis(2500);
 
-/// The part of our programs' and files' names.
+/// The common part of this project's program and file names.
 const OURS: &str = "kubelet-authenticator";
 
-/// The properties of the kubelet's unit (systemd.directives(7)), and what its process has.
+/// The properties of the kubelet's unit (systemd.directives(7)), and the arguments and variables of its process.
 pub(crate) struct Unit {
     properties: Vec<(String, String)>,
     arguments: Option<Vec<String>>,
@@ -44,7 +44,8 @@ struct Configuration {
 }
 
 impl Unit {
-    /// Asks systemd, and reads the files of the kubelet's process. Ends within [`ALL`], whatever hangs.
+    /// Reads the properties from systemd, and the files of the kubelet's process. Returns within [`ALL`], even if a
+    /// read hangs.
     pub(crate) fn read() -> Result<Self, String> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let read = move || drop(sender.send(Self::ask()));
@@ -101,18 +102,19 @@ impl Unit {
         self.all(key).next().unwrap_or_default()
     }
 
-    /// The arguments of the kubelet, if it runs.
+    /// The arguments of the kubelet, if it is running.
     pub(super) fn arguments(&self) -> Option<&[String]> {
         self.arguments.as_deref()
     }
 
-    /// The names of the variables with our prefix in the environment of the kubelet, which its plugin inherits. If the
-    /// kubelet does not run, or without root, the names in its unit, without environment files.
+    /// The names of the variables with this project's prefix in the environment of the kubelet, which its plugin
+    /// inherits. Without root, or if the kubelet is not running, these are the names in its unit, without environment
+    /// files.
     pub(crate) fn variables(&self) -> impl Iterator<Item = OsString> {
         self.variables.iter().cloned()
     }
 
-    /// The environment file of `setup` that is not there.
+    /// The environment file of `setup`, if it is missing.
     fn missing_environment(&self) -> Option<PathBuf> {
         let files = self.all("EnvironmentFiles").flat_map(str::split_whitespace);
         let ours = files.filter(|file| file.starts_with('/') && file.contains(OURS));
@@ -160,7 +162,7 @@ impl Doctor {
     }
 }
 
-/// The name of a variable, if it has our prefix.
+/// The name of a variable, if it has this project's prefix.
 fn variable(entry: &[u8]) -> Option<OsString> {
     let at = entry.iter().position(|byte| *byte == b'=')?;
     let (name, _) = entry.split_at(at);
@@ -168,7 +170,7 @@ fn variable(entry: &[u8]) -> Option<OsString> {
     is_ours.then(|| OsString::from_vec(name.into()))
 }
 
-/// The argument by which the kubelet does not use the plugin.
+/// The argument that makes the kubelet bypass the plugin.
 fn bypass(arguments: &[String]) -> Option<Finding> {
     if value(arguments, "--bootstrap-kubeconfig").is_some_and(|path| !path.is_empty()) {
         return Some(fail(
@@ -189,7 +191,7 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
     })
 }
 
-/// The last value of a flag. Empty for a flag without one.
+/// The last value of a flag; empty for a flag without a value.
 fn value<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
     let mut found = None;
     let mut rest = arguments.iter();

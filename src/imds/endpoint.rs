@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::failure::Invalid;
 use crate::settings::{Setting, Value};
 
-/// The setting, for providers of machines in AWS.
+/// The setting, for providers that can run on EC2 instances.
 pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
     "aws.metadataEndpoint",
     "aws-metadata-endpoint",
@@ -15,8 +15,8 @@ pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
 )
 .otherwise("169.254.169.254, then [fd00:ec2::254]");
 
-/// The endpoint of the instance metadata service. It is an IP address, so that no resolver stands
-/// between the machine and its identity.
+/// The endpoint of the instance metadata service. It is an IP address, so that no resolver can influence the machine's
+/// identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MetadataEndpoint(SocketAddr);
 

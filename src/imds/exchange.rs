@@ -13,11 +13,11 @@ use crate::clock::Deadline;
 use crate::failure::{Code, Failure, innermost};
 use crate::http;
 
-/// The service is on the same host, so a connection succeeds at once or not at all.
+/// The service is on the same host, so a connection succeeds or fails immediately.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// From the first byte sent to the last byte received. A run with a valid credential has five
-/// seconds, which leaves time for a second attempt.
+/// The time from the first byte sent to the last byte received. A run with a valid credential has five seconds, which
+/// leaves time for a second attempt.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The largest answer of the service, the signed document, has 2 KiB.
@@ -37,16 +37,16 @@ const CHECK_ENDPOINT: &str = "enable the instance's metadata endpoint (HttpEndpo
 const CHECK_SERVICE: &str = "see what answers in the place of the instance metadata service: a \
                              proxy, an emulator, or what aws.metadataEndpoint in the settings names";
 
-/// The metadata service did not give the requested answer. Errors contain no answer.
+/// A failure to get the requested answer. Errors never contain an answer.
 #[derive(Debug)]
 pub(super) enum ImdsError {
     /// No endpoint can be reached. The text lists them with their errors.
     Unreachable(String),
-    /// Another attempt may succeed.
+    /// Another attempt can succeed.
     Temporary(Failure),
     /// The requested path does not exist.
     NotFound(Failure),
-    /// Another attempt would fail too.
+    /// Another attempt would also fail.
     Permanent(Failure),
 }
 
@@ -65,7 +65,7 @@ impl From<ImdsError> for Failure {
 }
 
 impl ImdsError {
-    /// The error of an answer that is not what was asked for.
+    /// The error of an unexpected answer.
     pub(super) fn invalid(what: String) -> Self {
         Self::Permanent(failure(what, CHECK_SERVICE))
     }
@@ -111,7 +111,7 @@ pub(super) struct Question<'a> {
 impl Client {
     pub(super) fn new() -> Result<Self, Failure> {
         let builder = ClientBuilder::new().no_proxy();
-        // TLS is not used here. Without a configuration the library looks for a default.
+        // TLS is not used here, but without a configuration the library would look for a default.
         let roots = RootCertStore::empty();
         let tls = http::tls().map(|tls| tls.with_root_certificates(roots).with_no_client_auth());
         let unusable = |error: &dyn Error| {
@@ -147,7 +147,7 @@ impl Client {
             let status = response.status().as_u16();
             return Err(ImdsError::of_status(status, question.path));
         }
-        // Allocated in advance: a buffer that grows would leave copies of a secret in memory.
+        // Allocated in advance: a growing buffer would leave copies of a secret in memory.
         let body = Zeroizing::new(Vec::with_capacity(USUAL_ANSWER_LEN));
         http::read(response, MAX_ANSWER_LEN, body)
             .map_err(|error| failed(&error))?

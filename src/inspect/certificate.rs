@@ -62,7 +62,7 @@ pub(super) fn sheet(text: &str, now: SystemTime) -> Result<Sheet, Invalid> {
 fn chain(text: &str) -> Result<Vec<Vec<u8>>, Invalid> {
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text.as_bytes()) {
-        // The bytes of keys are not kept.
+        // The bytes of keys are zeroized.
         let (kind, der) = section.map_err(|_| Invalid::new("it has a block that is no PEM"))?;
         let der = Zeroizing::new(der);
         if kind == SectionKind::Certificate {
@@ -165,7 +165,7 @@ fn provider_id(certificate: &X509Certificate<'_>) -> Option<String> {
     Some(text.as_str().to_owned())
 }
 
-/// The usages of the certificate, by Kubernetes' names where they exist.
+/// The usages of the certificate, with Kubernetes' names where they exist.
 fn usages(certificate: &X509Certificate<'_>) -> Vec<String> {
     let mut usages = Vec::new();
     let value = extension(certificate, oid::KEY_USAGE);

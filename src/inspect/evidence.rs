@@ -17,8 +17,8 @@ use crate::attester::LEFT_OUT;
 use crate::failure::Failure;
 use crate::sheet::Sheet;
 
-/// The fields of an instance's identity document (the EC2 user guide, "Instance identity
-/// documents"), each with its name for people.
+/// The fields of an instance's identity document (the EC2 user guide, "Instance identity documents"), each with its
+/// display name.
 const DOCUMENT: [(&str, &str); 11] = [
     ("instanceId", "Instance"),
     ("accountId", "Account"),
@@ -52,7 +52,7 @@ pub(crate) fn evidence(document: &Document) -> Result<Sheet, Failure> {
     Ok(sheet(None, document.text.as_bytes()))
 }
 
-/// The facts of evidence. Without a `provider`, by its members.
+/// The facts in evidence. Without a `provider`, the members of the JSON identify it.
 pub(super) fn sheet(provider: Option<&Provider>, evidence: &[u8]) -> Sheet {
     let raw: Value = serde_json::from_slice(evidence).unwrap_or_default();
     let has = |member| raw.get(member).is_some();
@@ -103,8 +103,7 @@ fn aws(evidence: &[u8], raw: &Value) -> Result<Sheet, String> {
     Ok(sheet)
 }
 
-/// The evidence of `csr --dry-run`, with valid texts in the place of what is left out there, and
-/// whether nothing was left out.
+/// The evidence of `csr --dry-run`, with valid texts instead of the omitted ones, and whether it was complete.
 fn restored<'a>(evidence: &'a [u8], raw: &Value) -> (Cow<'a, [u8]>, bool) {
     let left_out = |member: &str| {
         let value = raw.get("sts").and_then(|sts| sts.get(member));

@@ -14,11 +14,11 @@ use crate::sheet::Sheet;
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
-/// Decodes the state directory, as a run on `machine` would judge it.
+/// Decodes the state directory, and rates it as a run on `machine` would.
 ///
 /// # Errors
 ///
-/// It does not exist, or is unsafe or unreadable as a whole.
+/// The directory does not exist, is unsafe, or cannot be read at all.
 pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sheet, Failure> {
     let Some(store) = Store::look(dir)? else {
         let what = format!("{} is not there: no run has stored anything", dir.display());
@@ -78,7 +78,7 @@ pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sh
     Ok(sheet)
 }
 
-/// Name, mode, size and time of each file, also of those that were set aside.
+/// The name, mode, size and time of each file, including quarantined files.
 fn files(store: &Store) -> Result<Vec<String>, Failure> {
     let files = store.list()?.into_iter();
     let files = files.map(|file| {

@@ -26,8 +26,8 @@ use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
 
-/// Less than the shortest deadline (5 s, while a credential is valid). So a name with two addresses
-/// reaches the second: each address gets a share of the time.
+/// Less than the shortest deadline (5 s, while a credential is valid), so that a name with two addresses can reach the
+/// second one: each address gets a share of the time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The path of the requests.
@@ -36,7 +36,7 @@ const REQUESTS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// The path of the Leases that kubelets renew.
 const NODE_LEASES: &str = "apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// The path of the server's version, which needs no login as a rule.
+/// The path of the server's version, which usually does not require a login.
 const VERSION: &str = "version";
 
 const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSION"));
@@ -45,12 +45,12 @@ const USER_AGENT: &str = concat!("kubelet-authenticator/", env!("CARGO_PKG_VERSI
 ///
 /// # Guarantees
 ///
-/// - Nothing takes longer than its deadline, whatever the server, the resolver or a proxy does.
-/// - [`create`](Self::create), [`get`](Self::get) and [`wait`](Self::wait) try again until the
-///   deadline after errors that can pass: no connection, 429, 500, 502, 503 and 504. The pauses grow,
-///   and are at least what `Retry-After` says. Other errors are decisions, and end the call.
-/// - No answer, and no line of a watch, of more than 1 MiB is accepted. No redirect is followed.
-/// - Only certificates of the cluster's own CA are trusted, and those that are listed themselves.
+/// - No operation takes longer than its deadline, even if the server, the resolver or a proxy hangs.
+/// - [`create`](Self::create), [`get`](Self::get) and [`wait`](Self::wait) retry until the deadline after temporary
+///   errors: no connection, 429, 500, 502, 503 and 504. The pauses grow, and are never shorter than `Retry-After`.
+///   Other errors are decisions, and end the call.
+/// - An answer, or a line of a watch, of more than 1 MiB is rejected. Redirects are not followed.
+/// - Only certificates of the cluster's own CA, and certificates that are listed themselves, are trusted.
 #[derive(Debug)]
 pub struct ApiClient {
     pub(super) transport: Transport,
@@ -60,10 +60,9 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
-    /// Builds the client. Sends nothing yet.
+    /// Builds the client. It does not send anything yet.
     ///
-    /// If the endpoint names no proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` apply, as in
-    /// client-go.
+    /// If the endpoint does not name a proxy, the environment's `HTTPS_PROXY` and `NO_PROXY` apply, as in client-go.
     pub fn connect(
         endpoint: &ClusterEndpoint,
         login: &Login,
@@ -72,7 +71,7 @@ impl ApiClient {
         Self::build(endpoint, Some(login), environment)
     }
 
-    /// Like [`connect`](Self::connect), without a login.
+    /// As [`connect`](Self::connect), without a login.
     pub(crate) fn anonymous(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -131,8 +130,8 @@ impl ApiClient {
         })
     }
 
-    /// Creates a request, and returns it as the API server stored it. `None` if an object of this
-    /// name exists. The caller has to compare that, with [`ApiClient::get`].
+    /// Creates a request, and returns it as the API server stored it; `None` if an object with this name exists. The
+    /// caller must then compare that object, with [`ApiClient::get`].
     pub fn create(
         &self,
         csr: NewCsr<'_>,
@@ -147,14 +146,14 @@ impl ApiClient {
         self.object_unless(&question, (StatusCode::CONFLICT, "AlreadyExists"), deadline)
     }
 
-    /// Reads a request. `None` if it does not exist.
+    /// Reads a request; `None` if it does not exist.
     pub fn get(&self, name: &str, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         let url = beneath(self.requests.clone(), [name]);
         let question = Question::read(url, "reading the request");
         self.object_unless(&question, (StatusCode::NOT_FOUND, "NotFound"), deadline)
     }
 
-    /// The object in the answer. `None` for an error with this status and reason.
+    /// The object in the answer; `None` for an error with this status and reason.
     fn object_unless(
         &self,
         question: &Question,
@@ -171,12 +170,11 @@ impl ApiClient {
         }
     }
 
-    /// Tests the write that a kubelet makes every ten seconds. Applies the node's Lease without any
-    /// field, as a dry run: authorization and admission treat it like any write, and nothing
-    /// changes.
+    /// Tests the write that a kubelet makes every ten seconds: applies the node's Lease without any field, as a dry
+    /// run. Authorization and admission treat it like any write, and nothing is stored.
     ///
-    /// Server-side apply, because the node may have no Lease yet: other patches of a missing object
-    /// get a 404 before admission.
+    /// It uses server-side apply because the node might not have a Lease yet: other patches of a missing object get a
+    /// 404 before admission.
     pub fn try_lease(&self, node_name: &NodeName, deadline: Deadline) -> Result<(), ApiError> {
         let mut url = beneath(self.leases.clone(), [node_name.as_str()]);
         url.query_pairs_mut()
@@ -198,8 +196,8 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Reaches the API server: it proves its identity, and the clocks agree. It may refuse to answer
-    /// without a login.
+    /// Checks that the API server proves its identity, and that the clocks agree. The API server is allowed to refuse
+    /// to answer without a login.
     pub(crate) fn reach(&self, deadline: Deadline) -> Result<(), ApiError> {
         let question = Question::read(self.version.clone(), "asking for the version");
         let answer = self.transport.exchange_once(&question, deadline)?;
@@ -210,17 +208,16 @@ impl ApiClient {
         Ok(())
     }
 
-    /// Watches the request until it is decided or deleted, or the deadline passes. Returns it as
-    /// last seen: still pending if the deadline passed, and `None` if it was deleted or another
-    /// one has its name.
+    /// Watches the request until it is decided or deleted, or until the deadline. Returns the last known state: pending
+    /// at the deadline, and `None` if the request was deleted or another request has its name.
     ///
-    /// A watch that ends, breaks or falls behind is started again. If the deadline passes before
-    /// another watch is up, this returns the error of the last attempt.
+    /// A watch that ends, fails or falls behind is started again. If no watch is running at the deadline, this function
+    /// returns the error of the last attempt.
     pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
         Watch::new(self, csr, deadline).run()
     }
 
-    /// Opens a watch of the request with this name, from this resource version on.
+    /// Opens a watch of the request with this name, starting at this resource version.
     pub(super) fn watch(
         &self,
         name: &str,
@@ -239,7 +236,7 @@ impl ApiClient {
         self.transport.send(&question, deadline)
     }
 
-    /// Reads the request of this name, if it exists, and the resource version of the list.
+    /// Reads the request with this name, if it exists, and the resource version of the list.
     pub(super) fn list(
         &self,
         name: &str,
@@ -297,7 +294,7 @@ fn present(
     }
 }
 
-/// The way to a server.
+/// The connection parameters for a server.
 struct Route {
     builder: ClientBuilder,
     /// The base URL of requests.
@@ -305,12 +302,12 @@ struct Route {
     /// The expected name in the server's certificate.
     name: String,
     instead: Option<InsteadOf>,
-    /// Whether TLS tells the server the URL's host.
+    /// Whether the TLS handshake sends the URL's host to the server (SNI).
     is_named: bool,
 }
 
 impl Route {
-    /// The way to this endpoint. An error names the invalid field.
+    /// The connection parameters for this endpoint. An error names the invalid field.
     fn to(
         endpoint: &ClusterEndpoint,
         proxy: Option<&ProxyServer>,
@@ -333,7 +330,7 @@ impl Route {
                 let (host_name, wanted) = as_name(host).zip(as_name(name)).ok_or(refused)?;
                 let is_address = matches!(wanted, ServerName::IpAddress(_));
                 if is_address || proxy.is_some_and(|proxy| !proxy.is_socks) {
-                    // An http proxy connects to the URL's host, so the URL keeps it.
+                    // An http proxy connects to the URL's host, so the URL keeps the host.
                     let route = Self {
                         name: name.to_owned(),
                         instead: Some(InsteadOf {
@@ -366,8 +363,8 @@ impl Route {
         })
     }
 
-    /// TLS verifies the host of the URL, so the URL gets the name in the certificate. The resolver
-    /// leads to the real host, and the `Host` header has its name.
+    /// Replaces the URL's host with the name in the certificate, because TLS verifies the URL's host. The resolver maps
+    /// the name to the real host, and the `Host` header contains the real host.
     fn under(self, name: &str) -> Option<Self> {
         let authority = HeaderValue::from_str(self.base.authority()).ok()?;
         let mut base = self.base;
@@ -383,7 +380,7 @@ impl Route {
     }
 }
 
-/// A resolver that returns the addresses of the host for the alias, and of every other name its own.
+/// A resolver that resolves the alias to the addresses of the host, and every other name normally.
 struct Resolver {
     /// The alias, and the host.
     alias: Option<(String, String)>,
@@ -394,8 +391,8 @@ impl Resolve for Resolver {
         let alias = self.alias.as_ref();
         let host = alias.filter(|(alias, _)| alias.eq_ignore_ascii_case(name.as_str()));
         let host = host.map_or_else(|| name.as_str().to_owned(), |(_, host)| host.clone());
-        // This blocks only the client's own thread, which has nothing else to do. No caller waits
-        // for it beyond a deadline. The URL's port replaces port 0.
+        // This blocks only the client's own thread, which has no other work. No caller waits for it beyond a deadline.
+        // The URL's port replaces port 0.
         Box::pin(async move {
             let addresses: Addrs =
                 Box::new(kubelet_attestation_resolver::addresses(&host)?.into_iter());
@@ -406,7 +403,7 @@ impl Resolve for Resolver {
 
 /// The URL with these segments appended to its path.
 fn beneath<'a>(mut url: Url, segments: impl IntoIterator<Item = &'a str>) -> Url {
-    // An https URL always has a path.
+    // The path always exists for an https URL.
     if let Ok(mut path) = url.path_segments_mut() {
         path.pop_if_empty().extend(segments);
     }

@@ -10,33 +10,33 @@ const CHECK_PROXY: &str = "see that the proxy runs, accepts us and reaches the A
 const CHECK_SERVER: &str =
     "see that the kubeconfig's server is an API server and no proxy stands in between";
 
-/// A call to the API server failed. `Display` names the server and the causes.
+/// A failed call to the API server. `Display` names the server and the causes.
 ///
-/// It contains no credential, because neither the request nor its headers are repeated.
+/// The error never contains a credential, because it does not repeat the request or its headers.
 #[derive(Debug, thiserror::Error)]
 #[error("{failure}")]
 pub struct ApiError {
     pub(crate) kind: ApiErrorKind,
     pub(super) failure: Failure,
-    /// The pause that the server asks for.
+    /// The pause that the server requests.
     pub(super) retry_after: Option<Duration>,
 }
 
 /// The kind of failure of a call to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
-    /// There is no connection, no answer in time, or the server is overloaded or out of order. Another
-    /// attempt may succeed.
+    /// There is no connection or no answer in time, or the server is overloaded or not available. Another attempt can
+    /// succeed.
     Unavailable,
     /// 401: the credential is missing, expired or unknown.
     Unauthorized,
     /// 403: the credential is valid, but not authorized for the request.
     Forbidden,
-    /// Another 4xx: the API server refuses the request itself.
+    /// Another 4xx: the API server rejects the request itself.
     Refused,
-    /// An object with the request's name exists, and it asks for something else.
+    /// An object with the request's name exists, but with different contents.
     NameConflict,
-    /// Anything else. Another attempt would fail too.
+    /// Any other error. Another attempt would also fail.
     Other,
 }
 
@@ -50,12 +50,12 @@ impl ApiError {
         }
     }
 
-    /// An error that no other attempt can avoid.
+    /// An error that another attempt cannot avoid.
     pub(super) fn other(code: Code, what: String, remedy: &str) -> Self {
         Self::new(ApiErrorKind::Other, code, what, remedy)
     }
 
-    /// The error of a server that gives no answer.
+    /// The error of a server that does not answer.
     pub(super) fn unavailable(what: String) -> Self {
         Self::new(
             ApiErrorKind::Unavailable,
@@ -65,7 +65,7 @@ impl ApiError {
         )
     }
 
-    /// The error of a proxy that does not connect us. It may pass unless the proxy refuses.
+    /// The error of a proxy that does not connect to the server. It can be temporary, unless the proxy refuses.
     pub(super) fn of_proxy(what: String, may_pass: bool) -> Self {
         let kind = if may_pass {
             ApiErrorKind::Unavailable
@@ -75,13 +75,13 @@ impl ApiError {
         Self::new(kind, Code::Unreachable, what, CHECK_PROXY)
     }
 
-    /// The error of an answer that is too long, is not the requested object, or has a status that
-    /// no API server returns.
+    /// The error of an answer that is too long, is not the requested object, or has a status that no API server
+    /// returns.
     pub(super) fn not_an_api_server(what: String) -> Self {
         Self::other(Code::Unreachable, what, CHECK_SERVER)
     }
 
-    /// The error of a request whose name another object has.
+    /// The error of a request whose name belongs to another object.
     pub(crate) fn name_conflict(name: &str) -> Self {
         Self::new(
             ApiErrorKind::NameConflict,
@@ -91,7 +91,7 @@ impl ApiError {
         )
     }
 
-    /// Whether another attempt may succeed.
+    /// Whether another attempt can succeed.
     pub(super) fn may_pass(&self) -> bool {
         self.kind == ApiErrorKind::Unavailable
     }

@@ -1,4 +1,4 @@
-//! Reads a kubeconfig and the files that it names.
+//! Reads a kubeconfig and the files that it refers to.
 
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use crate::exec::{EXEC_INFO, ExecCluster};
 use crate::failure::Failure;
 use crate::secret::Secret;
 
-/// A kubeconfig cannot be used. Errors never contain credentials.
+/// A kubeconfig that cannot be used. Errors never contain credentials.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// The file, or one that it names, cannot be read.
+    /// The file, or a file that it refers to, cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
@@ -28,13 +28,14 @@ pub enum KubeconfigError {
         /// The reason.
         source: io::Error,
     },
-    /// The file is not a kubeconfig, or a field of it is refused.
+    /// The file is not a kubeconfig, or a field is not accepted.
     #[error(transparent)]
     Invalid(#[from] InvalidKubeconfig),
 }
 
 impl KubeconfigError {
-    /// Whether the kubeconfig `file` does not exist. A file that it names is another matter.
+    /// Whether the kubeconfig `file` does not exist. It is false if a file that the kubeconfig refers to does not
+    /// exist.
     pub fn is_absence_of(&self, file: &Path) -> bool {
         matches!(self, Self::Unreadable { source, path }
             if source.kind() == io::ErrorKind::NotFound && path == file)
@@ -66,22 +67,21 @@ impl Kubeconfig {
         })
     }
 
-    /// Reads only the cluster of the current context. Its user does not matter, and may be this
-    /// program.
+    /// Reads only the cluster of the current context. The user is ignored: it can be this program.
     pub fn read_endpoint(path: &Path) -> Result<ClusterEndpoint, KubeconfigError> {
         parse(path)?.endpoint(beside(path))
     }
 
-    /// The cluster of a kubeconfig whose user has a plugin. `None` without a plugin, and for a
-    /// kubeconfig that is missing or invalid.
+    /// The cluster of a kubeconfig whose user has a plugin; `None` without a plugin, or if the kubeconfig is missing or
+    /// invalid.
     pub(crate) fn read_endpoint_of_plugin(path: &Path) -> Option<ClusterEndpoint> {
         let document = parse(path).ok()?;
         document.exec().ok()??;
         document.endpoint(beside(path)).ok()
     }
 
-    /// The text with `program` as the command of the exec plugin of the current context's user, and
-    /// otherwise unchanged. `None` if the text does not contain `command` as it is.
+    /// The text with `program` as the command of the exec plugin of the current context's user, and otherwise
+    /// unchanged; `None` if the text does not contain `command` literally.
     pub(crate) fn with_exec_command(
         path: &Path,
         command: &str,
@@ -93,7 +93,7 @@ impl Kubeconfig {
             let exec = document.and_then(|document| Ok(document.exec()?.cloned()));
             exec.is_ok_and(|exec| exec.and_then(|it| it.command).as_deref() == Some(program))
         };
-        // Other entries, and comments, may have the same text.
+        // Other entries, and comments, can contain the same text.
         let mut changed = text.match_indices(command).map(|(at, _)| {
             let (before, rest) = text.split_at(at);
             let after = rest.strip_prefix(command).unwrap_or_default();
@@ -102,20 +102,19 @@ impl Kubeconfig {
         Ok(changed.find(runs_program))
     }
 
-    /// The command of the exec plugin of the current context's user. `None` if the user has no
-    /// plugin.
+    /// The command of the exec plugin of the current context's user; `None` if the user has no plugin.
     pub fn read_exec_command(path: &Path) -> Result<Option<String>, KubeconfigError> {
         let exec = ExecUser::read(path)?.exec;
         Ok(exec.map(|exec| exec.command.unwrap_or_default()))
     }
 }
 
-/// The user of a kubeconfig's current context, as far as it concerns plugins.
+/// The user of a kubeconfig's current context, with the fields for plugins.
 #[derive(Debug)]
 pub(crate) struct ExecUser {
     /// The plugin.
     pub(crate) exec: Option<Exec>,
-    /// Whether there is a token or a certificate, which client-go would use in its place.
+    /// Whether the user has a token or a certificate, which client-go would use instead of the plugin.
     pub(crate) has_credential: bool,
 }
 
@@ -140,7 +139,7 @@ fn parse(path: &Path) -> Result<Document, KubeconfigError> {
     )?)
 }
 
-/// Reads a file that the kubeconfig names. A relative path starts at the kubeconfig's folder.
+/// Reads a file that the kubeconfig refers to. A relative path starts at the kubeconfig's directory.
 fn beside(path: &Path) -> impl Fn(&str) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     |file| read_file(&folder.join(file))
@@ -177,8 +176,8 @@ fn read_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, KubeconfigError> {
     Ok(bytes)
 }
 
-/// The time of the last change of the file or of its name. Unlike the time of the last write, nobody
-/// copies it from another file.
+/// The time of the last change of the file or of its name. Unlike the time of the last write, it cannot be copied from
+/// another file.
 pub(crate) fn changed_at(path: &Path) -> Option<(i64, i64)> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ctime(), metadata.ctime_nsec()))

@@ -1,5 +1,4 @@
-//! The cluster's API server, as far as a node needs it: certificate signing requests, and a dry run
-//! of its Lease.
+//! The API operations that a node needs: certificate signing requests, and a dry run of its Lease.
 
 mod client;
 mod error;

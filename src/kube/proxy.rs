@@ -21,7 +21,7 @@ pub(super) use failure::{Failed, connect_status};
 /// Reads an environment variable.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// A proxy, and its source. `Display` and `Debug` show no user and no password.
+/// A proxy, and its source. `Display` and `Debug` do not show the user and the password.
 #[derive(derive_more::Debug)]
 #[debug("{self}")]
 pub(super) struct ProxyServer {
@@ -39,8 +39,8 @@ impl fmt::Display for ProxyServer {
 }
 
 impl ProxyServer {
-    /// The proxy for this endpoint: its own, or otherwise that of the environment. An error names the
-    /// field or the variable.
+    /// The proxy for this endpoint: its own, or otherwise the proxy in the environment. An error names the field or the
+    /// variable.
     pub(super) fn of(
         endpoint: &ClusterEndpoint,
         environment: Environment<'_>,
@@ -60,7 +60,7 @@ impl ProxyServer {
     ) -> Result<Self, (&'static str, Refused)> {
         let url = proxy_url(proxy.expose()).map_err(|why| (source, why))?;
         let mut shown = url.clone();
-        // A URL with a host has room for both.
+        // These setters succeed for every URL with a host.
         if shown.set_username("").is_err() || shown.set_password(None).is_err() {
             return Err((source, Refused::NotAProxy));
         }
@@ -72,8 +72,8 @@ impl ProxyServer {
         })
     }
 
-    /// The URL for the HTTP library. A SOCKS proxy looks up the server's name, as in Go, unless the
-    /// name in the URL is not that of the host.
+    /// The URL for the HTTP library. A SOCKS proxy resolves the server's name, as in Go, unless the name in the URL is
+    /// not the host's name.
     pub(super) fn for_client(&self, looks_up: bool) -> Secret<String> {
         let url = self.url.expose();
         Secret::new(match (looks_up, url.strip_prefix("socks5:")) {
@@ -95,7 +95,7 @@ impl ProxyServer {
     }
 }
 
-/// The proxy for this server in the environment, if any, and its variable.
+/// The proxy for this server in the environment, if any, and the variable that names it.
 fn from_environment(
     server: &Url,
     environment: Environment<'_>,
@@ -123,7 +123,7 @@ fn from_environment(
     {
         return None;
     }
-    // Go takes a bare host and port for an http proxy.
+    // Go interprets a bare host and port as an http proxy.
     if proxy.expose().contains("://") {
         Some((name, proxy))
     } else {
@@ -138,8 +138,8 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether an entry of `NO_PROXY` matches this host: `*`, a network, an address or a domain. Only
-/// an address or a domain may have a port.
+/// Whether an entry of `NO_PROXY` matches this host: `*`, a network, an address or a domain. Only an address or a
+/// domain can have a port.
 fn excepts(rule: &str, host: &str, port: u16) -> bool {
     if rule.is_empty() {
         return false;
@@ -166,7 +166,7 @@ fn excepts(rule: &str, host: &str, port: u16) -> bool {
     };
     let name = name.to_ascii_lowercase();
     match name.strip_prefix('.') {
-        // ".example.com" matches subdomains of example.com, "example.com" also itself.
+        // ".example.com" matches only subdomains of example.com; "example.com" also matches itself.
         Some(_) => host.ends_with(&name),
         None => {
             host == name

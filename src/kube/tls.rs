@@ -1,4 +1,4 @@
-//! TLS with an API server, which trusts the cluster's CA and nothing else.
+//! TLS with an API server. It trusts only the cluster's CA.
 
 mod names;
 mod verifier;
@@ -14,7 +14,8 @@ use crate::http;
 pub(super) use verifier::{InsteadOf, Verifier};
 pub(super) use words::fault;
 
-/// TLS that presents `identity`. Without `is_named`, the server does not get the name of the URL.
+/// The TLS configuration that presents `identity`. Without `is_named`, the handshake does not send the host of the URL
+/// (SNI).
 pub(super) fn config(
     verifier: Verifier,
     identity: Option<Identity>,

@@ -21,23 +21,23 @@ use crate::clock::{self, Deadline};
 use crate::failure::{Code, causes, innermost, one_line};
 use crate::http;
 
-/// Ten times a request with the largest evidence. etcd accepts no object of more than 1.5 MiB.
+/// Ten times the size of a request with the largest evidence. etcd does not accept objects of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
-/// The clock skew that certificates tolerate: signers back-date them by as much, ours and
-/// kube-controller-manager alike.
+/// The clock skew that certificates tolerate: this project's controller and kube-controller-manager both back-date
+/// certificates by five minutes.
 const MAX_SKEW: Duration = Duration::from_mins(5);
 
-/// The first pause before another attempt. The next ones are twice as long each.
+/// The first pause before another attempt; it doubles after each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause that the server did not ask for.
+/// The longest pause, if the server does not request a longer one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The longest wait for the status of a proxy.
 const PROXY_STATUS: Duration = Duration::from_secs(2);
 
-/// Enough for any message of an API server, and short enough for a journal.
+/// Long enough for any message of an API server, and short enough for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
 
 const CHECK_BINDING: &str =
@@ -49,17 +49,16 @@ const CHECK_ADMISSION: &str = "see the message: it names the ValidatingAdmission
 
 const JSON: &str = "application/json";
 
-/// Server-side apply. Its bodies may be JSON, because all JSON is YAML.
+/// Server-side apply. Its bodies can be JSON, because all JSON is YAML.
 const APPLY: &str = "application/apply-patch+yaml";
 
 /// The connection to one API server.
 ///
-/// The client runs on a thread of its own, and the caller waits for it only until the deadline.
-/// Neither a resolver that hangs nor a server that sends a byte a second can block the caller.
+/// The client runs on a separate thread, and the caller waits for it only until the deadline. So a resolver that hangs,
+/// or a server that sends one byte per second, cannot block the caller.
 #[derive(Debug)]
 pub(super) struct Transport {
-    // Dropping the client would wait for its thread, which may itself wait for a resolver that
-    // never answers.
+    // Dropping the client would wait for its thread, which might wait for a resolver that never answers.
     client: ManuallyDrop<Client>,
     pub(super) server: String,
     url: Url,
@@ -67,7 +66,7 @@ pub(super) struct Transport {
     proxy: Option<Proxied>,
 }
 
-/// The proxy, and the TLS for one that is on https.
+/// The proxy, and the TLS configuration for an https proxy.
 type Proxied = (ProxyServer, Arc<ClientConfig>);
 
 /// An HTTP request.
@@ -81,7 +80,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// A GET.
+    /// A GET request.
     pub(super) fn read(url: Url, what: &'static str) -> Self {
         Self {
             method: Method::GET,
@@ -97,13 +96,13 @@ impl Question {
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) body: Zeroizing<Vec<u8>>,
-    /// The pause that the server asks for.
+    /// The pause that the server requests.
     pub(super) retry_after: Option<Duration>,
 }
 
 impl Answer {
-    /// Whether another attempt may get another answer: the server, or a load balancer in front of
-    /// it, is overloaded or restarts. Every other status is a decision.
+    /// Whether another attempt can get another answer: the server, or a load balancer in front of it, is overloaded or
+    /// restarting. Every other status is a decision.
     fn may_pass(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
     }
@@ -120,7 +119,7 @@ pub(super) struct Stream<'a> {
 }
 
 impl Transport {
-    /// `name` is the expected name in the server's certificate.
+    /// Creates a transport; `name` is the expected name in the server's certificate.
     pub(super) fn new(client: Client, url: &Url, name: String, proxy: Option<Proxied>) -> Self {
         Self {
             client: ManuallyDrop::new(client),
@@ -131,10 +130,10 @@ impl Transport {
         }
     }
 
-    /// Sends the request and reads the whole answer. Tries again until the deadline if that may
-    /// help, with pauses of at least what the server asks for.
+    /// Sends the request and reads the whole answer. Retries temporary errors until the deadline. The pauses are at
+    /// least as long as the server requests.
     ///
-    /// Each request can be sent twice: a second create of the same object gets a conflict.
+    /// It is safe to send each request twice: a second create of the same object gets a conflict.
     pub(super) fn exchange(
         &self,
         question: &Question,
@@ -151,7 +150,7 @@ impl Transport {
             };
             let wait = pause.max(asked.unwrap_or_default());
             if wait >= deadline.remaining() {
-                // An attempt that the deadline cut short has less to say than the one before it.
+                // The error of an attempt that the deadline interrupted is less precise than the previous error.
                 return match last {
                     Some(last) if outcome.is_err() && deadline.passed() => last,
                     Some(_) | None => outcome,
@@ -215,7 +214,7 @@ impl Transport {
         })
     }
 
-    /// The error of a proxy that was not reached, or does not connect to the server.
+    /// The error of a proxy that cannot be reached, or does not connect to the server.
     fn of_proxy(
         &self,
         (proxy, tls): &Proxied,
@@ -230,7 +229,7 @@ impl Transport {
                 let what = format!("TLS with {proxy} failed: {why}");
                 return ApiError::of_proxy(what, false);
             }
-            // The library drops the cause for SOCKS.
+            // The HTTP library drops the cause of a SOCKS error.
             let why = Some(plain(error)).filter(|why| !why.starts_with("SOCKS error"));
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             return ApiError::of_proxy(format!("cannot reach {proxy}{why}"), true);
@@ -344,7 +343,7 @@ impl Transport {
 }
 
 impl Stream<'_> {
-    /// The next line. `None` at the end of the answer.
+    /// The next line; `None` at the end of the answer.
     pub(super) fn line(&mut self) -> Result<Option<Vec<u8>>, ApiError> {
         let mut line = Vec::new();
         (&mut self.body)
@@ -370,13 +369,12 @@ impl Stream<'_> {
     }
 }
 
-/// The pause that the server asks for.
+/// The pause that the server requests.
 fn retry_after(response: &Response) -> Option<Duration> {
     pause(header(response, &RETRY_AFTER)?, header(response, &DATE))
 }
 
-/// A pause in seconds, or until a time by the server's own clock. A time that has passed asks for
-/// nothing.
+/// A pause in seconds, or until a time on the server's own clock. A time in the past means no pause.
 fn pause(asked: &str, date: Option<&str>) -> Option<Duration> {
     let time = |text| httpdate::parse_http_date(text).ok();
     let asked = asked.trim();
@@ -387,7 +385,7 @@ fn pause(asked: &str, date: Option<&str>) -> Option<Duration> {
     Some(time(asked)?.duration_since(theirs).unwrap_or_default())
 }
 
-/// The innermost cause, in words that do not need the TLS library's documentation.
+/// The innermost cause, in words that do not require the TLS library's documentation.
 fn plain(error: &(dyn Error + 'static)) -> String {
     let is_end = |cause: &(dyn Error + 'static)| {
         let cause = cause.downcast_ref::<io::Error>();
@@ -400,7 +398,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// The `Status` in an answer's body, as far as it is one.
+/// The `Status` in an answer's body; empty if the body is not a `Status`.
 pub(super) fn failure(body: &[u8]) -> WireFailure {
     serde_json::from_slice(body).unwrap_or_default()
 }

@@ -26,7 +26,7 @@ pub struct NewCsr<'a> {
     pub signer_name: &'a str,
     /// The usages of the certificate.
     pub usages: &'a [&'a str],
-    /// The requested lifetime of the certificate. A signer may shorten it.
+    /// The requested lifetime of the certificate. A signer can shorten it.
     pub expiration_seconds: u32,
     /// The bytes of `spec.request`, before base64.
     pub request: &'a [u8],
@@ -64,9 +64,9 @@ impl NewCsr<'_> {
 pub struct CsrObject {
     /// Its name.
     pub name: String,
-    /// The UID. Another value means another request of the same name.
+    /// The UID. A different value means a different request with the same name.
     pub uid: String,
-    /// The resource version, for a watch to continue from.
+    /// The resource version, from which a watch can continue.
     pub resource_version: String,
     /// The bytes of `spec.request`, decoded from base64.
     pub request: Vec<u8>,
@@ -85,7 +85,7 @@ pub struct CsrObject {
 /// The state of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CsrState {
-    /// It is neither denied nor failed, nor both approved and signed.
+    /// The request is not denied or failed, and not both approved and signed.
     Pending,
     /// It was denied.
     Denied {
@@ -94,13 +94,13 @@ pub enum CsrState {
         /// The condition's message.
         message: String,
     },
-    /// It failed, and can never be signed.
+    /// The request failed, and can never be signed.
     Failed {
         /// The condition's reason.
         reason: String,
         /// The condition's message.
         message: String,
-        /// The evidence versions that the controller accepts, if it names them.
+        /// The evidence versions that the controller accepts, if it reports them.
         supported_versions: Vec<EvidenceVersion>,
         /// The challenge for the machine's TPM, unparsed.
         challenge: Option<String>,
@@ -127,7 +127,7 @@ type Annotations = BTreeMap<String, String>;
 #[serde(rename_all = "camelCase")]
 struct WireMetadata {
     name: String,
-    /// Missing from an object that was never sent, like the resource version.
+    /// Missing in an object that was never sent, like the resource version.
     uid: Option<String>,
     resource_version: Option<String>,
     annotations: Option<Annotations>,
@@ -189,19 +189,19 @@ impl TryFrom<WireCsr> for CsrObject {
     }
 }
 
-/// A field of an object does not follow the API.
+/// A field of an object that does not conform to the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("field {0} is not what the API says")]
 pub(super) struct Malformed(pub(super) &'static str);
 
-/// The condition of this type. Servers before 1.19 wrote an empty status where today's write "True".
+/// The condition of this type. Servers before 1.19 wrote an empty status instead of "True".
 fn find<'a>(conditions: Option<&'a [WireCondition]>, kind: &str) -> Option<&'a WireCondition> {
     let mut conditions = conditions.unwrap_or_default().iter();
     conditions.find(|found| found.kind == kind && matches!(found.status.as_str(), "True" | ""))
 }
 
 impl WireStatus {
-    /// A denial or failure is final, whatever else is set. A certificate counts only with an
+    /// The state. A denial or failure is final, independently of other fields. A certificate counts only with an
     /// approval.
     fn understand(self, mut annotations: Annotations) -> Result<CsrState, Malformed> {
         let find = |kind| find(self.conditions.as_deref(), kind);
@@ -233,7 +233,7 @@ impl WireStatus {
     }
 }
 
-/// The `Status` that the API server returns in the place of an object.
+/// The `Status` that the API server returns instead of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct WireFailure {
@@ -259,7 +259,7 @@ pub(super) struct WireList {
     pub(super) items: Vec<CsrObject>,
 }
 
-/// The object of a bookmark. It has only a resource version.
+/// The object of a bookmark, which has only a resource version.
 #[derive(Deserialize)]
 pub(super) struct WireBookmark {
     pub(super) metadata: WireVersion,

@@ -11,18 +11,17 @@ use super::transport::{Stream, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent};
 use crate::clock::Deadline;
 
-/// The first pause before another watch. The next ones are twice as long each, until an event
-/// arrives.
+/// The first pause before another watch. It doubles with each watch, until an event arrives.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// The longest pause: a wait of a minute, the default, has more than ten attempts.
+/// The longest pause. The default wait of one minute then has more than ten attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A wait, and the last known state of the request.
 pub(super) struct Watch<'a> {
     client: &'a ApiClient,
     pub(super) seen: CsrObject,
-    /// The resource version at which the next watch continues. Bookmarks move it beyond the object's own.
+    /// The resource version at which the next watch continues. Bookmarks can move it past the object's own version.
     version: String,
     deadline: Deadline,
     pause: Duration,
@@ -32,11 +31,11 @@ pub(super) struct Watch<'a> {
 pub(super) enum Ended {
     /// The request is as last seen: decided, or pending at the deadline.
     Seen,
-    /// The request was deleted, or another one has its name.
+    /// The request was deleted, or another request has its name.
     Gone,
-    /// It ended or broke. Another one continues from the last version.
+    /// The watch ended or failed. Another watch continues from the last version.
     Cut,
-    /// The server no longer has the version, so the object has to be listed.
+    /// The server no longer has the version, so the object must be listed.
     Expired,
 }
 
@@ -96,7 +95,7 @@ impl<'a> Watch<'a> {
             let line = match stream.line() {
                 Ok(Some(line)) => line,
                 Ok(None) => return Ok(Ended::Cut),
-                // A watch without a decision is no error: the request is undecided.
+                // A watch without a decision is not an error: the request is undecided.
                 Err(error) if self.deadline.passed() && error.may_pass() => {
                     return Ok(Ended::Seen);
                 }
@@ -113,7 +112,7 @@ impl<'a> Watch<'a> {
     /// Processes one event.
     pub(super) fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, ApiError> {
         let Ok(event) = serde_json::from_slice::<WireEvent<'_>>(line) else {
-            // The line is truncated. The next watch brings the event again.
+            // The line is truncated. The next watch delivers the event again.
             return Ok(Some(Ended::Cut));
         };
         match event.kind.as_ref() {
@@ -136,8 +135,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Lists the object, because a list has a resource version to continue from. The object's own
-    /// version may be the expired one.
+    /// Lists the object, because a list has a resource version from which a watch can continue. The object's own
+    /// version can be the expired one.
     fn list(&mut self) -> Result<Ended, ApiError> {
         let (object, version) = self.client.list(&self.seen.name, self.deadline)?;
         let Some(object) = object else {

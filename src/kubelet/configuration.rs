@@ -10,24 +10,24 @@ use super::read_text;
 use crate::failure::{Code, Failure, Invalid};
 use crate::machine::Machine;
 
-/// The end of the names of the files in the folder of drop-ins. The kubelet ignores other files.
+/// The extension of drop-in files. The kubelet ignores other files.
 const EXTENSION: &str = "conf";
 
-/// The deepest folder of drop-ins that is read.
+/// The maximum depth of drop-in directories.
 const MAX_DEPTH: usize = 8;
 
-/// A `KubeletConfiguration`, as far as it identifies the node.
+/// The fields of a `KubeletConfiguration` that identify the node.
 #[derive(Deserialize)]
 struct Configuration {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
 }
 
-/// The provider ID of the configuration file `config`, or of the last file in `folder` that has one.
-/// `None` if it is empty, as in the kubelet.
+/// The provider ID of the configuration file `config`, or of the last file in `folder` that has one; `None` if it is
+/// empty, as in the kubelet.
 ///
-/// The kubelet merges the files of the folder into the configuration in the order of their names,
-/// including those in folders below.
+/// The kubelet merges the files of the directory into the configuration in the order of their names, including the
+/// files in subdirectories.
 pub(super) fn provider_id(
     machine: &Machine,
     config: Option<&str>,
@@ -50,13 +50,13 @@ fn parse(text: &str) -> Result<Option<String>, Invalid> {
     if text.trim().is_empty() {
         return Ok(None);
     }
-    // The parser's error quotes the file.
+    // The parser's error quotes the file, so it is dropped.
     let parsed: Result<Configuration, _> = serde_saphyr::from_str(text);
     let parsed = parsed.map_err(|_| Invalid::new("it is not a KubeletConfiguration in YAML"))?;
     Ok(parsed.provider_id)
 }
 
-/// Adds the drop-ins below `folder` in their order.
+/// Adds the drop-ins below `folder`, in order.
 fn drop_ins(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries.collect::<Result<Vec<_>, _>>(),
@@ -70,7 +70,7 @@ fn drop_ins(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(),
         .collect();
     paths.sort();
     for path in paths {
-        // As the kubelet, this follows no link to a folder.
+        // Like the kubelet, this does not follow links to directories.
         if path.symlink_metadata().is_ok_and(|it| it.is_dir()) {
             if depth > 0 {
                 drop_ins(&path, depth - 1, files)?;

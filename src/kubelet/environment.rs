@@ -1,12 +1,12 @@
 //! Environment files, and lists of words, as systemd reads them.
 
-/// The line ends of systemd's files.
+/// The line terminators in systemd's files.
 const NEWLINE: [char; 2] = ['\n', '\r'];
 
 /// The characters after a backslash in double quotes that lose their meaning (`SHELL_NEED_ESCAPE`).
 const ESCAPED: [char; 4] = ['"', '\\', '`', '$'];
 
-/// The place of a character in an environment file, named as in systemd's `env-file.c`.
+/// The parser state in an environment file, named as in systemd's `env-file.c`.
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     PreKey,
@@ -22,12 +22,11 @@ enum State {
 
 /// The assignments of an environment file, in order (systemd.exec(5), `EnvironmentFile=`).
 ///
-/// A later assignment to a variable counts. A name that systemd rejects, such as `export A`, is left
-/// out.
+/// The last assignment to a variable wins. A name that systemd rejects, such as `export A`, is omitted.
 pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let (mut key, mut value) = (String::new(), String::new());
-    // The length of the value without white space at its end.
+    // The length of the value without trailing white space.
     let mut kept = 0;
     let mut state = State::PreKey;
     for c in contents.chars() {
@@ -92,7 +91,7 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
             State::Comment => State::Comment,
         };
     }
-    // The last line needs no end, and nor does its quote.
+    // The last line does not need a terminator or a closing quote.
     if !matches!(state, State::PreKey | State::Key | State::Comment) {
         if state == State::Value {
             value.truncate(kept);
@@ -103,8 +102,8 @@ pub(super) fn assignments(contents: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Splits a text at white space. Quotes are respected and removed, and a backslash takes the next
-/// character literally (systemd.service(5), "Command lines").
+/// Splits a text at white space. Quotes are respected and removed, and a backslash makes the next character literal
+/// (systemd.service(5), "Command lines").
 pub(crate) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -130,8 +129,8 @@ pub(crate) fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Replaces the variables in the words of a command line. A word `$A` becomes the words of its value,
-/// and `${A}` in a word becomes the value as it is. A variable without a value becomes nothing.
+/// Replaces the variables in the words of a command line. A word `$A` becomes the words of its value, and `${A}` in a
+/// word becomes the literal value. A variable without a value is removed.
 pub(super) fn expanded(words: &[String], value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut expanded = Vec::new();
     for word in words {
@@ -161,7 +160,7 @@ fn replaced(word: &str, value: &impl Fn(&str) -> Option<String>) -> String {
     text
 }
 
-/// Whether systemd takes this for the name of a variable.
+/// Whether systemd accepts this text as the name of a variable.
 fn is_name(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     name.starts_with(|c: char| !c.is_ascii_digit()) && name.chars().all(is_part)

@@ -1,8 +1,8 @@
-//! The arguments with which the kubelet's unit starts it.
+//! The kubelet's arguments in its unit.
 //!
-//! `setup` runs before the kubelet, and operators run commands without it. Both must find the name and
-//! the provider ID that the kubelet will have, wherever an administrator has put them: in
-//! `ExecStart=`, in `Environment=`, or in an environment file.
+//! `setup` runs before the kubelet, and operators run commands without it. Both must find the name and the provider ID
+//! that the kubelet will use. An administrator can set them in `ExecStart=`, in `Environment=`, or in an environment
+//! file.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,7 +18,7 @@ use crate::process::output;
 /// The kubelet's unit.
 pub(crate) const UNIT: &str = "kubelet.service";
 
-/// The file that kubeadm writes the kubelet's arguments to.
+/// The file that contains kubeadm's arguments for the kubelet.
 pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 
 /// The directory that exists while systemd runs the machine (`sd_booted(3)`).
@@ -26,10 +26,10 @@ const SYSTEMD: &str = "/run/systemd/system";
 
 const PROPERTIES: &str = "--property=LoadState,ExecStart,Environment,EnvironmentFiles";
 
-/// The time for systemctl, far less than that of any run.
+/// The time limit of systemctl, much less than the limit of a run.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The environment files of kubeadm's unit, as its packages for Debian and for Fedora have it.
+/// The environment files of kubeadm's unit in its packages for Debian and for Fedora.
 const FILES: [&str; 3] = [
     KUBEADM_FLAGS,
     "/etc/default/kubelet",
@@ -48,8 +48,8 @@ const COMMAND: [&str; 5] = [
 /// The variable of kubeadm's unit that names the configuration file.
 const CONFIG_ARGUMENTS: &str = "KUBELET_CONFIG_ARGS";
 
-/// The arguments with which the unit starts the kubelet. On a machine without that unit, or without
-/// systemd, the arguments of kubeadm's unit; `None` if none of its variables is set.
+/// The arguments in the kubelet's unit. On a machine without that unit, or without systemd, the arguments in kubeadm's
+/// unit; `None` if none of its variables is set.
 pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failure> {
     if machine.path(SYSTEMD).exists() {
         let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);
@@ -103,7 +103,7 @@ impl<'a> Properties<'a> {
         lines.filter_map(move |(known, value)| (known == key).then_some(value))
     }
 
-    /// The arguments of the command of the unit.
+    /// The arguments in the unit's command.
     fn arguments(&self, machine: &Machine) -> Result<Vec<String>, Failure> {
         let command = self.all("ExecStart").next().unwrap_or_default();
         let argv = command.split_once("argv[]=").unwrap_or_default().1;
@@ -130,7 +130,7 @@ impl<'a> Properties<'a> {
             let file = file.rsplit_once(" (").map_or(file, |it| it.0);
             variables.extend(read(&machine.path(file))?);
         }
-        // systemd has given other variables of the unit to `setup` itself.
+        // systemd has already set the unit's other variables for `setup` itself.
         let value = |name: &str| variables.get(name).cloned().or_else(|| env::var(name).ok());
         Ok(expanded(&argv, value).into_iter().skip(1).collect())
     }

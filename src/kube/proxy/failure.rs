@@ -1,4 +1,4 @@
-//! Failures of a proxy. The HTTP library tells neither its name nor its status.
+//! Failures of a proxy. The errors of the HTTP library contain neither the proxy's name nor its status.
 
 use std::error::Error;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -23,17 +23,17 @@ const MAX_LINE_LEN: u64 = 1024;
 /// The step at which a connection through a proxy failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::kube) enum Failed {
-    /// The proxy was not reached.
+    /// The proxy could not be reached.
     ToReach,
-    /// The proxy did not connect to the server, with this reason.
+    /// The proxy did not connect to the server, for this reason.
     ToConnect(String),
 }
 
 impl Failed {
-    /// `None` if another step failed.
+    /// The failed step; `None` if the error is not from the proxy.
     ///
-    /// The types of these errors are private in the HTTP library, so their texts tell. A test has
-    /// each of them.
+    /// The types of these errors are private in the HTTP library, so their texts are compared. A test covers each of
+    /// them.
     pub(in crate::kube) fn of(error: &(dyn Error + 'static)) -> Option<Self> {
         const UNDERLYING: &str = "failed to create underlying connection";
         causes(error).find_map(|cause| {
@@ -49,8 +49,8 @@ impl Failed {
     }
 }
 
-/// The proxy's status for a connection to the server: asks again, because the HTTP library does not
-/// tell it. `None` for a SOCKS proxy, and if there is no answer in time.
+/// The proxy's status for a connection to the server. This function sends another CONNECT request, because the HTTP
+/// library does not return the status. `None` for a SOCKS proxy, or if there is no answer in time.
 pub(in crate::kube) fn connect_status(
     proxy: &ProxyServer,
     server: &Url,
@@ -64,7 +64,7 @@ pub(in crate::kube) fn connect_status(
     let target = format!("{}:{}", server.host_str()?, server.port_or_known_default()?);
     let tls = Arc::clone(tls);
     let (sender, receiver) = mpsc::channel();
-    // A resolver has no deadline, so it does not run on this thread.
+    // A resolver has no deadline, so it runs on another thread.
     thread::spawn(move || sender.send(ask(&url, &target, tls, timeout)));
     receiver.recv_timeout(timeout).ok()?.ok()?
 }
@@ -100,7 +100,7 @@ fn ask(
 
 /// The CONNECT request.
 fn request(proxy: &Url, target: &str) -> Zeroizing<String> {
-    // The only decoder of percent-encoding here is that of queries, where "+" is a space.
+    // The only available decoder for percent-encoding is the decoder for queries, which decodes "+" to a space.
     let decode = |text: &str| {
         let mut url = proxy.clone();
         url.set_query(Some(&format!("a={}", text.replace('+', "%2B"))));

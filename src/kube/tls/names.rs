@@ -6,8 +6,8 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// Whether the certificate has a DNS name that Go accepts for `name`, and webpki does not: with a dot
-/// at its end, or a wildcard above a single label.
+/// Whether the certificate has a DNS name that Go accepts for `name` but webpki does not: with a dot at its end, or
+/// with a wildcard above a single label.
 pub(super) fn are_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let ServerName::DnsName(name) = name else {
         return false;
@@ -24,7 +24,7 @@ pub(super) fn are_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -
     })
 }
 
-/// Whether the pattern is the host, or has a wildcard in the place of its first label.
+/// Whether the pattern is the host, or has a wildcard instead of the first label.
 fn matches(pattern: &str, host: &str) -> bool {
     let [pattern, host] = [pattern, host].map(str::to_ascii_lowercase);
     let relative = host.strip_suffix('.').unwrap_or(&host);

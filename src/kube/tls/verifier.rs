@@ -19,16 +19,16 @@ use x509_parser::x509::X509Version;
 
 use super::names;
 
-/// The shortest RSA key that the cryptography of this program verifies with, in bits.
+/// The shortest RSA key that this program's cryptography accepts for verification, in bits.
 const SHORTEST_RSA: usize = 2048;
 
 const SERVER_AUTH: &[usize] = &[1, 3, 6, 1, 5, 5, 7, 3, 1];
 const ANY_PURPOSE: &[usize] = &[2, 5, 29, 37, 0];
 
-/// A fault of a server's certificate that the TLS library has no name for.
+/// An error of a server's certificate that the TLS library does not have.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum Fault {
-    /// The only CA certificate that verifies it has expired, or is not valid yet.
+    /// The only CA certificate that verifies it has expired or is not valid yet.
     #[error("its CA is not valid now")]
     Authority(CertificateError),
     /// A key in the chain is too short.
@@ -42,7 +42,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// A name to verify in the place of the URL's host.
+/// A name to verify instead of the URL's host.
 #[derive(Debug)]
 pub(in crate::kube) struct InsteadOf {
     /// The URL's host.
@@ -84,8 +84,8 @@ struct Validity {
 }
 
 impl Verifier {
-    /// `None` if no certificate can be parsed. Some can be unreadable, as in Go: one odd certificate
-    /// in a bundle must not cost the connection.
+    /// A verifier with these certificates; `None` if none of them can be parsed. Some can be unreadable, as in Go: one
+    /// invalid certificate in a bundle must not prevent the connection.
     pub(in crate::kube) fn new(
         certificates: &[CertificateDer<'static>],
         name: Option<InsteadOf>,
@@ -100,7 +100,7 @@ impl Verifier {
         })
     }
 
-    /// The CA certificates that are valid at this time, or all of them.
+    /// The CA certificates that are valid at this time; all CA certificates without a time.
     fn roots(&self, now: Option<UnixTime>) -> RootCertStore {
         let is_valid = |it: &&Authority| now.is_none_or(|now| it.validity.check(now).is_ok());
         let valid = self.authorities.iter().filter(is_valid);
@@ -152,7 +152,7 @@ impl Verifier {
             now,
             algorithms,
         );
-        // A short key makes every signature with it count as wrong.
+        // With a short key, every signature verification fails, so report the key's length.
         let mut chain = intermediates.iter().chain(&self.listed);
         match (error, chain.find_map(short_key)) {
             (Err(Error::InvalidCertificate(CertificateError::BadSignature)), Some(bits)) => {
@@ -164,7 +164,7 @@ impl Verifier {
 }
 
 impl Authority {
-    /// `None` if the certificate is not allowed to sign others.
+    /// The CA certificate; `None` if it is not allowed to sign certificates.
     fn new(der: &CertificateDer<'static>) -> Option<Self> {
         let (_, certificate) = parse_x509_certificate(der).ok()?;
         let anchor = webpki::anchor_from_trusted_cert(der).ok()?.to_owned();
@@ -206,7 +206,7 @@ impl Validity {
     }
 }
 
-/// Go's rule. Certificates before version 3 have no extensions.
+/// Go's rule for CA certificates. Certificates before version 3 have no extensions.
 fn signs_certificates(certificate: &X509Certificate<'_>) -> bool {
     if certificate.version != X509Version::V3 {
         return true;
@@ -216,7 +216,7 @@ fn signs_certificates(certificate: &X509Certificate<'_>) -> bool {
     constraints.is_some_and(|it| it.value.ca) && usage.is_none_or(|it| it.value.key_cert_sign())
 }
 
-/// The bits of an RSA key that is too short.
+/// The length of an RSA key that is too short, in bits.
 fn short_key(der: &CertificateDer<'_>) -> Option<usize> {
     let (_, certificate) = parse_x509_certificate(der).ok()?;
     if let PublicKey::RSA(key) = certificate.public_key().parsed().ok()? {
@@ -225,7 +225,7 @@ fn short_key(der: &CertificateDer<'_>) -> Option<usize> {
     None
 }
 
-/// The checks of a listed certificate, which nobody else has to sign.
+/// The checks of a listed certificate, which does not need a signature.
 fn verify_listed(der: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
     let unreadable = || Error::from(CertificateError::BadEncoding);
     let (_, certificate) = parse_x509_certificate(der).map_err(|_| unreadable())?;

@@ -1,4 +1,4 @@
-//! Faults of TLS in words for operators.
+//! TLS errors as texts for operators.
 
 use std::error::Error;
 use std::time::{Duration, UNIX_EPOCH};
@@ -18,7 +18,7 @@ const SEE_SUPPORT: &str = "see docs/support.md for the supported certificates an
 const CIPHERS: &str = "no TLS version or cipher suite in common: TLS 1.3, or TLS 1.2 with ECDHE and \
                        AES-GCM or ChaCha20-Poly1305, is needed";
 
-/// The TLS fault that caused `error`, if any, and its cure.
+/// The TLS error that caused `error`, if any, and its remedy.
 pub(in crate::kube) fn fault(
     error: &(dyn Error + 'static),
     name: &str,
@@ -128,7 +128,7 @@ fn of_certificate(error: &CertificateError, name: &str) -> (String, &'static str
     (what.to_owned(), cure)
 }
 
-/// A fault of ours, or of webpki.
+/// An error of this program's verifier, or of webpki.
 fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static str) {
     if let Some(fault) = error.downcast_ref() {
         return of_ours(fault);

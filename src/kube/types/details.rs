@@ -1,4 +1,4 @@
-//! A request with the fields that are for people, as `kubectl get csr` prints it.
+//! A request with the fields that are shown to users, as in the output of `kubectl get csr`.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use serde_json::Value;
 
 use super::{Malformed, WireCondition, WireCsr};
 
-/// A request, as far as it can be read without asking anybody.
+/// A request, with the fields that can be read offline.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "WireCsr")]
 pub(crate) struct CsrDetails {
     /// Its name.
     pub(crate) name: String,
-    /// The time of its creation. `None` if it was never sent.
+    /// The time of its creation; `None` if it was never sent.
     pub(crate) created: Option<String>,
     /// Its annotations.
     pub(crate) annotations: BTreeMap<String, String>,
-    /// The user that sent it. `None` if it was never sent.
+    /// The user that sent it; `None` if it was never sent.
     pub(crate) requester: Option<String>,
     /// The groups of that user.
     pub(crate) groups: Vec<String>,
@@ -53,12 +53,11 @@ pub(crate) struct Condition {
 }
 
 impl CsrDetails {
-    /// Reads an object of the certificates API, or a list of them. Objects of other kinds in a list
-    /// are an error.
+    /// Reads an object of the certificates API, or a list of them. Objects of other kinds in a list are an error.
     ///
     /// # Errors
     ///
-    /// The first object that is no certificate signing request, by its place, and the reason.
+    /// The position of the first object that is not a certificate signing request, and the reason.
     pub(crate) fn all(mut document: Value) -> Result<Vec<Self>, (String, String)> {
         let one = |place: String, value: Value| {
             let kind = value.get("kind").and_then(Value::as_str);
