@@ -1,25 +1,22 @@
 //! The node half of kubelet authentication: an exec credential plugin that attests the machine it
 //! runs on.
 //!
-//! A provider is a small program: it implements [`attester::Attester`] and passes it to
-//! [`run`]. This library does the rest for every provider: it keeps the kubelet's client
-//! certificate fresh. The module `authenticator` is the flow.
+//! A provider is a small program: it implements [`attester::Attester`] and passes it to [`run`]. This library does
+//! everything else: it keeps the kubelet's client certificate fresh. The module `authenticator` has the main flow.
 //!
 //! # Guarantees
 //!
 //! - Standard output carries one `ExecCredential` or the output of a command. On failure it is
 //!   empty.
-//! - A run ends within its time limit, even if a dependency hangs. The exception is a file system
-//!   that hangs under the settings or the state directory.
-//!   `Authenticator::credential` documents the limit.
-//! - If a run is killed at any step, the next run finishes it with the same request.
-//! - The store never holds a certificate with the key of another. An issued certificate is checked
-//!   before anything uses it.
-//! - While the stored credential is not due for renewal, a run opens no connection and starts no
-//!   thread or runtime. The exception is one short call an hour, which checks that the API server
-//!   still accepts the certificate.
-//! - After a panic on any thread, the process prints the stored credential if it is still valid. It
-//!   writes no core file.
+//! - A run ends within its time limit, even if a dependency hangs. The exception is a hanging file system with the
+//!   settings or the state directory. `Authenticator::credential` documents the limit.
+//! - If a run is killed at any step, the next run completes it with the same request.
+//! - The store never contains a certificate with the key of another certificate. An issued certificate is checked
+//!   before it is used.
+//! - While the stored credential is not due for renewal, a run does not open connections or start threads. The
+//!   exception is one short call per hour, which checks that the API server still accepts the certificate.
+//! - After a panic on any thread, the process prints the stored credential if it is still valid. It does not write a
+//!   core file.
 //! - Errors, log lines and `Debug` output contain no secrets.
 //!
 //! # Modules

@@ -1,4 +1,4 @@
-//! The log on standard error, which ends up in the kubelet's journal.
+//! The log on standard error. The kubelet writes it to its journal.
 
 use std::io::{self, Write as _};
 
@@ -54,7 +54,7 @@ impl Log {
         }
     }
 
-    /// Logs a warning. The run goes on.
+    /// Logs a warning. The run continues.
     pub(crate) fn warn(self, message: &str) {
         self.write("warning", message, None, "");
     }
@@ -70,7 +70,7 @@ impl Log {
         self.write("error", failure.what(), Some(failure), "");
     }
 
-    /// The same, with the command that finds the cause.
+    /// As [`fail`](Self::fail), with the command that finds the cause.
     pub(crate) fn fail_with_diagnosis(self, failure: &Failure, command: &str) {
         self.write("error", failure.what(), Some(failure), command);
     }
@@ -104,8 +104,8 @@ impl Log {
     }
 }
 
-/// Writes lines to standard error, without characters that could rule a terminal. Nothing else
-/// writes there. A closed standard error must not fail the run.
+/// Writes lines to standard error, without characters that could control a terminal. All output to standard error goes
+/// through this function. A closed standard error must not fail the run.
 pub(crate) fn show(lines: &str) {
     drop(
         io::stderr()

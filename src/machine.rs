@@ -20,8 +20,8 @@ const SERIAL: &str = "serial-number";
 /// The serial number, in firmware with a device tree (the Devicetree Specification, section 3.2).
 const SERIAL_NUMBER: &str = "sys/firmware/devicetree/base/serial-number";
 
-/// The operating system's ID of the machine (machine-id(5)). It is on the disk, so a copy of the
-/// disk has the same ID until it is set up anew.
+/// The operating system's ID of the machine (machine-id(5)). It is on the disk, so a copy of the disk has the same ID
+/// until an administrator resets it.
 const MACHINE_ID: &str = "etc/machine-id";
 
 /// The content of [`MACHINE_ID`] before the first boot completes.
@@ -30,8 +30,8 @@ const UNINITIALIZED: &str = "uninitialized";
 /// Longer than any of these one-line files.
 const MAX_LINE: usize = 512;
 
-/// UUIDs that many machines have, because the vendor set none. So are those with one value in all
-/// bytes.
+/// UUIDs that many machines have, because the vendor did not set one. UUIDs with the same value in all bytes are also
+/// placeholders.
 const PLACEHOLDER_UUIDS: [&str; 6] = [
     "03000200-0400-0500-0006-000700080009",
     "03020100-0504-0706-0809-0a0b0c0d0e0f",
@@ -41,7 +41,7 @@ const PLACEHOLDER_UUIDS: [&str; 6] = [
     "deadbeef-dead-beef-dead-beefdeadbeef",
 ];
 
-/// Texts that vendors leave in the place of an asset tag or a serial number.
+/// Texts that vendors leave instead of an asset tag or a serial number.
 const PLACEHOLDER_TEXTS: [&str; 25] = [
     "0123456789",
     "123456789",
@@ -70,16 +70,16 @@ const PLACEHOLDER_TEXTS: [&str; 25] = [
     "Unknown",
 ];
 
-/// A machine, by the files under its root.
+/// A machine, described by the files under its root.
 #[derive(Debug, Clone)]
 pub struct Machine {
     root: PathBuf,
 }
 
-/// Digests of the values that identify a machine. The values themselves may be confidential.
+/// Digests of the values that identify a machine. The values themselves can be confidential.
 ///
-/// If a disk is cloned or baked into an image, its next machine has other values. A vendor's
-/// placeholder is no value.
+/// If a disk is cloned or copied into an image, its next machine has other values. A vendor's placeholder does not
+/// count as a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDigest {
@@ -89,7 +89,7 @@ pub struct MachineDigest {
     board_asset_tag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     serial_number: Option<String>,
-    /// Set only if the firmware provides none of the others.
+    /// Set only if the firmware does not provide the other values.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine_id: Option<String>,
 }
@@ -166,9 +166,9 @@ impl Identity {
         &self.digest
     }
 
-    /// Whether this is certainly another machine than `stored`. If both know the product UUID, only
-    /// that decides: an operator can set the asset tag, and a repair replaces a board. Otherwise, a
-    /// value that both know differs.
+    /// Whether this machine is certainly not `stored`. If both have a product UUID, only the UUID decides: an operator
+    /// can set the asset tag, and a repair can replace a board. Otherwise, one different value that both have is
+    /// sufficient.
     pub(crate) fn differs_from(&self, stored: &MachineDigest) -> bool {
         if let Some(is_same) = self.has_uuid_of(stored) {
             return !is_same;
@@ -184,21 +184,20 @@ impl Identity {
             || differ("machine-id", &own.machine_id, &stored.machine_id)
     }
 
-    /// Whether this is certainly the machine of `stored`: it has the product UUID, or every other
-    /// value is the same.
+    /// Whether this machine is certainly `stored`: the product UUIDs are the same, or all other values are the same.
     pub(crate) fn is_of(&self, stored: &MachineDigest) -> bool {
         let is_same = self.has_uuid_of(stored);
         is_same.unwrap_or_else(|| self.digest == *stored)
     }
 
-    /// Whether the product UUIDs are the same. `None` if one is not known.
+    /// Whether the product UUIDs are the same; `None` if one is unknown.
     ///
-    /// Kernels before 4.13 write UUIDs in upper case. The first three fields change their byte order
-    /// with the version of SMBIOS, which an upgrade of a virtual machine's hardware can change.
+    /// Kernels before 4.13 write UUIDs in upper case. The byte order of the first three fields depends on the version
+    /// of SMBIOS, which an upgrade of a virtual machine's hardware can change.
     fn has_uuid_of(&self, stored: &MachineDigest) -> Option<bool> {
         let (uuid, stored) = (self.uuid.as_ref()?, stored.product_uuid.as_ref()?);
         let spellings = [Some(uuid.clone()), swapped(uuid)].into_iter().flatten();
-        // Earlier releases stored the UUID in the case in which they read it.
+        // Earlier releases stored the UUID in upper or lower case, as they read it.
         let mut cases = spellings.chain([uuid.clone()]).flat_map(|uuid| {
             let (lower, upper) = (uuid.to_ascii_lowercase(), uuid.to_ascii_uppercase());
             [uuid, lower, upper]
@@ -211,7 +210,7 @@ impl Identity {
 }
 
 impl MachineDigest {
-    /// Whether there is no value that identifies this machine.
+    /// Whether no value identifies this machine.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -221,7 +220,7 @@ fn digest_of_uuid(uuid: &str) -> String {
     hex_digest(PRODUCT_UUID, &uuid.to_ascii_lowercase())
 }
 
-/// The UUID with the bytes of its first three fields in the other order. `None` if it is none.
+/// The UUID with the bytes of its first three fields in the other order; `None` if the text is not a UUID.
 fn swapped(uuid: &str) -> Option<String> {
     let fields: Vec<&str> = uuid.split('-').collect();
     let is_uuid = fields.iter().map(|field| field.len()).eq([8, 4, 4, 4, 12])
@@ -246,7 +245,7 @@ fn swapped(uuid: &str) -> Option<String> {
     })
 }
 
-/// Whether vendors give this value to many machines.
+/// Whether vendors assign this value to many machines.
 fn is_placeholder(value: &str) -> bool {
     let letters: Vec<u8> = value
         .bytes()
@@ -284,13 +283,13 @@ fn placeholders() -> impl Iterator<Item = String> {
     listed.map(|known| (*known).to_owned()).chain(of_one_byte)
 }
 
-/// One read of one short line, because every start does this.
+/// The first line of a short file, with a single read, because this runs at every start.
 fn line(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let mut buffer = [0; MAX_LINE];
     let length = rustix::io::read(&file, &mut buffer).ok()?;
-    // The values of a device tree end with a zero byte.
+    // Device tree values end with a zero byte.
     let line = str::from_utf8(buffer.get(..length)?).ok()?;
     let line = line.trim_end_matches('\0').trim();
     (!line.is_empty()).then(|| line.to_owned())

@@ -1,8 +1,8 @@
 //! Metrics of the node for the textfile collector of `node_exporter`.
 //!
-//! They come from the store alone. A run that prints the stored certificate and has nothing else to
-//! do writes nothing, so an attempt is a run that took the lock: it got a certificate, failed to, or
-//! had the API server judge the stored one, which happens once an hour.
+//! The metrics come only from the store. A run that only prints the stored certificate does not write to the store. So
+//! an attempt is a run that took the lock: it got a certificate, failed to get one, or checked the stored one with the
+//! API server, which happens once per hour.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -22,22 +22,22 @@ use crate::store_contents::StoreContents;
 /// The state of a node, in seconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct NodeState {
-    /// Start, end and next renewal of the stored certificate.
+    /// The start, end and next renewal of the stored certificate.
     certificate: Option<(u64, u64, u64)>,
     /// The time at which the stored certificate was obtained.
     succeeded: Option<u64>,
-    /// Exit code and time of the last attempt.
+    /// The exit code and time of the last attempt.
     attempt: Option<(u8, u64)>,
     /// The number of failures of the same kind since the last success.
     failures: u32,
-    /// The creation of the pending request.
+    /// The creation time of the pending request.
     pending: Option<u64>,
     /// The end of the back-off.
     not_before: Option<u64>,
 }
 
 impl NodeState {
-    /// Reads the store. Changes nothing.
+    /// Reads the store. Does not change it.
     pub(crate) fn read(
         dir: &Path,
         machine: &Machine,
@@ -160,7 +160,7 @@ impl NodeState {
     }
 }
 
-/// Replaces `path`, so that a collector reads the old text or the new. Everybody may read it.
+/// Replaces `path`, so that a collector reads either the old or the new text. All users can read the file.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let shown = path.display();
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -176,7 +176,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    // A name that the collector passes over: it reads *.prom.
+    // The collector ignores this name: it reads *.prom.
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let file = OpenOptions::new()

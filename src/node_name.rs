@@ -1,7 +1,7 @@
 //! The name of this node.
 //!
-//! The kubelet chooses the name of its Node, and the certificate must have the same one. So this
-//! module follows the kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
+//! The kubelet chooses the name of its Node, and the certificate must have the same name. So this module follows the
+//! kubelet: `GetHostname` in Kubernetes' `component-helpers/node/util`.
 
 use std::path::{Path, PathBuf};
 
@@ -20,13 +20,12 @@ const SETTINGS: &str = "nodeName in the settings";
 const KUBELET: &str = "the kubelet's --hostname-override";
 const HOST_NAME: &str = "the host name";
 
-/// A certificate that binds the node to its name. A name without a certificate is only a name that
-/// some run requested.
+/// A certificate that binds the node to its name. Without a certificate, a name is only a name that a run requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bound {
-    /// The stored certificate, also an expired one.
+    /// The stored certificate, which can be expired.
     Stored(NodeName),
-    /// The certificate of a node that joined before, in this bootstrap kubeconfig.
+    /// The certificate of a node that joined earlier, in this bootstrap kubeconfig.
     Adopted(NodeName, PathBuf),
 }
 
@@ -37,7 +36,7 @@ pub(crate) struct NameSources<'a> {
     pub(crate) settings: Option<&'a NodeName>,
     /// The certificate that the node has.
     pub(crate) bound: Option<&'a Bound>,
-    /// The arguments of the kubelet: of its process, or of its next one.
+    /// The arguments of the kubelet: of its running process, or of its next start.
     pub(crate) kubelet: Option<&'a KubeletArguments>,
     /// The machine's host name.
     pub(crate) host_name: &'a str,
@@ -56,10 +55,9 @@ impl Bound {
 impl NameSources<'_> {
     /// Decides the name of this node.
     ///
-    /// The settings win over the kubelet's arguments, and these over the host name. The name of a
-    /// certificate wins over the host name, and never yields silently: if the settings or the kubelet
-    /// ask for another name, the result is [`Code::NodeName`], because the certificate would not fit
-    /// the Node.
+    /// The settings take precedence over the kubelet's arguments, and the arguments over the host name. The name in a
+    /// certificate takes precedence over the host name. It is never replaced silently: if the settings or the kubelet
+    /// specify another name, the result is [`Code::NodeName`], because the certificate would not match the Node.
     pub(crate) fn decide(&self) -> Result<NodeName, Failure> {
         let kubelet = self.kubelet.and_then(KubeletArguments::hostname_override);
         let asked = match (self.settings, kubelet) {
@@ -77,8 +75,8 @@ impl NameSources<'_> {
         }
     }
 
-    /// The failure that the kubelet registers its Node under the host name although the certificate
-    /// has another name. `None` if the kubelet has the name of the certificate, or is not known.
+    /// The failure if the kubelet registers its Node with the host name although the certificate has another name;
+    /// `None` if the kubelet has the certificate's name, or its arguments are unknown.
     pub(crate) fn passed_over(&self) -> Option<Failure> {
         let (None, Some(bound), Some(kubelet)) = (self.settings, self.bound, self.kubelet) else {
             return None;
@@ -115,7 +113,7 @@ impl NameSources<'_> {
     }
 }
 
-/// Normalizes a name as the kubelet does: no surrounding space, lower case.
+/// Normalizes a name as the kubelet does: without surrounding space, in lower case.
 fn folded(source: &str, name: &str) -> Result<NodeName, Failure> {
     label(source, &name.trim().to_lowercase())
 }

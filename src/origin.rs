@@ -11,10 +11,10 @@ use crate::kube::kubeconfig::{ClusterEndpoint, EndpointFields, InvalidKubeconfig
 use crate::machine::MachineDigest;
 use crate::store::{Store, StoreFile, StoreLock};
 
-/// The version of the file format. A later release that only adds fields keeps it.
+/// The version of the file format. A later release that only adds fields does not change it.
 const VERSION: u32 = 1;
 
-/// The pause of renewals because of a refusal, after one that changed nothing.
+/// The pause of renewals after a refusal, if the last such renewal did not help.
 const PAUSE: Duration = Duration::from_hours(24);
 
 /// `origin.json`: it ties the other files of the store to a machine, a node and a cluster.
@@ -26,15 +26,15 @@ pub struct Origin {
     pub endpoint: EndpointFields,
     /// The machine.
     pub machine: MachineDigest,
-    /// The boot of the last comparison with this machine. Each boot reads the firmware once.
+    /// The boot of the last comparison with this machine. Each boot reads the firmware data once.
     pub boot_id: Option<String>,
-    /// The time at which the API server refused (403) a certificate that was just issued because it
-    /// had refused the one before, in seconds since 1970. `None` once it accepts the certificate.
+    /// The time at which the API server refused (403) a new certificate that replaced a refused one, in seconds since
+    /// 1970. `None` as soon as the API server accepts the certificate.
     pub refused_again: Option<u64>,
 }
 
-/// Ignores unknown fields, because a later release adds fields, and a release that is rolled back
-/// must not cost the node its credential.
+/// Ignores unknown fields: a later release adds fields, and after a rollback this release must not lose the node's
+/// credential.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire<'a> {
@@ -71,8 +71,8 @@ impl Origin {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
-    /// The end of the pause of renewals that follow a refusal, if the last one changed nothing. A
-    /// clock that was set back ends it.
+    /// The end of the pause of renewals after a refusal, if the last such renewal did not help. A clock that was set
+    /// back ends the pause.
     pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
         let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;
         let until = since.checked_add(PAUSE)?;
@@ -84,8 +84,8 @@ impl Origin {
         serde_json::from_str(text).is_ok_and(|Header { version }| version > VERSION)
     }
 
-    /// Reads the file's content. A later format counts, if it has the fields of this one: its
-    /// release may have been rolled back.
+    /// Parses the file's content. A later format is accepted if it has the fields of this one: its release might have
+    /// been rolled back.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| {
             Invalid::new("it is not the JSON that this release writes").because(&error)

@@ -1,4 +1,4 @@
-//! Files and programs that another user than root could change.
+//! Files and programs that users other than root could change.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -7,23 +7,23 @@ use std::path::Path;
 /// Write permission of the group and of all others.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Only the owner of an entry can rename or remove it (inode(7)). On folders alone.
+/// Only the owner of an entry can rename or remove it (inode(7)). Only for directories.
 const STICKY: u32 = 0o1000;
 
-/// More than a path with links to links has.
+/// More links than any real path has.
 const MAX_LINKS: u32 = 32;
 
 /// Another user could change a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Untrusted {
-    /// What is wrong.
+    /// The reason.
     pub what: String,
-    /// The command that cures it.
+    /// The command that corrects it.
     pub remedy: String,
 }
 
-/// Why a file or folder is not trusted: it belongs to a user other than root and the user of this
-/// process, or others can write it.
+/// The reason why a file or directory is not trusted: it belongs to a user other than root and the user of this
+/// process, or others can write to it.
 pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
     let path = path.display();
@@ -39,15 +39,14 @@ pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     })
 }
 
-/// The same for a folder. In a sticky one, such as `/tmp`, others cannot replace a file.
+/// As [`of_file`], for a directory. In a sticky directory, such as `/tmp`, others cannot replace a file.
 pub(crate) fn of_folder(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let is_sticky = metadata.is_dir() && metadata.mode() & STICKY != 0;
     of_file(path, metadata).filter(|_| !is_sticky)
 }
 
-/// The same for whatever could replace the file: each folder and link on the way to it. `None` if
-/// the file does not exist. Only root is asked to care: the programs of other users are their own
-/// matter.
+/// As [`of_file`], for everything that could replace the file: each directory and link on its path. `None` if the file
+/// does not exist. Only root's programs are checked: other users are responsible for their own programs.
 pub fn of_path(path: &Path) -> Option<Untrusted> {
     if !rustix::process::geteuid().is_root() {
         return None;

@@ -19,36 +19,36 @@ use crate::store::{StoreFile, StoreLock};
 
 const VERSION: u32 = 1;
 
-/// Verifiers refuse evidence older than 14 minutes. A request of this age would not be answered in
-/// time.
+/// The maximum age of a request. Verifiers refuse evidence older than 14 minutes, and an older request would not be
+/// answered in time.
 const MAX_AGE: Duration = Duration::from_mins(10);
 
-/// The maximum age of an undecided request while a certificate is valid. Kubernetes deletes pending
-/// requests after 24 hours, so a node has at most three of them, however long the controller is away.
-/// When it is back, it fails a request whose evidence is too old, and the next run makes another.
+/// The maximum age of an undecided request while a certificate is valid. Kubernetes deletes pending requests after 24
+/// hours, so a node has at most three of them, even during a long outage of the controller. After the outage, the
+/// controller fails a request whose evidence is too old, and the next run creates another.
 const MAX_AGE_WITH_CERTIFICATE: Duration = Duration::from_hours(9);
 
 /// `pending.json`: the key, and the open request with it, if any.
 ///
-/// The key outlives a failed request. A node that requests again with the same key retries; with
-/// another key it would make a second claim.
+/// The key outlives a failed request. A second request with the same key is a retry. With another key, it would be a
+/// second claim.
 #[derive(Debug)]
 pub struct Pending {
     /// The key.
     pub key: PrivateKey,
     /// The machine that generated the key. The key is not used on any other machine.
     pub machine: MachineDigest,
-    /// A digest of the CA certificates of the cluster that the request is made to.
+    /// A digest of the CA certificates of the request's cluster.
     pub ca: Option<String>,
     /// The request.
     pub request: Option<OpenRequest>,
-    /// Whether the controller denied the key of the stored certificate, and this one is instead of it.
+    /// Whether the controller denied the key of the stored certificate, and this key replaces it.
     pub replaces_denied: bool,
 }
 
 /// A request, before or after it is sent.
 #[derive(derive_more::Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
-// Without the bytes: evidence can hold a session token.
+// Without the bytes: evidence can contain a session token.
 #[debug("OpenRequest({name}, {created})")]
 #[serde(rename_all = "camelCase")]
 pub struct OpenRequest {
@@ -68,15 +68,14 @@ pub struct OpenRequest {
     /// read the file.
     #[serde(default, skip_serializing_if = "<&bool as std::ops::Not>::not")]
     pub answers: bool,
-    /// The scope in which the machine was last asked for its provider ID. `None` if the machine
-    /// itself was not asked. Then its fields are omitted, so that releases without the provider
-    /// `tpm` can read the file.
+    /// The scope in which the machine was last queried for its provider ID; `None` if the machine itself was not
+    /// queried. In that case the fields are omitted, so that releases without the provider `tpm` can read the file.
     #[serde(flatten)]
     pub asked: Option<FailureScope>,
 }
 
-/// Everything that decides the content of a request, except its key. If any field changes, another
-/// request is due.
+/// All values that determine the content of a request, except its key. If one of them changes, a new request is
+/// necessary.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subject {
@@ -93,8 +92,7 @@ pub struct Subject {
     pub audience: Audience,
 }
 
-/// Ignores unknown fields, because a later release adds fields, and a release that is rolled back
-/// must not cost the node its key.
+/// Ignores unknown fields: a later release adds fields, and after a rollback this release must not lose the node's key.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
@@ -132,8 +130,8 @@ impl Pending {
         self.save(store)
     }
 
-    /// Reads the file's content. A request that this release cannot read is dropped, and the key
-    /// kept: a later release may have written it.
+    /// Parses the file's content. A request that this release cannot parse is dropped, because a later release might
+    /// have written it; the key is kept.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let mut wire: Wire = serde_json::from_str(text).map_err(|error| {
             // The parser's error is omitted: it could show a part of the key.
@@ -174,7 +172,7 @@ impl Pending {
                 .and_then(|open| serde_json::to_value(open).ok()),
             replaces_denied: self.replaces_denied,
         };
-        // Allocated in advance: a buffer that grows would leave copies of the key in memory.
+        // Allocated in advance: a growing buffer would leave copies of the key in memory.
         let request = self.request.as_ref().map_or(0, |open| open.bytes.len());
         let mut json = Zeroizing::new(Vec::with_capacity(8 * 1024 + 2 * request));
         if serde_json::to_writer(&mut *json, &wire).is_err() {
@@ -185,7 +183,7 @@ impl Pending {
 }
 
 impl OpenRequest {
-    /// A request made at `now`, not sent yet.
+    /// A request created at `now`, not sent yet.
     pub fn new(name: String, bytes: Vec<u8>, subject: Subject, now: SystemTime) -> Self {
         let created = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -210,25 +208,24 @@ impl OpenRequest {
         }
     }
 
-    /// The provider ID, if the machine would give the same answer again: only in the boot in which
-    /// it was asked, and under the same settings. A copy of the store on another machine runs in
-    /// another boot.
+    /// The provider ID, if the machine would give the same answer again: only in the boot in which it was queried, and
+    /// with the same settings. A copy of the store on another machine runs in another boot.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
         (same && self.is_younger(MAX_AGE, now)).then_some(&self.subject.provider_id)
     }
 
-    /// Whether the request still asks for `subject`, and is young enough. `lifetime` is the lifetime of
-    /// the stored certificate, if that is valid and accepted.
+    /// Whether the request still matches `subject`, and is young enough. `lifetime` is the lifetime of the stored
+    /// certificate, if that is valid and accepted.
     ///
-    /// A request from the future was made under a wrong clock, and so was its evidence.
+    /// A request with a time in the future was created with a wrong clock, and so was its evidence.
     pub fn is_worth_taking_up(
         &self,
         subject: &Subject,
         lifetime: Option<Duration>,
         now: SystemTime,
     ) -> bool {
-        // A short-lived certificate must not expire over a request that the controller has missed.
+        // A short-lived certificate must not expire because the controller missed a request.
         let max_age = lifetime.map_or(MAX_AGE, |lifetime| {
             (lifetime / 4).clamp(MAX_AGE, MAX_AGE_WITH_CERTIFICATE)
         });
@@ -236,7 +233,7 @@ impl OpenRequest {
     }
 
     fn is_younger(&self, max_age: Duration, now: SystemTime) -> bool {
-        // Far below the maximum of `SystemTime`.
+        // Far below the maximum of `SystemTime`, so the addition cannot overflow.
         let created = UNIX_EPOCH + Duration::from_secs(self.created.min(u32::MAX.into()));
         now < created + max_age && created <= now + CLOCK_LEEWAY
     }

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use crate::clock::Deadline;
 
-/// The interval at which the end of a program is looked for.
+/// The interval of the checks whether a program has exited.
 const POLL: Duration = Duration::from_millis(5);
 
-/// The maximum wait for the end of a killed program. One in an uninterruptible sleep, as on a network
-/// file system that is away, ends later.
+/// The maximum wait for a killed program to exit. A program in an uninterruptible sleep, for example on an unavailable
+/// network file system, exits later.
 const KILLED: Duration = Duration::from_secs(1);
 
-/// The most that is read of a program's output.
+/// The limit of a program's output in bytes.
 const MAX_OUTPUT_LEN: u64 = 4 * 1024 * 1024;
 
 /// The file name in `argv[0]`.
@@ -29,8 +29,7 @@ pub(crate) fn program() -> String {
         .unwrap_or_default()
 }
 
-/// The path that this program was started by, if it is absolute. It may be a link that an upgrade
-/// changes.
+/// The path with which this program was started, if it is absolute. It can be a link that an upgrade changes.
 pub(crate) fn path() -> io::Result<PathBuf> {
     let started = env::args_os().next().map(PathBuf::from);
     match started.filter(|path| path.is_absolute()) {
@@ -39,7 +38,7 @@ pub(crate) fn path() -> io::Result<PathBuf> {
     }
 }
 
-/// The start of a command line for this program, which need not be in the search path.
+/// The start of a command line for this program, which might not be in the search path.
 pub(crate) fn command() -> String {
     match path() {
         Ok(path) => path.display().to_string(),
@@ -47,8 +46,8 @@ pub(crate) fn command() -> String {
     }
 }
 
-/// The command that prints a file for the program at this path. The default path is that of the packages,
-/// which can be missing on this machine.
+/// The command that prints a file for the program at this path. The default path is the path in the packages, where the
+/// program can be missing on this machine.
 pub(crate) fn render(file: &str, program: &Path) -> String {
     let program = program.display();
     format!("{program} render {file} --command {program}")
@@ -58,12 +57,12 @@ pub(crate) fn render(file: &str, program: &Path) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(crate) text: String,
-    /// Whether there was more. The text ends with a line.
+    /// Whether the output was truncated. The text then ends with a complete line.
     pub(crate) is_cut: bool,
 }
 
-/// The standard output of a program, or why there is none. A program that does not end within
-/// `patience` is killed. Another one that holds the output for longer is no success.
+/// The standard output of a program, or the reason why there is none. A program that does not exit within `patience` is
+/// killed. If another program holds the output open for longer, that is an error.
 pub(crate) fn output(
     program: &str,
     arguments: &[&str],
@@ -98,10 +97,10 @@ pub(crate) fn output(
 
 /// A running program.
 trait Running {
-    /// Whether it succeeded. `None` while it runs.
+    /// Whether it succeeded; `None` while it is running.
     fn ended(&mut self) -> io::Result<Option<bool>>;
 
-    /// Sends it SIGKILL.
+    /// Kills it with SIGKILL.
     fn kill(&mut self) -> io::Result<()>;
 }
 
@@ -115,8 +114,8 @@ impl Running for Child {
     }
 }
 
-/// Whether the program succeeded. `None` if it did not end in time. Then it is killed, and left to
-/// init if it does not end even so.
+/// Whether the program succeeded; `None` if it did not exit in time. In that case it is killed. If it still does not
+/// exit, it is left to init.
 fn wait(program: &mut impl Running, deadline: Deadline) -> io::Result<Option<bool>> {
     if let Some(success) = poll(program, deadline)? {
         return Ok(Some(success));
@@ -136,7 +135,7 @@ fn poll(program: &mut impl Running, deadline: Deadline) -> io::Result<Option<boo
     }
 }
 
-/// Reads a pipe to its end on a thread of its own, so that the program never waits for a reader.
+/// Reads a pipe to its end on a separate thread, so that the program never waits for a reader.
 fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Output> {
     let (sender, receiver) = mpsc::sync_channel(1);
     let read = move || {
@@ -146,7 +145,7 @@ fn collect(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Output> {
             let more = io::copy(&mut pipe, &mut io::sink());
             let is_cut = more.is_ok_and(|more| more > 0);
             if is_cut {
-                // A part of a secret would not be known as one.
+                // Drop the incomplete line: a part of a secret would not be recognized.
                 let line = bytes.iter().rposition(|byte| *byte == b'\n');
                 bytes.truncate(line.map_or(0, |end| end + 1));
             }

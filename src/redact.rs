@@ -1,8 +1,8 @@
 //! Removes secrets from texts that leave this machine.
 //!
-//! There are two nets: the secrets that this machine is known to have, wherever they are, and texts
-//! that have the form or the place of a secret. The second catches more than secrets, such as
-//! certificates in base64: too much is removed rather than too little.
+//! It removes the known secrets of this machine everywhere, and texts with the form or the position of a secret. The
+//! second rule also removes other texts, such as certificates in base64: removing too much is better than removing too
+//! little.
 
 mod assignment;
 mod forms;
@@ -20,16 +20,16 @@ use assignment::Assignment;
 use forms::{has_form, is_line_of_base64};
 use names::Name;
 
-/// In the place of a secret.
+/// The replacement for a secret.
 pub(crate) const REDACTED: &str = "(redacted)";
 
-/// Shorter texts would be found in ordinary words.
+/// The minimum length of a known secret. Shorter texts would also match ordinary words.
 const LEAST_KNOWN: usize = 12;
 
-/// Long enough for the parts of a key, a signature or a session token, and longer than names are.
+/// Long enough for the parts of a key, a signature or a session token, and longer than names.
 const LONG: usize = 40;
 
-/// The part of a long line that is looked at around a word. A line can have megabytes.
+/// The part of a long line that is examined around a word. A line can have megabytes.
 const FAR: usize = 1024;
 
 /// Words that are followed by a secret after a space.
@@ -46,7 +46,7 @@ pub(crate) struct Redactor {
 }
 
 impl Redactor {
-    /// Adds a secret: a token, or a key in PEM, each line of it.
+    /// Adds a secret: a token, or each line of a key in PEM.
     pub(crate) fn know(&mut self, secret: &str) {
         let lines = secret.lines().map(str::trim);
         let lines = lines.filter(|line| line.len() >= LEAST_KNOWN && !line.starts_with("-----"));
@@ -67,7 +67,7 @@ impl Redactor {
     }
 }
 
-/// Removes user and password of URLs and of `user:password@host`.
+/// Removes the user and password from URLs and from `user:password@host`.
 fn logins(text: &str, count: &mut usize) -> String {
     let is_end = |letter: char| letter.is_whitespace() || "\"'<>".contains(letter);
     let mut kept = String::new();
@@ -95,8 +95,7 @@ fn hide(text: &str, part: Option<Range<usize>>, count: &mut usize, kept: &mut St
     }
 }
 
-/// User and password of a URL without its scheme. A slash in a password ends the authority too
-/// early.
+/// The user and password of a URL without its scheme. A slash in a password ends the authority too early.
 fn login_of_url(url: &str) -> Option<Range<usize>> {
     let authority = url.split(['/', '\\']).next().unwrap_or_default();
     if let Some(end) = authority.rfind('@') {
@@ -107,7 +106,7 @@ fn login_of_url(url: &str) -> Option<Range<usize>> {
     url.rfind('@').filter(|_| !is_port).map(|end| 0..end)
 }
 
-/// `user:password` before the last `@`. Digests of images have a name and a tag there.
+/// `user:password` before the last `@`. Image digests have a name and a tag there.
 fn login(text: &str) -> Option<Range<usize>> {
     let (login, host) = text.rsplit_once('@')?;
     if host.starts_with("sha256:")
@@ -155,7 +154,7 @@ fn words(text: &str, count: &mut usize) -> String {
     kept
 }
 
-/// The secret value that a word announces: what is before it, the value, and its end in `after`.
+/// The secret value that follows a word: the separator before it, the value, and its end in `after`.
 fn value_after<'a>(before: &str, word: &str, after: &'a str) -> Option<(&'a str, &'a str, usize)> {
     let (start, end) = place_of_value(before, word, after)?;
     let (separator, value) = (after.get(..start)?, after.get(start..end)?);
@@ -198,7 +197,7 @@ fn place_of_value(before: &str, word: &str, after: &str) -> Option<(usize, usize
     let name = Name::of(word)?;
     if let Some(found) = assigned() {
         let value = value(&found);
-        // The scheme announces what is behind it.
+        // The value follows the scheme, so `after_scheme` finds it.
         let first = split(value, is_of_word).0.to_ascii_lowercase();
         let is_header = name == Name::OfHeader && SCHEMES.contains(&first.as_str());
         let is_word = pairs::is_in_sentence(line, word, after, &found);
@@ -213,15 +212,16 @@ fn place_of_value(before: &str, word: &str, after: &str) -> Option<(usize, usize
         .flatten()
 }
 
-/// A value of several lines begins on the line of its name. In YAML it can begin on the next.
+/// Whether the range of a value begins on the line of its name. In YAML, the text of the value can begin on the next
+/// line.
 fn is_on_line(found: &Assignment, after: &str) -> bool {
     after
         .get(..found.start)
         .is_some_and(|separator| !separator.contains('\n'))
 }
 
-/// What is behind a scheme of HTTP. Outside of a header it has to look like a secret: a sentence can
-/// have `invalid bearer token`.
+/// The value after an HTTP authentication scheme. Outside a header, it must look like a secret: a sentence can contain
+/// `invalid bearer token`.
 fn after_scheme(line: &str, after: &str) -> Option<(usize, usize)> {
     let start = after.find(is_of_word).filter(|start| {
         after
@@ -239,7 +239,7 @@ fn after_scheme(line: &str, after: &str) -> Option<(usize, usize)> {
     is_secret.then_some((start, start + value.len()))
 }
 
-/// `user:password` behind an option. Numbers are the user and group of a process.
+/// `user:password` after an option. Numbers are the user ID and group ID of a process.
 fn login_of_option(after: &str) -> Option<(usize, usize)> {
     let (start, end) = word_behind(after)?;
     let value = after.get(start..end)?;
@@ -250,7 +250,7 @@ fn login_of_option(after: &str) -> Option<(usize, usize)> {
     (is_login && !is_number(password)).then_some((start + user.len() + 1, end))
 }
 
-/// The word behind spaces or `=`, without quotes.
+/// The word after spaces or `=`, without quotes.
 fn word_behind(after: &str) -> Option<(usize, usize)> {
     let (gap, value) = split(after, |it| " \t=\"'".contains(it));
     let value = value
@@ -259,7 +259,7 @@ fn word_behind(after: &str) -> Option<(usize, usize)> {
     (!gap.is_empty() && !value.is_empty()).then_some((gap.len(), gap.len() + value.len()))
 }
 
-/// Whether nothing else is on the line but the prefix of a log.
+/// Whether the line contains only the word, and possibly the prefix of a log.
 fn is_alone(before: &str, after: &str) -> bool {
     let line = line_before(before).trim_end();
     let is_first = line
@@ -269,33 +269,33 @@ fn is_alone(before: &str, after: &str) -> bool {
     (is_first || line.ends_with("]:")) && rest().is_empty()
 }
 
-/// The line at the end of a text, or the end of a long one.
+/// The line at the end of a text, truncated if it is long.
 fn line_before(text: &str) -> &str {
     let start = text.ceil_char_boundary(text.len().saturating_sub(FAR));
     let near = text.get(start..).unwrap_or_default();
     near.rsplit('\n').next().unwrap_or_default()
 }
 
-/// The line at the start of a text, or the start of a long one.
+/// The line at the start of a text, truncated if it is long.
 fn line_of(text: &str) -> &str {
     let near = text.get(..text.floor_char_boundary(FAR));
     near.unwrap_or(text).split('\n').next().unwrap_or_default()
 }
 
-/// The text that this base64 encodes.
+/// The decoded text of this base64.
 fn decoded(base64: &str) -> Option<String> {
     let engines = [STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD];
     let decoded = engines.iter().find_map(|engine| engine.decode(base64).ok());
     String::from_utf8(decoded.filter(|bytes| bytes.len() > 2)?).ok()
 }
 
-/// Whether the value is the start of an object of JSON, or of a list of them.
+/// Whether the value is the start of a JSON object, or of a list of objects.
 fn is_structure(value: &str) -> bool {
     let starts = ["{\"", "{\\\"", "[{"];
     ["{", "["].contains(&value) || starts.iter().any(|start| value.starts_with(start))
 }
 
-/// The longest beginning of such letters, and the rest.
+/// Splits a text after the longest prefix of such letters.
 fn split(text: &str, of: impl Fn(char) -> bool) -> (&str, &str) {
     let end = text.find(|letter| !of(letter)).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, ""))

@@ -1,8 +1,8 @@
-//! The end of a process in which a thread panics: it prints the stored credential if that is still
-//! valid, and exits in an orderly way.
+//! Ends the process when a thread panics: prints the stored credential if it is still valid, and exits in an orderly
+//! way.
 //!
-//! Released programs abort after a panic, so the code that started the thread cannot handle it. The
-//! panic hook does, on the thread that panics, and does not return.
+//! Released programs abort after a panic, so the code that started the thread cannot handle the panic. The panic hook
+//! handles it, on the thread that panics, and does not return.
 
 use std::io::{self, Write as _};
 use std::mem;
@@ -30,18 +30,18 @@ pub(crate) struct Rescue {
 }
 
 enum State {
-    /// There is no valid credential.
+    /// No valid credential is available.
     Nothing,
     /// The answer to print.
     Ready(Zeroizing<Vec<u8>>),
-    /// This thread is ending the process.
+    /// This thread is terminating the process.
     Ending(ThreadMark),
 }
 
 /// Distinguishes threads that run at the same time.
 ///
-/// `thread::current` would do, but makes an object with a destructor, which costs each run six
-/// system calls.
+/// `thread::current` would also work, but it creates an object with a destructor, which costs each run six system
+/// calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ThreadMark(usize);
 
@@ -55,7 +55,7 @@ impl ThreadMark {
 }
 
 impl Rescue {
-    /// Handles every panic of the process from here on.
+    /// Handles every panic of the process from now on.
     pub(crate) fn install(log: Log) -> Self {
         let rescue = Self {
             state: Arc::new(Mutex::new(State::Nothing)),
@@ -66,7 +66,7 @@ impl Rescue {
         rescue
     }
 
-    /// Without a handler of panics.
+    /// A value that does not handle panics.
     #[cfg(test)]
     pub(crate) fn idle() -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Rescue {
         }
     }
 
-    /// The same, with answers in this API version.
+    /// The same rescue, with answers in this API version.
     #[must_use]
     pub(crate) fn speaking(&self, version: ApiVersion) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Rescue {
         }
     }
 
-    /// Prints `answer` on standard output. From here on, a panic of another thread has no effect.
+    /// Prints `answer` on standard output. From now on, a panic of another thread has no effect.
     pub(crate) fn print(&self, answer: &ExecResult) -> io::Result<()> {
         self.change(State::Ending(ThreadMark::current()));
         let json = self.answer(&answer.credential, answer.expiration)?;
@@ -125,15 +125,15 @@ impl Rescue {
             Err(TryLockError::Poisoned(state)) => {
                 mem::replace(&mut *state.into_inner(), State::Ending(this))
             }
-            // If the panicking thread holds the lock itself, it will never release it.
+            // If the panicking thread holds the lock itself, the lock will never be released.
             Err(TryLockError::WouldBlock) => State::Nothing,
         };
-        // The panic message may contain anything, even a secret. The location is enough.
+        // The panic message can contain any text, even a secret. The location is sufficient.
         let place = panicked.location().map(ToString::to_string);
         let what = format!("a bug ended the run at {}", place.unwrap_or_default());
         let failure = Failure::new(Code::Internal, what, "report this as a bug");
         match before {
-            // The other thread prints its answer and exits. An exit here could cut the answer off.
+            // The other thread prints its answer and exits. An exit here could truncate the answer.
             State::Ending(other) if other != this => loop {
                 thread::park();
             },
@@ -154,14 +154,14 @@ impl Rescue {
     }
 }
 
-/// Keeps the keys in this process's memory out of core files, and away from other processes of the
-/// same user. Programs that it starts dump no core either.
+/// Keeps the keys in this process's memory out of core files, and protects them from other processes of the same user.
+/// Programs that this process starts do not write core files either.
 pub(crate) fn keep_memory() {
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
     };
-    // A failure here must not cost a node its credential.
+    // A failure here must not prevent the node's credential.
     let _ = rustix::process::setrlimit(Resource::Core, none);
     // A core handler that is a program ignores the limit (core(5)).
     let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);

@@ -2,31 +2,32 @@
 
 use std::time::{Duration, SystemTime};
 
-/// The time by which signers back-date a certificate, ours and kube-controller-manager alike.
+/// The time by which signers back-date a certificate: this project's controller and kube-controller-manager do the
+/// same.
 const BACKDATED: Duration = Duration::from_mins(5);
 
-/// The time by which this machine's clock may be behind the signer's.
+/// The maximum time by which this machine's clock can be behind the signer's.
 pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
 
-/// Below this share of its lifetime, a credential is renewed whatever its age.
+/// Below this share of its lifetime, a credential is renewed independently of its age.
 ///
 /// From the proposal's client CSR flow ("less than 20 percent of time left").
 const RENEW_BELOW: f64 = 0.2;
 
-/// A long certificate is renewed about once a day, so that the machine attests about once a day.
+/// A certificate with a long lifetime is renewed about once per day, so that the machine attests about once per day.
 const DAILY: (f64, f64) = (20.0 * 3600.0, 28.0 * 3600.0);
 
-/// A short certificate is renewed within this part of its lifetime.
+/// A certificate with a short lifetime is renewed within this part of its lifetime.
 const SHARE: (f64, f64) = (0.5, 0.7);
 
-/// The interval of client-go's calls while nothing is due, so that a changed setting or a replaced
-/// store is noticed.
+/// The interval of client-go's calls while no renewal is due, so that a changed setting or a replaced store takes
+/// effect.
 const ASK_AGAIN: Duration = Duration::from_hours(1);
 
 /// The interval of client-go's calls while a renewal is pending or has failed.
 const ASK_AGAIN_SOON: Duration = Duration::from_secs(30);
 
-/// With an expiry in the past, client-go runs the plugin twice a request.
+/// The minimum: with an expiry in the past, client-go runs the plugin twice per request.
 const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
 
 /// A number from 0 to 1.
@@ -34,12 +35,12 @@ const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
 pub struct Fraction(f64);
 
 impl Fraction {
-    /// The fraction that the last four of `bytes` spell in base 256, in reverse order.
+    /// The fraction from the last four of `bytes`, read as a number in base 256, in reverse order.
     ///
-    /// The serial number of a certificate is random, which spreads the renewals of many nodes. It
-    /// gives the same fraction in every run.
+    /// The serial number of a certificate is random, which spreads the renewals of many nodes. It gives the same
+    /// fraction in every run.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        // The first bytes of a serial number may be a sign or a counter's zeros.
+        // The first bytes of a serial number can be a sign or the zeros of a counter.
         let (fraction, _) = bytes
             .iter()
             .rev()
@@ -58,20 +59,20 @@ impl Fraction {
 /// The decision about a stored credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rotation {
-    /// Print it; nothing is due.
+    /// Print it; no renewal is due.
     Keep,
-    /// Renew it. If no new one is available in time, print it: it still authenticates.
+    /// Renew it. If no new credential is available in time, print the old one, which is still valid.
     Renew,
-    /// Do not use it: it has expired or is not valid yet. Enrol with the bootstrap credential.
+    /// Do not use it: it has expired or is not valid yet. Enroll with the bootstrap credential.
     Enrol,
 }
 
 /// The validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// The first moment.
+    /// The first moment of the period.
     pub not_before: SystemTime,
-    /// The moment after the last.
+    /// The moment after the period.
     pub not_after: SystemTime,
 }
 
@@ -81,14 +82,14 @@ impl Validity {
         self.not_before + BACKDATED
     }
 
-    /// The time from the issue to the end.
+    /// The time from issuance to expiry.
     pub fn lifetime(&self) -> Duration {
         self.not_after
             .duration_since(self.issued())
             .unwrap_or_default()
     }
 
-    /// The share of the lifetime that is left at `now`, from 0 to 1.
+    /// The remaining share of the lifetime at `now`, from 0 to 1.
     pub fn share_left(&self, now: SystemTime) -> f64 {
         let lifetime = self.lifetime().as_secs_f64();
         let left = self.not_after.duration_since(now).unwrap_or_default();
@@ -99,15 +100,14 @@ impl Validity {
         }
     }
 
-    /// Whether the remaining share of the lifetime makes a renewal due, whatever the jitter.
+    /// Whether the remaining share of the lifetime makes a renewal due, independently of the jitter.
     pub fn runs_out(&self, now: SystemTime) -> bool {
         self.share_left(now) < RENEW_BELOW
     }
 
     /// Whether the certificate is valid at `now`, as an API server sees it.
     ///
-    /// With a clock that is behind by up to `CLOCK_LEEWAY`, a fresh certificate still counts as
-    /// valid.
+    /// A new certificate also counts as valid if the clock is behind by up to `CLOCK_LEEWAY`.
     pub fn holds_at(&self, now: SystemTime) -> bool {
         now < self.not_after && now + CLOCK_LEEWAY >= self.not_before
     }
@@ -118,8 +118,7 @@ impl Validity {
         self.issued() + Duration::from_secs_f64(jitter.between(DAILY).min(share))
     }
 
-    /// Decides what to do at `now` with a credential of this validity. `jitter` comes from the
-    /// certificate.
+    /// The action at `now` for a credential with this validity. `jitter` comes from the certificate.
     pub fn rotation(&self, now: SystemTime, jitter: Fraction) -> Rotation {
         if !self.holds_at(now) {
             Rotation::Enrol
@@ -130,13 +129,13 @@ impl Validity {
         }
     }
 
-    /// The time at which client-go has to run the plugin again, for a credential that is kept until `until`.
+    /// The time at which client-go must run the plugin again, for a credential that is kept until `until`.
     pub fn expiry_kept(&self, now: SystemTime, until: SystemTime) -> SystemTime {
         self.expiry(now, until.min(now + ASK_AGAIN))
     }
 
-    /// The time at which client-go has to run the plugin again, for a credential whose renewal is not complete.
-    /// The next attempt is at `next_attempt`.
+    /// The time at which client-go must run the plugin again, for a credential whose renewal is not complete. The next
+    /// attempt is at `next_attempt`.
     pub fn expiry_awaiting_renewal(&self, now: SystemTime, next_attempt: SystemTime) -> SystemTime {
         self.expiry(now, next_attempt.min(now + ASK_AGAIN_SOON))
     }

@@ -1,9 +1,8 @@
 //! The settings, their sources and their precedence.
 //!
-//! In order of precedence: options, drop-ins, the file, and the defaults. There is no other source.
-//! Every source is read strictly: an unknown or removed key or an invalid value is a fault that
-//! names the source and the key. Other valid settings still apply: a fault in a file must not cost a
-//! node its certificate.
+//! The sources, in order of precedence, are options, drop-ins, the file, and the defaults. Every source is read
+//! strictly: an unknown or removed key or an invalid value is a fault that names the source and the key. Other valid
+//! settings still apply, because a fault in a file must not prevent a node's certificate.
 
 mod document;
 mod effective;
@@ -33,10 +32,10 @@ pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml
 const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
 const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 
-/// The time limit of every run. Runs for the kubelet have less.
+/// The time limit of every run. Runs for the kubelet have a shorter limit.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The providers with settings of their own. One file may have the sections of several.
+/// The providers with their own settings. One file can have the sections of several providers.
 const SECTIONS: [Provider; 2] = [Provider::AWS, Provider::TPM];
 
 /// The settings of a provider, and their defaults.
@@ -56,7 +55,7 @@ impl ProviderSchema {
         table::GENERAL.iter().chain(self.settings).copied()
     }
 
-    /// The text of a setting's default, if it depends on nothing but the provider.
+    /// The text of a setting's default, if it depends only on the provider.
     fn default_of(&self, entry: Entry) -> Option<String> {
         if entry.name == table::EXPIRATION_SECONDS.entry().name {
             Some(self.expiration_seconds.to_string())
@@ -102,7 +101,7 @@ pub struct Sources<'a> {
     pub time_limit: Option<Duration>,
 }
 
-/// The checked values by their keys. An empty text counts as unset.
+/// The checked values by key. An empty text counts as unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Values(BTreeMap<&'static str, String>);
 
@@ -124,7 +123,7 @@ impl Values {
     }
 }
 
-/// The settings in force.
+/// The effective settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
@@ -132,7 +131,7 @@ pub struct Settings {
     pub node_name: Option<NodeName>,
     /// The machine's provider ID, if given.
     pub provider_id: Option<ProviderId>,
-    /// The kubeconfig to enrol with.
+    /// The kubeconfig to enroll with.
     pub bootstrap_kubeconfig: PathBuf,
     /// The directory of the stored credential.
     pub state_directory: PathBuf,
@@ -140,7 +139,7 @@ pub struct Settings {
     pub audience: Option<Audience>,
     /// The lifetime to request.
     pub expiration_seconds: u32,
-    /// The time limit of every run. Runs for the kubelet have less.
+    /// The time limit of every run. Runs for the kubelet have a shorter limit.
     pub timeout: Duration,
     values: Values,
 }
@@ -159,10 +158,10 @@ enum Source<'a> {
     Flag(&'static str),
 }
 
-/// A fault in the settings, in the weakest source with one.
+/// A fault in the settings, from the weakest source with a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Only settings of earlier versions.
+    /// There are only settings of earlier versions.
     Removed(Failure),
     /// An unknown key, an invalid value, or a file that cannot be read.
     Invalid(Failure),
@@ -176,7 +175,7 @@ impl From<Fault> for Failure {
     }
 }
 
-/// Reads all sources, the weakest first, and hands over the valid values of each.
+/// Reads all sources, the weakest first, and passes the valid values of each to `take`.
 fn read(
     sources: Sources<'_>,
     schema: &ProviderSchema,
@@ -221,7 +220,7 @@ fn read(
     worst
 }
 
-/// The settings files that are there: the named or default one, and its drop-ins.
+/// The existing settings files: the named or default file, and its drop-ins.
 pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
     let path = sources.config.unwrap_or(Path::new(CONFIG_FILE));
     let drop_ins = file::drop_ins(&path.with_extension("d"))?;
@@ -232,14 +231,13 @@ pub(crate) fn files(sources: &Sources<'_>) -> Result<Vec<PathBuf>, Failure> {
 impl Settings {
     /// Reads all sources.
     ///
-    /// The default file may be missing; a named file may not. Without a file this costs two failed
-    /// opens. A pipe or device in the place of a file is not read. Only a file system that hangs
-    /// can block this.
+    /// The default file can be missing, but a named file must exist. Without a file, this function makes two failed
+    /// opens. It does not read a pipe or device instead of a file. Only a hanging file system can block it.
     ///
     /// # Errors
     ///
-    /// An unknown or removed key or an invalid value in any source, even if a stronger source
-    /// overrides it. The error is about the weakest such source.
+    /// An unknown or removed key or an invalid value in any source, even if a stronger source overrides it. The error
+    /// names the weakest such source.
     pub fn load(sources: Sources<'_>, schema: &ProviderSchema) -> Result<Self, Failure> {
         match Self::valid(sources, schema) {
             (settings, None) => Ok(settings),
@@ -280,8 +278,8 @@ impl Settings {
         self.values.get(setting)
     }
 
-    /// A digest that changes with any setting, and with `others`, what a run reads beside the settings.
-    /// A failure under another digest does not apply to these.
+    /// A digest that changes with any setting, and with `others`, the other inputs of a run. A failure with another
+    /// digest does not apply to these settings.
     pub fn digest(&self, others: &str) -> String {
         let expiration = self.expiration_seconds.to_string();
         let of_provider = [("", expiration.as_str()), ("others", others)];
@@ -289,7 +287,7 @@ impl Settings {
         let given = given.map(|(name, value)| (*name, value.as_str()));
         let mut digest = Sha256::new();
         for (name, value) in of_provider.into_iter().chain(given) {
-            // Each part follows its length, so that no two lists give the same input.
+            // The length precedes each part, so that different lists never give the same input.
             for part in [name, value] {
                 digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
                 digest.update(part);

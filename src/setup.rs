@@ -1,20 +1,19 @@
 //! Makes the kubelet of this machine run the plugin for its credential, and undoes that.
 //!
-//! `kubeadm join` writes a bootstrap kubeconfig and starts the kubelet, which would then get a
-//! certificate by TLS bootstrapping. `setup` runs before each start of the kubelet. It copies the
-//! bootstrap credential, writes a kubeconfig that runs the plugin, and writes the kubelet's
-//! arguments to an environment file. systemd reads that file for the start that follows
-//! (systemd.exec(5), `EnvironmentFile=`).
+//! `kubeadm join` writes a bootstrap kubeconfig and starts the kubelet, which would then get a certificate with TLS
+//! bootstrapping. `setup` runs before each start of the kubelet. It copies the bootstrap credential, writes a
+//! kubeconfig that runs the plugin, and writes the kubelet's arguments to an environment file. systemd then reads that
+//! file when it starts the kubelet (systemd.exec(5), `EnvironmentFile=`).
 //!
 //! # Guarantees
 //!
-//! - Every file changes atomically, the environment file last. If `setup` is killed, the kubelet
-//!   starts with kubeadm's own arguments, and its next start begins anew.
-//! - If there is nothing to take over, there is no environment file, and the kubelet starts as
-//!   kubeadm set it up.
-//! - A kubelet with a credential of its own keeps that until the plugin has one.
-//! - A kubelet that is set up stays set up, whatever fails. A kubeconfig of it that is lost is
-//!   restored from the store, except after `kubeadm reset`.
+//! - Every file changes atomically, the environment file last. If `setup` is killed, the kubelet starts with kubeadm's
+//!   own arguments, and its next start runs `setup` again.
+//! - If there is nothing to take over, the environment file does not exist, and the kubelet starts as kubeadm
+//!   configured it.
+//! - A kubelet with its own credential keeps it until the plugin has one.
+//! - A kubelet that is set up stays set up, even if `setup` fails. If its kubeconfig is lost, `setup` restores it from
+//!   the store, except after `kubeadm reset`.
 
 mod copy;
 mod current;
@@ -47,16 +46,16 @@ pub(crate) use systemd::{DROP_IN, drop_in, is_plain};
 /// The bootstrap kubeconfig of kubeadm.
 pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 
-/// The kubelet's kubeconfig on a node of kubeadm.
+/// The kubelet's kubeconfig on a kubeadm node.
 pub(crate) const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 
-/// The file that systemd reads the kubelet's arguments from.
+/// The file with the kubelet's arguments, which systemd reads.
 const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.env";
 
-/// The directory of certificates that the kubelet gets by itself.
+/// The directory of the certificates that the kubelet requests by itself.
 pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
-/// The maximum wait for other runs: systemd gives the kubelet's whole start 90 seconds.
+/// The maximum wait for other runs. systemd allows 90 seconds for the whole start of the kubelet.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// The files of a machine, and the program that is to provide its kubelet's credential.
@@ -93,16 +92,16 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Takes over the kubelet whose bootstrap credential is at [`from`](Self::from), and enrols.
-    /// Returns the result, as text.
+    /// Takes over the kubelet whose bootstrap credential is at [`from`](Self::from), and enrolls. Returns the result,
+    /// as text.
     ///
-    /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. Then
-    /// the machine must enrol before any file of the kubelet changes.
+    /// If [`from`](Self::from) is the kubelet's own kubeconfig, the kubelet has joined before. Then the machine must
+    /// enroll before any file of the kubelet changes.
     ///
     /// # Errors
     ///
-    /// A file cannot be read or written, or a kubelet that has joined before cannot enrol. A
-    /// kubelet that is not set up then has no environment file.
+    /// A file cannot be read or written, or a kubelet that has joined before cannot enroll. After an error, a kubelet
+    /// that is not set up has no environment file.
     pub(crate) fn take_over(&self, authenticator: Authenticator<'_>) -> Result<String, Failure> {
         let taken = self.taken_over(authenticator);
         if taken.is_err() {
@@ -116,7 +115,7 @@ impl Setup {
     pub(crate) fn give_up(&self) {
         let is_set_up = match self.current() {
             Current::Own | Current::Plugin(_) => false,
-            // kubeadm joins the machine. The file is from an earlier life of it.
+            // kubeadm is joining the machine. The environment file comes from an earlier life of the machine.
             Current::Missing => !self.from.exists(),
             Current::Ours(_)
             | Current::OfAnotherProvider(_)
@@ -125,7 +124,7 @@ impl Setup {
             | Current::Invalid(_) => true,
         };
         if !is_set_up {
-            // The cause of the failure may prevent this too, and is the error to report.
+            // The cause of the failure can also prevent this removal, and is the error to report.
             drop(remove_file(&self.environment_file));
         }
     }
@@ -171,15 +170,15 @@ impl Setup {
         }
     }
 
-    /// Completes an earlier run. A bootstrap kubeconfig that stays on the machine is taken over again
-    /// only if it has changed, and the stored certificate is of no use.
+    /// Completes an earlier run. A bootstrap kubeconfig that is still on the machine is taken over again only if it has
+    /// changed and the stored certificate is not usable.
     fn keep(
         &self,
         mut authenticator: Authenticator<'_>,
         command: &str,
         adopts: bool,
     ) -> Result<String, Failure> {
-        // The plugin was moved. A name without directories is for the kubelet itself to look up.
+        // The plugin was moved. The kubelet itself looks up a name without directories.
         let path = Path::new(command);
         if path.is_absolute() && !path.exists() {
             self.follow(command, &lock(&authenticator)?)?;
@@ -204,7 +203,7 @@ impl Setup {
             let enrolled = match again {
                 Again::Joins(given) => return self.join(authenticator, *given, adopts),
                 Again::Refused => authenticator.renew(false).map(drop),
-                // kubeadm still waits for the node.
+                // kubeadm is still waiting for the node.
                 Again::Keeps if self.kubeadm_flags.exists() => authenticator.credential().map(drop),
                 Again::Keeps => Ok(()),
             };
@@ -217,8 +216,8 @@ impl Setup {
         ))
     }
 
-    /// Makes the kubelet run this plugin instead of that of another provider. The machine must get a
-    /// certificate with this plugin's evidence before any file of the kubelet changes.
+    /// Makes the kubelet run this plugin instead of another provider's plugin. The machine must get a certificate with
+    /// this plugin's evidence before any file of the kubelet changes.
     fn replaced(
         &self,
         mut authenticator: Authenticator<'_>,
@@ -234,7 +233,7 @@ impl Setup {
         Ok(self.set_up(&authenticator, None))
     }
 
-    /// Replaces the plugin's path in the kubelet's kubeconfig. The rest may be an administrator's.
+    /// Replaces the plugin's path in the kubelet's kubeconfig. An administrator can have written the rest.
     fn follow(&self, command: &str, lock: &StoreLock) -> Result<(), Failure> {
         let path = &self.kubelet_kubeconfig;
         let program = self.program.to_string_lossy();
@@ -272,8 +271,8 @@ impl Setup {
         };
 
         if !adopts {
-            // May remain from an earlier life of the machine. With it, the kubelet would start
-            // without its kubeconfig.
+            // The file can remain from an earlier life of the machine. With it, the kubelet would start without its
+            // kubeconfig.
             remove_file(&self.environment_file)?;
         }
         let mut held = lock(&authenticator)?;
@@ -294,14 +293,14 @@ impl Setup {
             return Ok(self.set_up(&authenticator, None));
         }
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not given the kubelet its name yet, or never will. The kubelet's own call
-            // of the plugin knows the name. The date makes that call try the stored certificate.
+            // kubeadm has not set the kubelet's name yet, or never will. The kubelet's own call of the plugin has the
+            // name. The date makes that call check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.date_lock(SystemTime::UNIX_EPOCH);
             }
             return Ok(self.set_up(&authenticator, None));
         }
-        // The stored credential may have been revoked in the meantime, so this tries it.
+        // The stored credential can have been revoked in the meantime, so check it.
         let enrolled = authenticator.renew(false);
         Ok(self.set_up(&authenticator, enrolled.err()))
     }
@@ -321,14 +320,14 @@ impl Setup {
         replace_file(&self.environment_file, text.as_bytes(), lock)
     }
 
-    /// Leaves the kubelet with kubeadm's arguments.
+    /// Keeps kubeadm's arguments for the kubelet.
     fn leave(&self, why: &str) -> Result<String, Failure> {
         remove_file(&self.environment_file)?;
         Ok(format!("nothing to do: {why}\n"))
     }
 
-    /// Gives the kubelet the stored certificate and kubeadm's arguments, from its next start on. The
-    /// kubelet then renews the certificate by itself. Returns the result, as text.
+    /// Gives the kubelet the stored certificate and kubeadm's arguments, starting with its next start. The kubelet then
+    /// renews the certificate by itself. Returns the result, as text.
     ///
     /// # Errors
     ///
@@ -356,8 +355,8 @@ impl Setup {
             ));
         };
         let lock = lock(authenticator)?;
-        // The kubelet renews only if the path is a link to a file whose name it could have chosen
-        // itself (client-go, util/certificate/certificate_store.go).
+        // The kubelet renews only if the path is a link to a file with a name that it could have chosen itself
+        // (client-go, util/certificate/certificate_store.go).
         let now = humantime::format_rfc3339_seconds(clock::now()).to_string();
         let stamp = now.trim_end_matches('Z').replace(['T', ':'], "-");
         let pair = self.cert_dir.join(format!("kubelet-client-{stamp}.pem"));
@@ -376,8 +375,8 @@ impl Setup {
         ))
     }
 
-    /// Empties the store if its certificate is for another node than the one that joins now: the
-    /// machine was reset, and `kubeadm reset` does not know our store.
+    /// Empties the store if its certificate does not match the node that joins now: the machine was reset, and
+    /// `kubeadm reset` does not remove the plugin's store.
     fn forget_another_name(
         authenticator: &Authenticator<'_>,
         login: &Login,
@@ -386,7 +385,7 @@ impl Setup {
         let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
             return Ok(());
         };
-        // Without a name, there is nothing to compare with. The enrolment has the reason.
+        // Without a name, there is nothing to compare. The enrollment reports the reason.
         let joins: Option<NodeName> = node_of(login).or_else(|| authenticator.unbound().ok());
         let Some(joins) = joins.filter(|name| *name != origin.node_name) else {
             return Ok(());
@@ -406,8 +405,8 @@ fn lock(authenticator: &Authenticator<'_>) -> Result<StoreLock, Failure> {
     store.lock(deadline, &program(), clock::now())
 }
 
-/// Empties the store if the machine joins another cluster: a person has reset the machine, and
-/// `kubeadm reset` does not know our store.
+/// Empties the store if the machine joins another cluster: an administrator has reset the machine, and `kubeadm reset`
+/// does not remove the plugin's store.
 fn forget_other_cluster(
     authenticator: &Authenticator<'_>,
     endpoint: &ClusterEndpoint,

@@ -1,4 +1,4 @@
-//! Facts about an object, as a table for people and as JSON for programs.
+//! Facts about an object, as a table for users and as JSON for programs.
 
 use kubelet_attestation::text::visible;
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// The width of a table.
 const WIDTH: usize = 80;
 
-/// The indentation of a part, and of a value on a line of its own.
+/// The indentation of a part, and of a value on a separate line.
 const INDENT: usize = 2;
 
 /// Facts, in order. Each has a key in JSON and a name in a table.
@@ -24,7 +24,7 @@ struct Fact {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Content {
-    /// A value, and its words in a table.
+    /// A value, and its text in a table.
     Value(Value, String),
     List(Vec<String>),
     Part(Sheet),
@@ -32,13 +32,13 @@ enum Content {
 }
 
 impl Sheet {
-    /// Adds a text. Control characters, which could rule a terminal, become spaces.
+    /// Adds a text. Control characters, which could control a terminal, become spaces.
     pub(crate) fn text(&mut self, key: &'static str, name: &'static str, text: impl Into<String>) {
         let text = visible(&text.into());
         self.add(key, name, Content::Value(text.clone().into(), text));
     }
 
-    /// Adds a text, if there is one. JSON has a null otherwise.
+    /// Adds a text, if there is one. Otherwise, JSON has a null.
     pub(crate) fn text_or(
         &mut self,
         key: &'static str,
@@ -52,7 +52,7 @@ impl Sheet {
         }
     }
 
-    /// Adds a value with other words for people.
+    /// Adds a value with a separate text for tables.
     pub(crate) fn value(
         &mut self,
         key: &'static str,
@@ -87,7 +87,7 @@ impl Sheet {
         self.facts.push(Fact { key, name, content });
     }
 
-    /// The facts by their keys.
+    /// The facts by key.
     pub(crate) fn to_json(&self) -> Value {
         let facts = self.facts.iter().map(|fact| {
             let value = match &fact.content {
@@ -101,7 +101,7 @@ impl Sheet {
         Value::Object(facts.collect::<Map<_, _>>())
     }
 
-    /// Names and values in two columns. Only a word that is longer than a line exceeds its width.
+    /// Names and values in two columns. A line is longer than the width only if a single word is.
     pub(crate) fn to_table(&self) -> String {
         let mut text = String::new();
         self.write(0, self.width(), &mut text);
@@ -148,8 +148,7 @@ impl Sheet {
     }
 }
 
-/// Appends a name and its value. A value with a word that does not fit beside the name begins below
-/// it.
+/// Appends a name and its value. A value with a word that does not fit next to the name begins below it.
 fn row(name: &str, width: usize, indent: usize, words: &str, text: &mut String) {
     let beside = width + INDENT;
     let is_narrow = |word: &str| beside + word.chars().count() <= WIDTH;
@@ -163,8 +162,8 @@ fn row(name: &str, width: usize, indent: usize, words: &str, text: &mut String) 
     }
 }
 
-/// Appends the words in lines of [`WIDTH`], behind a margin that begins with `first`. A longer word
-/// has a line of its own.
+/// Appends the words in lines of [`WIDTH`], after a margin that begins with `first`. A longer word gets a separate
+/// line.
 pub(crate) fn wrap(first: &str, margin: usize, words: &str, text: &mut String) {
     let mut line = format!("{first:margin$}");
     let mut is_begun = false;

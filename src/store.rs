@@ -1,4 +1,4 @@
-//! The state directory: the files that outlive a run, and who may access them.
+//! The state directory: the files that outlive a run, and their permissions.
 
 mod error;
 mod list;
@@ -21,7 +21,7 @@ use crate::ownership;
 use error::{failure, linked, misplaced, too_large, unreadable, unwritable, unwritable_outside};
 pub(crate) use lock::StoreLock;
 
-/// Far more than any file of the store.
+/// Much more than any file of the store.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// The text of a file with a key, and whether others could read it.
@@ -29,8 +29,8 @@ pub(crate) type KeyFile = (Zeroizing<String>, Option<String>);
 
 /// A file of the store.
 ///
-/// In the order in which files are taken out of use: keys first and the origin last. A process that
-/// is killed in between leaves no key without its origin.
+/// The order is the order in which files are quarantined: keys first and the origin last. So a process that is killed
+/// in between never leaves a key without its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StoreFile {
     /// The key and request that wait for a certificate.
@@ -39,14 +39,14 @@ pub(crate) enum StoreFile {
     Credential,
     /// The last failure.
     Failure,
-    /// The provider's memory of its evidence.
+    /// The provider's text about its evidence.
     Remembered,
     /// The machine, node and cluster of the credential.
     Origin,
 }
 
 impl StoreFile {
-    /// Every file except the lock, in their order.
+    /// Every file except the lock, in order.
     pub(crate) const ALL: [Self; 5] = [
         Self::Pending,
         Self::Credential,
@@ -62,7 +62,7 @@ impl StoreFile {
             Self::Origin => "origin.json",
             Self::Pending => "pending.json",
             Self::Failure => "failure.json",
-            // The one provider that remembers anything has given the file its name.
+            // Only one provider remembers anything, and the file has its name from there.
             Self::Remembered => "endorsement-key",
         }
     }
@@ -78,12 +78,12 @@ impl StoreFile {
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
-    /// Whether the permissions of files are left alone.
+    /// Whether the permissions of files stay unchanged.
     looks_only: bool,
 }
 
 impl Store {
-    /// Opens the directory. `None` if it does not exist.
+    /// Opens the directory; `None` if it does not exist.
     pub(crate) fn open(dir: &Path) -> Result<Option<Self>, Failure> {
         let metadata = match fs::symlink_metadata(dir) {
             Ok(metadata) => metadata,
@@ -99,7 +99,7 @@ impl Store {
         }))
     }
 
-    /// Like [`Store::open`], but reading a key that others can read does not close it to them.
+    /// As [`Store::open`], but a read of a key does not remove the read permission of other users.
     pub(crate) fn look(dir: &Path) -> Result<Option<Self>, Failure> {
         let opened = Self::open(dir)?;
         Ok(opened.map(|store| Self {
@@ -135,25 +135,24 @@ impl Store {
         self.dir.join(file.name())
     }
 
-    /// Reads `file`. `None` if it does not exist.
+    /// Reads `file`; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// A file that others may write, a link, and anything that is no regular file are errors:
-    /// another user may have put it there. Bytes that are not UTF-8 are read as a text that no
-    /// parser accepts, because the parsers judge the content.
+    /// A file that others are allowed to write, a link, and everything that is not a regular file are errors: another
+    /// user could have put it there. Bytes that are not UTF-8 are replaced by a text that no parser accepts, because
+    /// the parsers check the content.
     pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, Failure> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
 
-    /// Like [`Store::read`], for a file with a key. Also returns whether others could read the
-    /// file, and whether that could be corrected.
+    /// As [`Store::read`], for a file with a key. Also returns a message if others could read the file, with the result
+    /// of the correction.
     ///
-    /// The key is used anyway. Others may know it already, and a node without a credential is no
-    /// safer.
+    /// The key is used anyway. Others might already have it, and a node without a credential is not safer.
     pub(crate) fn read_key(&self, file: StoreFile) -> Result<Option<KeyFile>, Failure> {
         let path = self.path(file);
-        // Non-blocking: a named pipe in the place of the file would block this for ever.
+        // Non-blocking: a named pipe instead of the file would block this call indefinitely.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => File::from(opened),
@@ -176,14 +175,14 @@ impl Store {
         check_owner(path, &metadata)?;
         ensure!(metadata.len() <= MAX_FILE_LEN, too_large(path));
         let length = usize::try_from(metadata.len()).unwrap_or_default();
-        // Read at once: files are replaced, never changed in place, and a buffer that grows would leave
-        // copies of a key in memory.
+        // Read the whole file with one call: files are replaced, never changed in place, and a growing buffer would
+        // leave copies of a key in memory.
         let mut bytes = Zeroizing::new(vec![0; length]);
         file.read_exact(&mut bytes).map_err(failed)?;
         let text = String::from_utf8(std::mem::take(&mut *bytes));
         let text = Zeroizing::new(text.unwrap_or_else(|error| {
             Zeroizing::new(error.into_bytes());
-            // A text that no parser accepts.
+            // No parser accepts this text.
             "\0".to_owned()
         }));
         Ok((
@@ -194,11 +193,10 @@ impl Store {
 }
 
 impl StoreLock {
-    /// Replaces `file`. A reader sees the old content or the new, never a mixture, even after a
-    /// power failure.
+    /// Replaces `file`. A reader sees the old or the new content, never a mixture, even after a power failure.
     pub(crate) fn replace(&self, file: StoreFile, content: &[u8]) -> Result<(), Failure> {
         let path = self.path(file);
-        // A file that is too large to read would stop every later run.
+        // A file that is too large to read would block every later run.
         if u64::try_from(content.len()).is_ok_and(|length| length > MAX_FILE_LEN) {
             return Err(too_large(&path));
         }
@@ -210,8 +208,8 @@ impl StoreLock {
         remove_file(&self.path(file))
     }
 
-    /// Removes every file, and the quarantined copies, which may contain keys. They stay removed, even
-    /// after a power failure.
+    /// Removes every file, and the quarantined copies, which can contain keys. They stay removed, even after a power
+    /// failure.
     pub(crate) fn forget_all(&self) -> Result<(), Failure> {
         StoreFile::ALL.into_iter().try_for_each(|file| {
             self.remove(file)?;
@@ -220,8 +218,8 @@ impl StoreLock {
         replace::sync(&self.dir).map_err(|error| unwritable(&self.dir, error))
     }
 
-    /// Takes `file` out of use, but keeps it for inspection. Only the last few copies of each file
-    /// are kept.
+    /// Quarantines `file`: it is not used any more, but kept for inspection. Only the last few copies of each file are
+    /// kept.
     ///
     /// Returns the new path, or `None` if the file did not exist.
     pub(crate) fn quarantine(&self, file: StoreFile) -> Result<Option<PathBuf>, Failure> {
@@ -230,13 +228,13 @@ impl StoreLock {
     }
 }
 
-/// Replaces a file outside the store, which only its owner may read. Creates its folder if
-/// necessary. A reader sees the old content or the new. The lock excludes other runs.
+/// Replaces a file outside the store, which only its owner is allowed to read. Creates its directory if necessary. A
+/// reader sees the old or the new content. The lock excludes other runs.
 pub(crate) fn replace_file(path: &Path, content: &[u8], _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::replace(dir, path, content))
 }
 
-/// Like [`replace_file`], with a symbolic link to `target`.
+/// As [`replace_file`], with a symbolic link to `target`.
 pub(crate) fn replace_link(path: &Path, target: &Path, _lock: &StoreLock) -> Result<(), Failure> {
     in_its_folder(path, |dir| replace::link(dir, path, target))
 }
@@ -257,7 +255,7 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Failure> {
     removed.map(drop).map_err(|error| unwritable(path, error))
 }
 
-/// The result of an operation on a file. `None` if there is no such file.
+/// The result of an operation on a file; `None` if the file does not exist.
 fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -13,7 +13,7 @@ use crate::origin::Origin;
 use crate::rotation::Rotation;
 use crate::store::{Store, StoreFile};
 
-/// Why a credential or key is rejected that is valid in itself.
+/// The reason to reject a credential or key that is valid in itself.
 const USELESS_ORIGIN: &str = "its origin.json is of no use";
 
 /// The contents of the store.
@@ -21,35 +21,34 @@ const USELESS_ORIGIN: &str = "its origin.json is of no use";
 pub(crate) struct StoreContents {
     /// The machine, node and cluster of the credential.
     pub(crate) origin: Option<Origin>,
-    /// The credential. Only with an origin that is of this machine and of the credential's node.
+    /// The credential. Set only with an origin that matches this machine and the credential's node.
     pub(crate) credential: Option<Credential>,
     /// The files to quarantine, each with the reason.
     pub(crate) rejected: BTreeMap<StoreFile, String>,
-    /// A warning, if others could read the credential's key.
+    /// A warning if others could read the credential's key.
     pub(crate) readable_by_others: Option<String>,
     /// The ID of this boot.
     pub(crate) boot_id: Option<String>,
-    /// A digest of this machine, if this run compared it with the origin: once a boot.
+    /// A digest of this machine, if this run compared it with the origin: once per boot.
     pub(crate) machine: Option<MachineDigest>,
 }
 
 impl StoreContents {
-    /// Reads origin and credential.
+    /// Reads the origin and the credential.
     ///
-    /// Changes no content. Rejected files are listed, and a run that holds the lock quarantines
-    /// them.
+    /// Does not change any content. Rejected files are listed, and a run that holds the lock quarantines them.
     ///
     /// # Errors
     ///
-    /// Only a store that is unsafe or unreadable as a whole is an error, and one of a later release
-    /// that this one cannot read: it keeps its credential.
+    /// Only two cases are errors: a store that is unsafe or cannot be read at all, and a store of a later release that
+    /// this release cannot read. Such a store keeps its credential.
     pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
             ..Self::default()
         };
-        // Before the origin: an enrolment writes the origin first, so a reader without the lock
-        // finds no new credential without its origin.
+        // Read the credential before the origin: an enrollment writes the origin first, so a reader without the lock
+        // never finds a new credential without its origin.
         let credential = store.read_key(StoreFile::Credential)?;
         stored.load_origin(store, machine)?;
         if let Some((text, readable_by_others)) = credential {
@@ -82,14 +81,14 @@ impl StoreContents {
             }
             Err(error) => {
                 self.reject(StoreFile::Origin, error_chain(&error));
-                // Only the origin could tell whose key it is.
+                // Only the origin could show to which machine the key belongs.
                 self.reject(StoreFile::Pending, USELESS_ORIGIN);
             }
         }
         Ok(())
     }
 
-    /// A match in this boot is not checked again.
+    /// Whether the origin belongs to this machine. A match in this boot is not checked again.
     fn is_of_this_machine(&mut self, origin: &Origin, machine: &Machine) -> bool {
         if self.boot_id.is_some() && self.boot_id == origin.boot_id {
             return true;
@@ -111,8 +110,7 @@ impl StoreContents {
         };
         let mut read = Credential::from_store(text);
         if self.machine.is_some() {
-            // Once a boot, like the comparison of the machine: it costs more than everything else
-            // here.
+            // Once per boot, like the comparison of the machine: it costs more than all other checks here.
             read = read.and_then(Credential::checked);
         }
         match read {
@@ -131,8 +129,8 @@ impl StoreContents {
         self.rejected.entry(file).or_insert_with(|| why.into());
     }
 
-    /// Decides what to do at `now` with the credential. `ca_pem` are the cluster's CA certificates,
-    /// if the caller knows them. A credential that was issued under others is renewed.
+    /// The action at `now` for the credential. `ca_pem` are the cluster's CA certificates, if the caller has them. A
+    /// credential that was issued with other CA certificates is renewed.
     pub(crate) fn rotation(
         &self,
         renewal: Renewal,
@@ -149,7 +147,7 @@ impl StoreContents {
         };
         match (leaf.validity.rotation(now, leaf.jitter), renewal) {
             (Rotation::Enrol, _) => Rotation::Enrol,
-            // Used until it expires.
+            // The certificate is used until it expires.
             (Rotation::Keep | Rotation::Renew, Renewal::Impossible) => Rotation::Keep,
             (Rotation::Keep, Renewal::Attested) if !ca_changed => Rotation::Keep,
             (Rotation::Keep | Rotation::Renew, Renewal::Attested) => Rotation::Renew,
@@ -164,7 +162,7 @@ impl StoreContents {
     }
 }
 
-/// The provider's memory of its evidence: the first line. A later release may add others.
+/// The provider's text about its evidence: the first line. A later release can add other lines.
 pub(crate) fn remembered(store: &Store) -> Option<String> {
     let text = store.read(StoreFile::Remembered).ok().flatten()?;
     Some(text.lines().next().unwrap_or_default().trim().to_owned())

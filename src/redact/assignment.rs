@@ -1,39 +1,39 @@
-//! Names and their values, as shells, systemd, YAML, JSON and logs write them.
+//! Names and their values in the syntax of shells, systemd, YAML, JSON and logs.
 
 use super::names::{Name, is_noun};
 use super::{REDACTED, line_before, split};
 
-/// The punctuation of sentences and structures behind a value.
+/// The punctuation of sentences and structures after a value.
 const PUNCTUATION: &str = "\"'`,;)]}\\";
 
-/// A value behind its name.
+/// The range of a value after its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Assignment {
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
-/// A quote, with the backslashes that JSON within JSON has before it.
+/// A quote, with the backslashes before it in JSON that is nested in JSON.
 #[derive(Clone, Copy)]
 struct Quote {
     mark: char,
     backslashes: usize,
 }
 
-/// The end of a value.
+/// The syntax that ends a value.
 #[derive(Clone, Copy)]
 enum End {
     Space,
     /// The end of a member of a map in braces.
     Member,
     Line,
-    /// The end of a scalar of YAML: deeper lines belong to it.
+    /// The end of a YAML scalar: lines with a deeper indentation belong to it.
     Scalar,
     Quote(Quote),
 }
 
 impl Assignment {
-    /// The value of `name`, which is between `before` and `after`, if one follows.
+    /// The value of `name`, which is between `before` and `after`, if a value follows.
     pub(super) fn parse(before: &str, name: &str, after: &str) -> Option<Self> {
         let line = line_before(before);
         let around = Quote::before(line);
@@ -93,7 +93,7 @@ impl Quote {
         Some(Self { mark, backslashes })
     }
 
-    /// The first line up to the quote that closes this one, and what is behind that.
+    /// The first line up to the matching closing quote, and the text after the quote.
     fn close(self, text: &str) -> Option<(&str, &str)> {
         let mut backslashes = 0;
         for (at, letter) in first_line(text).char_indices() {
@@ -111,7 +111,7 @@ impl Quote {
     }
 }
 
-/// The text behind the quote that closes a name. A quote that opens a value stays.
+/// The text after the closing quote of a name. The opening quote of a value stays.
 fn unquoted(around: Option<Quote>, text: &str) -> &str {
     let Some(quote) = Quote::open(text) else {
         return text;
@@ -142,7 +142,7 @@ fn length(text: &str, end: End, line: &str) -> usize {
         End::Member => trimmed(this().split([',', '}']).next().unwrap_or_else(this)),
         End::Line => trimmed(this()),
         End::Scalar => match deeper(text, column) {
-            // A map is no value.
+            // A map is not a value.
             more if this().trim().is_empty() => {
                 let below = text.get(..this().len() + more).unwrap_or_default();
                 if below.contains(':') { 0 } else { below.len() }
@@ -157,7 +157,7 @@ fn first_line(text: &str) -> &str {
     text.split('\n').next().unwrap_or_default()
 }
 
-/// The length without punctuation behind it.
+/// The length without trailing punctuation.
 fn trimmed(value: &str) -> usize {
     let is_behind = |letter: char| letter.is_whitespace() || PUNCTUATION.contains(letter);
     let least = if value.starts_with(REDACTED) {
@@ -168,7 +168,7 @@ fn trimmed(value: &str) -> usize {
     value.trim_end_matches(is_behind).len().max(least)
 }
 
-/// Whether a quoted value goes on behind its quote, as shells join `'a'"b"c`.
+/// Whether a quoted value continues after its quote, as in `'a'"b"c` in a shell.
 fn is_piece(text: &str, line: &str) -> bool {
     text.chars().next().is_some_and(|next| {
         if "\"'".contains(next) {
@@ -179,7 +179,7 @@ fn is_piece(text: &str, line: &str) -> bool {
     })
 }
 
-/// The length of a word of a shell: quotes and backslashes keep spaces in it.
+/// The length of a shell word: quotes and backslashes keep spaces in it.
 fn word(text: &str, line: &str) -> usize {
     let mut open = None;
     let mut is_escaped = false;
@@ -203,8 +203,8 @@ fn word(text: &str, line: &str) -> usize {
     text.len()
 }
 
-/// The length of the lines behind the first one that are a part of its value: they are deeper than
-/// its name, or a backslash joins them.
+/// The length of the following lines that belong to a value: their indentation is deeper than the name's, or a
+/// backslash joins them.
 fn deeper(text: &str, column: usize) -> usize {
     let mut lines = text.split('\n');
     let mut before = lines.next().unwrap_or_default();

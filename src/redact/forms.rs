@@ -1,8 +1,8 @@
-//! Words that have the form of a secret, whatever is before them.
+//! Words that have the form of a secret, independently of the text before them.
 
 use super::{LONG, decoded, line_before};
 
-/// Beginnings of tokens, and the least length of such a token.
+/// Prefixes of tokens, and the minimum length of each token.
 const PREFIXES: [(&str, usize); 85] = [
     ("A3-", 34),
     ("AGE-SECRET-KEY-1", 40),
@@ -91,7 +91,7 @@ const PREFIXES: [(&str, usize); 85] = [
     ("ya29.", 20),
 ];
 
-/// Parts of addresses that admit whoever knows them, and of other secrets.
+/// Parts of URLs that give access to their holder, and of other secrets.
 const PARTS: [&str; 6] = [
     ".atlasv1.",
     "pbkdf2.sha",
@@ -101,13 +101,13 @@ const PARTS: [&str; 6] = [
     "webhook.office.com/webhookb",
 ];
 
-/// Folders of a root file system. A path below one is no base64.
+/// Directories of a root file system. A path below one of them is not base64.
 const FOLDERS: [&str; 14] = [
     "/boot/", "/dev/", "/etc/", "/home/", "/lib/", "/mnt/", "/opt/", "/proc/", "/root/", "/run/",
     "/srv/", "/sys/", "/usr/", "/var/",
 ];
 
-/// Whether the word, or a part of a path, has the form of a secret. `before` is the text before it.
+/// Whether the word, or a part of a path, has the form of a secret. `before` is the text before the word.
 pub(super) fn has_form(before: &str, word: &str) -> bool {
     let word = word.trim_end_matches('.');
     let line = line_before(before);
@@ -127,14 +127,14 @@ pub(super) fn has_form(before: &str, word: &str) -> bool {
             .any(|part| is_bootstrap_token(part) || is_access_key_id(part) || is_known(part))
 }
 
-/// Whether the name of a role in AWS follows, or the digest of a key in SSH.
+/// Whether an AWS role name or an SSH key digest follows.
 fn is_name(line: &str) -> bool {
     let mut chunks = line.rsplit(|it: char| it.is_whitespace() || "\"'=,".contains(it));
     let start = chunks.next().unwrap_or_default();
     start.starts_with("arn:") || start == "SHA256:"
 }
 
-/// Whether a word that is alone in its line can be a part of base64.
+/// Whether a word, as the only word in its line, can be a part of base64.
 pub(super) fn is_line_of_base64(word: &str) -> bool {
     let is_padded = word.ends_with('=') && word.len().is_multiple_of(4);
     let bare = word.trim_end_matches('=');
@@ -156,21 +156,21 @@ fn is_known(word: &str) -> bool {
         && (!word.starts_with("s.") || word.len() <= 28)
 }
 
-/// The hash of a password, as in `/etc/shadow`: `$6$salt$hash`.
+/// A password hash, as in `/etc/shadow`: `$6$salt$hash`.
 fn is_hash(line: &str, word: &str) -> bool {
     let has = |is: fn(&u8) -> bool| word.as_bytes().iter().any(is);
     let is_part = line.ends_with('$') && line.trim_end_matches('$').contains('$');
     is_part && word.len() >= 20 && has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase)
 }
 
-/// A token of a Telegram bot: its number, and 35 letters.
+/// A Telegram bot token: its number, and 35 letters.
 fn is_bot_token(line: &str, word: &str) -> bool {
     let number = line.strip_suffix(':').unwrap_or_default();
     let digits = number.bytes().rev().take_while(u8::is_ascii_digit).count();
     digits >= 8 && word.len() == 35 && word.starts_with("AA")
 }
 
-/// A token of `bootstrap.kubernetes.io`.
+/// A `bootstrap.kubernetes.io` token.
 fn is_bootstrap_token(word: &str) -> bool {
     let is_plain = |text: &str| {
         let mut bytes = text.bytes();
@@ -181,7 +181,7 @@ fn is_bootstrap_token(word: &str) -> bool {
     })
 }
 
-/// The ID of a key of AWS: not secret by itself, and worth a search for what it belongs to.
+/// An AWS access key ID: it is not secret, but an attacker could search for the secret that belongs to it.
 fn is_access_key_id(word: &str) -> bool {
     let is_upper = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
     word.len() == 20
@@ -193,7 +193,7 @@ fn is_json_web_token(word: &str) -> bool {
     word.starts_with("eyJ") && word.len() >= LONG && word.contains('.')
 }
 
-/// A long word with letters of both cases and digits. Digests in hexadecimal are none.
+/// A long word with letters of both cases and digits. Hexadecimal digests do not match.
 fn is_long_base64(word: &str) -> bool {
     word.len() >= LONG && !word.contains('.') && is_mixed(word)
 }
@@ -207,7 +207,7 @@ fn is_mixed(word: &str) -> bool {
     has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_digit)
 }
 
-/// Certificates in PEM in base64, as in a kubeconfig. A certificate is public.
+/// A PEM certificate in base64, as in a kubeconfig. A certificate is public.
 fn is_certificate(word: &str) -> bool {
     decoded(word).is_some_and(|text| {
         let mut blocks = text.split("-----BEGIN ").skip(1).peekable();

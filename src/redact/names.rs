@@ -2,7 +2,7 @@
 
 use super::{LONG, decoded};
 
-/// Ends of names, in lower case and without separators, whose value is a secret: of `DB_PASSWORD`,
+/// Suffixes of names with a secret value, in lower case and without separators: they match `DB_PASSWORD`,
 /// `clientSecret` or `--bootstrap-token`.
 const KEYS: [&str; 52] = [
     "accesskey",
@@ -59,10 +59,10 @@ const KEYS: [&str; 52] = [
     "xkubeletattestation",
 ];
 
-/// Names like [`KEYS`], where only a long value is a secret.
+/// Names like [`KEYS`], but only a long value is a secret.
 const KEYS_OF_LONG: [&str; 3] = ["key", "sig", "signature"];
 
-/// Words that end in `pass` and are no passwords.
+/// Words that end with `pass` but do not name a password.
 const NO_PASSWORDS: [&str; 8] = [
     "bypass",
     "compass",
@@ -74,10 +74,10 @@ const NO_PASSWORDS: [&str; 8] = [
     "underpass",
 ];
 
-/// Headers of HTTP whose value is a secret up to the end of the line.
+/// HTTP headers whose value is secret up to the end of the line.
 const HEADERS: [&str; 3] = ["authorization", "cookie", "cookies"];
 
-/// Values that are none.
+/// Values that are not secrets.
 const LITERALS: [&str; 15] = [
     "<nil>", "<none>", "<set>", "disabled", "enabled", "false", "nil", "no", "none", "null",
     "optional", "required", "simple", "true", "yes",
@@ -95,15 +95,15 @@ const NOUNS: [&str; 8] = [
     "tokens",
 ];
 
-/// A name of secrets.
+/// The kind of a name with secret values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Name {
     Of,
-    /// Of a header of HTTP.
+    /// The name of an HTTP header.
     OfHeader,
-    /// Of long ones.
+    /// A name for which only long values are secrets.
     OfLong,
-    /// Of user and password in base64, as in the configuration of Docker.
+    /// A name for a user and password in base64, as in Docker's configuration.
     OfLogin,
 }
 
@@ -118,7 +118,7 @@ impl Name {
         let is_pin = last == "pin" || word.ends_with("PIN") && plain.len() <= "userpin".len();
         let is_pass = plain.ends_with("pass") && !NO_PASSWORDS.contains(&last.as_str());
         if plain == "loadcredential" || plain == "loadcredentialencrypted" {
-            // Paths, in units of systemd.
+            // These directives in systemd units have paths as values.
             return None;
         }
         if is_pin || is_pass || KEYS.iter().any(|key| plain.ends_with(key)) {
@@ -136,7 +136,7 @@ impl Name {
             .then_some(Self::OfLong)
     }
 
-    /// Whether this value of the name is a secret.
+    /// Whether this value is a secret, if it has this name.
     pub(super) fn has(self, value: &str) -> bool {
         let plain = value.trim_end_matches(|it: char| ".,;)}]".contains(it));
         if LITERALS
@@ -155,13 +155,13 @@ impl Name {
     }
 }
 
-/// Whether the name ends in an ordinary noun.
+/// Whether the name ends with an ordinary noun.
 pub(super) fn is_noun(name: &str) -> bool {
     let last = last_part(name);
     NOUNS.iter().any(|noun| last.eq_ignore_ascii_case(noun))
 }
 
-/// The last part of a name, by separators and by the case of its letters.
+/// The last part of a name, split at separators and at changes of the case.
 fn last_part(name: &str) -> &str {
     let last = name.rsplit(['-', '_', '.', '/']).next().unwrap_or_default();
     let mut before = ' ';
@@ -175,13 +175,13 @@ fn last_part(name: &str) -> &str {
     last.get(start..).unwrap_or(last)
 }
 
-/// An absolute path in lower case. Secrets in files are named by such paths.
+/// An absolute path in lower case. Settings use such paths to refer to files with secrets.
 fn is_plain_path(value: &str) -> bool {
     let is_plain = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"/._-".contains(&it);
     value.starts_with('/') && value.len() < LONG * 3 && value.bytes().all(is_plain)
 }
 
-/// A reference to a variable, as in `${TOKEN}` and `$(TOKEN)`.
+/// A reference to a variable, such as `${TOKEN}` or `$(TOKEN)`.
 fn is_reference(value: &str) -> bool {
     let inner = value
         .strip_prefix("${")
@@ -191,7 +191,7 @@ fn is_reference(value: &str) -> bool {
     inner.is_some_and(|name| !name.is_empty() && name.bytes().all(is_of_name))
 }
 
-/// The key of a label or a taint of Kubernetes, or a file.
+/// A Kubernetes label or taint key, or a file.
 fn is_label(value: &str) -> bool {
     let is_plain =
         |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"/._-:".contains(&it);

@@ -1,4 +1,4 @@
-//! Secrets whose name is in another place than directly before them.
+//! Secrets whose name is not directly before them.
 
 use super::assignment::Assignment;
 use super::names::{Name, is_noun};
@@ -8,13 +8,13 @@ use super::{line_of, split};
 const NAMES: [&str; 3] = ["name", "key", "parameterkey"];
 const VALUES: [&str; 2] = ["value", "parametervalue"];
 
-/// The length of an object before its value that is searched for the name.
+/// The length of the text before a value that is searched for the name.
 const NEAR: usize = 300;
 
-/// What is around the words of a pair.
+/// The characters around the words of a pair.
 const AROUND: &str = "\"'\\,; \t\r\n";
 
-/// Programs that take a password with a short option.
+/// Programs with a short option for a password.
 const OPTIONS: [(&str, &str); 10] = [
     ("sshpass", "-p"),
     ("docker login", "-p"),
@@ -28,7 +28,7 @@ const OPTIONS: [(&str, &str); 10] = [
     ("ldap", "-w"),
 ];
 
-/// Names of passwords in files of words, without punctuation.
+/// Names of passwords in files without punctuation between words.
 const WORDS: [&str; 8] = [
     "bindpw",
     "masterauth",
@@ -50,7 +50,7 @@ pub(super) fn name_before(before: &str) -> Option<&str> {
     let start = before.len().saturating_sub(NEAR);
     let near = before.get(before.ceil_char_boundary(start)..)?;
     let object = near.rsplit(['{', '}']).next()?;
-    // An item of a list in YAML begins with a dash.
+    // A YAML list item begins with a dash.
     let item = object.rmatch_indices('\n').find_map(|(at, _)| {
         let line = object.get(at + 1..)?;
         line.trim_start().starts_with("- ").then_some(line)
@@ -64,7 +64,7 @@ pub(super) fn name_before(before: &str) -> Option<&str> {
     })
 }
 
-/// The name of the pair whose value is before `behind`.
+/// The name of the pair whose value is directly before `behind`.
 pub(super) fn name_behind(behind: &str) -> Option<&str> {
     name_at(behind.trim_start_matches(|it| AROUND.contains(it)))
 }
@@ -82,21 +82,21 @@ fn name_at(text: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Whether the word is an option with a password, of `mysql` and the like.
+/// Whether the word is an option that contains a password, as for `mysql`.
 pub(super) fn is_option_with_password(line: &str, word: &str) -> bool {
     let is_of_mysql = line.contains("mysql") || line.contains("mariadb");
     is_of_mysql && word.starts_with("-p") && word.len() > 2 && !word.contains("-port")
 }
 
-/// Whether the option is followed by a password, in this program.
+/// Whether a password follows this option, for the program in `line`.
 pub(super) fn is_password_option(line: &str, word: &str) -> bool {
     OPTIONS
         .iter()
         .any(|(program, option)| word == *option && line.contains(program))
 }
 
-/// Whether the word is a name of passwords that only a space separates from its value: in a line of
-/// two words, and in `.netrc`.
+/// Whether the word is a password name that is separated from its value only by a space: in a line of two words, and in
+/// `.netrc`.
 pub(super) fn is_password_behind(line: &str, word: &str, after: &str) -> bool {
     let rest = line_of(after);
     let is_first = line.trim().is_empty() || line.trim_end().ends_with("]:");
@@ -111,7 +111,7 @@ pub(super) fn is_password_behind(line: &str, word: &str, after: &str) -> bool {
             || word == "password" && Name::of(word).is_some() && is_netrc())
 }
 
-/// Whether the line before a value is that of `kubeadm init phase upload-certs`.
+/// Whether the line before a value belongs to the output of `kubeadm init phase upload-certs`.
 pub(super) fn is_key_of_certificates(line: &str, word: &str) -> bool {
     word == "key"
         && line
@@ -120,7 +120,7 @@ pub(super) fn is_key_of_certificates(line: &str, word: &str) -> bool {
             .ends_with("certificate")
 }
 
-/// Whether the value is a word of a sentence: `failed to fetch token: unexpected status`.
+/// Whether the value is a word in a sentence: `failed to fetch token: unexpected status`.
 pub(super) fn is_in_sentence(line: &str, name: &str, after: &str, value: &Assignment) -> bool {
     let (separator, behind) = (after.get(..value.start), after.get(value.end..));
     let (Some(separator), Some(behind)) = (separator, behind) else {
@@ -153,19 +153,19 @@ fn is_object(word: &str) -> bool {
     })
 }
 
-/// Whether the line is the beginning of an item of a list.
+/// Whether the line is the beginning of a list item.
 pub(super) fn is_item(line: &str) -> bool {
     line.chars()
         .all(|it| it.is_whitespace() || "-\"'".contains(it))
 }
 
-/// The word of the next line, if it is the value of the option before it.
+/// The word on the next line, if it is the value of the previous option.
 pub(super) fn on_next_line(after: &str) -> Option<(usize, usize)> {
     let (gap, rest) = split(after, |it| AROUND.contains(it) || it == ':');
     if gap.matches('\n').count() != 1 {
         return None;
     }
-    // An item of a list in YAML, or the prefix of a log.
+    // Skip the dash of a YAML list item, or the prefix of a log.
     let line = line_of(rest);
     let start = match rest.strip_prefix("- ") {
         Some(item) => rest.len() - item.trim_start_matches([' ', '"', '\'']).len(),

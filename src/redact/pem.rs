@@ -2,13 +2,13 @@
 
 use super::REDACTED;
 
-/// What is before the first word of a block, also as URLs have it.
+/// The text before the first word of a block, plain and URL-encoded.
 const DASHES: [&str; 2] = ["-----", "%2D%2D%2D%2D%2D"];
 
 const BEGIN: &str = "BEGIN";
 const END: &str = "-----END ";
 
-/// Removes private keys, also those on one line, in URLs, and those that are cut off.
+/// Removes private keys, including keys on one line, in URLs, and truncated keys.
 pub(super) fn keys(text: &str, count: &mut usize) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -30,7 +30,7 @@ pub(super) fn keys(text: &str, count: &mut usize) -> String {
     kept
 }
 
-/// The text before the next block, its dashes, and what follows its first word.
+/// The text before the next block, its dashes, and the text after its first word.
 fn next_block(text: &str) -> Option<(&str, &'static str, &str)> {
     text.match_indices(BEGIN).find_map(|(at, _)| {
         let before = text.get(..at)?;
@@ -40,7 +40,7 @@ fn next_block(text: &str) -> Option<(&str, &'static str, &str)> {
     })
 }
 
-/// Whether the block of this label has a private key.
+/// Whether the block with this label contains a private key.
 fn is_key(label: &str) -> bool {
     let label = label.split(['\n', '"', '\'']).next().unwrap_or_default();
     let words = label.replace("%20", " ").replace(['+', '_'], " ");
@@ -48,7 +48,7 @@ fn is_key(label: &str) -> bool {
     words.contains("PRIVATE KEY") || words.contains("STATIC KEY")
 }
 
-/// Appends the text without the ends of keys whose beginning is cut off.
+/// Appends the text without the ends of keys whose beginning is missing.
 fn without_ends(text: &str, count: &mut usize, kept: &mut String) {
     let mut parts = text.split(END);
     let mut before = parts.next().unwrap_or_default();
@@ -66,7 +66,7 @@ fn without_ends(text: &str, count: &mut usize, kept: &mut String) {
     kept.push_str(before);
 }
 
-/// The text without the lines of base64 at its end, with what a log has before them.
+/// The text without the lines of base64 at its end, including their log prefixes.
 fn without_last_lines(text: &str) -> &str {
     let is_body = |line: &str| {
         let word = line.split_whitespace().next_back().unwrap_or_default();

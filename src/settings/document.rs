@@ -1,4 +1,4 @@
-//! A document of settings: a file or a drop-in.
+//! A settings document: a file or a drop-in.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,7 +10,7 @@ use super::table::{Entry, Form};
 use super::{ProviderSchema, Values};
 use crate::failure::Invalid;
 
-/// The keys that a file begins with, and their values.
+/// The required keys at the beginning of a file, and their values.
 pub(super) const HEADER: [(&str, &str); 2] = [
     (
         "apiVersion",
@@ -32,8 +32,8 @@ pub(super) struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Parses a document. Unless `lenient`, every key is known and has a valid value. Otherwise
-    /// unknown and removed keys and invalid values of the right type are skipped.
+    /// Parses a document. With `lenient`, unknown and removed keys, and invalid values of the right type, are skipped.
+    /// Otherwise, every key must be known and have a valid value.
     pub(super) fn read<'de, D: Deserializer<'de>>(
         schema: &'a ProviderSchema,
         document: D,
@@ -51,7 +51,7 @@ impl<'a> Content<'a> {
         Ok(content)
     }
 
-    /// The required key that is missing, and its value.
+    /// The first required key that is missing, and its value.
     pub(super) fn missing_header(&self) -> Option<(&'static str, &'static str)> {
         HEADER
             .into_iter()
@@ -67,7 +67,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A map of the document: the whole, or the section of a provider. A null section is empty.
+/// A map of the document: the whole document, or the section of a provider. A null section is empty.
 struct Level<'a, 'b> {
     schema: &'a ProviderSchema,
     section: &'a str,
@@ -90,7 +90,7 @@ impl Level<'_, '_> {
             return Ok(());
         }
         if !section.is_empty() && section != schema.provider.as_str() {
-            // Only a provider's own plugin knows the keys of its section.
+            // Only a provider's own plugin has the list of keys in its section.
             return map.next_value::<IgnoredAny>().map(drop);
         }
         let mut removed = schema.removed();
@@ -165,7 +165,7 @@ impl<'de> Visitor<'de> for Level<'_, '_> {
 /// An invalid value that is skipped.
 struct Passed;
 
-/// The checked text of a value, `None` if it is empty.
+/// The checked text of a value; `None` if it is empty.
 struct Checked {
     entry: Entry,
     lenient: bool,
@@ -204,7 +204,7 @@ impl<'de> DeserializeSeed<'de> for Refused {
     }
 }
 
-/// A key with only one valid text.
+/// A key with only one valid value.
 struct Constant(&'static str);
 
 impl<'de> DeserializeSeed<'de> for Constant {
@@ -219,7 +219,7 @@ impl<'de> DeserializeSeed<'de> for Constant {
     }
 }
 
-/// The error of a key with another value than `expected`.
+/// The error of a key whose value is not `expected`.
 pub(super) fn constant(expected: &str) -> Invalid {
     Invalid::needed(format_args!("{expected:?}"))
 }

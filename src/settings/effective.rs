@@ -1,4 +1,4 @@
-//! The settings in force, each with its source.
+//! The effective settings, each with its source.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use super::table::{Entry, Form};
 use super::{ProviderSchema, Sources, read};
 use crate::failure::Failure;
 
-/// A setting in force.
+/// An effective setting.
 #[derive(Debug, Clone)]
 pub(crate) struct Effective {
     pub(crate) entry: Entry,
-    /// Its value as in a file. `None` if it has none, not even a default.
+    /// Its value in the form of a file; `None` if it has no value and no default.
     pub(crate) value: Option<Value>,
     /// Its source.
     pub(crate) source: String,
@@ -22,7 +22,7 @@ pub(crate) struct Effective {
 ///
 /// # Errors
 ///
-/// Those of [`Settings::load`](super::Settings::load).
+/// As [`Settings::load`](super::Settings::load).
 pub(crate) fn effective(
     sources: Sources<'_>,
     schema: &ProviderSchema,
@@ -51,7 +51,7 @@ pub(crate) fn effective(
     Ok(effective.collect())
 }
 
-/// The value as a file has it.
+/// The value in the form of a file.
 fn in_a_file(form: Form, text: &str) -> Value {
     let number = |text: &str| text.trim().parse::<u64>().map_or(Value::Null, Value::from);
     match form {

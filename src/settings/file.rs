@@ -16,16 +16,16 @@ use super::{Fault, ProviderSchema, Source, Values};
 use crate::failure::{Code, Failure};
 use crate::ownership::{self, Untrusted};
 
-/// A hundred times the size of all keys.
+/// 100 times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
 
-/// More than any configuration management needs for so few keys.
+/// More than any configuration management tool needs for so few keys.
 const MAX_DROP_INS: usize = 64;
 
-/// Reads the file and its drop-ins, and passes on the values and the fault of each.
-/// Drop-ins win over the file, and later names over earlier ones.
+/// Reads the file and its drop-ins, and passes on the values and the fault of each. Drop-ins take precedence over the
+/// file, and later names over earlier names.
 ///
-/// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` beside it.
+/// The drop-ins of `config.yaml` are the `.yaml` files in `config.d` in the same directory.
 pub(super) fn read(
     named: Option<&Path>,
     default: &Path,
@@ -79,8 +79,8 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a document. Its valid settings apply, even with a fault. A missing document is a fault if it
-/// is `required`.
+/// Reads a document. Its valid settings apply, even if there is a fault. A missing document is a fault if it is
+/// `required`.
 fn load(
     source: Source<'_>,
     path: &Path,
@@ -122,10 +122,10 @@ fn load(
     }
 }
 
-/// The text of a document, `None` if there is none.
+/// The text of a document; `None` if the document does not exist.
 fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     let document = path.display();
-    // Non-blocking: no deadline runs yet, and a named pipe may never get a writer.
+    // Non-blocking: no deadline applies yet, and a named pipe might never get a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
         Ok(file) => File::from(file),
@@ -150,14 +150,14 @@ fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     Ok(Some(text))
 }
 
-/// Refuses a file that another user could change: the settings decide where root reads and writes,
-/// and whom a node trusts. So is one in a folder in which others can replace files.
+/// Rejects a file that another user could change, because the settings decide where root reads and writes, and which
+/// cluster a node trusts. Also rejects a file in a directory in which others can replace files.
 fn trust(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     let refuse = |untrusted: Option<Untrusted>| match untrusted {
         Some(Untrusted { what, remedy }) => Err(Failure::new(Code::Configuration, what, remedy)),
         None => Ok(()),
     };
-    // The settings of other users are their own matter.
+    // Other users are responsible for their own settings.
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
@@ -228,7 +228,7 @@ fn explain(error: Error, path: &str, document: &dyn Display) -> Failure {
         let line = line.unwrap_or_default();
         invalid(format!("{document}{line}: key {key}: {why}"))
     };
-    // Serde's paths of the whole document, and of a place between two keys.
+    // Serde's paths for the whole document, and for a position between two keys.
     let at_a_key = !matches!(path, "." | "?");
     match error {
         Error::DuplicateMappingKey { key, .. } => {

@@ -13,7 +13,7 @@ pub struct Removed {
     replacement: &'static str,
 }
 
-/// All of them. For a file, a drop-in or an option with one, the error has the replacement.
+/// All removed settings. If a file, a drop-in or an option has one, the error names the replacement.
 const TABLE: [Removed; 4] = [
     Removed {
         key: "kubeconfig",
@@ -47,7 +47,7 @@ impl Removed {
 }
 
 impl ProviderSchema {
-    /// The removed settings of this plugin: the common ones, and those of its provider.
+    /// The removed settings of this plugin: the common ones, and the provider's.
     pub(crate) fn removed(&self) -> impl Iterator<Item = Removed> {
         let own = self.provider.as_str();
         TABLE.into_iter().filter(move |removed| {

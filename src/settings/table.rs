@@ -1,4 +1,4 @@
-//! The table of settings: one entry each, with names and type.
+//! The table of settings: one entry for each setting, with its names and type.
 
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use kubelet_attestation::names::{Audience, InvalidName, NodeName, ProviderId};
 
 use crate::failure::Invalid;
 
-/// The range of the certificates API: its minimum, and the maximum of an int32.
+/// The range in the certificates API: its minimum, and the maximum of an int32.
 type Expiration = Number<600, 2_147_483_647>;
 
-/// Declares settings, each with its type, key in a file, flag, name of the value, line of `--help`,
-/// and default or the words for what happens without a value; and the table of them. The table may
-/// end in other settings.
+/// Declares settings, and the table of them. Each setting has a type, key in a file, flag, name of the value, line of
+/// `--help`, and a default or a description of the behavior without a value. The table can end with the settings of
+/// another table.
 #[macro_export]
 macro_rules! settings {
     ($vis:vis $table:ident $([.., $other:ident])? {
@@ -27,7 +27,7 @@ macro_rules! settings {
     };
 }
 
-// The settings that all plugins have.
+// The settings of all plugins.
 settings! { pub(super) GENERAL {
     NODE_NAME: NodeName = "nodeName", "node-name", "NAME", "The node's name",
         otherwise "the stored name, the kubelet's --hostname-override, or the host's name";
@@ -53,7 +53,7 @@ pub struct Setting<T> {
 }
 
 impl<T: Value> Setting<T> {
-    /// A setting with this key in a file, this flag without its dashes, and this line of `--help`.
+    /// A setting with this key in a file, this flag (without dashes), and this line of `--help`.
     pub const fn new(
         name: &'static str,
         flag: &'static str,
@@ -75,14 +75,15 @@ impl<T: Value> Setting<T> {
         }
     }
 
-    /// The same with the text of its default, for people. Its user applies it.
+    /// This setting with the text of its default, for output to users. The code that uses the setting applies the
+    /// default.
     #[must_use]
     pub const fn with_default(mut self, text: &'static str) -> Self {
         self.entry.default = Some(text);
         self
     }
 
-    /// The same with words for what happens without a value.
+    /// This setting with a description of the behavior without a value.
     #[must_use]
     pub const fn otherwise(mut self, words: &'static str) -> Self {
         self.entry.otherwise = words;
@@ -95,7 +96,7 @@ impl<T: Value> Setting<T> {
     }
 }
 
-/// A setting, whatever its type.
+/// A setting, independently of its type.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// The key in a file. For a provider's setting: the section, a dot and the key.
@@ -104,16 +105,16 @@ pub struct Entry {
     pub(crate) flag: &'static str,
     pub(crate) value_name: &'static str,
     pub(crate) help: &'static str,
-    /// The text of the default, if it depends on nothing else.
+    /// The text of the default, if it is constant.
     pub(super) default: Option<&'static str>,
-    /// The behaviour without a value, for people.
+    /// The behavior without a value, for output to users.
     pub(crate) otherwise: &'static str,
     pub(crate) form: Form,
     pub(super) check: fn(&str) -> Result<(), Invalid>,
 }
 
 impl Entry {
-    /// The text of the default, if it depends on nothing else.
+    /// The text of the default, if it is constant.
     pub fn default_text(self) -> Option<&'static str> {
         self.default
     }
@@ -175,8 +176,8 @@ fn invalid_name(error: InvalidName) -> Invalid {
     Invalid::new(error.to_string())
 }
 
-/// An absolute path. client-go starts the plugin in the kubelet's directory, so a relative path
-/// would depend on that.
+/// An absolute path. client-go starts the plugin in the kubelet's directory, so a relative path would depend on that
+/// directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsolutePath(pub PathBuf);
 
@@ -209,7 +210,7 @@ impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
 ///
 /// # Errors
 ///
-/// No value has it.
+/// No value has this name.
 pub fn one_of<T: Copy>(text: &str, values: &[(&str, T)]) -> Result<T, Invalid> {
     let value = values.iter().find(|(name, _)| *name == text);
     value.map(|(_, value)| *value).ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! The copy of the bootstrap kubeconfig that the plugin uses.
 //!
-//! The first line of the copy has a digest of the original. So an administrator can replace either
-//! file: the copy is used until the bootstrap kubeconfig itself changes, whatever their dates.
+//! The first line of the copy contains a digest of the original, so an administrator can replace either file. The copy
+//! is used until the bootstrap kubeconfig itself changes, independently of the dates of the files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,23 +22,23 @@ use crate::store::{StoreFile, StoreLock, replace_file};
 /// The first line of a copy, before the digest.
 const COPIED: &str = "# Copied by `setup`: SHA-256 ";
 
-/// The same before kubeadm has given the kubelet its name.
+/// The same line, written before kubeadm has set the kubelet's name.
 const UNNAMED: &str = "# Copied by `setup` before the node had a name: SHA-256 ";
 
-/// The wait to learn whether the API server accepts the stored certificate.
+/// The time limit of the check whether the API server accepts the stored certificate.
 const TRYING: Duration = Duration::from_secs(5);
 
-/// What `setup` does with a bootstrap kubeconfig on a machine that it has set up.
+/// The action of `setup` for a bootstrap kubeconfig on a machine that is set up.
 pub(super) enum Again {
-    /// It leaves the bootstrap kubeconfig, or it has copied it.
+    /// It keeps the bootstrap kubeconfig, or has copied it again.
     Keeps,
     /// It has copied the bootstrap kubeconfig, because the API server refuses the certificate.
     Refused,
-    /// It joins the machine again: the cluster is not the one of the kubelet's kubeconfig.
+    /// It joins the machine again: the cluster does not match the kubelet's kubeconfig.
     Joins(Box<Kubeconfig>),
 }
 
-/// How a bootstrap kubeconfig compares with its copy.
+/// The comparison of a bootstrap kubeconfig with its copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Compared {
     /// The bootstrap kubeconfig changed after it was copied.
@@ -48,7 +48,7 @@ struct Compared {
 }
 
 impl Setup {
-    /// Copies the bootstrap kubeconfig again, if that is needed and both have the same cluster.
+    /// Copies the bootstrap kubeconfig again, if that is necessary and both have the same cluster.
     pub(super) fn take_over_again(
         &self,
         authenticator: &Authenticator<'_>,
@@ -60,7 +60,7 @@ impl Setup {
             is_newer,
             is_unnamed,
         } = compare(&given, &self.from, copy);
-        // kubeadm has given the node its name since.
+        // kubeadm has set the node's name since then.
         let is_named_now = is_unnamed && self.kubeadm_flags.exists();
         if is_named_now {
             Self::forget_another_name(authenticator, &given.login)?;
@@ -94,7 +94,7 @@ impl Setup {
         Ok(again)
     }
 
-    /// Copies the bootstrap kubeconfig to the plugin's.
+    /// Copies the bootstrap kubeconfig to the plugin's directory.
     pub(super) fn write_copy(
         &self,
         authenticator: &Authenticator<'_>,
@@ -105,14 +105,14 @@ impl Setup {
         let copy = copy_of(endpoint, login, !self.kubeadm_flags.exists());
         let path = &authenticator.settings.bootstrap_kubeconfig;
         replace_file(path, copy.as_bytes(), lock)?;
-        // The recorded failure is about another credential.
+        // The recorded failure is about the previous credential.
         drop(lock.remove(StoreFile::Failure));
         Ok(())
     }
 }
 
-/// The copy of a kubeconfig with this cluster and login. It includes the content of
-/// the files that the kubeconfig names.
+/// The copy of a kubeconfig with this cluster and login. It includes the content of the files that the kubeconfig
+/// refers to.
 fn copy_of(endpoint: &ClusterEndpoint, login: &Login, is_unnamed: bool) -> Zeroizing<String> {
     let text = bootstrap_kubeconfig(endpoint, login);
     let mark = if is_unnamed { UNNAMED } else { COPIED };
@@ -120,14 +120,14 @@ fn copy_of(endpoint: &ClusterEndpoint, login: &Login, is_unnamed: bool) -> Zeroi
     Zeroizing::new([mark, digest.as_str(), "\n", text.as_str()].concat())
 }
 
-/// Compares `given`, which is in the file `from`, with `copy`.
+/// Compares `given`, which was read from the file `from`, with `copy`.
 fn compare(given: &Kubeconfig, from: &Path, copy: &Path) -> Compared {
     let text = read_text(copy).unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
     let unnamed = first.strip_prefix(UNNAMED);
     let is_newer = match unnamed.or_else(|| first.strip_prefix(COPIED)) {
         Some(copied) => copied != digest(&bootstrap_kubeconfig(&given.endpoint, &given.login)),
-        // An administrator has written the copy, or an earlier release.
+        // An administrator or an earlier release has written the copy.
         None => changed_at(from) >= changed_at(copy),
     };
     Compared {

@@ -1,18 +1,18 @@
-//! The source of a kubelet's credential, as its kubeconfig has it.
+//! The source of a kubelet's credential, from its kubeconfig.
 
 use std::path::Path;
 
 use super::Setup;
 use crate::kube::kubeconfig::{Kubeconfig, KubeconfigError, read_text};
 
-/// The prefix of our programs' names.
+/// The prefix of this project's program names.
 pub(crate) const PROGRAMS: &str = "kubelet-authenticator-";
 
 /// The source of a kubelet's credential.
 pub(super) enum Current {
     /// The kubeconfig does not exist.
     Missing,
-    /// The kubeconfig has no content, as files have after a crash.
+    /// The kubeconfig has no content, which can happen after a crash.
     Empty,
     /// The kubeconfig cannot be read.
     Unreadable(KubeconfigError),
@@ -24,7 +24,7 @@ pub(super) enum Current {
     OfAnotherProvider(String),
     /// Another plugin.
     Plugin(String),
-    /// The kubeconfig itself, as a rule with a certificate of its own.
+    /// The kubeconfig itself, usually with a certificate.
     Own,
 }
 
@@ -48,7 +48,7 @@ impl Setup {
         let path = Path::new(&command);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let own = format!("{PROGRAMS}{}", self.provider);
-        // A script with the name of the program belongs to an administrator.
+        // A script with the name of the program, such as a wrapper, belongs to an administrator.
         let is_own = name == own || name.starts_with(&format!("{own}."));
         if path == self.program || is_own {
             Current::Ours(command)
@@ -62,7 +62,7 @@ impl Setup {
 
 fn is_empty(path: &Path) -> bool {
     read_text(path).is_ok_and(|text| {
-        // A file system may restore the length of a file without its content.
+        // A file system can restore the length of a file without its content.
         let mut letters = text.chars();
         letters.all(|letter| letter == '\0' || letter.is_whitespace())
     })

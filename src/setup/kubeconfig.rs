@@ -11,12 +11,11 @@ use crate::exec::{EXEC_INFO, MAX_VARIABLE_LEN};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
 
-/// Enough for the names of the variable and of the fields without a value, and for what client-go
-/// may add.
+/// Enough for the names of the variable and of the fields without a value, and for fields that client-go might add.
 const OTHER_LEN: usize = 512;
 
-/// Refuses a cluster that client-go cannot pass to a plugin: its kubelet would log "argument list
-/// too long" for ever. `path` is the kubeconfig with the cluster.
+/// Rejects a cluster that client-go cannot pass to a plugin: its kubelet would log "argument list too long"
+/// indefinitely. `path` is the kubeconfig with the cluster.
 pub(crate) fn check_length(endpoint: &ClusterEndpoint, path: &Path) -> Result<(), Failure> {
     let cluster = json!({
         "server": endpoint.server(),
@@ -76,14 +75,13 @@ pub(super) fn bootstrap_kubeconfig(endpoint: &ClusterEndpoint, login: &Login) ->
     text
 }
 
-/// The kubeconfig that the kubelet writes when it gets a certificate by itself: chain and key are
-/// in one file.
+/// The kubeconfig that the kubelet writes when it requests a certificate by itself: chain and key are in one file.
 pub(super) fn kubelet_kubeconfig(endpoint: &ClusterEndpoint, pair: &Path) -> String {
     let pair = quoted(&pair.to_string_lossy());
     cluster(endpoint) + &format!("    client-certificate: {pair}\n    client-key: {pair}\n")
 }
 
-/// Everything except the user's fields, with the names that the kubelet uses.
+/// The whole kubeconfig except the user's fields, with the names that the kubelet uses.
 fn cluster(endpoint: &ClusterEndpoint) -> String {
     let optional = [
         ("tls-server-name", endpoint.tls_server_name()),

@@ -1,4 +1,4 @@
-//! Restores a kubelet's kubeconfig that is lost.
+//! Restores a lost kubeconfig of a kubelet.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use crate::store::replace_file;
 use crate::store_contents::StoreContents;
 
 impl Setup {
-    /// Restores the kubeconfig of a kubelet that was set up. `error` is why there is nothing else to
-    /// take over.
+    /// Restores the kubeconfig of a kubelet that was set up. `error` is the reason why there is nothing else to take
+    /// over.
     pub(super) fn restore(
         &self,
         authenticator: &Authenticator<'_>,
@@ -78,8 +78,7 @@ impl Setup {
         !configuration(authenticator).exists() && !self.kubeadm_flags.exists()
     }
 
-    /// The cluster of a kubelet that was set up, from the store or else from the plugin's bootstrap
-    /// kubeconfig.
+    /// The cluster of a kubelet that was set up, from the store or otherwise from the plugin's bootstrap kubeconfig.
     fn known_cluster(
         &self,
         authenticator: &Authenticator<'_>,

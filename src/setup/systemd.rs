@@ -4,19 +4,19 @@ use std::path::Path;
 
 use super::ENVIRONMENT_FILE;
 
-/// Whether systemd takes the path literally. It splits lines at spaces, and some characters have a
-/// special meaning (systemd.syntax(7), systemd.unit(5), "Specifiers").
+/// Whether systemd interprets the path literally. It splits lines at spaces, and some characters have a special meaning
+/// (systemd.syntax(7), systemd.unit(5), "Specifiers").
 pub(crate) fn is_plain(path: &Path) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_graphic() && !br#""'\%$;#"#.contains(byte);
     path.is_absolute() && path.as_os_str().as_encoded_bytes().iter().all(is_plain)
 }
 
-/// The path of the drop-in of the kubelet's unit on a node.
+/// The path of the drop-in for the kubelet's unit on a node.
 pub(crate) const DROP_IN: &str =
     "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
 
-/// The units of systemd that extend PCRs of the TPM while the machine starts, the last of them with
-/// "ready". A unit that a machine does not have counts as started (systemd-pcrphase.service(8)).
+/// The systemd units that extend PCRs of the TPM while the machine starts, the last of them with "ready". A unit that a
+/// machine does not have counts as started (systemd-pcrphase.service(8)).
 const PHASES: [&str; 4] = [
     "systemd-pcrosseparator.service",
     "systemd-pcrnvdone.service",
@@ -24,15 +24,14 @@ const PHASES: [&str; 4] = [
     "systemd-pcrphase.service",
 ];
 
-/// The folders of files that `setup` and the kubelet share.
+/// The directories of the files that `setup` and the kubelet share.
 const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
 
-/// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts whatever
-/// the result of `setup`.
+/// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts even if `setup` fails.
 ///
-/// `setup` quotes the TPM, so the kubelet starts after the phases, and stops before they end: two
-/// boots of one image have the same PCRs. And it reads and writes the store, so the kubelet starts
-/// after the file systems of its files.
+/// `setup` quotes the TPM, so the kubelet starts after the phases, and stops before they end: two boots of one image
+/// then have the same PCRs. `setup` also reads and writes the store, so the kubelet starts after the file systems of
+/// its files.
 pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
     let (program, phases) = (program.display(), PHASES.join(" "));
     let (folders, state) = (FOLDERS.join(" "), state_directory.display());

@@ -25,7 +25,7 @@ pub(super) fn unreadable(path: &Path, error: impl Into<io::Error>) -> Failure {
 pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
     let remedy = writable(path, &error);
-    // The limit of a unit holds everywhere.
+    // The limit in the unit applies to every directory.
     let remedy = if Errno::from_io_error(&error) == Some(Errno::FBIG) {
         remedy
     } else {
@@ -34,14 +34,14 @@ pub(super) fn unwritable(path: &Path, error: impl Into<io::Error>) -> Failure {
     failure(format!("cannot write {}: {error}", path.display()), remedy)
 }
 
-/// The same for a file outside the store.
+/// As `unwritable`, for a file outside the store.
 pub(super) fn unwritable_outside(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
     let remedy = writable(path, &error);
     failure(format!("cannot write {}: {error}", path.display()), remedy)
 }
 
-/// What makes a file writable again, by the cause.
+/// The remedy that makes a file writable again, by the cause.
 fn writable(path: &Path, error: &io::Error) -> String {
     let path = path.display();
     match Errno::from_io_error(error) {
@@ -63,7 +63,7 @@ fn writable(path: &Path, error: &io::Error) -> String {
 pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let error = error.into();
     let remedy = match Errno::from_io_error(&error) {
-        // From file systems of a network without their lock daemon, and from those without locks.
+        // The errors of network file systems without their lock daemon, and of file systems without locks.
         Some(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
             "set stateDirectory to a folder on a local disk: this file system has no locks"
                 .to_owned()
@@ -76,8 +76,8 @@ pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
     failure(format!("cannot lock {}: {error}", path.display()), remedy)
 }
 
-/// A symbolic link is in the place of the file or directory. Its target may be what an
-/// administrator wants used.
+/// There is a symbolic link instead of the file or directory. Its target can be the location that an administrator
+/// intends to use.
 pub(super) fn linked(path: &Path) -> Failure {
     let target = fs::canonicalize(path).ok();
     let place = path.display();
@@ -98,7 +98,7 @@ pub(super) fn linked(path: &Path) -> Failure {
     failure(format!("{place} is a symbolic link"), remedy)
 }
 
-/// Something else is in the place of the file or directory.
+/// There is something else instead of the file or directory.
 pub(super) fn misplaced(path: &Path, what: &str) -> Failure {
     let path = path.display();
     failure(

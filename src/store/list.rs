@@ -1,4 +1,4 @@
-//! The files of the state directory, for people.
+//! The files of the state directory, for output to users.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,7 +8,7 @@ use super::Store;
 use super::error::unreadable;
 use crate::failure::Failure;
 
-/// A file of the state directory, whoever put it there.
+/// A file in the state directory, including foreign files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     /// Its name.

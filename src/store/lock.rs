@@ -1,5 +1,4 @@
-//! The lock of the store, for one writer at a time: the kubelet, kubeadm, kubectl and people all
-//! run the plugin.
+//! The lock of the store, for one writer at a time: the kubelet, kubeadm, kubectl and operators all run the plugin.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -21,15 +20,15 @@ use crate::file_size;
 
 const LOCK_FILE: &str = "lock";
 
-/// `flock` has no deadline, so it is tried at this interval. Twenty waiting processes cost nothing.
+/// `flock` has no deadline, so it is tried at this interval. The cost of twenty waiting processes is negligible.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// Longer than a holder's description of itself.
+/// Longer than any description of a holder.
 const MAX_HOLDER_LEN: u64 = 4096;
 
-/// A store whose only writer is this process, while the value lives.
+/// A store whose only writer is this process, as long as the value exists.
 ///
-/// The kernel releases the lock of a process that ends or is killed.
+/// The kernel releases the lock when the process exits or is killed.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub(crate) struct StoreLock {
@@ -45,7 +44,7 @@ impl Deref for StoreLock {
     }
 }
 
-/// The process that holds the lock, by its own description.
+/// The process that holds the lock, as described by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Holder {
@@ -74,7 +73,7 @@ impl fmt::Display for Holder {
 }
 
 impl Store {
-    /// Waits for the lock until `deadline`, and writes its new holder into the file.
+    /// Waits for the lock until `deadline`, and writes the new holder into the file.
     pub(crate) fn lock(
         &self,
         deadline: Deadline,
@@ -100,7 +99,8 @@ impl Store {
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));
         }
-        // For waiting processes and for people. A full disk must not cost this run the lock.
+        // The holder is for waiting processes and for operators. A full disk must not prevent this run from taking the
+        // lock.
         drop(introduce(&mut file, program, now));
         Ok(StoreLock {
             store: self.clone(),
@@ -108,7 +108,7 @@ impl Store {
         })
     }
 
-    /// The holder of the lock. `None` if it is free, or was never taken. Writes nothing.
+    /// The holder of the lock; `None` if it is free, or was never taken. Does not write anything.
     pub(crate) fn holder(&self) -> Result<Option<Holder>, Failure> {
         let path = self.dir.join(LOCK_FILE);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -118,7 +118,7 @@ impl Store {
             Err(rustix::io::Errno::LOOP) => return Err(linked(&path)),
             Err(error) => return Err(unreadable(&path, error)),
         };
-        // Shared and for a moment: a run that tries to take the lock meanwhile tries again.
+        // A shared lock for a short time: a run that tries to take the lock during this time tries again.
         match fs2::FileExt::try_lock_shared(&file) {
             Ok(()) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Some(holder(&mut file))),
@@ -126,13 +126,13 @@ impl Store {
         }
     }
 
-    /// The time at which a process last took the lock, or that [`Store::date_lock`] set.
+    /// The time at which a process last took the lock, or the time that [`Store::date_lock`] set.
     pub(crate) fn last_locked(&self) -> Option<SystemTime> {
         let lock = fs::symlink_metadata(self.dir.join(LOCK_FILE)).ok()?;
         lock.modified().ok()
     }
 
-    /// Makes [`Store::last_locked`] return `time`. Without effect if the disk takes no writes.
+    /// Makes [`Store::last_locked`] return `time`. It has no effect if the disk is not writable.
     pub(crate) fn date_lock(&self, time: SystemTime) {
         if let Ok(file) = open(&self.dir.join(LOCK_FILE)) {
             drop(file.set_modified(time));
@@ -144,7 +144,7 @@ fn open(path: &Path) -> Result<File, Failure> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags | OFlags::RDWR | OFlags::CREATE, mode) {
-        // A lock needs no write access: on a read-only file system the existing file will do.
+        // A lock does not need write access: on a read-only file system, the existing file is sufficient.
         Err(rustix::io::Errno::ROFS) => rustix::fs::open(path, flags | OFlags::RDONLY, mode)
             .map_err(|_| rustix::io::Errno::ROFS),
         opened => opened,

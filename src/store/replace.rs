@@ -9,25 +9,25 @@ use std::path::{Path, PathBuf};
 use super::if_there;
 use crate::file_size;
 
-/// The maximum number of quarantined files of one name: a start-up loop must not fill the disk.
+/// The maximum number of quarantined copies of one file: a restart loop must not fill the disk.
 const KEPT_ASIDE: u32 = 3;
 
 /// The suffix of a file that is being written.
 const TEMPORARY: &str = ".tmp";
 
-/// Writes `content` to a temporary file in `dir`, and renames that to `path`.
+/// Writes `content` to a temporary file in `dir`, and renames the file to `path`.
 pub(super) fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     put(dir, path, |temporary| write_new(temporary, content))
 }
 
-/// Makes a temporary symbolic link to `target` in `dir`, and renames that to `path`.
+/// Creates a temporary symbolic link to `target` in `dir`, and renames the link to `path`.
 pub(super) fn link(dir: &Path, path: &Path, target: &Path) -> io::Result<()> {
     put(dir, path, |temporary| symlink(target, temporary))
 }
 
 fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let temporary = with_suffix(path, TEMPORARY);
-    // The leftover of a killed run. Because of the lock, no other run writes it now.
+    // The leftover of a killed run. Because of the lock, no other run is writing it now.
     if_there(fs::remove_file(&temporary))?;
     let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
     if let Err(error) = written {
@@ -39,7 +39,7 @@ fn put(dir: &Path, path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> 
 
 /// Makes the names in `dir` survive a power failure.
 pub(super) fn sync(dir: &Path) -> io::Result<()> {
-    // The parent of a single file name is the empty path.
+    // The parent of a bare file name is the empty path.
     let dir = if dir.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -48,8 +48,8 @@ pub(super) fn sync(dir: &Path) -> io::Result<()> {
     synced(File::open(dir)?.sync_all())
 }
 
-/// The result of fsync(2), which some file systems of a network or in user space do not have for
-/// folders. What they write survives what it survives; a node must join nevertheless.
+/// The result of fsync(2). Some network and user-space file systems do not support it for directories. A node must join
+/// on them too, although a power failure can then lose a change.
 fn synced(result: io::Result<()>) -> io::Result<()> {
     use rustix::io::Errno;
     match result {
