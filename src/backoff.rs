@@ -10,7 +10,7 @@ use crate::store::{Store, StoreFile};
 /// The first pause after a failure; each further failure doubles it.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The longest pause after a failure. After an outage of the API server, a run succeeds within a minute.
+/// The longest pause after a failure. After an outage of the API server, the next attempt follows within a minute.
 const LONGEST: Duration = Duration::from_mins(1);
 
 /// The longest pause before the first certificate. kubeadm waits a few minutes for the Node of a control plane, to set
@@ -155,8 +155,8 @@ impl FailureRecord {
         active.then_some(until)
     }
 
-    /// Whether a run with a valid credential needs the full time because the device that proves the machine's identity
-    /// did not answer in time. No run had the full time within the last hour.
+    /// Whether a run with a valid credential needs the full time: the device that proves the machine's identity did not
+    /// answer in time, and no run had the full time within the last hour.
     pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
         self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
     }

@@ -39,14 +39,15 @@ pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     })
 }
 
-/// As [`of_file`], for a directory. In a sticky directory, such as `/tmp`, others cannot replace a file.
+/// The reason why a directory is not trusted, as for a file. In a sticky directory, such as `/tmp`, others cannot
+/// replace a file.
 pub(crate) fn of_folder(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let is_sticky = metadata.is_dir() && metadata.mode() & STICKY != 0;
     of_file(path, metadata).filter(|_| !is_sticky)
 }
 
-/// As [`of_file`], for everything that could replace the file: each directory and link on its path. `None` if the file
-/// does not exist. Only root's programs are checked: other users are responsible for their own programs.
+/// The reason why a file is not trusted, because of the file itself or of a directory or link on its path. `None` if
+/// the file does not exist. Only root's programs are checked: other users are responsible for their own programs.
 pub fn of_path(path: &Path) -> Option<Untrusted> {
     if !rustix::process::geteuid().is_root() {
         return None;

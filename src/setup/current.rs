@@ -48,7 +48,7 @@ impl Setup {
         let path = Path::new(&command);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let own = format!("{PROGRAMS}{}", self.provider);
-        // A script with the name of the program, such as a wrapper, belongs to an administrator.
+        // Also accepts an administrator's script with the name of the program and a suffix.
         let is_own = name == own || name.starts_with(&format!("{own}."));
         if path == self.program || is_own {
             Current::Ours(command)

@@ -71,7 +71,7 @@ impl Proxy {
         self.client(None)
     }
 
-    /// As [`http_client`](Self::http_client), but also trusts these CA certificates (PEM), in addition to the system's.
+    /// The SDK's client, which also trusts these CA certificates (PEM), in addition to the system's.
     ///
     /// # Errors
     ///

@@ -392,7 +392,8 @@ impl Device {
         let DeviceError::Code { step, code } = &error else {
             return error;
         };
-        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. The challenge is a parameter of this command.
+        // Some TPMs return `TPM_RC_FAILURE` for invalid padding. All parameters of this command belong to the
+        // challenge.
         let is_of_parameter = code & LAYER == 0 && code & PARAMETER == PARAMETER;
         let is_of_challenge = step == ACTIVATE && (*code == FAILURE || is_of_parameter);
         if *code == FAILURE && self.fails() {
