@@ -1,14 +1,14 @@
-# Two commands do all the set-up on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+# `make demo` and `make test` set up everything on a fresh machine. `make help` lists the other targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# Programs print messages and numbers that scripts read.
+# Scripts parse the messages and numbers of programs.
 export LC_ALL := C.UTF-8
 unexport LANGUAGE
 
-# Nothing that a shell would expand is given to a recipe: the name of a tag in git can have it.
+# A recipe never gets text that a shell would expand: a git tag name can contain it.
 space := $() $()
 characters := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
   0 1 2 3 4 5 6 7 8 9 . _ - + ~ / : @ ,
@@ -21,22 +21,22 @@ export VERSION IMAGE BUILDER
 ifeq ($(origin COSIGN_PASSWORD),command line)
 $(error COSIGN_PASSWORD belongs into the environment: arguments are seen by everybody)
 endif
-# No other make gets the key that a release is signed with.
+# Do not pass the key that signs a release to another make.
 MAKEOVERRIDES := $(filter-out COSIGN_PASSWORD=% SIGNING_KEY=%,$(MAKEOVERRIDES))
 
 CARGO ?= cargo
-# An installed toolchain will do if only its name differs from that of the pinned version.
+# An installed toolchain is sufficient if it has the pinned version under another name.
 toolchain := $(shell tests/toolchain)
 ifneq ($(toolchain),)
 export RUSTUP_TOOLCHAIN := $(toolchain)
 endif
-# Heavy builds live outside the tree, each under a name that follows from its content.
+# Heavy builds are cached outside the tree, under names that depend on their content.
 export KUBELET_AUTHENTICATOR_CACHE ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kubelet-authenticator
-# A fresh clone is built once: what helps to build it again is not written.
+# CI builds a fresh clone only once, so it does not write data for incremental builds.
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
-# Where cargo builds.
+# The target directory of cargo.
 ifdef CARGO_BUILD_TARGET_DIR
 export CARGO_TARGET_DIR ?= $(CARGO_BUILD_TARGET_DIR)
 endif
@@ -47,16 +47,17 @@ CARGO_MACHETE := 0.9.2
 CARGO_MUTANTS := 27.1.0
 MDBOOK := 0.5.4
 tool = tests/tool $(1)
-# Of the whole workspace with its tests, always: with another choice of packages, and so of features, much is built again.
+# Always builds the whole workspace with its tests: another selection of packages changes the features, and much would
+# be built again.
 BUILD = $(CARGO) build --locked --workspace
-# Everything of Cargo.lock, so that no other command of cargo needs a network.
+# Downloads everything in Cargo.lock, so that no other cargo command needs a network.
 FETCH = tests/retry $(CARGO) fetch --locked --quiet
-# saved COMMAND: what it builds of the dependencies is kept, even if it fails.
+# saved COMMAND: keeps the dependencies that the command builds, even if it fails.
 saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
 SAVE = tests/dependencies save || echo "what was built of the dependencies is not saved" >&2
-# Lints and documents what it compiles. A warning is an error, in the words of clippy's driver.
+# Lints and documents everything that it compiles. Warnings are errors, as an option of clippy's driver.
 LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-# By the text of the other variable: each is the default of the other.
+# Use the unexpanded value of the other variable, because each is the default of the other.
 CONTROL_PLANE ?= $(if $(filter aws-tenants,$(value PROVIDER)),cluster-api,embedded)
 PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
@@ -101,10 +102,10 @@ test-all: prerequisites-all dependencies
 STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
   stage-scripts
 STAGES_TESTED := stage-suites stage-bench-limits
-# Before the tests: apt gives up on a connection if it gets too little processor time.
+# Before the tests: apt drops a connection if it gets too little processor time.
 STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init
 
-# One after the other, and only while a processor has nothing else to do.
+# One after the other, and only while a processor is idle.
 stages-idle:
 	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
 	  stage-helm stage-cosign
@@ -139,7 +140,7 @@ build:
 	@$(FETCH)
 	$(call saved,$(LINT) $(BUILD) --all-targets)
 
-# Everything that is compiled for the tests is there by then.
+# All programs that are compiled for the tests are built by then.
 suites: control-plane moto
 	$(LINT) tests/suites
 	$(LINT) $(CARGO) test --locked --workspace --doc
@@ -147,23 +148,23 @@ suites: control-plane moto
 more-suites: cluster-api metrics-server judges promtool helm moto cloud-init
 	$(LINT) tests/suites --more
 
-# Scripts with programs that stand in for others.
+# Scripts with stand-ins for other programs.
 scripts:
 	@tests/scripts/check
 
-# With no program but those that are prerequisites.
+# With only the programs that are prerequisites.
 demos: moto build
 	@tests/scripts/demos
 
-# What a minimal Debian lacks is named and installed.
+# Checks that the programs that a minimal Debian lacks are listed and installed.
 fresh: prerequisites-images
 	@tests/fresh/check
 
-# The demos there, as a new user runs them.
+# The demos on minimal Debians, as a new user runs them.
 fresh-demos: prerequisites-images
 	@tests/fresh/check --demo
 
-# Each package by itself, where features that another package turns on could hide something.
+# Each package separately: otherwise, features that another package enables could hide errors.
 isolation:
 	tests/isolation
 
@@ -171,7 +172,7 @@ isolation:
 ##        (SUITE=NAME: that suite alone; scale is a controller of 1,000 clusters, in simulated time)
 bench: bench-$(or $(SUITE),all)
 
-# Simulated: it needs no Kubernetes.
+# Simulated: it does not need Kubernetes.
 bench-scale:
 	@$(FETCH)
 	@$(CARGO) bench --locked --quiet -p node-attestation-runtime --bench scale
@@ -189,7 +190,7 @@ bench-all: bench-programs bench-scale
 	@$(CARGO) bench --locked --quiet -p node-attestation-aws --bench verification
 	@$(CARGO) bench --locked --quiet -p node-attestation-tpm --bench verify
 
-# The limits that do not depend on the machine's speed.
+# The limits that do not depend on the speed of the machine.
 bench-limits: musl build
 	@"$(TARGET)/debug/bench" --limits-only
 
@@ -213,7 +214,7 @@ musl-arm64: prerequisites-arm64
 fips: prerequisites-fips
 	@packaging/fips target/fips-programs
 
-# What they say of themselves, and joins with them.
+# The version output of the FIPS programs, and joins with them.
 fips-check: fips build
 	@for program in target/fips-programs/*; do "$$program" version | grep -F '(AWS-LC-FIPS)'; done
 	$(LINT) tests/suites --fips
@@ -237,7 +238,7 @@ release:
 	@env -u COSIGN_PASSWORD -u SIGNING_KEY $(MAKE) release-programs
 	@CARGO_CYCLONEDX=$$(env -u COSIGN_PASSWORD -u SIGNING_KEY $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) packaging/release target/release-artifacts
 
-# Another make, because prerequisites get the environment of their target.
+# In another make, because prerequisites inherit the environment of their target.
 release-programs: prerequisites-release musl musl-arm64 control-plane
 	@$(FETCH)
 	@$(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX)) >/dev/null
@@ -246,11 +247,11 @@ release-programs: prerequisites-release musl musl-arm64 control-plane
 release-check: prerequisites-release musl musl-arm64 control-plane cosign
 	@CARGO_CYCLONEDX=$$($(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) tests/release/check
 
-# What linters say of them, and what installing and removing them does.
+# The output of the package linters, and the effects of installation and removal.
 packages-check: prerequisites-packages musl
 	@tests/packages/check
 
-# The same for arm64, and joins, renewals and commands with these plugins, which QEMU runs.
+# The same for arm64, and joins, renewals and commands with these plugins in QEMU.
 packages-arm64-check: prerequisites-packages musl-arm64 build
 	@tests/packages/check arm64
 	@$(LINT) tests/suites --arm64
@@ -300,7 +301,7 @@ judges: prerequisites-real
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
 
-# Debian's cloud-init for the machines of the tests, unpacked once and cached.
+# Debian's cloud-init for the test machines, unpacked once and cached.
 cloud-init:
 	@tests/cloud-init/build >/dev/null
 
@@ -320,7 +321,7 @@ image-builder: prerequisites-images
 	@tests/goss/build >/dev/null
 	@tests/image-builder/root/build >/dev/null
 
-# Nothing that was built of them for another tree is built again for a fresh one.
+# Dependencies that were built for another tree are not built again for a fresh one.
 dependencies:
 	@tests/dependencies restore || echo "what was built of the dependencies is built again" >&2
 	@$(FETCH)
