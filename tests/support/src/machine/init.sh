@@ -1,17 +1,16 @@
-# Process 1 of a machine's namespaces: makes the machine's tree, and becomes systemd in it.
-# $1: the scratch directory; $2: the machine's name; $3: its address; $4: the host's address in its
-# network; $5: the process whose network namespace is the network's switch; $6: the layers of its root directory, the
-# upper ones first.
-# The rest: triples of permissions, source and target; `program`, `tree` and `link` stand in the place of permissions.
+# Process 1 of a machine's namespaces: creates the machine's tree, and becomes systemd in it.
+# $1: the scratch directory; $2: the machine's name; $3: its address; $4: the host's address in its network; $5: the
+# process whose network namespace is the network's switch; $6: the layers of its root directory, the upper ones first.
+# The rest: triples of permissions, source and target; `program`, `tree` and `link` are special values for permissions.
 scratch=$1 name=$2 address=$3 host=$4 switch=/proc/$5/ns/net layers=$6
 shift 6
-# This /proc is the host's still: the number is the one that the host knows.
+# This /proc is still the host's, so the PID is the host's number.
 read -r pid rest </proc/self/stat
 
 echo "$name" >/proc/sys/kernel/hostname
 ip link set lo up
-# A cable to the switch, which ends with either. kubeadm and the kubelet want a default route: the host
-# sends nothing on.
+# A veth pair to the switch, which is removed with either end. kubeadm and the kubelet need a default route; the host
+# does not forward the traffic.
 port=m${address##*.}
 ip link add node type veth peer name "$port" netns "$switch"
 nsenter --net="$switch" ip link set "$port" master switch up
@@ -26,7 +25,7 @@ mkdir upper work tree
 mount -t overlay -o lowerdir="$layers",upperdir=upper,workdir=work machine tree
 cd tree
 
-# Nothing of a node that the host may be, and none of its services.
+# Remove everything that belongs to a node on the host, and all of its services.
 for own in etc/cni etc/default etc/kubernetes etc/systemd opt/cni var/lib/kubelet \
     usr/lib/systemd/system-generators usr/lib/systemd/system-environment-generators \
     usr/local/lib/systemd; do
@@ -44,7 +43,7 @@ printf '[Journal]\nReadKMsg=no\nAudit=no\n' >etc/systemd/journald.conf
 mkdir -p etc/systemd/system/multi-user.target.wants
 ln -s /usr/lib/systemd/system/kubelet.service etc/systemd/system/multi-user.target.wants/
 
-# What the image has beside the kubelet's unit is its own.
+# The image's own drop-ins of the kubelet's unit stay.
 if [ "$layers" != / ] && [ -d usr/lib/systemd/system/kubelet.service.d ]; then
   cp -n usr/lib/systemd/system/kubelet.service.d/* "$scratch/units/kubelet.service.d"
 fi
@@ -63,13 +62,13 @@ done
 mknod -m 666 dev/tty c 5 0
 ln -s /proc/self/fd dev/fd
 ln -s pts/ptmx dev/ptmx
-# A file: systemd writes here until there is a journal, and the kernel's messages are the host's.
+# A regular file: systemd writes here until there is a journal, and the kernel's messages belong to the host.
 touch dev/kmsg
 mount --bind "$scratch/kmsg" dev/kmsg
 
 mount -t sysfs sysfs sys
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then
-  # Version 2 alone. Untried.
+  # Only cgroup version 2. Not tested.
   mount -t cgroup2 cgroup sys/fs/cgroup
 else
   mount -t tmpfs -o mode=755 cgroup sys/fs/cgroup
@@ -88,7 +87,7 @@ else
 fi
 
 mount -t proc proc proc
-# Systemd (fs/) and the kubelet set these, which are the host's: they write into copies.
+# systemd (fs/) and the kubelet set these sysctls, which belong to the host, so they write into copies.
 for sysctl in fs/file-max fs/nr_open vm/overcommit_memory vm/panic_on_oom kernel/panic \
     kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
   [ -e "proc/sys/$sysctl" ] || continue
@@ -97,7 +96,7 @@ for sysctl in fs/file-max fs/nr_open vm/overcommit_memory vm/panic_on_oom kernel
   mount --bind "$copy" "proc/sys/$sysctl"
 done
 
-# Only now are absolute links in the tree links within it.
+# From here on, absolute links in the tree resolve within the tree.
 mkdir old
 pivot_root . old
 while [ $# -gt 0 ]; do
@@ -106,7 +105,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     program)
       touch "$3"
-      # Read-only: it is the host's file.
+      # Read-only, because it is the host's file.
       mount --bind -o ro "/old$2" "$3"
       ;;
     tree) cp -a "/old$2/." "$3" ;;
