@@ -30,7 +30,7 @@ const CHALLENGE_ISSUED: &str = "ChallengeIssued";
 /// The reason of a failed request whose evidence, or answer to a challenge, arrived too late.
 const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
 
-/// The reasons of a denial that is about the requesting certificate: the NodeIdentity does not record it for this node.
+/// The reasons for a denial because of the requesting certificate: the `NodeIdentity` does not record it for this node.
 /// A request with the bootstrap credential can still be granted, because it claims the name again.
 const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "RequesterUidMissing"];
 
@@ -161,9 +161,9 @@ impl Negotiation<'_> {
         ours.find(|ours| supported.contains(ours) && *ours != self.version)
     }
 
-    /// Uses the bootstrap credential from now on, after the refusal of a certificate that has not expired: the CA was
-    /// replaced, the certificate was revoked, or the NodeIdentity records another holder. Returns `refused` if there is
-    /// no usable bootstrap kubeconfig.
+    /// Uses the bootstrap credential from now on, because a certificate that has not expired was refused: the CA was
+    /// replaced, the certificate was revoked, or the `NodeIdentity` records another holder. Returns `refused` if there
+    /// is no usable bootstrap kubeconfig.
     fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
         let path = &self.attempt.settings.bootstrap_kubeconfig;
         let Ok(bootstrap) = Kubeconfig::read(path) else {

@@ -125,8 +125,9 @@ fn is_installed(program: &Path) -> bool {
 
 /// A `KubeadmConfigTemplate`, or the template of a control plane, for machines whose image contains the plugin.
 ///
-/// Cluster API reaches etcd through the kubelets of control planes, and the first control-plane node has no
-/// NodeIdentity. If the kubelets waited for approved serving certificates, the control plane would stay at one Machine.
+/// Cluster API connects to etcd through the kubelets of control planes, and the first control-plane node has no
+/// `NodeIdentity`. If the kubelets waited for approved serving certificates, the control plane would stay at one
+/// Machine.
 fn kubeadm_config(options: &KubeadmConfigOptions, serves: bool, drop_in: &str) -> Value {
     let serves = serves && !options.control_plane;
     let version = options.api_version;

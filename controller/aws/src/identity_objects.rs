@@ -60,7 +60,7 @@ pub struct Places {
     pub capa_namespace: String,
     /// The only namespace whose Clusters are served; `None` for all.
     pub namespace: Option<String>,
-    /// The namespace of AWS Controllers for Kubernetes, which has the ConfigMaps.
+    /// The namespace of AWS Controllers for Kubernetes, which has the `ConfigMap` objects.
     pub ack_namespace: String,
 }
 
@@ -310,11 +310,11 @@ pub(crate) fn put_secret(
     readable(object)
 }
 
-/// Replaces a ConfigMap; one that cannot be parsed is empty.
+/// Replaces a `ConfigMap`; one that cannot be parsed is empty.
 ///
 /// # Errors
 ///
-/// The ConfigMap cannot be parsed.
+/// The `ConfigMap` cannot be parsed.
 pub(crate) fn put_config_map(
     store: &IdentityStore,
     name: &str,

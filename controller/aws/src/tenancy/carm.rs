@@ -1,5 +1,5 @@
 //! Cross-account resource management of AWS Controllers for Kubernetes (CARM): annotations of a namespace, and
-//! ConfigMaps with the roles of accounts and teams.
+//! `ConfigMap` objects with the roles of accounts and teams.
 //!
 //! CARM is for clusters that Cluster API Provider AWS did not create. The order is as in AWS Controllers for Kubernetes
 //! with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team before an account, the key of the service

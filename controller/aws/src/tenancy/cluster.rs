@@ -26,7 +26,7 @@ pub enum Ack {
     /// AWS Controllers for Kubernetes are not used.
     #[default]
     Off,
-    /// Namespace annotations and ConfigMaps.
+    /// Namespace annotations and `ConfigMap` objects.
     Carm,
     /// `IAMRoleSelector`.
     RoleSelectors,
@@ -106,7 +106,7 @@ pub enum DecidedBy {
     /// An object of Cluster API Provider AWS does not name an identity.
     #[display("{} {}, which has no spec.identityRef", _0.kind, _0.name)]
     NoIdentityRef(ObjectRef),
-    /// The annotations of the Namespace, and ConfigMaps.
+    /// The annotations of the Namespace, and `ConfigMap` objects.
     #[display(
         "the annotations of the Namespace and the config maps of AWS Controllers for Kubernetes"
     )]
