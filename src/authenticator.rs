@@ -307,9 +307,9 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Updates three facts in the origin: the boot in which the firmware was compared (each boot compares it once), the
-    /// endpoint of a cluster that has moved (for runs without an endpoint), and that the API server accepts the
-    /// certificate again. Does not write anything if another run holds the lock.
+    /// Updates three facts in the origin. First, the boot in which the firmware was compared: each boot compares it
+    /// once. Second, the endpoint of a cluster that has moved, for runs without an endpoint. Third, that the API server
+    /// accepts the certificate again. Does not write anything if another run holds the lock.
     fn update_origin(
         &self,
         store: &Store,

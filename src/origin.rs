@@ -28,8 +28,8 @@ pub struct Origin {
     pub machine: MachineDigest,
     /// The boot of the last comparison with this machine. Each boot reads the firmware data once.
     pub boot_id: Option<String>,
-    /// The time at which the API server refused (403) a new certificate that replaced a refused one, in seconds since
-    /// 1970. `None` as soon as the API server accepts the certificate.
+    /// The time, in seconds since 1970, at which the API server refused (403) a new certificate that had replaced a
+    /// refused one. `None` as soon as the API server accepts the certificate.
     pub refused_again: Option<u64>,
 }
 

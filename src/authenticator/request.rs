@@ -47,9 +47,9 @@ impl Attempt {
         versions.next().unwrap_or(EvidenceVersion::V1)
     }
 
-    /// The stored credential, if the next request must use its key: the API server does not recognize the certificate
-    /// (401, its CA was replaced), and no evidence shows that the request comes from the same machine. Until the
-    /// certificate expires, its `NodeIdentity` accepts only this key.
+    /// The stored credential, if the next request must use its key. This is the case if the API server does not
+    /// recognize the certificate (401, its CA was replaced), and no evidence shows that the request comes from the same
+    /// machine. Until the certificate expires, its `NodeIdentity` accepts only this key.
     pub(super) fn refiled<'a>(&self, stored: &'a StoreContents) -> Option<&'a Credential> {
         let is_unknown = matches!(
             self.demand,

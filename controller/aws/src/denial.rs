@@ -1,10 +1,10 @@
-//! The denials of the attestor `aws`: an instance identity document, a call of STS or an instance
-//! contradicts the request.
+//! The denials of the attestor `aws`: an instance identity document, an STS call or an instance contradicts the
+//! request.
 
 use node_attestation_core::reasons;
 
 reasons! {
-    /// Why the evidence of an AWS instance is denied: one reason a check, in the order of the checks.
+    /// The reasons to deny the evidence of an AWS instance: one reason per check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub AwsDenial: EvidenceReason {
         /// The signed identity document is not base64 of one CMS message in the encoding that AWS sends, or exceeds its

@@ -43,9 +43,9 @@ pub struct InstanceFacts {
     pub launched: Option<SystemTime>,
     /// Its private DNS name.
     pub private_dns_name: Option<String>,
-    /// The addresses of all its interfaces, public ones included.
+    /// The addresses of all its interfaces, including public ones.
     pub addresses: Vec<IpAddr>,
-    /// The DNS names of all its interfaces, public ones included.
+    /// The DNS names of all its interfaces, including public ones.
     pub dns_names: Vec<String>,
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,
@@ -55,7 +55,7 @@ pub struct InstanceFacts {
     pub tags: BTreeMap<String, String>,
 }
 
-/// Something that was attached to an instance.
+/// A volume or network interface that was attached to an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     /// The time of its attachment.

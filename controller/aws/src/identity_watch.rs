@@ -1,7 +1,7 @@
 //! The watches that fill the identity store.
 //!
-//! Their user needs the permissions to get, list and watch the identities, the Namespaces and the objects that name
-//! identities, and to list and watch single Secrets and `ConfigMap` objects by name. The
+//! Their user needs permission to get, list and watch the identities, the Namespaces and the objects that name
+//! identities. It also needs permission to list and watch single Secrets and `ConfigMap` objects by name. The
 //! [observer](node_attestation_runtime::capi::ClusterObserver) of the controller's only Cluster watch updates the
 //! store's Clusters.
 

@@ -1,4 +1,4 @@
-//! The certificates that sign the documents of each region.
+//! The certificates that sign the instance identity documents of each region.
 
 mod file;
 
@@ -114,8 +114,9 @@ impl Signers {
     ///
     /// # Errors
     ///
-    /// The file has another form, has no certificate, has a certificate whose key is not RSA with 2048 bits, or
-    /// contradicts a known signer: it has the key of another region, or a known name with another key.
+    /// The file has another form, has no certificate, or has a certificate whose key is not RSA with 2048 bits. It is
+    /// also an error if the file contradicts a known signer: it has the key of another region, or a known name with
+    /// another key.
     pub fn with_file(self, file: &str) -> Result<Self, InvalidSigners> {
         let mut extended = self.clone();
         for entry in file::parse(file)? {
