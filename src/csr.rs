@@ -10,8 +10,8 @@ use crate::failure::Invalid;
 
 /// The DER of a PKCS#10 request for the client certificate of `node_name` on the machine `provider_id`.
 ///
-/// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The provider ID is the only requested extension, and
-/// there is no alternative name. No two requests have the same bytes, because the signature is random.
+/// The subject is exactly `O=system:nodes, CN=system:node:<name>`. The only requested extension is the provider ID;
+/// alternative names are not requested. No two requests have the same bytes, because the signature is random.
 pub(crate) fn client_request(
     key: &KeyPair,
     node_name: &NodeName,

@@ -49,7 +49,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether a cause of an exchange's error is of the kind `is`.
+/// Whether an exchange's error has a cause of the kind `is`.
 pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
     causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

@@ -63,8 +63,8 @@ impl KubeletArguments {
         Some(Self::collect(arguments))
     }
 
-    /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit; `None` if there
-    /// is no source of arguments.
+    /// The arguments of the kubelet that started this process, or otherwise the arguments in its unit; `None` without a
+    /// source of arguments.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ const REVOKED: &str = "is revoked";
 
 impl Authenticator<'_> {
     /// Checks the certificate, at most once in [`TRIED_AGAIN_AFTER`] for all processes. Returns `None` if no check was
-    /// made, or if it failed for another reason than a refusal: such a failure is not about the certificate.
+    /// made, or if the check failed without a refusal: such a failure is not about the certificate.
     pub(super) fn tried(
         &self,
         store: &Store,

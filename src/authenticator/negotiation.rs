@@ -162,8 +162,8 @@ impl Negotiation<'_> {
     }
 
     /// Uses the bootstrap credential from now on, because a certificate that has not expired was refused: the CA was
-    /// replaced, the certificate was revoked, or the `NodeIdentity` records another holder. Returns `refused` if there
-    /// is no usable bootstrap kubeconfig.
+    /// replaced, the certificate was revoked, or the `NodeIdentity` records another holder. Returns `refused` without a
+    /// usable bootstrap kubeconfig.
     fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
         let path = &self.attempt.settings.bootstrap_kubeconfig;
         let Ok(bootstrap) = Kubeconfig::read(path) else {

@@ -117,7 +117,7 @@ impl Session {
         let info = ExecInfo::parse(info)?;
         let extension = info.cluster.as_ref().and_then(|cluster| cluster.config);
         let mut leftovers = leftovers();
-        // Most kubeconfigs have no extension, and a cached run parses only what it needs.
+        // Most kubeconfigs have no extension, and a cached run does not parse more than necessary.
         if let Some(extension) = extension {
             let extension = serde_json::from_str(extension.get()).unwrap_or_default();
             leftovers = leftovers.in_extension(EXEC_INFO, &extension);

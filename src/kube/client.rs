@@ -171,7 +171,7 @@ impl ApiClient {
     }
 
     /// Tests the write that a kubelet makes every ten seconds: applies the node's Lease without any field, as a dry
-    /// run. Authorization and admission treat it like any write, and nothing is stored.
+    /// run. Authorization and admission treat it like any write, but it is not stored.
     ///
     /// It uses server-side apply because the node might not have a Lease yet: other patches of a missing object get a
     /// 404 before admission.

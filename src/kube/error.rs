@@ -25,7 +25,7 @@ pub struct ApiError {
 /// The kind of failure of a call to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApiErrorKind {
-    /// There is no connection or no answer in time, or the server is overloaded or not available. Another attempt can
+    /// The server cannot be reached, does not answer in time, or is overloaded or not available. Another attempt can
     /// succeed.
     Unavailable,
     /// 401: the credential is missing, expired or unknown.

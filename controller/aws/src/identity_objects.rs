@@ -249,7 +249,7 @@ impl ClusterObserver for IdentityStore {
     }
 }
 
-/// A reference without a kind or a name is an error: it does not mean that there is no reference.
+/// A reference without a kind or a name is an error: it does not count as a missing reference.
 fn object_ref(found: Option<ReferencedObject<'_>>) -> Result<Option<ObjectRef>, Unreadable> {
     let Some(found) = found else {
         return Ok(None);

@@ -25,7 +25,7 @@ use crate::tenancy::{
 /// The deadline for a call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// The identity of a Cluster, and what the controller reports about it.
+/// The identity of a Cluster, and the controller's report about it.
 #[derive(Debug)]
 pub struct Explained {
     /// The resolution, from the objects that could be read.

@@ -69,7 +69,7 @@ pub enum InvalidInventory {
     /// Without tags, the settings would select all instances of an account.
     #[error("no tag tells the cluster's instances from others")]
     NoTags,
-    /// There is no account and region.
+    /// The settings have no account and region.
     #[error("no account and region to look for instances in")]
     NoPlaces,
 }

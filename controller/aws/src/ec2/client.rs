@@ -126,7 +126,7 @@ where
     }
 }
 
-/// The reason why there is no answer.
+/// The reason why EC2 did not answer.
 fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,

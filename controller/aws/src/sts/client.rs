@@ -86,7 +86,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// There is no answer in time, or the answer cannot be from STS.
+    /// The answer does not arrive in time, or cannot be from STS.
     pub(super) async fn exchange(
         &self,
         request: Request<&'static str>,

@@ -8,7 +8,7 @@ use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
 /// STS did not identify the caller. These errors never contain parts of the request or of an answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Outage {
-    /// There was no answer in time.
+    /// STS did not answer in time.
     #[error("STS does not answer in time")]
     TimedOut,
     /// The connection failed or was closed.

@@ -98,7 +98,7 @@ pub(super) enum ReplayCheck {
     Confirmed,
     /// STS has confirmed the signature for another key.
     AnotherKey,
-    /// The signature is unknown, and there is no room to remember it.
+    /// The signature is unknown, and the cache has no room for it.
     Full,
 }
 
@@ -200,8 +200,8 @@ impl ReplayCache {
 }
 
 impl Inner {
-    /// Removes a few signatures that STS does not accept any more. Each lookup calls this function, and adds at most
-    /// one signature.
+    /// Removes a few signatures that STS does not accept any more. Each lookup calls this function, and at most one
+    /// signature is added after it.
     fn forget(&mut self, now: SystemTime) {
         for _ in 0..FORGOTTEN {
             let Some((until, signature)) = self.by_end.first().copied() else {

@@ -37,7 +37,7 @@ pub enum InvalidStsSettings {
     /// The CA certificates are not PEM certificates.
     #[error("the authorities of STS endpoints are not certificates in PEM")]
     Authorities,
-    /// There is no CA certificate at all.
+    /// The system has no CA certificates, and none were configured.
     #[error("the system has no certificates of authorities, and none were given")]
     NoAuthorities,
     /// The proxy is invalid.

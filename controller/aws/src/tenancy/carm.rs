@@ -33,8 +33,8 @@ struct RoleValue {
 ///
 /// # Errors
 ///
-/// The role of a relevant annotation is not available. There is no fallback: a team's cluster never gets the role of
-/// its account.
+/// The role of a relevant annotation is not available. A fallback does not exist: a team's cluster never gets the role
+/// of its account.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,
