@@ -214,13 +214,13 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Whether attestation is enforced: kubeadm's bindings have requests approved that prove nothing.
+    /// Whether attestation is enforced: kubeadm's bindings approve requests without evidence.
     AutoApproveBindings {
-        /// It is not. A condition names the bindings, and the Nodes that have no record; a policy
-        /// warns whoever asks for what it would refuse. Nodes join and renew as before.
+        /// It is not enforced. A condition lists the bindings, and the Nodes without a node identity. An admission
+        /// policy warns about requests that it would reject. Nodes join and renew as before.
         Report,
-        /// It is, once every Node has a record: from then on the bindings are removed, and kept
-        /// away, and the policy refuses.
+        /// It is enforced when every Node has a node identity. Then the controller removes the bindings and keeps them
+        /// removed, and the admission policy rejects requests.
         Remove,
     }
 }
@@ -228,41 +228,41 @@ choice! {
 choice! {
     /// The treatment of bootstrap tokens.
     BootstrapTokens {
-        /// A Machine's token lives as long as the Machine.
+        /// The token of a Machine stays valid as long as the Machine exists.
         Manage,
-        /// Tokens are left alone.
+        /// The controller does not change tokens.
         Ignore,
     }
 }
 
 choice! {
-    /// Whether Nodes that joined before are taken over.
+    /// Whether existing Nodes can be adopted.
     Adoption {
-        /// They keep what they have, and get no certificate from here.
+        /// They keep their certificates, and get none from this controller.
         Refuse,
-        /// By their kubelet's certificate and fresh evidence.
+        /// With their kubelet certificate and fresh evidence.
         Allow,
-        /// By their kubelet's certificate alone, once for each Node; only with insecure.
+        /// With only their kubelet certificate, once for each Node. Only for `insecure`.
         AllowWithoutEvidence,
     }
 }
 
 choice! {
-    /// Whether Kubernetes' own signer may renew without evidence.
+    /// Whether the built-in signer of Kubernetes can renew certificates without evidence.
     BuiltInRenewal {
         /// Never.
         Refuse,
-        /// For the Machine of a control plane, by the name in the certificate that it has.
+        /// For a control-plane Machine, with the node name in its current certificate.
         ControlPlane,
     }
 }
 
 choice! {
-    /// Whether serving certificates may have addresses that only the machine itself reports.
+    /// Whether serving certificates can have addresses that only the machine itself reports.
     GuestReportedAddresses {
-        /// Only those that the infrastructure reports.
+        /// Only addresses that the infrastructure reports.
         Refuse,
-        /// Both.
+        /// Addresses that the infrastructure or the machine reports.
         Allow,
     }
 }

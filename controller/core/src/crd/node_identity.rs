@@ -287,7 +287,7 @@ pub struct LastTpmBoot {
     pub boot: TpmBoot,
 }
 
-/// Why nobody holds the name.
+/// The retirement of a node identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
@@ -311,13 +311,13 @@ pub struct Tombstone {
 pub enum TombstoneReason {
     /// The Machine is gone.
     MachineGone,
-    /// The machine goes by another name now.
+    /// The machine has another name now.
     Renamed,
     /// The Cluster has no `KubeletAuthentication` any more.
     Unmanaged,
 }
 
-/// The certificates that were taken back.
+/// The revocation of certificates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revoked {

@@ -24,15 +24,15 @@ pub struct TpmSettings {
     pub late_provider_ids: LateProviderIds,
 }
 
-/// Whether a machine may join before its infrastructure provider sets its provider ID.
+/// Whether a machine can join before its infrastructure provider sets its provider ID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum LateProviderIds {
-    /// It waits.
+    /// The machine waits.
     #[default]
     Refuse,
-    /// Its bootstrap token says which Machine it is. Its endorsement key has to be listed for that
-    /// Machine, or for the provider ID that it claims. If the provider sets another provider ID, its
-    /// record is retired and its certificate revoked.
+    /// The bootstrap token identifies the Machine. Its endorsement key must be listed for this Machine, or for the
+    /// claimed provider ID. If the infrastructure provider sets a different provider ID, the node identity is retired
+    /// and its certificate revoked.
     Allow,
 }
 
@@ -77,10 +77,10 @@ pub struct EndorsementKeys {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EndorsementKeyPlatform {
-    /// None is asked.
+    /// No cloud.
     #[default]
     None,
-    /// EC2 is.
+    /// EC2.
     Aws,
 }
 
