@@ -71,7 +71,7 @@ help:
 ##       with accounts of AWS of their own, on real Kubernetes with Cluster API
 demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@$(call saved,$(BUILD) --quiet --bins --test demo)
-	@"$(TARGET)/debug/demo" --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
+	@tests/demo "$(TARGET)/debug" --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
 ## test: everything that proves the product on one machine, on real Kubernetes; prints what each stage took, and writes it
 ##       to target/test-times.json
