@@ -268,7 +268,8 @@ pub fn exec(machine: &Machine, plugin: &str) -> Exec {
     first_exec(&machine.bootstrap_kubeconfig(), plugin)
 }
 
-fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
+/// The plugin as an exec credential plugin, for a machine that has never joined, with this bootstrap kubeconfig.
+pub fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
     let bootstrap = bootstrap.display().to_string();
     Exec::new(program(plugin))
         .provide_cluster_info()

@@ -241,6 +241,15 @@ impl CertificateAuthority {
         }
     }
 
+    /// Returns the authority with this common name, certificate and key.
+    pub fn of_pair(common_name: &str, pair: &KeyAndCertificate) -> Self {
+        let key = KeyPair::from_pem(&pair.key_pem).unwrap();
+        Self {
+            pair: pair.clone(),
+            ..Self::with_key(common_name, key)
+        }
+    }
+
     /// Its certificate, PEM.
     pub fn certificate_pem(&self) -> &str {
         &self.pair.certificate_pem

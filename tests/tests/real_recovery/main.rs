@@ -9,6 +9,7 @@ mod away;
 mod break_glass;
 mod instances;
 mod outage;
+mod rebuilt;
 mod restarts;
 mod restored;
 mod story;

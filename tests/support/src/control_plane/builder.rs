@@ -9,7 +9,7 @@ use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 
 use super::{ControlPlane, DEADLINE, Kubeconfig, Kubectl, User};
 use crate::binaries::control_plane_binary;
-use crate::pki::{CertificateAuthority, Contents, Subject};
+use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Launch, Process, Scratch, free_port, poll};
 
 /// The maximum number of attempts to start a control plane, if another process has taken one of its ports each time.
@@ -20,6 +20,9 @@ const TURN_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// The message of every component whose port is taken.
 const PORT_TAKEN: &str = "address already in use";
+
+/// The common name of the cluster's certificate authority, as in kubeadm.
+const CA_NAME: &str = "kubernetes";
 
 /// The API server's names.
 const SERVER_NAMES: &[&str] = &[
@@ -72,6 +75,7 @@ pub enum CaKey {
 pub struct ControlPlaneBuilder {
     controllers: Controllers,
     ca_key: CaKey,
+    ca: Option<KeyAndCertificate>,
     apiserver_args: Vec<String>,
     controller_manager_args: Vec<String>,
 }
@@ -89,6 +93,13 @@ impl ControlPlaneBuilder {
     /// Chooses the kind of the certificate authority's key.
     pub fn ca_key(mut self, kind: CaKey) -> Self {
         self.ca_key = kind;
+        self
+    }
+
+    /// Uses the certificate authority of another control plane, as a cluster does that is created again from its backup
+    /// of the PKI.
+    pub fn ca_of(mut self, other: &ControlPlane) -> Self {
+        self.ca = Some(other.ca().pair().clone());
         self
     }
 
@@ -152,11 +163,14 @@ impl ControlPlaneBuilder {
     }
 
     fn certificate_authority(&self) -> CertificateAuthority {
+        if let Some(pair) = &self.ca {
+            return CertificateAuthority::of_pair(CA_NAME, pair);
+        }
         let key = match self.ca_key {
             CaKey::Ecdsa => KeyPair::generate(),
             CaKey::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
         };
-        CertificateAuthority::with_key("kubernetes", key.expect("a key can be generated"))
+        CertificateAuthority::with_key(CA_NAME, key.expect("a key can be generated"))
     }
 
     fn apiserver(
