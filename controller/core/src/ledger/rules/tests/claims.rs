@@ -111,6 +111,7 @@ fn another_key_opens_a_generation_when_every_certificate_has_expired_and_the_lea
     assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");
 
     world.node("n1", true, 9);
+    assert_eq!(world.waits(&claim("m1", "n1", 2, 10), 10), "IdentityLive");
     assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), opened_at(11));
 }
 
