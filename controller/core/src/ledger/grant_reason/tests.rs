@@ -13,8 +13,11 @@ fn a_first_join_is_told_of_and_a_repeated_one() {
     let world = World::new();
     let claim = claim("m1", "n1", 1, 0);
 
-    assert_eq!(opening(&world, &claim, 0), GrantReason::First);
-    assert_eq!(opening(&world, &claim, 0), GrantReason::Again);
+    for expected in [GrantReason::First, GrantReason::Again] {
+        let opening = opening(&world, &claim, 0);
+        assert_eq!(opening, expected);
+        assert!(opening.is_news());
+    }
 }
 
 #[test]
@@ -50,6 +53,11 @@ fn another_key_says_why_it_could_come() {
         .unwrap();
     let late = insecure(claim("m1", "n1", 2, 11));
     assert_eq!(because(&expired, &late, 11), ReenrolReason::Expired);
+
+    let ready = World::held(policy());
+    ready.node("n1", true, 9);
+    let late = claim("m1", "n1", 2, 11);
+    assert_eq!(because(&ready, &late, 11), ReenrolReason::Expired);
 }
 
 #[test]
