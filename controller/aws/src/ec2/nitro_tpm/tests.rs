@@ -396,3 +396,8 @@ async fn an_answer_that_is_not_what_was_asked_for_is_no_key() {
 }
 
 mod named;
+
+#[tokio::test]
+async fn the_denials_of_the_platform_are_those_of_the_attestor_aws() {
+    assert_eq!(cluster("444400001111").denials(), AwsDenial::CATALOGUE);
+}
