@@ -275,3 +275,20 @@ fn the_command_of_a_plugin_is_read_though_none_is_run() {
     let why = Refused::Missing;
     assert_eq!(command(Value::Null), Err(InvalidKubeconfig { place, why }));
 }
+
+#[test]
+fn a_token_or_a_certificate_is_a_credential() {
+    let has_credential = |user: Value| {
+        let text = with(USER, user).to_string();
+        let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();
+        kubeconfig.has_credential().unwrap()
+    };
+
+    assert!(has_credential(json!({"token": TOKEN})));
+    for field in ["tokenFile", "client-certificate", CHAIN] {
+        assert!(has_credential(json!({field: "something"})), "{field}");
+        assert!(!has_credential(json!({field: ""})), "{field}");
+    }
+    assert!(!has_credential(json!({"exec": {"command": "plugin"}})));
+    assert!(!has_credential(json!({})));
+}

@@ -303,6 +303,36 @@ mod tests {
         assert_eq!(ec2.kept(), 2);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_unused_lane_that_rests_goes_when_there_are_too_many() {
+        let limits = crate::ec2::Limits::default().calls;
+        let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
+        let lane = async |number: usize| {
+            let region = format!("{number:05}");
+            let lane = channel.lane(&Tenant::Controller, &region).await;
+            lane.unwrap().0
+        };
+        let held = lane(0).await;
+        lane(1).await.settle(Some(&OutageKind::TimedOut));
+        let cluster = ObjectKey::new("tenant-a", "1");
+        lane(2).await.token(&cluster).await.unwrap();
+        drop(lane(3).await);
+        let mut others = Vec::new();
+        // Enough to look at each lane while there are too many.
+        for number in 4..MAX_LANES + MAX_LANES / 2 {
+            others.push(lane(number).await);
+        }
+
+        let kept = |number: usize| {
+            let region = format!("{number:05}");
+            channel
+                .lanes
+                .read(|lanes| lanes.entries().keys().any(|(_, of)| *of == region))
+        };
+        assert_eq!([0, 1, 2, 3].map(kept), [true, true, true, false]);
+        assert!(Arc::ptr_eq(&lane(0).await, &held));
+    }
+
     #[tokio::test]
     async fn retries_after_a_failure_rotate_by_namespace() {
         let limits = crate::ec2::Limits::default().calls;

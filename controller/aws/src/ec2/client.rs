@@ -155,6 +155,8 @@ mod tests {
     use aws_credential_types::credential_fn::provide_credentials_fn;
     use aws_credential_types::provider::SharedCredentialsProvider;
 
+    use node_attestation_runtime::metrics::Format;
+
     use super::*;
     use crate::ec2::{Describe as _, Query};
 
@@ -170,8 +172,8 @@ mod tests {
         )))
     }
 
-    #[tokio::test]
-    async fn the_causes_of_missing_credentials_are_in_the_outage() {
+    /// Asks with credentials that STS refuses.
+    async fn ask(ec2: &Ec2) -> OutageKind {
         let config = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())
             .credentials_provider(SharedCredentialsProvider::new(provide_credentials_fn(
@@ -182,13 +184,30 @@ mod tests {
             config,
             ..crate::testing::credentials(1, "AKIA")
         };
-        let ec2 = Ec2::new(Ec2Settings::default());
         let query = Query::Ids(vec!["i-0123456789abcdef0".to_owned()]);
+        let asked = ec2.describe(&credentials, "eu-west-1", &query, None);
+        asked.await.unwrap_err()
+    }
 
-        let outage = ec2.describe(&credentials, "eu-west-1", &query, None).await;
+    #[tokio::test]
+    async fn a_call_is_counted_by_its_result() {
+        let metrics = Metrics::new("1");
+
+        ask(&Ec2::new(Ec2Settings::default()).measured_by(metrics.clone())).await;
+
+        let text = metrics.text(Format::Prometheus);
+        let mut calls = text.lines();
+        let call = calls.find(|line| line.contains("operation=\"DescribeInstances\""));
+        let call = call.unwrap_or_else(|| panic!("{text}"));
+        assert!(call.contains("result=\"refused\""), "{call}");
+    }
+
+    #[tokio::test]
+    async fn the_causes_of_missing_credentials_are_in_the_outage() {
+        let outage = ask(&Ec2::new(Ec2Settings::default())).await;
 
         assert_eq!(
-            outage.unwrap_err().to_string(),
+            outage.to_string(),
             "cannot be asked with the cluster's AWS credentials: an error occurred while loading credentials: \
              service error: InvalidIdentityToken: No OpenIDConnect provider found"
         );

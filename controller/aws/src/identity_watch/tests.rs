@@ -1,5 +1,7 @@
 mod api_server;
 mod clusters;
+mod limits;
+mod tokens;
 mod unreadable;
 
 use std::io;

@@ -61,8 +61,12 @@ async fn an_instance_with_the_tags_is_a_machine() {
     let called = inventory.by_name(name).await.unwrap();
     assert_eq!(called, std::slice::from_ref(&machine));
     let address = "10.0.0.1".parse().unwrap();
+    advance(FRESH).await;
     assert_eq!(inventory.by_address(address).await.unwrap(), [machine]);
     assert_eq!(ec2.calls().len(), 1);
+    advance(Duration::from_millis(1)).await;
+    inventory.by_address(address).await.unwrap();
+    assert_eq!(ec2.calls().len(), 2);
 
     assert_eq!(
         inventory.by_provider_id(&provider_id(OTHER)).await.unwrap(),

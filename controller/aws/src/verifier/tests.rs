@@ -350,3 +350,34 @@ async fn a_moved_root_volume_blocks_only_a_first_claim() {
     let denial = attested.denied_unless_known().unwrap();
     assert_eq!(denial.reason(), "RootVolumeMoved");
 }
+
+#[tokio::test]
+async fn a_verifier_tells_its_versions_and_its_reasons_of_denials() {
+    let verifier = Case::valid().verifier();
+
+    assert_eq!(verifier.versions(), [EvidenceVersion::V1]);
+    assert_eq!(verifier.denials(), AwsDenial::CATALOGUE);
+}
+
+#[tokio::test]
+async fn the_serving_names_of_an_instance_are_those_of_ec2() {
+    let verifier = Case::valid().verifier();
+    let names = async |provider_id: &str| {
+        let provider_id = ProviderId::parse(provider_id).unwrap();
+        verifier.serving_names(&provider_id).await.unwrap()
+    };
+
+    let InstanceFacts {
+        addresses,
+        dns_names,
+        ..
+    } = instance();
+    let addresses = addresses.into_iter().map(ServingName::Ip);
+    let expected: Vec<_> = addresses
+        .chain(dns_names.into_iter().map(ServingName::Dns))
+        .collect();
+    assert!(!expected.is_empty());
+    let own = format!("aws:///eu-west-1a/{INSTANCE}");
+    assert_eq!(names(&own).await, Some(expected));
+    assert_eq!(names("metal:///rack-1/7").await, None);
+}

@@ -322,3 +322,6 @@ pub(super) fn unix_seconds(time: SystemTime) -> u64 {
         .unwrap_or_default()
         .as_secs()
 }
+
+#[cfg(test)]
+mod tests;

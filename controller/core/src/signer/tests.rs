@@ -233,6 +233,18 @@ fn a_ca_that_is_not_valid_now_issues_nothing() {
 }
 
 #[test]
+fn a_ca_is_valid_from_its_first_second_to_its_last() {
+    let signer = Pki::new().signer().unwrap();
+    let end = signer.not_after();
+    let begin = end - 365 * DAY;
+
+    for now in [begin, end] {
+        let checked = block_on(signer.check(now));
+        assert!(checked.is_ok(), "{checked:?}");
+    }
+}
+
+#[test]
 fn a_ca_that_is_not_valid_now_leaves_the_name_unclaimed() {
     let signer = Pki::new().signer().unwrap();
     let now = signer.not_after() + Duration::from_secs(1);
@@ -347,6 +359,13 @@ fn files_in_another_form_are_refused() {
         let signer = Signer::from_pem(certificate.as_bytes(), text.as_bytes());
         assert!(matches!(signer, Err(InvalidCa::KeyForm)), "{text}");
     }
+}
+
+#[test]
+fn a_signer_tells_the_certificate_of_its_ca() {
+    let pki = Pki::new();
+
+    assert_eq!(pki.signer().unwrap().ca_der(), der_of(&pki.certificate()));
 }
 
 #[test]

@@ -15,6 +15,10 @@ use crate::verifier::Identity;
 pub enum Fault {
     /// The cache has no record yet.
     Uncached,
+    /// The cache has each tombstone as the record that it was.
+    Outdated,
+    /// The cache does not become as new as what was read.
+    NeverCaughtUp,
     /// No record is written.
     ReadOnly,
     /// The generation after a replacement is the next number, whatever the claim says.
@@ -46,10 +50,16 @@ impl Records for FaultyRecords {
     ) -> Result<Vec<Stored>, Unavailable> {
         let mut known = self.0.known_of_machine(identity, key).await?;
         known.retain(|_| self.1 != Fault::Uncached);
+        if self.1 == Fault::Outdated {
+            for stored in &mut known {
+                stored.record.tombstone = None;
+            }
+        }
         Ok(known)
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
+        ensure!(self.1 != Fault::NeverCaughtUp, Unavailable::new("behind"));
         self.0.caught_up(name, version).await
     }
 

@@ -186,3 +186,18 @@ fn without_the_previous_key_its_challenges_are_denied() {
         }
     }
 }
+
+#[test]
+fn a_quote_is_for_one_of_two_keys_or_for_both() {
+    let (one, other, third) = ([1; 32], [2; 32], [3; 32]);
+    for (qualifying, expected) in [
+        ([Some(one), None], true),
+        ([Some(other), None], false),
+        ([Some(one), Some(other)], true),
+        ([Some(other), Some(one)], true),
+        ([Some(one), Some(one)], true),
+        ([Some(other), Some(third)], false),
+    ] {
+        assert_eq!(is_for_one_of(&qualifying, &one), expected, "{qualifying:?}");
+    }
+}

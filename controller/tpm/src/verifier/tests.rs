@@ -166,3 +166,10 @@ fn the_verifier_is_of_the_provider_tpm_and_reads_v1() {
         [EvidenceVersion::V2, EvidenceVersion::V1]
     );
 }
+
+#[test]
+fn a_verifier_tells_its_reasons_of_denials() {
+    let verifier = Case::valid().verifier();
+
+    assert_eq!(verifier.denials(), TpmDenial::CATALOGUE);
+}

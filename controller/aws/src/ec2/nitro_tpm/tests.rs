@@ -396,3 +396,8 @@ async fn an_answer_for_another_instance_or_key_is_refused() {
 }
 
 mod named;
+
+#[tokio::test]
+async fn the_denials_of_the_platform_are_those_of_the_attestor_aws() {
+    assert_eq!(cluster("444400001111").denials(), AwsDenial::CATALOGUE);
+}

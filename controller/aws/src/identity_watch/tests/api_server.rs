@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 type BoxError = Box<dyn StdError + Send + Sync>;
-type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
 #[derive(Clone, Default)]
 pub(super) struct Server(Arc<Mutex<State>>);
@@ -352,7 +352,7 @@ fn status(code: u16) -> Answer {
     json_answer(code, &status)
 }
 
-fn json_answer(code: u16, body: &Value) -> Answer {
+pub(super) fn json_answer(code: u16, body: &Value) -> Answer {
     let body = Full::new(Bytes::from(body.to_string()));
     let answer = Response::builder().status(code);
     let body = body.map_err(|never| match never {});

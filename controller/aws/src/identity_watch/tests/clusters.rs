@@ -73,3 +73,29 @@ async fn labels_of_clusters_are_kept_only_for_role_selectors() {
     assert_eq!(error.to_string(), "its labels are longer than 8 KiB");
     assert_eq!(store.labels_of(&key), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_the_objects_of_clusters_are_watched_in_one_namespace() {
+    let mut bed = Bed::new();
+    let places = Places {
+        capa_namespace: "capa-system".to_owned(),
+        namespace: Some("tenant-a".to_owned()),
+        ack_namespace: "ack-system".to_owned(),
+    };
+    let client = bed.server.access().client().clone();
+    bed.watch = IdentityWatch::new(client, places, bed.store.clone());
+    let _running = bed.begin().await;
+
+    let is_in_namespace = |plural: &str| {
+        let requests = bed.server.requests(plural);
+        assert!(!requests.is_empty(), "{plural}");
+        let of_tenant = format!("/namespaces/tenant-a/{plural}?");
+        let mut own = requests.iter().map(|request| request.contains(&of_tenant));
+        let first = own.next().unwrap();
+        assert!(own.all(|one| one == first), "{requests:?}");
+        first
+    };
+    assert!(is_in_namespace(AWS_CLUSTERS[3]));
+    assert!(!is_in_namespace(STATICS[3]));
+    assert!(!is_in_namespace(ROLES[3]));
+}

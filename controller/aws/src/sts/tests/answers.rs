@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 use node_attestation_core::refusal::Failure;
-use node_attestation_runtime::metrics::CloudResult;
+use node_attestation_runtime::metrics::{CloudResult, Format, Metrics};
 use serde_json::json;
 
 use super::super::answer::{read, result};
@@ -285,4 +285,31 @@ fn sts_results_are_counted_by_error_code_and_status() {
         let status = StatusCode::from_u16(status).unwrap();
         assert_eq!(result(status, body.as_bytes()), expected, "{status} {body}");
     }
+}
+
+#[tokio::test]
+async fn calls_are_counted_by_their_result() {
+    let metrics = Metrics::new("1");
+    let mut bed = Bed::start();
+    bed.verifier = bed.verifier.measured_by(metrics.clone());
+    let node = bed.instance();
+    bed.service.inject(Times::once(), Fault::throttling());
+    outage(bed.verify(&node).await);
+
+    let (proof, later) = (node.proof(), now() + minutes(1));
+    bed.show_at(&proof, &node, now(), later).await.unwrap();
+
+    let text = metrics.text(Format::Prometheus);
+    let counted = |result: &str| {
+        let of_result = format!("result=\"{result}\"");
+        let mut calls = text
+            .lines()
+            .filter(|line| line.contains("GetCallerIdentity") && line.contains(&of_result));
+        calls
+            .next()
+            .and_then(|line| line.rsplit(' ').next())
+            .map(ToOwned::to_owned)
+    };
+    assert_eq!(counted("throttled").as_deref(), Some("1"), "{text}");
+    assert_eq!(counted("ok").as_deref(), Some("1"), "{text}");
 }

@@ -22,6 +22,16 @@ async fn decide_after(
     region: &Value,
     change: impl FnOnce(&IdentityStore),
 ) -> (Result<Assurance, Refusal>, usize) {
+    let (verifier, sts) = verifier_after(case, region, change);
+    (case.decide_by(&verifier).await, sts.count())
+}
+
+/// The verifier of the tenant after this change of the objects, and the STS of its credentials.
+fn verifier_after(
+    case: &Case,
+    region: &Value,
+    change: impl FnOnce(&IdentityStore),
+) -> (AwsVerifier, Arc<CountingSts>) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     store.update(|all| {
         *all = objects();
@@ -44,8 +54,39 @@ async fn decide_after(
     let tenants = Arc::new(tenants);
     let policy = case.policy.clone().of_tenant(Tenant::Cluster(tenant));
     let clients = case.clients(tenants.clone()).with_tenants(tenants);
-    let verifier = AwsVerifier::new(Arc::new(clients), policy, "");
-    (case.decide_by(&verifier).await, sts.count())
+    (AwsVerifier::new(Arc::new(clients), policy, ""), sts)
+}
+
+#[tokio::test]
+async fn a_tenants_reports_tell_of_its_identity_and_credentials() {
+    let case = Case::valid();
+    let reports = |verifier: &AwsVerifier| {
+        let reports = <[_; 2]>::try_from(verifier.reports()).unwrap();
+        reports.map(|report| (report.holds, report.reason, report.message))
+    };
+    let (verifier, _) = verifier_after(&case, &json!(REGION), |_| ());
+    let [_, (holds, reason, message)] = reports(&verifier);
+    assert_eq!((holds, reason), (ConditionStatus::Unknown, "Pending"));
+    assert!(!message.contains("the session ends"), "{message}");
+
+    case.decide_by(&verifier).await.unwrap();
+    let [(identity, ..), (holds, reason, message)] = reports(&verifier);
+    assert_eq!(identity, ConditionStatus::True);
+    assert_eq!(
+        (holds, reason),
+        (ConditionStatus::True, "CredentialsAccepted")
+    );
+    assert!(message.contains("; the session ends at "), "{message}");
+
+    let (verifier, _) = verifier_after(&case, &json!(REGION), |objects| {
+        objects.update(|all| all.remove_identity(IdentityKind::Role, "", "nodes"));
+    });
+    let [(identity, ..), (holds, reason, _)] = reports(&verifier);
+    assert_eq!(identity, ConditionStatus::False);
+    assert_eq!(
+        (holds, reason),
+        (ConditionStatus::False, "IdentityNotResolved")
+    );
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use kubelet_attestation::names::{
 
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
+use crate::ledger::GrantReason;
 use crate::request::ApprovalReason;
 use crate::testing::cluster::machine;
 use crate::testing::serving::{serving as serving_request, serving_cluster};
@@ -225,6 +226,7 @@ fn a_control_plane_machine_can_renew_its_kubeadm_certificate() {
         panic!("not approved: {decision:?}")
     };
     assert_eq!(approval.basis(), ApprovalReason::ControlPlaneRenewal);
+    assert_eq!(approval.opening(), Some(&GrantReason::Renewed));
     assert_eq!(approval.node_name().as_str(), "n1");
 }
 

@@ -13,8 +13,11 @@ fn a_first_join_and_a_repeated_join_have_different_grant_reasons() {
     let world = World::new();
     let claim = claim("m1", "n1", 1, 0);
 
-    assert_eq!(opening(&world, &claim, 0), GrantReason::First);
-    assert_eq!(opening(&world, &claim, 0), GrantReason::Again);
+    for expected in [GrantReason::First, GrantReason::Again] {
+        let opening = opening(&world, &claim, 0);
+        assert_eq!(opening, expected);
+        assert!(opening.is_news());
+    }
 }
 
 #[test]
@@ -50,6 +53,11 @@ fn a_reenrollment_with_another_key_contains_its_reason() {
         .unwrap();
     let late = insecure(claim("m1", "n1", 2, 11));
     assert_eq!(because(&expired, &late, 11), ReenrolReason::Expired);
+
+    let ready = World::held(policy());
+    ready.node("n1", true, 9);
+    let late = claim("m1", "n1", 2, 11);
+    assert_eq!(because(&ready, &late, 11), ReenrolReason::Expired);
 }
 
 #[test]

@@ -3,11 +3,14 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 
+use super::NodeOwner;
 use crate::inventory::MachineState;
-use crate::ledger::{Claim, MISSING_MACHINE_TIMEOUT, Swept};
+use crate::ledger::{Claim, MISSING_MACHINE_TIMEOUT, Swept, TombstoneReason};
 use crate::nodes::{Node, Nodes as _};
 use crate::scope::Enforcement;
-use crate::testing::records::{World, at, claim, insecure, machine, name, policy, provider_id};
+use crate::testing::records::{
+    LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
+};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -62,7 +65,9 @@ fn a_sweep_deletes_a_node_of_a_retired_machine_and_no_other() {
         // Ready, from before the retirement: its machine was deleted, and its kubelet runs.
         assert_eq!(swept(node_of(Some("m1"), true, 1)), enforcement);
         // Ready, and made since.
-        assert!(!swept(node_of(Some("m1"), true, 3)));
+        for created in [2, 3] {
+            assert!(!swept(node_of(Some("m1"), true, created)));
+        }
         // Of a machine without a record.
         for is_up in [true, false] {
             for created in [1, 3] {
@@ -223,4 +228,24 @@ fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
     world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
     block_on(world.ledger().sweep_at(at(3), &BTreeSet::new())).unwrap();
     assert_eq!(there(&world), None);
+}
+
+#[test]
+fn a_node_of_a_tombstones_machine_is_nobodys() {
+    let mut world = World::held(policy());
+    world.becomes("m1", None);
+    let owner = |world: &World| {
+        world.nodes.put(name("n2"), node_of(Some("m1"), false, 1));
+        let node = block_on(world.ledger().node(&name("n2"))).unwrap();
+        node.unwrap().owner
+    };
+    assert_eq!(owner(&world), NodeOwner::Present(provider_id("m1")));
+
+    world.edit("n1", |record| {
+        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    });
+    assert_eq!(
+        owner(&world),
+        NodeOwner::Gone(provider_id("m1").to_string())
+    );
 }

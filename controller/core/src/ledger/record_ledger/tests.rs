@@ -1,7 +1,8 @@
 use futures::executor::block_on;
 
+use crate::crd::TombstoneReason;
 use crate::testing::faulty_records::Fault;
-use crate::testing::records::{World, at, claim, insecure, policy, provider_id};
+use crate::testing::records::{LONGEST, World, at, claim, insecure, policy, provider_id};
 
 #[test]
 fn a_claim_with_a_stale_cache_finds_its_record() {
@@ -12,6 +13,32 @@ fn a_claim_with_a_stale_cache_finds_its_record() {
     let again = block_on(ledger.claim(&claim("m1", "n1", 1, 0), at(1)));
 
     assert_eq!(again.unwrap().uid.generation, 1);
+}
+
+#[test]
+fn a_tombstone_that_a_cache_lacks_stays_as_it_is() {
+    let world = World::held(policy());
+    world.edit("n1", |record| {
+        *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+    });
+    let before = world.record("n1");
+    let ledger = world.ledger_over(world.faulty(Fault::Outdated));
+
+    let granted = block_on(ledger.claim(&claim("m1", "n2", 2, 2), at(2)));
+
+    assert_eq!(granted.unwrap().uid, world.record("n2").certificate_uid());
+    assert_eq!(world.record("n1"), before);
+}
+
+#[test]
+fn a_ledger_tells_of_the_list_that_it_was_given() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    assert!(ledger.revocations().is_read());
+
+    world.revocations.forget();
+
+    assert!(!ledger.revocations().is_read());
 }
 
 #[test]

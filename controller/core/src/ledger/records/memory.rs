@@ -122,3 +122,6 @@ impl Records for MemoryRecords {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,6 +183,15 @@ fn a_later_generation_that_the_holder_presents_with_evidence_is_noted() {
 }
 
 #[test]
+fn a_denied_renewal_of_the_present_generation_shows_no_backup() {
+    let world = World::held(policy());
+    world.revoke("n1", 1);
+
+    assert_revoked(&world.renewal_denied("m1", 1, 2), 1);
+    assert_eq!(world.records.later(&name("n1")), None);
+}
+
+#[test]
 fn claims_and_renewals_wait_until_the_revocation_list_is_read() {
     let world = World::held(policy());
     world.revocations.forget();
@@ -336,4 +345,92 @@ fn the_oldest_of_too_many_released_machines_is_dropped() {
 
     assert_eq!(released.split(' ').count(), 300);
     assert!(!released.contains("/m0@") && released.contains("/m1@"));
+}
+
+/// The list with the revocation of one key.
+fn list_of(entry: &RevokedKey) -> RevokedNodeCredentialsSpec {
+    let mut list = RevokedNodeCredentialsSpec::default();
+    list.revoked_keys.insert("key".to_owned(), entry.clone());
+    list
+}
+
+fn revoked_key(node: &str, revoked_at: u32, until: u32) -> RevokedKey {
+    RevokedKey {
+        node_name: node.to_owned(),
+        generation: 1,
+        provider_id: Some(provider_id("m1").to_string()),
+        revoked_at: at(revoked_at),
+        until: at(until),
+    }
+}
+
+#[test]
+fn of_two_revocations_of_a_key_the_later_one_counts() {
+    let merged = |one: &RevokedKey, other: &RevokedKey| {
+        let mut list = list_of(one);
+        list.merge(list_of(other));
+        list.revoked_keys.remove("key").unwrap()
+    };
+    let (early, late) = (revoked_key("n1", 1, 9), revoked_key("n2", 2, 8));
+    let both = RevokedKey {
+        until: at(9),
+        ..late.clone()
+    };
+    assert_eq!(merged(&early, &late), both);
+    assert_eq!(merged(&late, &early), both);
+
+    let released = RevokedKey {
+        provider_id: None,
+        ..late.clone()
+    };
+    assert_eq!(merged(&released, &late), late);
+    assert_eq!(merged(&late, &released), late);
+    let same_time = revoked_key("n3", 2, 8);
+    assert_eq!(merged(&late, &same_time), late);
+}
+
+#[test]
+fn an_entry_is_listed_until_its_end() {
+    let mut list = list_of(&revoked_key("n1", 1, 3));
+    let entry = RevokedGenerations {
+        lowest_valid: 2,
+        until: at(3),
+    };
+    list.revoked.insert("uid".to_owned(), entry);
+    let pruned = |now| {
+        let mut list = list.clone();
+        list.prune(now);
+        list
+    };
+
+    assert_eq!(pruned(at(3) - Duration::from_secs(1)), list);
+    assert_eq!(pruned(at(3)), RevokedNodeCredentialsSpec::default());
+}
+
+#[test]
+fn the_entries_and_decisions_that_are_known_are_told() {
+    let revocations = Revocations::unread();
+    assert!(!revocations.is_read());
+    assert!(revocations.is_empty());
+    assert_eq!(revocations.len(), (0, 0));
+
+    let mut list = list_of(&revoked_key("n1", 1, 3));
+    let entry = RevokedGenerations {
+        lowest_valid: 2,
+        until: at(3),
+    };
+    for uid in ["one", "two"] {
+        list.revoked.insert(uid.to_owned(), entry);
+    }
+    revocations.read(list);
+    assert!(revocations.is_read());
+    assert!(!revocations.is_empty());
+    assert_eq!(revocations.len(), (2, 1));
+
+    let decisions = RevocationDecisions {
+        floor: 7,
+        ..RevocationDecisions::default()
+    };
+    revocations.decide(decisions.clone());
+    assert_eq!(revocations.decisions(), decisions);
 }

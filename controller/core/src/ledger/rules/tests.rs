@@ -3,7 +3,9 @@
 mod adoption;
 mod claims;
 mod evidence;
+mod holders;
 mod resets;
 mod revoked;
 mod tpm;
+mod two_names;
 mod unless_known;

@@ -11,6 +11,7 @@ use node_attestation_core::verifier::{Findings, Verifier as _};
 use super::super::TpmVerifier;
 use crate::denial::TpmDenial;
 use crate::fixture::{Case, Good, denied, digest, enrolment, machine, noon};
+use crate::observations::Observations;
 use kubelet_attestation::evidence::tpm::TpmEvidence;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -90,4 +91,19 @@ fn an_expiring_required_endorsement_certificate_is_reported() {
     // The machine of another key is denied, and its certificate tells nothing.
     case.settings.endorsement_keys.allow_list[0].ek_sha256 = "0f".repeat(32);
     assert_eq!(asked(&case), None);
+}
+
+#[test]
+fn the_verifiers_of_a_cluster_share_what_they_observe() {
+    let machine = TpmMachine::new(Arc::new(Swtpm::unmeasured()), Kind::P256);
+    let mut case = Case::of_nobody();
+    case.allow("m1", digest(&machine));
+    let good = Good::of(&machine, &case);
+    let observations = Arc::new(Observations::default());
+    let [before, after] = [(), ()].map(|()| case.verifier().observing(observations.clone()));
+
+    let evidence = TpmEvidence::Respond(good.response).to_json();
+    assert!(case.decide_by(&before, Some(&evidence)).is_ok());
+
+    assert_eq!(findings(&after).unmeasured, Some(1));
 }

@@ -123,11 +123,15 @@ fn a_request_to_another_signer_is_ignored() {
 
 #[test]
 fn a_provider_that_the_cluster_does_not_admit_is_ignored() {
-    let mut request = valid();
-    request.spec.signer_name = Provider::AWS.client_signer();
+    for signer in [
+        Provider::AWS.client_signer(),
+        Provider::AWS.serving_signer(),
+    ] {
+        let mut request = valid();
+        signer.clone_into(&mut request.spec.signer_name);
 
-    let signer = Provider::AWS.client_signer();
-    assert_eq!(ignored(&request), Ignored::AnotherSigner(signer));
+        assert_eq!(ignored(&request), Ignored::AnotherSigner(signer));
+    }
 }
 
 fn with_status(conditions: &[&str], certificate: Option<&str>) -> CertificateSigningRequest {

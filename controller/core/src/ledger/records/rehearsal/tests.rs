@@ -2,6 +2,7 @@ use futures::executor::block_on;
 use kubelet_attestation::names::NodeName;
 
 use super::*;
+use crate::testing::faulty_records::{Fault, FaultyRecords};
 use crate::testing::{cluster, decided, valid};
 
 /// The records of a cluster in which `n1` has joined.
@@ -63,4 +64,56 @@ fn a_record_that_exists_is_not_created() {
     block_on(rehearsal.create(&other)).unwrap();
     let twice = block_on(rehearsal.create(&other));
     assert!(matches!(twice, Err(WriteError::Exists)), "{twice:?}");
+}
+
+#[test]
+fn a_machines_records_are_those_in_memory_and_the_actual_others() {
+    let actual = joined();
+    let before = block_on(actual.read(&n1())).unwrap().unwrap();
+    let holder = before.record.holder.assurance();
+    let rehearsal = Rehearsal::over(actual.clone());
+    let known = || {
+        let known = rehearsal.known_of_machine(holder.identity(), before.record.opened.key);
+        let mut known = block_on(known).unwrap();
+        known.sort_by(|one, other| one.record.node_name.cmp(&other.record.node_name));
+        known
+    };
+    assert_eq!(known(), std::slice::from_ref(&before));
+
+    let other = Record {
+        node_name: NodeName::parse("n2").unwrap(),
+        ..before.record.clone()
+    };
+    let other = block_on(rehearsal.create(&other)).unwrap();
+    assert_eq!(known(), [before.clone(), other.clone()]);
+
+    let next = Record {
+        generation: 2,
+        ..before.record.clone()
+    };
+    let next = block_on(rehearsal.replace(&next, &before.version)).unwrap();
+    assert_eq!(known(), [next, other]);
+    assert_eq!(block_on(rehearsal.all()).unwrap(), [before]);
+}
+
+#[test]
+fn a_rehearsal_deletes_no_record() {
+    let actual = joined();
+    let before = block_on(actual.read(&n1())).unwrap().unwrap();
+    let rehearsal = Rehearsal::over(actual);
+
+    let deleted = block_on(rehearsal.delete(&n1(), &before.version));
+
+    assert!(matches!(deleted, Err(WriteError::Conflict)), "{deleted:?}");
+    assert_eq!(block_on(rehearsal.read(&n1())).unwrap(), Some(before));
+}
+
+#[test]
+fn a_rehearsal_waits_for_the_versions_of_the_actual_records() {
+    let actual = FaultyRecords(Arc::default(), Fault::NeverCaughtUp);
+    let rehearsal = Rehearsal::over(Arc::new(actual));
+    let version = |text: &str| Version::new(text);
+
+    assert!(block_on(rehearsal.caught_up(&n1(), &version("1"))).is_err());
+    assert!(block_on(rehearsal.caught_up(&n1(), &version("rehearsed-1"))).is_ok());
 }

@@ -111,6 +111,7 @@ fn a_claim_with_another_key_waits_until_certificates_and_lease_expire() {
     assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");
 
     world.node("n1", true, 9);
+    assert_eq!(world.waits(&claim("m1", "n1", 2, 10), 10), "IdentityLive");
     assert_eq!(world.granted(&claim("m1", "n1", 2, 11), 11), opened_at(11));
 }
 

@@ -2,7 +2,9 @@
 
 use futures::executor::block_on;
 
+use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::ledger::rules::{self, Renewed};
 use crate::ledger::*;
 use crate::refusal::{Denial, Refusal};
 use crate::testing::records::{
@@ -103,6 +105,74 @@ fn the_previous_generation_is_valid_until_the_new_certificate_is_used() {
             Denial::FormerCertificate(_, uid) if uid == first
         ));
     }
+}
+
+/// The claim that a renewal by this certificate becomes when it proves more than the record has.
+fn stronger(identity: AttestedIdentity, uid: CertificateUid) -> Claim {
+    Claim {
+        claimant: Claimant::Renewal(uid),
+        assurance: Assurance::Attested(identity),
+        ..claim("m1", "n1", 3, 2)
+    }
+}
+
+#[test]
+fn a_renewal_strengthens_a_weaker_record_by_its_present_generation_only() {
+    let world = unproved();
+    let first = world.record("n1").certificate_uid();
+    renews(&world, proved(), first, 1).unwrap();
+    let record = world.record("n1");
+    let strengthens = |identity, uid| {
+        let renewal = Renewal {
+            identity,
+            uid,
+            ..renewal("m1", 1, 2)
+        };
+        let renewed = rules::renewed(
+            Some(&record),
+            &RevokedNodeCredentialsSpec::default(),
+            &renewal,
+        );
+        matches!(renewed.unwrap(), Renewed::Strengthen)
+    };
+
+    let present = record.certificate_uid();
+    assert!(strengthens(with_tpm("m1", b"a"), present));
+    assert!(!strengthens(proved(), present));
+    assert!(!strengthens(with_tpm("m1", b"a"), first));
+}
+
+#[test]
+fn the_generation_before_does_not_strengthen_the_record_again() {
+    let world = unproved();
+    let first = world.record("n1").certificate_uid();
+    renews(&world, proved(), first, 1).unwrap();
+    let before = world.record("n1");
+
+    let granted = world.claims(&stronger(with_tpm("m1", b"a"), first), 2);
+
+    let granted = granted.unwrap();
+    assert_eq!(granted.uid, before.certificate_uid());
+    assert_eq!(granted.opening, GrantReason::Renewed);
+    assert_eq!(world.record("n1"), before);
+}
+
+#[test]
+fn a_former_certificate_strengthens_no_record() {
+    let world = unproved();
+    let former = world.record("n1").certificate_uid();
+    world.node("n1", false, 1);
+    world
+        .claims(&insecure(claim("m1", "n1", 2, 11)), 11)
+        .unwrap();
+    let before = world.record("n1");
+    assert_ne!(before.certificate_uid(), former);
+
+    assert_eq!(
+        world.denied(&stronger(proved(), former), 12),
+        Denial::FormerCertificate(name("n1"), former)
+    );
+    assert_eq!(world.record("n1"), before);
 }
 
 #[test]

@@ -1,0 +1,26 @@
+//! More Secrets than are watched.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn of_too_many_secrets_at_once_the_rest_waits() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(log.clone())
+        .with_ansi(false);
+    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let bed = Bed::new();
+    for number in 0..MAX_SECRETS + 2 {
+        let name = format!("b{number}");
+        bed.identity(&name, &name);
+        bed.secret(&name, "AKIA1");
+    }
+
+    let _running = bed.begin().await;
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+    bed.identity("a", "a");
+    settle().await;
+
+    assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
+    assert_eq!(log.warnings("there are too many"), 1);
+}

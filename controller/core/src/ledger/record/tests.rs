@@ -1,0 +1,141 @@
+use super::*;
+use crate::ledger::Claimant;
+use crate::testing::records::{LONGEST, World, at, by_node, claim, insecure, policy, provider_id};
+use crate::verifier::{Assurance, AttestedIdentity};
+
+fn identity(machine: &str) -> Identity {
+    Identity::of(provider_id(machine))
+}
+
+/// Everything that evidence can say of `m1`.
+fn measured() -> Identity {
+    Identity {
+        instance: Some("i-1".to_owned()),
+        endorsement_key: Some(KeyDigest::of(b"tpm")),
+        boot: Some(TpmBoot {
+            resets: 1,
+            restarts: 2,
+            clock: 3,
+        }),
+        ..identity("m1")
+    }
+}
+
+/// The record of the claim by key 1 at hour 0 that proves this identity.
+fn record_of(identity: Identity) -> Record {
+    let claim = Claim {
+        assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
+        ..claim("m1", "n1", 1, 0)
+    };
+    Record::first(&claim, RecordUid::new([7; 16]), None, at(0))
+}
+
+#[test]
+fn a_record_concerns_its_machine_its_tpm_and_its_key() {
+    let record = record_of(measured());
+    let (own, another) = (KeyDigest::of(&[1]), KeyDigest::of(&[2]));
+    let same_tpm = Identity {
+        endorsement_key: Some(KeyDigest::of(b"tpm")),
+        ..identity("m2")
+    };
+    let other_tpm = Identity {
+        endorsement_key: Some(KeyDigest::of(b"another")),
+        ..identity("m2")
+    };
+
+    assert!(record.concerns(&identity("m1"), another));
+    assert!(record.concerns(&same_tpm, another));
+    assert!(record.concerns(&identity("m2"), own));
+    assert!(!record.concerns(&identity("m2"), another));
+    assert!(!record.concerns(&other_tpm, another));
+    // Two machines without a TPM do not have the same one.
+    assert!(!record_of(identity("m1")).concerns(&identity("m2"), another));
+}
+
+#[test]
+fn a_holder_is_told_with_everything_that_was_proved() {
+    let assurance = record_of(measured()).holder.assurance();
+
+    assert_eq!(assurance.identity(), &measured());
+    assert!(matches!(assurance, Assurance::Attested(_)));
+}
+
+#[test]
+fn another_instance_of_the_same_provider_id_is_not_the_holder() {
+    let instance = |name: &str| Identity {
+        instance: Some(name.to_owned()),
+        ..identity("m1")
+    };
+    let holder = record_of(instance("i-1")).holder;
+
+    assert!(holder.is(&instance("i-1")));
+    assert!(!holder.is(&instance("i-2")));
+    // A cloud without names of its own for instances.
+    assert!(holder.is(&identity("m1")));
+}
+
+#[test]
+fn a_tombstone_has_no_reset_and_no_superseded_generation() {
+    let mut record = record_of(identity("m1"));
+    record.superseded = Some(1);
+    record.reset = Some(record.generation);
+
+    let buried = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+
+    assert!(!buried.is_live());
+    assert_eq!((buried.superseded, buried.reset), (None, None));
+}
+
+#[test]
+fn a_former_generations_revocation_is_not_the_present_ones() {
+    let mut record = record_of(identity("m1"));
+    record.generation = 9;
+    let of_generation = |generation| Record {
+        revoked: Some(Revoked {
+            generation,
+            at: at(1),
+        }),
+        ..record.clone()
+    };
+    let lowest_valid = |record: Record| {
+        let revoked = record.revoked_generations(LONGEST, at(1));
+        revoked.map(|revoked| revoked.lowest_valid)
+    };
+
+    assert_eq!(lowest_valid(of_generation(8)), None);
+    assert_eq!(lowest_valid(of_generation(9)), Some(10));
+}
+
+#[test]
+fn revoked_generations_are_listed_until_their_end() {
+    let world = World::held(policy());
+    world.revoke("n1", 1);
+    let record = world.record("n1");
+
+    let listed = record.revoked_generations(LONGEST, at(1)).unwrap();
+
+    let before = listed.until - Duration::from_secs(1);
+    assert_eq!(record.revoked_generations(LONGEST, before), Some(listed));
+    assert_eq!(record.revoked_generations(LONGEST, listed.until), None);
+}
+
+#[test]
+fn only_a_claim_without_proof_is_known_by_its_machine() {
+    let unproved = insecure(claim("m1", "n1", 1, 0));
+    let nameless = |claim: &Claim| Claim {
+        machine_name: None,
+        ..claim.clone()
+    };
+    let holder = RecordHolder::of(&unproved);
+    assert_eq!(unproved.claimant, Claimant::Token);
+    assert!(unproved.is_of_machine(&holder));
+
+    assert!(!claim("m1", "n1", 1, 0).is_of_machine(&holder));
+    assert!(!by_node(unproved.clone()).is_of_machine(&holder));
+    let proved = RecordHolder::of(&claim("m1", "n1", 1, 0));
+    assert!(!unproved.is_of_machine(&proved));
+    let another = insecure(claim("m2", "n1", 1, 0));
+    assert!(!another.is_of_machine(&holder));
+    let unnamed = RecordHolder::of(&nameless(&unproved));
+    assert!(!nameless(&unproved).is_of_machine(&unnamed));
+}

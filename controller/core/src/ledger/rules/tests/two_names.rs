@@ -1,0 +1,45 @@
+//! Machines to which two replicas gave a name each at the same time.
+
+use futures::executor::block_on;
+
+use crate::identifiers::RecordUid;
+use crate::ledger::*;
+use crate::testing::records::{World, at, claim, policy};
+
+/// `m1` holds `n1` since hour 0 and `n2` since this hour, and the Nodes of both names are up.
+fn both_held(second: u32) -> World {
+    let world = World::held(policy());
+    let claim = claim("m1", "n2", 2, second);
+    let record = Record::first(&claim, RecordUid::new([9; 16]), None, at(second));
+    block_on(world.records.create(&record)).unwrap();
+    for node in ["n1", "n2"] {
+        world.node_of(node, "m1", true, 2);
+    }
+    world
+}
+
+#[test]
+fn of_two_records_of_one_machine_the_later_one_gives_way() {
+    let world = both_held(1);
+
+    assert_eq!(world.waits(&claim("m1", "n1", 1, 2), 2), "IdentityLive");
+    assert!(["n1", "n2"].iter().all(|node| world.record(node).is_live()));
+    assert_eq!(world.waits(&claim("m1", "n2", 2, 2), 2), "IdentityLive");
+    let tombstone = world.record("n2").tombstone.unwrap();
+    assert_eq!(tombstone.reason, TombstoneReason::Renamed);
+    assert!(world.record("n1").is_live());
+}
+
+#[test]
+fn of_two_records_of_one_machine_and_time_the_name_decides() {
+    let world = both_held(0);
+
+    assert_eq!(world.waits(&claim("m1", "n1", 1, 2), 2), "IdentityLive");
+    assert!(["n1", "n2"].iter().all(|node| world.record(node).is_live()));
+    assert_eq!(world.waits(&claim("m1", "n2", 2, 2), 2), "IdentityLive");
+    assert!(!world.record("n2").is_live());
+    assert_eq!(
+        world.claims(&claim("m1", "n1", 1, 2), 2).unwrap().uid,
+        world.record("n1").certificate_uid()
+    );
+}
