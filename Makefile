@@ -100,7 +100,7 @@ test-all: prerequisites-all dependencies
 	@echo "make test-all: everything passed"
 
 STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny stage-machete stage-book stage-musl \
-  stage-scripts
+  stage-scripts stage-fresh
 STAGES_TESTED := stage-suites stage-bench-limits
 # Before the tests: apt drops a connection if it gets too little processor time.
 STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init

@@ -35,7 +35,7 @@ pub(crate) fn timeouts() -> TimeoutConfig {
         .build()
 }
 
-/// The controller's name and version, for the `User-Agent` of the SDK's callsand AWS `CloudTrail`.
+/// The controller's name and version, for the `User-Agent` of the SDK's calls, which AWS `CloudTrail` records.
 pub(crate) fn app_name() -> Option<AppName> {
     const NAME: &str = concat!("node-attestation-controller-", env!("CARGO_PKG_VERSION"));
     AppName::new(NAME).ok()
