@@ -1,6 +1,7 @@
 //! The checks of the management cluster.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -112,18 +113,25 @@ async fn rights(management: &ClusterAccess) -> Finding {
 
 /// Checks that a controller is the leader and renews its Lease.
 async fn leader(management: &ClusterAccess) -> Finding {
-    const CURE: &str = "see whether the controller runs, and its log";
     let api: Api<Lenient<Lease>> = Api::all(management.client().clone());
-    let all = all_of(&api, ListParams::default()).await;
-    let all = match all {
-        Ok(all) => all.into_iter().filter_map(|one| one.object.ok()),
-        Err(error) => return Finding::failed(&error, "list leases"),
-    };
+    match all_of(&api, ListParams::default()).await {
+        Ok(all) => leadership(
+            all.into_iter().filter_map(|one| one.object.ok()),
+            clock::now(),
+        ),
+        Err(error) => Finding::failed(&error, "list leases"),
+    }
+}
+
+/// Whether a controller renews its Lease at `now`. A part of a fleet that was removed leaves its Lease behind: in a
+/// namespace where another Lease is held, a Lease that is not renewed is only a warning.
+fn leadership(all: impl Iterator<Item = Lease>, now: SystemTime) -> Finding {
+    const CURE: &str = "check that the controller runs, and read its log";
     let ours = |lease: &Lease| {
         let name = lease.name_any();
         name == CONTROLLER || name.starts_with(&format!("{CONTROLLER}-"))
     };
-    let (mut held, mut lapsed) = (Vec::new(), Vec::new());
+    let (mut held, mut lapsed) = (BTreeMap::new(), Vec::new());
     for lease in all.filter(ours) {
         let (name, namespace) = (lease.name_any(), lease.namespace().unwrap_or_default());
         let spec = lease.spec.clone().unwrap_or_default();
@@ -131,24 +139,118 @@ async fn leader(management: &ClusterAccess) -> Finding {
             .lease_duration_seconds
             .and_then(|it| u64::try_from(it).ok());
         let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs);
-        let renewed = spec.renew_time.map(|time| time.0.into());
-        let age = renewed.and_then(|renewed| clock::now().duration_since(renewed).ok());
+        let renewed = spec.renew_time.map(|time| SystemTime::from(time.0));
+        let age = renewed.and_then(|renewed| now.duration_since(renewed).ok());
         let age = age.unwrap_or_default();
         let holder = spec.holder_identity.unwrap_or_default();
         let text = format!("{namespace}/{name}, {} s ago", age.as_secs());
         if holder.is_empty() || age > duration {
-            lapsed.push(text);
+            lapsed.push((namespace, text));
         } else {
+            let held: &mut Vec<_> = held.entry(namespace).or_default();
             held.push(format!("{text} by {holder}"));
         }
     }
-    if !lapsed.is_empty() {
-        let what = format!("nobody leads: a Lease was last renewed: {}", some(&lapsed));
-        Finding::fail(what, CURE)
+    let (of_others, down): (Vec<_>, Vec<_>) = lapsed
+        .into_iter()
+        .partition(|(namespace, _)| held.contains_key(namespace));
+    let [of_others, down] = [of_others, down].map(|leases| {
+        let texts = leases.into_iter().map(|(_, text)| text);
+        texts.collect::<Vec<_>>()
+    });
+    let held: Vec<String> = held.into_values().flatten().collect();
+    if !down.is_empty() {
+        Finding::fail(
+            format!("no leader: Lease last renewed: {}", some(&down)),
+            CURE,
+        )
+    } else if !of_others.is_empty() {
+        Finding::warn(
+            format!(
+                "renewed: {}; not renewed: {}",
+                some(&held),
+                some(&of_others)
+            ),
+            "if this controller was removed, delete its Lease; otherwise, check that it runs",
+        )
     } else if held.is_empty() {
-        let what = "there is no Lease of a controller: none has run here";
+        let what = "no Lease of a controller exists: no controller has run in this cluster";
         Finding::warn(what, CURE)
     } else {
         Finding::pass(format!("renewed: {}", some(&held)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::State;
+    use super::*;
+
+    const NOW: &str = "2026-11-21T12:00:00.000000Z";
+    const LONG_AGO: &str = "2026-11-20T12:00:00.000000Z";
+
+    fn lease(namespace: &str, name: &str, holder: &str, renewed: &str) -> Lease {
+        let object = json!({
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {
+                "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed,
+            },
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn found(leases: &[Lease]) -> (State, String) {
+        let now = NOW.parse::<k8s_openapi::jiff::Timestamp>().unwrap();
+        let finding = leadership(leases.iter().cloned(), now.into());
+        (finding.state, finding.what)
+    }
+
+    #[test]
+    fn a_lease_that_is_not_renewed_fails_unless_another_is_held_in_its_namespace() {
+        let held = lease("system", CONTROLLER, "a", NOW);
+        let lapsed = lease("system", "node-attestation-controller-b", "b", LONG_AGO);
+        let elsewhere = lease("other", CONTROLLER, "c", LONG_AGO);
+        let released = lease("system", CONTROLLER, "", NOW);
+
+        let renewed = "system/node-attestation-controller, 0 s ago by a";
+        let gone = "system/node-attestation-controller-b, 86400 s ago";
+        assert_eq!(
+            found(std::slice::from_ref(&held)),
+            (State::Pass, format!("renewed: {renewed}"))
+        );
+        assert_eq!(
+            found(&[held.clone(), lapsed.clone()]),
+            (
+                State::Warn,
+                format!("renewed: {renewed}; not renewed: {gone}")
+            )
+        );
+        assert_eq!(
+            found(&[lapsed]),
+            (
+                State::Fail,
+                format!("no leader: Lease last renewed: {gone}")
+            )
+        );
+        let other = "other/node-attestation-controller, 86400 s ago";
+        assert_eq!(
+            found(&[held, elsewhere]),
+            (
+                State::Fail,
+                format!("no leader: Lease last renewed: {other}")
+            )
+        );
+        let (state, what) = found(&[released]);
+        assert_eq!(state, State::Fail, "{what}");
+    }
+
+    #[test]
+    fn without_a_lease_of_a_controller_there_is_a_warning() {
+        let another = lease("kube-system", "kube-scheduler", "s", NOW);
+        let (state, what) = found(&[another]);
+        assert_eq!(state, State::Warn);
+        assert!(what.starts_with("no Lease of a controller"), "{what}");
     }
 }
