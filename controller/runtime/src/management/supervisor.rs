@@ -15,7 +15,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 mod release;
+mod restarts;
 mod secrets;
+
+use restarts::Restarts;
 
 use super::Shared;
 use super::ca_key_registry::CaKeyHolder;
@@ -67,8 +70,7 @@ pub(super) async fn supervise(
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revocations: Revocations::unread(),
             running: None,
-            panics: 0,
-            rest_until: Instant::now(),
+            restarts: Restarts::new(Instant::now()),
             status_writer: StatusWriter::new(&shared, &key),
             condition_events: ConditionEvents::default(),
             infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
@@ -129,9 +131,7 @@ struct Supervisor {
     absences: Absences,
     revocations: Revocations,
     running: Option<Running>,
-    panics: u32,
-    /// After a panic, no tasks start before this time.
-    rest_until: Instant,
+    restarts: Restarts,
     status_writer: StatusWriter,
     condition_events: ConditionEvents,
     infra_cluster: InfraCluster,
@@ -240,7 +240,7 @@ impl Supervisor {
         }
         let running = match &mut self.running {
             Some(running) => running,
-            None if Instant::now() < self.rest_until => {
+            None if self.restarts.is_resting(Instant::now()) => {
                 return ClusterPhase::Stopped(NotReady::Broken);
             }
             running @ None => {
@@ -273,9 +273,7 @@ impl Supervisor {
     async fn broke(&mut self) {
         let cluster = self.key.to_string();
         tracing::error!(cluster, "a task of the cluster panicked; it restarts");
-        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.panics));
-        self.panics = self.panics.saturating_add(1);
-        self.rest_until = Instant::now() + rest.min(LAST_RESTART);
+        self.restarts.after_panic(Instant::now());
         self.stop().await;
     }
 

@@ -1,0 +1,87 @@
+//! The wait before a cluster is served again after one of its tasks panicked.
+
+use tokio::time::Instant;
+
+use super::{FIRST_RESTART, LAST_RESTART};
+
+/// The panics of the tasks of one cluster.
+///
+/// Each panic doubles the wait. After a time without panics that is longer than the longest wait, the next panic has
+/// the first wait again.
+#[derive(Debug)]
+pub(super) struct Restarts {
+    panics: u32,
+    /// The time from which the cluster can be served again.
+    rest_until: Instant,
+}
+
+impl Restarts {
+    /// No panics.
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            panics: 0,
+            rest_until: now,
+        }
+    }
+
+    /// Whether the cluster cannot be served yet.
+    pub(super) fn is_resting(&self, now: Instant) -> bool {
+        now < self.rest_until
+    }
+
+    /// Notes that a task panicked.
+    pub(super) fn after_panic(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.rest_until) > LAST_RESTART {
+            self.panics = 0;
+        }
+        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.panics));
+        self.panics = self.panics.saturating_add(1);
+        self.rest_until = now + rest.min(LAST_RESTART);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Panics at `now`; returns the wait.
+    fn wait(restarts: &mut Restarts, now: Instant) -> Duration {
+        restarts.after_panic(now);
+        assert!(restarts.is_resting(now));
+        restarts.rest_until - now
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_panic_doubles_the_wait_until_the_longest() {
+        let mut now = Instant::now();
+        let mut restarts = Restarts::new(now);
+        assert!(!restarts.is_resting(now));
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let wait = wait(&mut restarts, now);
+            now += wait;
+            assert!(!restarts.is_resting(now));
+            waits.push(wait.as_secs());
+        }
+        assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_time_without_panics_starts_the_waits_again() {
+        let second = Duration::from_secs(1);
+        let mut now = Instant::now();
+        let mut restarts = Restarts::new(now);
+        now += wait(&mut restarts, now);
+        now += wait(&mut restarts, now);
+
+        // As long as the longest wait is not enough.
+        now += LAST_RESTART;
+        let third = wait(&mut restarts, now);
+        assert_eq!(third, FIRST_RESTART * 4);
+
+        now += third + LAST_RESTART + second;
+        assert_eq!(wait(&mut restarts, now), FIRST_RESTART);
+    }
+}
