@@ -339,7 +339,7 @@ async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
     let subscriber = tracing_subscriber::fmt()
         .with_writer(log.clone())
         .with_ansi(false);
-    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let _logging = crate::testing::log_to(subscriber.finish());
     let bed = Bed::new();
     bed.server.refuse("namespaces", Some(403));
     bed.server.refuse("secrets", Some(403));

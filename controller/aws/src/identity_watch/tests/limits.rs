@@ -8,7 +8,7 @@ async fn of_too_many_secrets_at_once_the_rest_waits() {
     let subscriber = tracing_subscriber::fmt()
         .with_writer(log.clone())
         .with_ansi(false);
-    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let _logging = crate::testing::log_to(subscriber.finish());
     let bed = Bed::new();
     for number in 0..MAX_SECRETS + 2 {
         let name = format!("b{number}");

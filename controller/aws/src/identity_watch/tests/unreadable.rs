@@ -126,7 +126,7 @@ async fn the_condition_and_the_log_name_an_object_that_cannot_be_read() {
     let subscriber = tracing_subscriber::fmt()
         .with_writer(log.clone())
         .with_ansi(false);
-    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let _logging = crate::testing::log_to(subscriber.finish());
     let bed = Bed::with_a_victim();
     bed.namespace("evil");
     let reference = json!({"kind": "AWSCluster", "name": "evil", "apiGroup": INFRASTRUCTURE});

@@ -114,7 +114,7 @@ async fn nothing_that_is_shown_or_logged_has_a_byte_of_a_rotated_secret() {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(move || written.clone());
-    let _logging = tracing::subscriber::set_default(subscriber.finish());
+    let _logging = crate::testing::log_to(subscriber.finish());
     let mut shown = String::new();
     let mut show = |what: &dyn Debug| writeln!(shown, "{what:?} {what:#?}").unwrap();
     let (bed, a) = bed("AKIA1", FIRST);
