@@ -317,20 +317,40 @@ mod tests {
         let cluster = ObjectKey::new("tenant-a", "1");
         lane(2).await.token(&cluster).await.unwrap();
         drop(lane(3).await);
-        let mut others = Vec::new();
-        // Enough to look at each lane while there are too many.
-        for number in 4..MAX_LANES + MAX_LANES / 2 {
-            others.push(lane(number).await);
-        }
-
         let kept = |number: usize| {
             let region = format!("{number:05}");
             channel
                 .lanes
                 .read(|lanes| lanes.entries().keys().any(|(_, of)| *of == region))
         };
+        let mut others = Vec::new();
+        for number in 4..MAX_LANES {
+            others.push(lane(number).await);
+        }
+        assert!(kept(3));
+
+        // Enough to look at each lane while there are too many.
+        for number in MAX_LANES..MAX_LANES + MAX_LANES / 2 {
+            others.push(lane(number).await);
+        }
+
         assert_eq!([0, 1, 2, 3].map(kept), [true, true, true, false]);
         assert!(Arc::ptr_eq(&lane(0).await, &held));
+    }
+
+    #[tokio::test]
+    async fn answers_are_forgotten_where_there_are_too_many_alone() {
+        let mut remembered = Remembered::<usize, ()>::default();
+        for number in 0..MAX_REMEMBERED {
+            remember(&mut remembered, number, ());
+        }
+        assert_eq!(remembered.len(), MAX_REMEMBERED);
+
+        remember(&mut remembered, MAX_REMEMBERED, ());
+
+        assert!(remembered.len() < MAX_REMEMBERED);
+        let age = Duration::from_mins(1);
+        assert_eq!(recall(&remembered, &MAX_REMEMBERED, age), Some(()));
     }
 
     #[tokio::test]

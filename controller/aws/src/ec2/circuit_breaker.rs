@@ -58,3 +58,24 @@ impl CircuitBreaker {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ec2::Limits;
+
+    #[test]
+    fn calls_pause_until_the_end_of_the_pause() {
+        let limits = Limits::default().calls;
+        let (mut breaker, now) = (CircuitBreaker::default(), Instant::now());
+
+        breaker.settle(Some(&OutageKind::TimedOut), now, &limits);
+
+        let end = now + limits.pause;
+        let last = breaker.check(end - Duration::from_millis(1));
+        assert!(matches!(last, Err(OutageKind::TimedOut)), "{last:?}");
+        assert!(breaker.check(end).is_ok());
+    }
+}

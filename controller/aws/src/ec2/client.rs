@@ -155,6 +155,7 @@ mod tests {
     use aws_credential_types::credential_fn::provide_credentials_fn;
     use aws_credential_types::provider::SharedCredentialsProvider;
 
+    use aws_smithy_runtime_api::client::result::ConnectorError;
     use node_attestation_runtime::metrics::Format;
 
     use super::*;
@@ -187,6 +188,19 @@ mod tests {
         let query = Query::Ids(vec!["i-0123456789abcdef0".to_owned()]);
         let asked = ec2.describe(&credentials, "eu-west-1", &query, None);
         asked.await.unwrap_err()
+    }
+
+    #[test]
+    fn a_connection_that_takes_too_long_is_told_from_none() {
+        let outage = |failure| not_sent(&SdkError::<()>::dispatch_failure(failure));
+
+        let late = outage(ConnectorError::timeout("no answer".into()));
+        assert!(matches!(late, OutageKind::TimedOut), "{late:?}");
+        let refused = outage(ConnectorError::io("refused".into()));
+        assert!(
+            matches!(refused, OutageKind::Unreachable("no connection")),
+            "{refused:?}"
+        );
     }
 
     #[tokio::test]

@@ -184,4 +184,18 @@ mod tests {
         let known = budget.namespaces.read(Swept::len);
         assert!(known < 20, "{known}");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_without_tokens_has_none_after_another_one_asks() {
+        let budget = Budget::new();
+        for _ in 0..NAMESPACE.burst {
+            token(&budget, &key("tenant-a", "one")).await;
+        }
+        token(&budget, &key("tenant-b", "one")).await;
+        let start = Instant::now();
+
+        token(&budget, &key("tenant-a", "one")).await;
+
+        assert_eq!(start.elapsed(), NAMESPACE.every);
+    }
 }

@@ -93,6 +93,7 @@ mod tests {
             (10.0, 0.1, false),
             // Both are behind the node's.
             (-14.9, -14.9, false),
+            (-15.0, -15.0, false),
             (-15.1, -15.1, true),
             // One of them agrees with the node's.
             (-60.0, 0.0, false),

@@ -106,6 +106,20 @@ async fn an_instance_in_another_region_than_its_aws_cluster_is_denied() {
 }
 
 #[tokio::test]
+async fn ec2_is_not_asked_about_an_instance_of_another_account() {
+    let other = "210987654321";
+    let mut case = Case::valid();
+    case.document = Document::new(other, REGION, "eu-west-1a", INSTANCE);
+    case.principal = Principal::instance(other, INSTANCE);
+
+    let refused = decide(&mut case, &json!(REGION)).await.unwrap_err();
+
+    let denied = AwsDenial::AccountNotAllowed(other.to_owned());
+    assert_eq!(of_aws(refused), denied);
+    assert!(case.ec2.calls().is_empty());
+}
+
+#[tokio::test]
 async fn an_instance_in_a_foreign_region_is_denied_without_a_call() {
     let mut case = Case::valid();
     let (refused, asked) = decide_after(&mut case, &json!("eu-west-2"), |_| ()).await;

@@ -58,3 +58,60 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     lengths.sort_unstable();
     assert_eq!(lengths, [1, 99, 100]);
 }
+
+/// Has this Cluster ask for the instance; returns whether that makes a batch of its own.
+fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str) -> bool {
+    let mut begins = false;
+    drop(
+        batches.enqueue(instance, &ObjectKey::new(namespace, name), |_| {
+            begins = true;
+            async { Ok(Arc::default()) }
+        }),
+    );
+    begins
+}
+
+#[tokio::test]
+async fn the_next_batch_of_a_cluster_is_joined_in_its_namespace_alone() {
+    let mut batches = Batches::default();
+    for (number, id) in ids(MAX_IDS).iter().enumerate() {
+        let is_first = number == 0;
+        assert_eq!(begins(&mut batches, ("tenant-a", "one"), id), is_first);
+    }
+    // The first batch of the namespace is full, and this is the second.
+    assert!(begins(&mut batches, ("tenant-a", "two"), "i-1"));
+
+    assert!(!begins(&mut batches, ("tenant-a", "three"), "i-2"));
+    assert!(begins(&mut batches, ("tenant-b", "one"), "i-3"));
+}
+
+#[test]
+fn the_requests_of_a_namespace_are_counted_until_the_last_ends() {
+    let mut batches = Batches::default();
+
+    let first = batches.wait("tenant-a");
+    let other = batches.wait("tenant-b");
+    let second = batches.wait("tenant-a");
+
+    assert_eq!(Arc::strong_count(&first), 2);
+    assert_eq!(Arc::strong_count(&other), 1);
+    drop((first, second));
+    assert_eq!(Arc::strong_count(&batches.wait("tenant-a")), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_beyond_its_limit_ends_after_the_page_that_exceeds_it() {
+    let tags = facts().tags;
+    for (page_len, count, is_told) in [
+        (MAX_FOUND, MAX_FOUND + 1, true),
+        (MAX_FOUND + 1, MAX_FOUND + 2, false),
+    ] {
+        let ec2 = fleet(count);
+        ec2.page_len(page_len);
+
+        let found = instances(&ec2).tagged(ours(), REGION, &tags).await;
+
+        assert_eq!(found.is_ok(), is_told, "{page_len}");
+        assert!(found.is_err() || found.unwrap().len() == count);
+    }
+}
