@@ -1,7 +1,7 @@
-//! Test doubles of EC2 and of credentials, and logs of tests.
+//! Test doubles of EC2 and of credentials.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_config::{BehaviorVersion, SdkConfig};
@@ -9,9 +9,6 @@ use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsP
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use serde_json::Value;
-use tracing::span::{self, Attributes, Id};
-use tracing::subscriber::{DefaultGuard, Interest};
-use tracing::{Event, Metadata, Subscriber};
 
 use crate::credentials::ClusterTenant;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
@@ -252,41 +249,4 @@ impl Describe for FakeEc2 {
             Fares::Fails(outage) => Err(outage),
         }
     }
-}
-
-/// Sends the log lines of this thread to `subscriber` until the guard is dropped.
-///
-/// tracing stores for each call site whether a subscriber is interested. A thread without a subscriber could store that
-/// none is, while another thread gets one. So a global subscriber decides each time.
-pub(crate) fn log_to(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
-    static UNDECIDED: Once = Once::new();
-    UNDECIDED.call_once(|| tracing::subscriber::set_global_default(Undecided).unwrap());
-    tracing::subscriber::set_default(subscriber)
-}
-
-/// A subscriber without interest in any event, which does not let that be stored.
-struct Undecided;
-
-impl Subscriber for Undecided {
-    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
-        Interest::sometimes()
-    }
-
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        false
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, _: &Event<'_>) {}
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }

@@ -107,6 +107,10 @@ mod tests {
     }
 
     #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "no other thread has this call site"
+    )]
     fn invisible_characters_of_a_log_line_are_escaped_in_each_format() {
         let hostile = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}\nb";
         for format in [LogFormat::Text, LogFormat::Json] {

@@ -213,52 +213,12 @@ pub(crate) fn decision(
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
-    use std::io;
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
-    use tracing_subscriber::fmt::MakeWriter;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl<'a> MakeWriter<'a> for Lines {
-        type Writer = Self;
-
-        fn make_writer(&'a self) -> Self {
-            self.clone()
-        }
-    }
-
-    /// The log output of `act` in this thread.
-    pub(crate) fn logged(act: impl FnOnce()) -> String {
-        let lines = Lines::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(lines.clone())
-            .finish();
-        tracing::subscriber::with_default(subscriber, act);
-        String::from_utf8(lines.0.lock().clone()).unwrap()
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+    use tracing::Level;
 
-    use super::testing::logged;
     use super::*;
+    use crate::testing::ThreadLog;
 
     #[test]
     fn failing_sweeps_cause_one_warning_for_each_outage() {
@@ -268,31 +228,31 @@ mod tests {
             count: 5000,
         };
         let mut failures = Failures::default();
-        let text = logged(|| {
-            for failed in [Some(&failed), Some(&failed), None, Some(&failed)] {
-                failures.of_sweep("prod-1", failed);
-            }
-        });
-        assert_eq!(text.matches("WARN").count(), 2, "{text}");
+        let log = ThreadLog::start(Level::INFO);
+        for failed in [Some(&failed), Some(&failed), None, Some(&failed)] {
+            failures.of_sweep("prod-1", failed);
+        }
+        let text = log.text();
+        assert_eq!(log.count(&["WARN"]), 2, "{text}");
         assert_eq!(text.lines().count(), 2, "{text}");
     }
 
     #[test]
     fn text_from_a_workload_api_server_is_truncated_in_log_lines() {
-        let long = || Some("a".repeat(1 << 20));
+        let oversized = || Some("a".repeat(1 << 20));
         let mut request = CertificateSigningRequest::default();
-        request.metadata.name = long();
-        request.spec.username = long();
+        request.metadata.name = oversized();
+        request.spec.username = oversized();
         let (subject, error) = (
             Subject::of(&request),
             std::io::Error::other("b".repeat(1 << 20)),
         );
 
-        let text = logged(|| {
-            rejected(&subject, &error);
-            unanswered(subject.name, &error, false);
-        });
+        let log = ThreadLog::start(Level::INFO);
+        rejected(&subject, &error);
+        unanswered(subject.name, &error, false);
 
+        let text = log.text();
         assert_eq!(text.lines().count(), 2);
         let longest = text.lines().map(str::len).max().unwrap();
         assert!(longest < 5000, "{longest}");

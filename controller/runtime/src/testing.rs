@@ -1,6 +1,10 @@
-//! Objects that a tenant can write, for tests.
+//! Objects that a tenant can write, and the log lines of a thread, for tests.
 
 use serde_json::{Value, json};
+
+mod log;
+
+pub use log::ThreadLog;
 
 /// The nesting depth. The limit of `serde_json` is 128.
 const DEPTH: usize = 200;

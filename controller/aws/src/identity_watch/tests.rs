@@ -4,14 +4,12 @@ mod limits;
 mod tokens;
 mod unreadable;
 
-use std::io;
-
 use node_attestation_runtime::capi::{ClusterObserver, Objects, Selection};
 use node_attestation_runtime::metrics::Metrics;
-use parking_lot::Mutex;
+use node_attestation_runtime::testing::ThreadLog;
 use serde_json::Value;
 use tokio::task::JoinHandle;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::Level;
 
 use self::api_server::Server;
 use super::*;
@@ -295,51 +293,9 @@ async fn a_kind_that_is_not_served_has_no_objects_until_it_is() {
     assert_eq!(bed.reason(), Some("IdentityNotFound"));
 }
 
-/// The log of a test.
-#[derive(Debug, Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Log {
-    /// The number of lines with this text.
-    fn lines(&self, text: &str) -> usize {
-        let log = String::from_utf8(self.0.lock().clone()).unwrap();
-        log.lines().filter(|line| line.contains(text)).count()
-    }
-
-    /// The number of warnings with this text.
-    fn warnings(&self, text: &str) -> usize {
-        let log = String::from_utf8(self.0.lock().clone()).unwrap();
-        let lines = log.lines().filter(|line| line.contains("WARN"));
-        lines.filter(|line| line.contains(text)).count()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_writer(log.clone())
-        .with_ansi(false);
-    let _logging = crate::testing::log_to(subscriber.finish());
+    let log = ThreadLog::start(Level::INFO);
     let bed = Bed::new();
     bed.server.refuse("namespaces", Some(403));
     bed.server.refuse("secrets", Some(403));
@@ -354,8 +310,8 @@ async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
         Err(IdentityError::NotRead(Source::Namespaces))
     );
     assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
-    assert_eq!(log.warnings("kind=\"Namespace\""), 1);
-    assert_eq!(log.warnings("kind=\"Secret\" object=\"keys\""), 1);
+    assert_eq!(log.count(&["WARN", "kind=\"Namespace\""]), 1);
+    assert_eq!(log.count(&["WARN", "kind=\"Secret\" object=\"keys\""]), 1);
 
     bed.server.refuse("namespaces", None);
     bed.namespace("tenant-a");
@@ -369,7 +325,7 @@ async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
     bed.server.refuse("secrets", Some(403));
     bed.server.break_watches();
     sleep(FAILED * 3).await;
-    assert_eq!(log.warnings("kind=\"Secret\" object=\"keys\""), 2);
+    assert_eq!(log.count(&["WARN", "kind=\"Secret\" object=\"keys\""]), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use http_body_util::BodyExt as _;
 use hyper::Method;
 use node_attestation_runtime::client::ClusterAccess;
+use parking_lot::Mutex;
 
 use super::api_server::json_answer;
 use super::*;

@@ -1,10 +1,9 @@
 //! Secrets that are deleted, and that nothing shows.
 
 use std::fmt::{Debug, Write as _};
-use std::io;
 
-use parking_lot::Mutex;
-use tracing_subscriber::filter::LevelFilter;
+use node_attestation_runtime::testing::ThreadLog;
+use tracing::Level;
 
 use super::*;
 use crate::ec2::{Instances, Limits};
@@ -92,29 +91,9 @@ async fn a_removed_secret_drops_the_session_after_the_pending_call() {
     assert_eq!(ec2.calls().len(), 2);
 }
 
-/// All that a test logs.
-#[derive(Debug, Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn nothing_that_is_shown_or_logged_has_a_byte_of_a_rotated_secret() {
-    let log = Log::default();
-    let written = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::TRACE)
-        .with_writer(move || written.clone());
-    let _logging = crate::testing::log_to(subscriber.finish());
+    let log = ThreadLog::start(Level::TRACE);
     let mut shown = String::new();
     let mut show = |what: &dyn Debug| writeln!(shown, "{what:?} {what:#?}").unwrap();
     let (bed, a) = bed("AKIA1", FIRST);
@@ -148,7 +127,7 @@ async fn nothing_that_is_shown_or_logged_has_a_byte_of_a_rotated_secret() {
     show(&bed.tenants.identity_report(&a));
     tracing::trace!("logged");
 
-    let log = String::from_utf8(log.0.lock().clone()).unwrap();
+    let log = log.text();
     assert!(log.contains("logged"));
     assert!(shown.contains("AKIA2"), "{shown}");
     for part in [FIRST, SECOND, TOKEN] {
