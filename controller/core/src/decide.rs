@@ -165,8 +165,7 @@ impl Deciding<'_> {
     async fn client(&mut self, csr: ParsedCsr, provider: &Provider) -> Result<Decision, Decision> {
         let (signer, now) = (self.context.signer.as_ref(), self.now);
         let csr = Box::pin(self.claimed(csr, provider)).await?;
-        let issued = Box::pin(csr.sign(signer, now));
-        let made = Decision::Issue(self.steps.wait("sign", issued).await?);
+        let made = Decision::Issue(self.steps.wait("sign", csr.sign(signer, now)).await?);
         self.steps.saw(|| seen::signed(&made));
         Ok(made)
     }
@@ -191,21 +190,21 @@ impl Deciding<'_> {
             .steps
             .take("conform_client", || csr.conform_client(verifier, longest))?;
         self.steps.saw(|| seen::client(csr.request()));
-        let located = Box::pin(csr.locate(inventory));
+        let located = csr.locate(inventory);
         let csr = self.steps.wait("locate", located).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
-        let attested = Box::pin(csr.attest(verifier, &context.audiences, now));
+        let attested = csr.attest(verifier, &context.audiences, now);
         let csr = self.steps.wait("attest", attested).await?;
         self.steps.saw(|| seen::attested(&csr));
-        let settled = Box::pin(csr.check_node_name(inventory, ledger));
+        let settled = csr.check_node_name(inventory, ledger);
         let csr = self.steps.wait("check_node_name", settled).await?;
         self.steps.saw(|| seen::named(&csr));
         // Before the claim: a machine whose certificate cannot be signed must not lose the name for its previous key.
         if let Err(deferral) = signer.check(now).await {
             self.steps.take("sign", || Err(deferral))?;
         }
-        let claimed = Box::pin(csr.claim(ledger, self.reference.clone(), now));
+        let claimed = csr.claim(ledger, self.reference.clone(), now);
         let csr = self.steps.wait("claim", claimed).await?;
         self.steps.saw(|| seen::claimed(csr.grant()));
         Ok(csr)
@@ -218,7 +217,6 @@ impl Deciding<'_> {
             return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
         let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
-        let renewal = Box::pin(renewal);
         let renewal = self.steps.wait("control_plane", renewal).await?;
         self.machine.clone_from(&renewal.machine().object);
         self.steps.saw(|| seen::machine(renewal.machine()));
@@ -232,12 +230,12 @@ impl Deciding<'_> {
         })?;
         self.steps
             .saw(|| seen::serving(csr.request(), &context.serving));
-        let corroborated = Box::pin(csr.corroborate(
+        let corroborated = csr.corroborate(
             &context.ledger,
             context.inventory.as_ref(),
             &context.verifiers,
             &context.serving,
-        ));
+        );
         let csr = self.steps.wait("corroborate", corroborated).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));

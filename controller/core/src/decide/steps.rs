@@ -56,15 +56,19 @@ impl Steps {
         result
     }
 
-    pub(super) async fn wait<T>(
+    /// Waits for a check, which has a place of its own: the decision would have room for the largest one all the time.
+    pub(super) fn wait<T>(
         &mut self,
         check: &'static str,
         made: impl Future<Output = T>,
-    ) -> T {
-        let begin = (self.elapsed)();
-        let result = made.await;
-        self.took(check, begin);
-        result
+    ) -> impl Future<Output = T> {
+        let made = Box::pin(made);
+        async move {
+            let begin = (self.elapsed)();
+            let result = made.await;
+            self.took(check, begin);
+            result
+        }
     }
 
     fn took(&mut self, check: &'static str, begin: Duration) {
