@@ -231,7 +231,10 @@ fn the_second_address_is_used_if_the_first_is_unreachable() {
 #[test]
 fn an_invalid_token_answer_is_refused_with_its_reason() {
     for (answer, words) in [
-        ("SSH-2.0-OpenSSH_9.9\r\n", "does not speak HTTP"),
+        (
+            "SSH-2.0-OpenSSH_9.9\r\n",
+            "did not complete its HTTP answer",
+        ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nto-k",
             "to its end",
@@ -269,7 +272,10 @@ fn neither_token_nor_answer_is_shown() {
 
     let error = imds.read("x", Deadline::after(PATIENCE)).unwrap_err();
 
-    assert!(error.what().ends_with("with what is no text"), "{error}");
+    assert!(
+        error.what().ends_with("with data that is not text"),
+        "{error}"
+    );
     let shown = format!("{imds:?} {error:?} {error}");
     assert!(
         !shown.contains("to-ken") && !shown.contains("secret"),

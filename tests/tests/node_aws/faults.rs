@@ -54,7 +54,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
         (
             Route::rsa2048(),
             Fault::Cut,
-            "does not speak HTTP to its end",
+            "did not complete its HTTP answer",
         ),
         (
             Route::rsa2048(),
@@ -240,7 +240,7 @@ fn oversized_evidence_exits_with_7() {
         instance.rsa2048 += &"\n".repeat(padding);
     });
 
-    bed.run().failed(7).saying("verifiers read at most 32768");
+    bed.run().failed(7).saying("(limit: 32768)");
 
     assert_eq!(bed.server.connections(), 0);
 }
