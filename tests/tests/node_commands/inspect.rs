@@ -98,7 +98,7 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
         (
             "request",
             csr,
-            "field spec.request is not what the API says",
+            "field spec.request does not match the Kubernetes API",
             "kubectl get csr",
         ),
         (
@@ -111,7 +111,7 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
             "evidence",
             "[]",
             "is no evidence",
-            "give the JSON of an evidence block",
+            "use the JSON of an evidence block",
         ),
     ] {
         let file = node.scratch().write("input", text);
@@ -345,8 +345,7 @@ Files               failure.json 0600 N bytes TIME
                     origin.json 0600 N bytes TIME
                     pending.json 0600 N bytes TIME
 Set aside next      none
-Warning             kubelet-client.pem has mode 0644, so that others can read
-                    the key
+Warning             kubelet-client.pem has mode 0644, so other users can read the private key
 Node                n1
 API server          https://API
 Certificate
@@ -372,7 +371,7 @@ Last failure
       the request
       REQUEST
       was denied (AnotherMachine): not you
-  To do             look the reason up in docs/reasons.md
+  To do             see the reason in docs/reasons.md
   In a row          1
   Requests in vain  0
   At                TIME
