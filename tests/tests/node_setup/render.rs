@@ -90,7 +90,7 @@ fn a_path_outside_of_usr_and_opt_gets_a_warning() {
         let run = node.command(&["render", "kubeadm-config", "--command", path]);
         let warning = format!(
             "warning: unusual path of the plugin: {path} is not in /usr or /opt; \
-             to do: give --command the path of the plugin on each node"
+             hint: set --command to the path of the plugin on the nodes"
         );
         let run = run.succeeded();
         assert!(run.stderr.contains(&warning), "{}", run.stderr);

@@ -58,11 +58,11 @@ fn undo_without_a_valid_certificate_changes_nothing() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
-    host.node.command(&["reset"]).succeeded();
+    host.node.command(&["reset", "--yes"]).succeeded();
 
     host.undo()
         .failed(4)
-        .saying("there is no valid certificate")
+        .saying("no valid certificate")
         .saying("kubeadm reset");
 
     host.is_set_up(NULL);
