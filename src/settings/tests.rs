@@ -313,8 +313,7 @@ fn a_configured_settings_file_must_exist() {
 #[test]
 fn a_key_that_is_not_known_is_named_with_file_and_line() {
     let error = World::new().file("nodeNam: n1").error();
-    let wanted =
-        "/config.yaml: line 3: key nodeNam: there is no such key; the keys are apiVersion,";
+    let wanted = "/config.yaml: line 3: key nodeNam: unknown key; the keys are apiVersion,";
     assert!(error.starts_with(wanted), "{error}");
 
     let error = World::new()
@@ -330,10 +329,7 @@ fn a_key_that_is_not_known_is_named_with_file_and_line() {
 fn a_duplicate_key_is_refused() {
     let error = World::new().file("nodeName: n1\nnodeName: n2\n").error();
 
-    assert_eq!(
-        error,
-        "/config.yaml: line 4: key nodeName: the key is there twice"
-    );
+    assert_eq!(error, "/config.yaml: line 4: key nodeName: duplicate key");
 }
 
 #[test]

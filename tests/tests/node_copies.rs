@@ -97,7 +97,7 @@ fn a_request_from_another_machine_is_set_aside_with_the_reason() {
     clone
         .run()
         .succeeded()
-        .saying("pending.json is set aside")
+        .saying("set pending.json aside")
         .saying("another machine's");
 
     assert!(clone.file("pending.json.set-aside.1").exists());
@@ -162,7 +162,7 @@ fn a_machine_without_distinguishing_ids_warns_once() {
     server.approve_and_issue(name.as_str().unwrap());
     let second = node.run().succeeded();
 
-    let words = "tells this machine from another";
+    let words = "this machine has no identity";
     assert!(first.stderr.contains(words), "{first:#?}");
     assert!(!second.stderr.contains(words), "{second:#?}");
 }

@@ -107,7 +107,7 @@ fn an_unreachable_api_server_exits_with_8() {
         ),
         (
             ConnectionFault::NotYetValidCertificate,
-            "to do: set this machine's clock by NTP",
+            "hint: set the clock of this machine with NTP",
         ),
     ] {
         let (server, mut node) = node(Signer::issue());
@@ -286,7 +286,7 @@ fn a_node_name_that_does_not_match_the_store_exits_with_15() {
         .saying("n1")
         .saying("n2")
         .saying("reset");
-    node.command(&["reset"]).succeeded();
+    node.command(&["reset", "--yes"]).succeeded();
     node.run().succeeded();
 
     assert_eq!(server.creates(), 2);

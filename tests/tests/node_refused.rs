@@ -292,7 +292,10 @@ fn a_manual_renewal_replaces_a_refused_certificate() {
     });
     let renewed = renewed.expect("the certificate is refused");
 
-    assert!(nothing.stdout.contains("nothing is due"), "{nothing:#?}");
+    assert!(
+        nothing.stdout.contains("renewal is not due"),
+        "{nothing:#?}"
+    );
     assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
     assert_ne!(node.run().succeeded().pair(), old);
 }
@@ -309,9 +312,9 @@ fn a_manual_renewal_reports_an_unknown_certificate_state() {
     let unknown = node.command(&["renew"]).succeeded();
 
     for run in [&known, &unknown] {
-        assert!(run.stdout.contains("nothing is due"), "{run:#?}");
+        assert!(run.stdout.contains("renewal is not due"), "{run:#?}");
     }
-    let unknown_to_it = "whether the API server accepts the certificate is not known";
+    let unknown_to_it = "cannot check whether the API server accepts the certificate";
     assert!(!known.stderr.contains(unknown_to_it), "{known:#?}");
     assert!(unknown.stderr.contains(unknown_to_it), "{unknown:#?}");
 }

@@ -29,7 +29,7 @@ const REMOVED: [(&str, &str, &str); 4] = [
     (
         "tpm.deviceProgram",
         "/opt/device",
-        "is beside the plugin, or in",
+        "must be next to the plugin, or in",
     ),
 ];
 
@@ -153,7 +153,7 @@ fn invalid_settings_keep_a_valid_certificate_in_use() {
     let joined = Node::new(NULL, &server);
     let credential = joined.run().succeeded().pair();
     for (key, value, words) in [
-        ("nodeNam", "n2", "key nodeNam: there is no such key"),
+        ("nodeNam", "n2", "key nodeNam: unknown key"),
         ("providerID", "i-1", "key providerID: a provider ID is"),
     ] {
         let mut node = with_store_of(&joined, &server);

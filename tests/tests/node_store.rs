@@ -131,7 +131,7 @@ fn a_directory_owned_by_another_user_exits_with_4() {
 
     node.run()
         .failed(4)
-        .saying("belongs to user 65534")
+        .saying("is owned by user 65534")
         .saying("chown root:root");
 }
 
@@ -214,7 +214,7 @@ fn an_invalid_stored_credential_is_set_aside_and_the_node_enrolls_again() {
         let text = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
         fs::write(node.file("kubelet-client.pem"), change(&text)).unwrap();
 
-        let run = node.run().succeeded().saying("is set aside").saying(words);
+        let run = node.run().succeeded().saying(" aside as ").saying(words);
 
         assert_ne!(run.pair(), pair);
         assert_eq!(server.creates(), 2);
@@ -294,7 +294,7 @@ fn a_corrupt_key_is_found_at_the_next_boot_and_replaced() {
     let run = node
         .run()
         .succeeded()
-        .saying("kubelet-client.pem is set aside");
+        .saying("set kubelet-client.pem aside");
 
     assert_ne!(run.pair().1, pair.1);
     assert!(is_pair(&file));
