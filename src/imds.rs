@@ -159,7 +159,7 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         .map(|text| Secret::new(text.to_owned()))
         .ok_or_else(|| {
             let what = "does not return a token of the instance metadata service";
-            ImdsError::invalid(format!("what answers at {endpoint} {what}"))
+            ImdsError::invalid(format!("the service at {endpoint} {what}"))
         })
 }
 

@@ -85,7 +85,11 @@ impl Document {
     /// The failure of a document that is not of the expected kind.
     fn is_not(&self, what: &str, why: &str, remedy: &str) -> Failure {
         let name = &self.name;
-        Failure::new(Code::Usage, format!("{name} is not {what}: {why}"), remedy)
+        Failure::new(
+            Code::Usage,
+            format!("cannot decode the {what} in {name}: {why}"),
+            remedy,
+        )
     }
 }
 

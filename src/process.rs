@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(sh("echo one; echo two"), Ok("one\ntwo\n".to_owned()));
         assert_eq!(
             sh("echo a >&2; echo b >&2; exit 3"),
-            Err("sh fails: a".to_owned())
+            Err("sh failed: a".to_owned())
         );
         let missing = output("/missing", &[], PATIENCE).unwrap_err();
         assert!(missing.starts_with("/missing cannot be run: "), "{missing}");

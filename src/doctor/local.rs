@@ -56,7 +56,7 @@ impl Doctor {
         let (store, stored) = self.stored()?;
         let place = self.settings().state_directory.display();
         if store.is_none() {
-            let what = format!("{place} is not there: this node has not enrolled");
+            let what = format!("{place} does not exist: this node has not enrolled");
             return Err(warn(what, renew("")));
         }
         if !stored.rejected.is_empty() {

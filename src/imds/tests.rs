@@ -237,11 +237,11 @@ fn an_invalid_token_answer_is_refused_with_its_reason() {
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nto-k",
-            "to its end",
+            "complete its HTTP answer",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            "gives no token",
+            "does not return a token",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n<html>a</b>",
@@ -249,7 +249,7 @@ fn an_invalid_token_answer_is_refused_with_its_reason() {
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na b",
-            "gives no token",
+            "does not return a token",
         ),
     ] {
         let service = Service::start(move |_, stream| write(stream, answer));

@@ -320,7 +320,7 @@ fn a_key_that_is_not_known_is_named_with_file_and_line() {
         .file("")
         .drop_in("a.yaml", "tpm: {hostname: x}")
         .error();
-    let wanted = "/config.d/a.yaml: line 3: key tpm.hostname: there is no such key; \
+    let wanted = "/config.d/a.yaml: line 3: key tpm.hostname: unknown key; \
                   the keys are hostName, pcrs";
     assert_eq!(error, wanted);
 }

@@ -172,7 +172,7 @@ fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
     }
     for (errno, words, not) in [
         (Errno::NOSPC, "free space", "read-only"),
-        (Errno::ROFS, "which is read-only", "free space"),
+        (Errno::ROFS, "remount the file system", "free space"),
         (Errno::FBIG, "LimitFSIZE", "free space"),
     ] {
         for (failure, is_of_store) in [

@@ -98,7 +98,7 @@ fn a_request_from_another_machine_is_set_aside_with_the_reason() {
         .run()
         .succeeded()
         .saying("set pending.json aside")
-        .saying("another machine's");
+        .saying("belongs to a different machine");
 
     assert!(clone.file("pending.json.set-aside.1").exists());
 }
@@ -127,7 +127,10 @@ fn a_machine_without_firmware_ids_is_identified_by_other_ids() {
             copy(name, &source, &clone);
         }
 
-        let copied = clone.run().succeeded().saying("another machine's");
+        let copied = clone
+            .run()
+            .succeeded()
+            .saying("belongs to a different machine");
         boot(&source, "boot-2");
         let rebooted = source.run().succeeded();
 

@@ -148,7 +148,9 @@ fn a_taken_request_name_exits_with_10_and_the_next_run_uses_another() {
     let spec = json!({"expirationSeconds": 600});
     server.inject(Route::create(), Times::once(), Fault::Squat { spec });
 
-    node.run().failed(10).saying("is not ours");
+    node.run()
+        .failed(10)
+        .saying("this machine did not create it");
     let key = node.json("pending.json")["key"]
         .as_str()
         .unwrap()
@@ -237,7 +239,7 @@ fn a_failed_request_exits_with_13_and_the_next_run_keeps_the_key() {
 #[test]
 fn an_unexpected_certificate_exits_with_13_and_is_not_stored() {
     for (flaw, words) in [
-        (Flaw::AnotherKey, "another key"),
+        (Flaw::AnotherKey, "a different key"),
         (Flaw::AnotherName, "system:node:another"),
         (Flaw::AnotherUsage, "client auth"),
         (Flaw::Expired, "expired"),

@@ -127,7 +127,10 @@ fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), Fault::status(code));
 
-        let run = node.run().succeeded().saying("is not accepted");
+        let run = node
+            .run()
+            .succeeded()
+            .saying("the API server refuses the certificate");
 
         assert_ne!(run.pair().1, old.1, "{code}");
         assert_eq!(requesters(&server), [BOOTSTRAP_USER]);
@@ -182,7 +185,7 @@ fn the_bootstrap_credential_is_tried_once() {
             server.inject(Route::create(), Times::once(), fault);
         }
 
-        let run = node.run().succeeded().saying("could not be renewed");
+        let run = node.run().succeeded().saying("cannot renew the credential");
 
         assert_eq!(run.pair(), old);
         assert_eq!(server.creates(), 3);

@@ -99,7 +99,7 @@ fn a_credential_that_is_due_is_printed_from_a_read_only_or_full_disk() {
         let (_server, mut node, pair) = due();
         within(&mut node, script);
 
-        let run = node.run().succeeded().saying("could not be renewed");
+        let run = node.run().succeeded().saying("cannot renew the credential");
 
         assert_eq!(run.pair(), pair);
     }
@@ -199,15 +199,17 @@ fn an_invalid_stored_credential_is_set_aside_and_the_node_enrolls_again() {
     let foreign_key = &foreign_key[foreign_key.find("-----BEGIN PRIVATE").unwrap()..];
     let changes: [(&str, Change<'_>); 5] = [
         ("empty", &|_| Vec::new()),
-        ("has no certificate", &|text| {
+        ("does not contain a certificate", &|text| {
             text.as_bytes()[..text.len() / 2].to_vec()
         }),
-        ("not the certificate's", &|text| {
+        ("does not match the certificate", &|text| {
             let key = text.find("-----BEGIN PRIVATE").unwrap();
             (text[..key].to_owned() + foreign_key).into_bytes()
         }),
-        ("has no certificate", &|_| b"\xff\xfe\x00".to_vec()),
-        ("has no certificate", &|_| vec![0; 4096]),
+        ("does not contain a certificate", &|_| {
+            b"\xff\xfe\x00".to_vec()
+        }),
+        ("does not contain a certificate", &|_| vec![0; 4096]),
     ];
     for (words, change) in changes {
         let (server, node, pair) = joined();

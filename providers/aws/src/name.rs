@@ -177,7 +177,7 @@ mod tests {
 
             let first = if private == RESOURCE { ID } else { private };
             let option = format!("--hostname-override={first} ");
-            assert!(error.remedy().starts_with("give the kubelet "), "{local}");
+            assert!(error.remedy().starts_with("start the kubelet "), "{local}");
             assert!(error.remedy().contains(&option), "{}", error.remedy());
         }
         let error = checked(AwsNodeName::Hostname, "n1", Some(PRIVATE)).unwrap_err();

@@ -147,7 +147,7 @@ mod tests {
             (folder.path().join("none"), "Linux found no TPM"),
             (file.join("below"), "cannot be opened"),
             (folder.path().to_owned(), "cannot be opened"),
-            (file, "is no TPM"),
+            (file, "is not a TPM"),
         ] {
             let error = check(&path).unwrap_err();
 

@@ -43,7 +43,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             "(401 for /latest/api/token)",
         ),
         (Route::token(), Fault::Status(404), "(404)"),
-        (Route::token(), Fault::garbage(), "gives no token"),
+        (Route::token(), Fault::garbage(), "does not return a token"),
         (
             Route::token(),
             Fault::Huge(10_000_000),
@@ -179,7 +179,7 @@ fn evidence_that_no_verifier_accepts_exits_with_7() {
     for (route, fault, words) in [
         (Route::rsa2048(), body("<html>"), "is not base64"),
         (Route::rsa2048(), body("PGh0bWw+"), "not a CMS message"),
-        (credentials(), body("<html>"), "no credentials"),
+        (credentials(), body("<html>"), "invalid credentials"),
         (
             credentials(),
             body(
@@ -212,7 +212,7 @@ fn an_invalid_role_name_exits_with_7() {
         bed.imds
             .update(|instance| instance.profile.as_mut().unwrap().role = role.to_owned());
 
-        bed.run().failed(7).saying("names no role");
+        bed.run().failed(7).saying("invalid role name");
 
         assert_eq!(bed.reads().len(), 3, "{role}");
     }

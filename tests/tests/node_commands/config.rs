@@ -89,7 +89,7 @@ fn an_invalid_file_is_refused_as_a_run_refuses_it() {
     let (_server, mut node) = node();
     for (text, words) in [
         ("nodeNam: x\n", "key nodeNam: unknown key"),
-        ("other:\n  x: 1\n", "key other: there is no such key"),
+        ("other:\n  x: 1\n", "key other: unknown key"),
         (
             "expirationSeconds: 0\n",
             "line 3: key expirationSeconds: must be an integer from 600 to 2147483647",

@@ -62,7 +62,7 @@ fn an_api_server_that_cannot_be_reached_is_one_failure() {
         (
             ConnectionFault::AnotherAuthority,
             "is not signed by the cluster's CA",
-            network,
+            "check the server and the CA in the kubeconfig",
         ),
         (
             ConnectionFault::ExpiredCertificate,
@@ -153,7 +153,7 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
             bed.plugin.to_str().unwrap(),
             "/bin/true",
             "warn",
-            "runs /bin/true, instead of kubelet-authenticator-null",
+            "runs /bin/true instead of kubelet-authenticator-null",
         ),
     ] {
         bed.change_kubelet_kubeconfig(from, to);
@@ -348,7 +348,7 @@ fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
     let path = bed.bootstrap_kubeconfig();
     set_mode(&path, 0o644);
     let examined = bed.doctor();
-    let words = "has mode 0644, so that other users can read its credential";
+    let words = "has mode 0644, so other users can read its credential";
     examined.says("bootstrap-kubeconfig", "warn", words);
 
     set_mode(&path, 0o600);

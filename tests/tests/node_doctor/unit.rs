@@ -135,7 +135,7 @@ fn a_unit_whose_drop_in_does_nothing() {
     bed.first_failing(
         "kubelet-unit",
         &format!("{missing} does not exist"),
-        "run `setup`",
+        " setup, and restart the kubelet",
     );
     systemctl(
         &bed,

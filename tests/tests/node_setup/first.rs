@@ -143,14 +143,14 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
     };
     type Make = fn(&ApiServer) -> File;
     for (kubelet_conf, bootstrap, why) in [
-        (None, false, "bootstrap-kubelet.conf to take over"),
+        (None, false, "bootstrap-kubelet.conf does not exist"),
         // As after `kubeadm init`.
         (Some(own as Make), false, "has a separate credential"),
         (Some(own as Make), true, "has a separate credential"),
         (
             Some(other as Make),
             true,
-            "has another plugin: /usr/bin/aws",
+            "runs a different plugin: /usr/bin/aws",
         ),
     ] {
         let host = Host::new(NULL, &server);
@@ -208,7 +208,7 @@ fn a_refused_machine_shows_the_reason_and_its_kubelet_keeps_trying() {
 
     let run = host.setup().succeeded();
 
-    let run = run.saying("the kubelet is set up, and has no credential yet");
+    let run = run.saying("the kubelet is set up, but has no credential yet");
     run.saying("MachineUnknown").saying("hint: ");
     host.is_set_up(NULL);
     // Each start of the kubelet runs it again; the failure is remembered in the meantime.
@@ -303,7 +303,7 @@ fn an_adopted_node_is_configured_only_after_it_enrolls() {
     assert!(matches!(bootstrap.login, Login::ClientCertificate { .. }));
     let again = host.setup_with(&adopt).succeeded();
     assert!(
-        again.stdout.contains("runs this plugin already"),
+        again.stdout.contains("already runs this plugin"),
         "{again:#?}"
     );
     host.is_set_up(NULL);

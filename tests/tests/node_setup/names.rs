@@ -131,7 +131,10 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
         hint.stderr.contains(host.bootstrap().to_str().unwrap()),
         "{hint:#?}"
     );
-    hint.saying(&format!("run: {} reset; ", program(UNDER_TEST).display()));
+    hint.saying(&format!(
+        "run: {} reset --yes; ",
+        program(UNDER_TEST).display()
+    ));
     host.kubelet("first", &flag("second"))
         .failed(15)
         .saying(words);
@@ -221,6 +224,6 @@ fn a_store_for_another_node_is_not_adopted() {
         .setup_with(&["--from", conf.to_str().unwrap()])
         .succeeded();
 
-    run.saying("is emptied: its certificate is for node first, and this machine joins as second");
+    run.saying("its certificate is for node first, but this machine joins as second");
     assert_eq!(asked(&server), "second");
 }

@@ -146,7 +146,7 @@ fn the_provider_id_of_a_running_kubelets_configuration_is_the_machines() {
 #[test]
 fn a_unit_that_is_not_known_leaves_the_first_request_to_the_kubelet() {
     for (script, why) in [
-        ("exit 1", "systemctl fails"),
+        ("exit 1", "systemctl failed"),
         (
             &shows("/bin/sh -c kubelet", ""),
             "kubelet.service starts /bin/sh",

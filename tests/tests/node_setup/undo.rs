@@ -46,8 +46,12 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
     assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
     // If the drop-in remains, the next start changes nothing.
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
-    for run in [host.setup(), host.undo()] {
-        assert!(run.succeeded().stdout.starts_with("nothing to do: "));
+    let results = [
+        (host.setup(), "nothing to do: "),
+        (host.undo(), "nothing to undo: "),
+    ];
+    for (run, result) in results {
+        assert!(run.succeeded().stdout.starts_with(result));
         host.is_left_to_kubeadm();
         assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
     }

@@ -45,8 +45,13 @@ fn a_tpm_error_exits_with_6_and_a_remedy() {
         (all, 0x100, "was not started", "switch the machine off"),
         (create, 0x902, "has no free memory", "tpm2_flushcontext"),
         (create, 0x921, "is locked out", "--clear-lockout"),
-        (create, 0x9a2, "wants a password", "tpm2_changeauth"),
-        (create, 0x185, "switched off", "firmware's settings"),
+        (create, 0x9a2, "requires a password", "tpm2_changeauth"),
+        (
+            create,
+            0x185,
+            "disabled endorsement hierarchy",
+            "firmware's settings",
+        ),
         (create, 0x2e6, "this kind of key", "tpm.endorsementKey"),
     ] {
         let (bed, _proxy) = faulty(commands, Fault::Answer(code));
@@ -243,7 +248,7 @@ fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
     }
     let mut bed = Bed::new();
     bed.set_device_program(b"#!/bin/sh\nexit 0\n");
-    bed.run().failed(6).saying("of another release");
+    bed.run().failed(6).saying("belongs to a different release");
     let folder = bed.node.move_program();
     std::fs::remove_file(folder.join(DEVICE)).unwrap();
     let missing = folder.join(DEVICE).display().to_string();
