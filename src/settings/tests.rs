@@ -354,8 +354,8 @@ fn broken_yaml_is_named_with_file_and_line() {
 #[test]
 fn a_settings_file_needs_api_version_and_kind() {
     let world = World::new();
-    let version = "key apiVersion: \"kubelet-authenticator.cluster.x-k8s.io/v1alpha1\" is needed";
-    let kind = "key kind: \"KubeletAuthenticatorConfiguration\" is needed";
+    let version = "key apiVersion: must be \"kubelet-authenticator.cluster.x-k8s.io/v1alpha1\"";
+    let kind = "key kind: must be \"KubeletAuthenticatorConfiguration\"";
     for (contents, expected) in [
         ("", version),
         (HEADER.split_once('\n').unwrap().0, kind),

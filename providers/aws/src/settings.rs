@@ -152,12 +152,12 @@ mod tests {
         let error = AwsPrincipal::read("instanceRole").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "one of instanceIdentityRole, instanceProfile is needed"
+            "must be one of instanceIdentityRole, instanceProfile"
         );
         let error = AwsNodeName::read("Hostname").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "one of hostname, localHostname, instanceID is needed"
+            "must be one of hostname, localHostname, instanceID"
         );
     }
 

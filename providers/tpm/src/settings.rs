@@ -240,7 +240,7 @@ mod tests {
             (
                 TCTI.entry(),
                 "swtpm:path=/s",
-                "--tpm-tcti: swtpm:host=<host>,port=<port> is needed",
+                "--tpm-tcti: must be swtpm:host=<host>,port=<port>",
             ),
             (
                 DEVICE.entry(),
@@ -296,7 +296,7 @@ mod tests {
 
         assert_eq!(
             error.to_string(),
-            "one of auto, rsa-2048, ecc-p256, ecc-p384 is needed"
+            "must be one of auto, rsa-2048, ecc-p256, ecc-p384"
         );
     }
 }
