@@ -189,7 +189,7 @@ mod tests {
 
         assert_eq!(
             outage.unwrap_err().to_string(),
-            "cannot be asked with the cluster's AWS credentials: an error occurred while loading credentials: \
+            "cannot be called with the cluster's AWS credentials: an error occurred while loading credentials: \
              service error: InvalidIdentityToken: No OpenIDConnect provider found"
         );
     }
