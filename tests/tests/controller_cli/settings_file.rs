@@ -182,7 +182,7 @@ fn the_check_of_settings_also_checks_the_workload_cluster() {
         "kubeconfig",
         "workload-version",
         "workload-rights",
-        "ways-in",
+        "auto-approval",
         "requests",
         "evidence-versions",
     ];
