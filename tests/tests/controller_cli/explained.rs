@@ -221,7 +221,7 @@ fn an_address_outside_the_configured_ranges_is_explained_as_denied() {
     let limited =
         format!("{passed}; addresses are limited to 203.0.113.0/24 undecided corroborate");
     assert!(inside.contains(&limited), "{inside}");
-    let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside of \
+    let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside \
                   servingAddressRanges";
     assert!(outside.contains(denied), "{outside}");
 }

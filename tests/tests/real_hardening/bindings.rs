@@ -129,8 +129,8 @@ fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
         ways,
         [format!(
             "group system:bootstrappers gets a certificate for any node unattested, by \
-             ClusterRoleBinding our-nodes to {NODECLIENT} (delete it, or take this subject out of \
-             it)"
+             ClusterRoleBinding our-nodes to {NODECLIENT} (delete it, or remove this subject \
+             from it)"
         )]
     );
 
