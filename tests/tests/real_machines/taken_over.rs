@@ -145,7 +145,8 @@ fn machine_deployments_migrate_one_by_one_while_others_join() {
     scene.plane().wait_for_node_ready(node);
     let ways = poll(PATIENCE, || {
         let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
-        ways.contains("1 Nodes have no node identity").then_some(ways)
+        ways.contains("1 Nodes have no node identity")
+            .then_some(ways)
     });
     assert!(
         ways.as_ref().is_some_and(|ways| ways.contains(node)),
