@@ -63,10 +63,10 @@ async fn definitions(management: &ClusterAccess) -> Finding {
     if !missing.is_empty() {
         Finding::fail(format!("missing: {}", some(&missing)), CURE)
     } else if !other.is_empty() {
-        let what = format!("of another version than this program: {}", some(&other));
+        let what = format!("of a different version from this program: {}", some(&other));
         Finding::warn(what, CURE)
     } else {
-        Finding::pass(format!("{} are there, of this version", ours.len()))
+        Finding::pass(format!("{} installed, of this version", ours.len()))
     }
 }
 
@@ -85,7 +85,7 @@ async fn cluster_api(management: &ClusterAccess) -> Finding {
     match call(cluster_resource(management.client())).await {
         Ok(Some(resource)) => Finding::pass(format!("Cluster is served as {}", resource.version)),
         Ok(None) => Finding::fail(
-            "no version of Cluster that is read is served",
+            "the API server serves no supported version of Cluster",
             "install Cluster API: clusterctl init",
         ),
         Err(error) => Finding::failed(&error, "discover APIs"),
@@ -98,13 +98,13 @@ async fn rights(management: &ClusterAccess) -> Finding {
     match preflight::missing(client, preflight::management_rights()).await {
         Err(error) => Finding::failed(&error, "create selfsubjectaccessreviews"),
         Ok(missing) if missing.is_empty() => {
-            Finding::pass("this user may do all that the controller does here")
+            Finding::pass("this user has all permissions that the controller needs")
         }
         Ok(missing) => {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Finding::warn(
-                format!("this user may not {}", some(&missing)),
-                "if it is the controller's: kubectl apply -k packaging/rbac",
+                format!("this user is not allowed to: {}", some(&missing)),
+                "if this is the user of the controller: kubectl apply -k packaging/rbac",
             )
         }
     }
@@ -112,7 +112,7 @@ async fn rights(management: &ClusterAccess) -> Finding {
 
 /// Checks that a controller is the leader and renews its Lease.
 async fn leader(management: &ClusterAccess) -> Finding {
-    const CURE: &str = "see whether the controller runs, and its log";
+    const CURE: &str = "check that the controller runs, and read its log";
     let api: Api<Lenient<Lease>> = Api::all(management.client().clone());
     let all = all_of(&api, ListParams::default()).await;
     let all = match all {
@@ -143,10 +143,10 @@ async fn leader(management: &ClusterAccess) -> Finding {
         }
     }
     if !lapsed.is_empty() {
-        let what = format!("nobody leads: a Lease was last renewed: {}", some(&lapsed));
+        let what = format!("no leader: Lease last renewed: {}", some(&lapsed));
         Finding::fail(what, CURE)
     } else if held.is_empty() {
-        let what = "there is no Lease of a controller: none has run here";
+        let what = "no Lease of a controller exists: no controller has run in this cluster";
         Finding::warn(what, CURE)
     } else {
         Finding::pass(format!("renewed: {}", some(&held)))
