@@ -231,8 +231,8 @@ impl ProviderIdSources<'_> {
         self.try_configured()?.ok_or_else(|| {
             Failure::new(
                 Code::Configuration,
-                "this machine's provider ID is not known",
-                "set providerID in the settings or in the kubelet's configuration, or give the kubelet \
+                "the provider ID of this machine is unknown",
+                "set providerID in the settings or in the kubelet's configuration, or start the kubelet with \
                  --provider-id",
             )
         })
@@ -257,7 +257,7 @@ impl ProviderIdSources<'_> {
             .map_err(|error| {
                 Failure::new(
                 Code::Configuration,
-                "the kubelet's provider ID cannot be used",
+                "the kubelet's provider ID is invalid",
                 "correct the kubelet's --provider-id, or providerID in its configuration; or set \
                  providerID in the settings",
             )

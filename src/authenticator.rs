@@ -12,6 +12,7 @@ mod remembered;
 mod request;
 mod step;
 
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -34,6 +35,7 @@ use crate::settings::{Fault, Settings};
 use crate::store::Store;
 use crate::store_contents::StoreContents;
 
+use acceptance::CHECK_LEASE;
 pub(crate) use allowed::Caller;
 use allowed::{Allowed, Start};
 use attempt::{Attempt, Demand, RenewalError};
@@ -112,7 +114,7 @@ impl Authenticator<'_> {
                 };
                 self.warn_of_refusal(&refused);
                 if let Some(why) = self.no_use_of_renewal(origin, &refused, now) {
-                    self.log.warn(&why);
+                    self.log.warn_with_remedy(&why, CHECK_LEASE);
                     return Ok(self.kept(credential, now));
                 }
                 let refused = Demand::unless_replaced(&credential, &refused);
@@ -133,14 +135,14 @@ impl Authenticator<'_> {
     }
 
     fn warn_of_fault(&self, fault: &Fault) {
-        let what = "the settings have a fault, and the stored certificate is used all the same";
+        let what = "the settings are invalid; using the stored certificate";
         let (Fault::Removed(failure) | Fault::Invalid(failure)) = fault;
         self.log.warn_of(what, failure);
     }
 
     fn warn_of_refusal(&self, refused: &ApiError) {
         self.log.warn(&format!(
-            "the certificate is not due for renewal, and is not accepted: {}",
+            "the API server refuses a certificate that is not due for renewal: {}",
             error_chain(refused)
         ));
     }
@@ -204,7 +206,7 @@ impl Authenticator<'_> {
                 failed => {
                     if let Some(error) = failed {
                         self.log.warn(&format!(
-                            "whether the API server accepts the certificate is not known: {}",
+                            "cannot check whether the API server accepts the certificate: {}",
                             error_chain(&error)
                         ));
                     }
@@ -240,13 +242,22 @@ impl Authenticator<'_> {
         })
     }
 
-    /// Removes every file of the store, including quarantined ones.
-    pub(crate) fn reset(&self) -> Result<(), Failure> {
+    /// Removes every file of the store, including quarantined ones. Returns their number.
+    pub(crate) fn reset(&self) -> Result<usize, Failure> {
         let Some(store) = Store::open(&self.settings.state_directory)? else {
-            return Ok(());
+            return Ok(0);
         };
         let deadline = Deadline::after(self.settings.timeout);
-        store.lock(deadline, &program(), clock::now())?.forget_all()
+        let lock = store.lock(deadline, &program(), clock::now())?;
+        let count = lock.removable().len();
+        lock.forget_all()?;
+        Ok(count)
+    }
+
+    /// The files that [`reset`](Self::reset) removes.
+    pub(crate) fn resettable(&self) -> Result<Vec<PathBuf>, Failure> {
+        let store = Store::open(&self.settings.state_directory)?;
+        Ok(store.map(|store| store.removable()).unwrap_or_default())
     }
 
     /// The contents of the store. Does not change them.
@@ -275,7 +286,7 @@ impl Authenticator<'_> {
                 if validity.runs_out(now) {
                     let end = humantime::format_rfc3339_seconds(validity.not_after);
                     self.log.warn(&format!(
-                        "the credential ends at {end} and cannot be renewed; keep a bootstrap credential at {}",
+                        "the credential expires at {end} and cannot be renewed; keep a bootstrap credential at {}",
                         self.settings.bootstrap_kubeconfig.display()
                     ));
                 }
@@ -296,7 +307,7 @@ impl Authenticator<'_> {
             self.log.step(error.failure.what());
         } else {
             self.log.warn_of(
-                "the credential could not be renewed, and the old one still holds",
+                "cannot renew the credential; using the old one, which is still valid",
                 &error.failure,
             );
         }
@@ -428,7 +439,7 @@ impl Authenticator<'_> {
             .map(Cluster::endpoint)
             .transpose()
             .map_err(|error| {
-                let remedy = "correct the cluster in the kubeconfig that runs this plugin";
+                let remedy = "correct the cluster in the kubeconfig that starts this plugin";
                 Failure::of(Code::Configuration, &error, remedy)
             })?;
         // The attempt has one margin to record its own failure. The waiting thread has the other.

@@ -94,7 +94,9 @@ impl Bundle {
                 let bytes = fs::read(path)?;
                 return Ok(String::from_utf8_lossy(&bytes).into_owned());
             }
-            Err(io::Error::other("it is no regular file of a usual size"))
+            Err(io::Error::other(
+                "it is not a regular file, or it is too large",
+            ))
         });
         let source = path.display().to_string();
         self.add(name, &source, text.map_err(|error| error.to_string()));
@@ -111,7 +113,7 @@ impl Bundle {
         text.extend(self.members.iter().map(|member| {
             let (name, source, removed) = (member.name, &member.source, member.removed);
             let cut = if member.is_cut {
-                "; too long, its end is missing"
+                "; truncated because of its size"
             } else {
                 ""
             };
@@ -135,7 +137,8 @@ impl Bundle {
         let written = self.write_new(path, title, now);
         written.map_err(|error| {
             let what = format!("cannot write {}: {error}", path.display());
-            let remedy = "name a file that is not there yet, in a folder that you may write";
+            let remedy =
+                "set a file that does not exist yet, in a directory that this user can write";
             Failure::new(Code::Store, what, remedy)
         })
     }

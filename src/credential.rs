@@ -74,8 +74,8 @@ pub struct Leaf {
     pub serial: Vec<u8>,
 }
 
-const UNREADABLE: &str = "the certificate cannot be read";
-const NO_CERTIFICATE: &str = "the file has no certificate";
+const UNREADABLE: &str = "the certificate is not readable";
+const NO_CERTIFICATE: &str = "the file does not contain a certificate";
 
 impl Credential {
     /// Parses the output of [`Credential::to_pem`]. Text and blocks of other kinds come from a later release, and are
@@ -95,10 +95,12 @@ impl Credential {
         let der = first_certificate(&certificate_pem);
         let der = der.ok_or_else(|| Invalid::new(NO_CERTIFICATE))?;
         let key = PrivateKey::from_pem(Secret::new(key_pem.unwrap_or_default().to_owned()))
-            .map_err(|error| error.within("the file has no private key"))?;
+            .map_err(|error| error.within("the file does not contain a private key"))?;
         let certificate = parse(&der).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
-            return Err(Invalid::new("the private key is not the certificate's"));
+            return Err(Invalid::new(
+                "the private key does not match the certificate",
+            ));
         }
         Ok(Self {
             leaf: Leaf::of(&certificate).map_err(|error| error.within(UNREADABLE))?,
@@ -235,7 +237,7 @@ fn validity(certificate: &X509Certificate<'_>) -> Result<Validity, Invalid> {
     let time = |seconds: i64| {
         u64::try_from(seconds)
             .map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
-            .map_err(|_| Invalid::new("it has dates before 1970"))
+            .map_err(|_| Invalid::new("it contains dates before 1970"))
     };
     let validity = certificate.validity();
     Ok(Validity {

@@ -11,6 +11,7 @@ mod kubelet;
 mod local;
 mod unit;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -24,7 +25,7 @@ use crate::attester::ProviderIdSources;
 use crate::authenticator::{Authenticator, Local};
 use crate::clock::Deadline;
 use crate::failure::{Code, Failure};
-use crate::finding::{Finding, Report};
+use crate::finding::{Finding, Report, State};
 use crate::kubelet::KubeletArguments;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -122,10 +123,13 @@ impl Doctor {
         }
         let unfinished = || {
             let what = format!(
-                "the check did not end within {}",
+                "the check did not complete within {}",
                 humantime::format_duration(TOTAL)
             );
-            fail(what, "see what hangs: a file system, a resolver, a device")
+            fail(
+                what,
+                "check for a file system, a resolver or a device that does not respond",
+            )
         };
         let findings = findings.into_iter();
         findings
@@ -188,11 +192,24 @@ impl Doctor {
         };
         let attester = &self.authenticator.attester;
         let node_name = self.named().ok();
-        attester.examine(&sources, node_name.as_ref(), report);
-        let machine = attester
-            .provider_id(&sources)
-            .map(|id| Finding::pass(id.to_string()));
-        report("machine", machine.into());
+        let failed = RefCell::new(Vec::new());
+        let noted = |name, finding: Finding| {
+            if finding.state == State::Fail {
+                failed.borrow_mut().push((name, finding.what.clone()));
+            }
+            report(name, finding);
+        };
+        attester.examine(&sources, node_name.as_ref(), &noted);
+        let failed = failed.into_inner();
+        let machine = match attester.provider_id(&sources) {
+            Ok(id) => Finding::pass(id.to_string()),
+            // One cause is one failed check.
+            Err(failure) => match failed.iter().find(|(_, what)| what == failure.what()) {
+                Some((name, _)) => Finding::skip(format!("fails for the same reason as {name}")),
+                None => Finding::fail(&failure),
+            },
+        };
+        report("machine", machine);
     }
 }
 

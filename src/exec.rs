@@ -119,13 +119,13 @@ impl<'a> ExecInfo<'a> {
         let len = value.len();
         if len > MAX_EXEC_INFO_LEN {
             return Err(invalid(&format!(
-                " has {len} bytes, and at most {MAX_EXEC_INFO_LEN} are read"
+                " has {len} bytes (limit: {MAX_EXEC_INFO_LEN})"
             )));
         }
         let text = value.to_str().ok_or_else(|| invalid(" is not UTF-8"))?;
         if text.trim().is_empty() {
             return Err(invalid(
-                " is empty; client-go sets it, so unset it to run this by hand",
+                " is empty; client-go sets it; to run the plugin manually, unset it",
             ));
         }
         let info: WireInfo<'a> =
@@ -153,7 +153,7 @@ fn invalid(how: &str) -> Failure {
     Failure::new(
         Code::Configuration,
         format!("{EXEC_INFO}{how}"),
-        "see that client-go runs this plugin with API version v1 or v1beta1",
+        "check that client-go runs this plugin with API version v1 or v1beta1",
     )
 }
 
@@ -164,7 +164,7 @@ fn reason(text: &str, error: &serde_json::Error) -> Failure {
             format!(" is not JSON from column {} on", error.column())
         }
         Category::Data => format!(
-            ": field {} is not what the {KIND} API says",
+            ": field {} does not match the {KIND} API",
             failing_path(text)
         ),
     })

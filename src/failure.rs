@@ -179,13 +179,13 @@ impl Invalid {
 
     /// An error with the expected form.
     pub fn needed(what: impl Display) -> Self {
-        Self(format!("{what} is needed"))
+        Self(format!("must be {what}"))
     }
 
     /// The error of a file with another version of the format.
     pub(crate) fn format(found: u32, ours: u32) -> Self {
         Self(format!(
-            "it has format {found}, and this release reads {ours}"
+            "it has format {found}, but this release supports format {ours}"
         ))
     }
 

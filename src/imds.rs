@@ -110,7 +110,7 @@ impl Imds {
         let body = with_retries(deadline, || self.client.ask(&question, deadline))?;
         std::str::from_utf8(&body)
             .map(|text| Zeroizing::new(text.to_owned()))
-            .map_err(|_| question.invalid("with what is no text"))
+            .map_err(|_| question.invalid("with data that is not text"))
     }
 }
 
@@ -158,8 +158,8 @@ fn token(body: &[u8], endpoint: &str) -> Result<Secret<String>, ImdsError> {
         .filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()))
         .map(|text| Secret::new(text.to_owned()))
         .ok_or_else(|| {
-            let what = "gives no token of the instance metadata service";
-            ImdsError::invalid(format!("what answers at {endpoint} {what}"))
+            let what = "does not return a token of the instance metadata service";
+            ImdsError::invalid(format!("the service at {endpoint} {what}"))
         })
 }
 

@@ -44,12 +44,8 @@ impl Document {
             |file| file.display().to_string(),
         );
         if file.is_none() && io::stdin().is_terminal() {
-            let what = "there is nothing to read: standard input is a terminal";
-            return Err(Failure::new(
-                Code::Usage,
-                what,
-                "name a file, or use a pipe",
-            ));
+            let what = "no input: standard input is a terminal";
+            return Err(Failure::new(Code::Usage, what, "set a file, or use a pipe"));
         }
         let mut bytes = Zeroizing::new(Vec::new());
         let mut limited = |from: &mut dyn io::Read| {
@@ -67,12 +63,12 @@ impl Document {
         if let Err(error) = read {
             return fail(
                 format!("cannot be read: {error}"),
-                "name a file that you may read",
+                "set a file that this user can read",
             );
         }
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_INPUT_LEN) {
             let why = format!("it is longer than {MAX_INPUT_LEN} bytes");
-            return fail(why, "cut it into parts");
+            return fail(why, "split it into parts");
         }
         match str::from_utf8(&bytes) {
             Ok(text) => Ok(Self {
@@ -81,7 +77,7 @@ impl Document {
             }),
             Err(error) => fail(
                 format!("it is not text: byte {} is not UTF-8", error.valid_up_to()),
-                "give PEM; `openssl req -inform der` makes it of DER",
+                "use PEM; `openssl req -inform der` converts DER to PEM",
             ),
         }
     }
@@ -89,7 +85,11 @@ impl Document {
     /// The failure of a document that is not of the expected kind.
     fn is_not(&self, what: &str, why: &str, remedy: &str) -> Failure {
         let name = &self.name;
-        Failure::new(Code::Usage, format!("{name} is no {what}: {why}"), remedy)
+        Failure::new(
+            Code::Usage,
+            format!("cannot decode the {what} in {name}: {why}"),
+            remedy,
+        )
     }
 }
 

@@ -35,7 +35,9 @@ impl PrivateKey {
         if self.pair()?.der_bytes() == self.public {
             Ok(self)
         } else {
-            Err(Invalid::new("the private key does not fit its public key"))
+            Err(Invalid::new(
+                "the private key does not match its public key",
+            ))
         }
     }
 

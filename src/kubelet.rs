@@ -139,8 +139,12 @@ fn read_text(path: &Path) -> Result<Option<String>, Failure> {
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(error) => {
             let path = path.display();
-            let what = format!("cannot read the kubelet's settings from {path}");
-            let failure = Failure::new(Code::Configuration, what, format!("let root read {path}"));
+            let what = format!("cannot read the kubelet's arguments from {path}");
+            let failure = Failure::new(
+                Code::Configuration,
+                what,
+                format!("allow root to read {path}"),
+            );
             Err(failure.because(&io::Error::from(error)))
         }
     }

@@ -81,7 +81,8 @@ impl Leftovers {
             self.0.join(", ")
         );
         let cure = format!(
-            "set the keys in {CONFIG_FILE} or in a drop-in in config.d beside it, and remove these"
+            "set the keys in {CONFIG_FILE} or in a drop-in in config.d next to it, and remove the \
+             variables and extensions"
         );
         Some(Failure::new(Code::Configuration, what, cure))
     }

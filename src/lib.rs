@@ -65,7 +65,7 @@
     not(feature = "testing"),
     expect(
         unreachable_pub,
-        reason = "what tests use is public with the feature alone"
+        reason = "items for tests are public only with the feature"
     )
 )]
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// The format of the log: plain text for people, or one JSON object a line.
+/// The format of the log: plain text, or one JSON object per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
     #[default]
@@ -19,7 +19,7 @@ pub(crate) enum Format {
 /// Writes to standard error, and nowhere else. Messages contain no secrets.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Log {
-    /// The format of the log on standard error.
+    /// Log format on standard error.
     #[arg(
         long,
         global = true,
@@ -28,7 +28,7 @@ pub(crate) struct Log {
         help_heading = "Output"
     )]
     log_format: Format,
-    /// Say what is done, step by step.
+    /// Log every step and its duration.
     #[arg(long, short, global = true, help_heading = "Output")]
     verbose: bool,
 }
@@ -59,6 +59,11 @@ impl Log {
         self.write("warning", message, None, "");
     }
 
+    /// Logs a warning with its remedy. The run continues.
+    pub(crate) fn warn_with_remedy(self, message: &str, remedy: &str) {
+        self.write_line("warning", message, None, remedy, "");
+    }
+
     /// Logs a failure as a warning: the run still prints a credential.
     pub(crate) fn warn_of(self, message: &str, failure: &Failure) {
         let message = format!("{message}: {failure}");
@@ -76,31 +81,43 @@ impl Log {
     }
 
     fn write(self, level: &str, message: &str, failure: Option<&Failure>, diagnosis: &str) {
+        let code = failure.map(|failure| failure.code().number());
         let remedy = failure.map_or("", Failure::remedy);
+        self.write_line(level, message, code, remedy, diagnosis);
+    }
+
+    fn write_line(
+        self,
+        level: &str,
+        message: &str,
+        code: Option<u8>,
+        remedy: &str,
+        diagnosis: &str,
+    ) {
         let (message, diagnosis) = (&visible(message), &visible(diagnosis));
-        let line = match self.log_format {
+        let text = match self.log_format {
             Format::Text => {
-                let mut line = format!("{level}: {message}");
+                let mut lines = format!("{level}: {message}\n");
                 if !remedy.is_empty() {
-                    line.extend(["; to do: ", remedy]);
+                    lines.extend(["hint: ", remedy, "\n"]);
                 }
                 if !diagnosis.is_empty() {
-                    line.extend(["; to find the cause: ", diagnosis]);
+                    lines.extend(["hint: to find the cause, run: ", diagnosis, "\n"]);
                 }
-                line + "\n"
+                lines
             }
             Format::Json => {
                 let line = Line {
                     level,
                     message,
-                    code: failure.map(|failure| failure.code().number()),
+                    code,
                     remedy,
                     diagnosis,
                 };
                 serde_json::to_string(&line).unwrap_or_default() + "\n"
             }
         };
-        show(&line);
+        show(&text);
     }
 }
 

@@ -103,17 +103,17 @@ impl NodeState {
         };
         add(
             "certificate_not_before_timestamp_seconds",
-            "The start of the stored client certificate.",
+            "The start of the validity of the stored client certificate.",
             self.certificate.map(|(start, ..)| start),
         );
         add(
             "certificate_not_after_timestamp_seconds",
-            "The end of the stored client certificate.",
+            "The expiry of the stored client certificate.",
             self.certificate.map(|(_, end, _)| end),
         );
         add(
             "certificate_renewal_timestamp_seconds",
-            "The time from which on the certificate is renewed; its end if it cannot be renewed.",
+            "The time after which the certificate is renewed; its expiry if it cannot be renewed.",
             self.certificate.map(|(.., renewal)| renewal),
         );
         add(
@@ -143,7 +143,7 @@ impl NodeState {
         );
         add(
             "request_pending",
-            "Whether a request is saved that has no certificate yet.",
+            "Whether a request without a certificate is pending.",
             Some(self.pending.is_some().into()),
         );
         add(
@@ -153,7 +153,7 @@ impl NodeState {
         );
         add(
             "backoff_until_timestamp_seconds",
-            "The time before which nothing is tried.",
+            "The time of the next attempt at the earliest.",
             self.not_before,
         );
         text
@@ -164,13 +164,13 @@ impl NodeState {
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let shown = path.display();
     if fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        let what = format!("cannot write {shown}: it is no regular file");
-        let remedy = "name a file, and no link to one";
+        let what = format!("cannot write {shown}: it is not a regular file");
+        let remedy = "use the path of a file, not of a link";
         return Err(Failure::new(Code::Store, what, remedy));
     }
     replace(path, text).map_err(|error| {
         let what = format!("cannot write {shown}: {error}");
-        let remedy = "create its folder, and let this user write there";
+        let remedy = "create its directory, and allow this user to write to it";
         Failure::new(Code::Store, what, remedy)
     })
 }

@@ -92,21 +92,24 @@ impl NameSources<'_> {
     fn mismatch(&self, what: &str, asked: &NodeName, bound: &Bound) -> Failure {
         let kept = match self.settings {
             Some(_) => format!("set nodeName: {} in the settings", bound.name()),
-            None => format!("give the kubelet --hostname-override={}", bound.name()),
+            None => format!(
+                "start the kubelet with --hostname-override={}",
+                bound.name()
+            ),
         };
         let bootstrap = self.bootstrap.display();
         let (bound, anew) = match bound {
             Bound::Stored(name) => (
                 format!("this node was enrolled as {name}"),
-                format!("run: {} reset; then restart the kubelet", command()),
+                format!("run: {} reset --yes; then restart the kubelet", command()),
             ),
             Bound::Adopted(name, path) => (
                 format!("the certificate in {} is for node {name}", path.display()),
-                "run `renew`".to_owned(),
+                format!("run: {} renew", command()),
             ),
         };
         let remedy = format!(
-            "{kept}; or, to enroll it as {asked}, put a kubeconfig with a bootstrap token at \
+            "{kept}; or, to enroll it as {asked}, write a kubeconfig with a bootstrap token to \
              {bootstrap}, and {anew}"
         );
         Failure::new(Code::NodeName, format!("{what}, but {bound}"), remedy)
@@ -124,7 +127,7 @@ fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
     } else if name.ends_with('.') {
         ("it ends in a dot", DOT_REMEDY)
     } else if name.len() > MAX_LABEL_LEN {
-        let why = "it is longer than the 63 characters of a label's value";
+        let why = "it is longer than 63 characters, the limit of a label value";
         (why, REMEDY)
     } else if let Ok(name) = NodeName::parse(name) {
         return Ok(name);
@@ -134,13 +137,13 @@ fn label(source: &str, name: &str) -> Result<NodeName, Failure> {
         (why, REMEDY)
     };
     let found: String = name.chars().take(MAX_LABEL_LEN + 1).collect();
-    let what = format!("{source} is {found:?}, which no Node can be called: {why}");
+    let what = format!("{source} is {found:?}, which is not a valid node name: {why}");
     Err(Failure::new(Code::Configuration, what, remedy))
 }
 
-const REMEDY: &str = "give the kubelet a good name with --hostname-override";
+const REMEDY: &str = "set a valid name with the kubelet's --hostname-override";
 const DOT_REMEDY: &str =
-    "set the host name without it, or give the kubelet a good name with --hostname-override";
+    "remove the dot from the host name, or set a valid name with the kubelet's --hostname-override";
 
 #[cfg(test)]
 mod tests;

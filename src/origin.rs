@@ -88,14 +88,14 @@ impl Origin {
     /// been rolled back.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let wire: Wire<'_> = serde_json::from_str(text).map_err(|error| {
-            Invalid::new("it is not the JSON that this release writes").because(&error)
+            Invalid::new("it is not in the JSON format of this release").because(&error)
         })?;
         if wire.version < VERSION {
             return Err(Invalid::format(wire.version, VERSION));
         }
         Ok(Self {
             node_name: NodeName::parse(&wire.node_name)
-                .map_err(|_| Invalid::new("it names no node"))?,
+                .map_err(|_| Invalid::new("it does not contain a valid node name"))?,
             endpoint: wire.endpoint,
             machine: wire.machine,
             boot_id: wire.boot_id,
@@ -165,10 +165,10 @@ mod tests {
 
         for (from, to, words) in [
             ("\"version\":1", "\"version\":0", "it has format 0"),
-            ("\"n1\"", "\"N1\"", "it names no node"),
-            ("{", "", "it is not the JSON"),
-            ("\"server\"", "\"sever\"", "it is not the JSON"),
-            ("\"nodeName\"", "\"name\"", "it is not the JSON"),
+            ("\"n1\"", "\"N1\"", "it does not contain a valid node name"),
+            ("{", "", "it is not in the JSON format"),
+            ("\"server\"", "\"sever\"", "it is not in the JSON format"),
+            ("\"nodeName\"", "\"name\"", "it is not in the JSON format"),
         ] {
             let error = changed(from, to).to_string();
             assert!(error.starts_with(words), "{error}");

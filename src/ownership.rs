@@ -29,13 +29,13 @@ pub(crate) fn of_file(path: &Path, metadata: &Metadata) -> Option<Untrusted> {
     let path = path.display();
     if is_foreign(owner) {
         return Some(Untrusted {
-            what: format!("{path} belongs to user {owner}"),
+            what: format!("{path} is owned by user {owner}"),
             remedy: format!("run: chown root:root {path}"),
         });
     }
     (mode & OTHERS_WRITE != 0).then(|| Untrusted {
-        what: format!("{path} has mode {mode:04o}, so that other users may write it"),
-        remedy: format!("find out who wrote it, then run: chmod go-w {path}"),
+        what: format!("{path} has mode {mode:04o}, so other users can write it"),
+        remedy: format!("check its content for changes, then run: chmod go-w {path}"),
     })
 }
 
@@ -66,7 +66,7 @@ fn on_the_way(path: &Path, links: u32) -> Option<Untrusted> {
             if is_foreign(owner) {
                 let place = place.display();
                 return Some(Untrusted {
-                    what: format!("{place} is a link that belongs to user {owner}"),
+                    what: format!("{place} is a link that is owned by user {owner}"),
                     remedy: format!("run: chown --no-dereference root:root {place}"),
                 });
             }
@@ -154,7 +154,7 @@ mod tests {
             chown(root.path().join(place), Some(1000), None).unwrap();
             let untrusted = of_path(&program).unwrap();
             assert!(
-                untrusted.what.ends_with("belongs to user 1000"),
+                untrusted.what.ends_with("is owned by user 1000"),
                 "{untrusted:?}"
             );
         }

@@ -137,7 +137,7 @@ impl Pending {
             // The parser's error is omitted: it could show a part of the key.
             let (line, column) = (error.line(), error.column());
             Invalid::new(format!(
-                "it is not the JSON that this release writes (line {line}, column {column})"
+                "it is not in the JSON format of this release (line {line}, column {column})"
             ))
         })?;
         if wire.version < VERSION {
@@ -150,7 +150,7 @@ impl Pending {
                 .map_err(|error| error.within("its key cannot be read"))?,
             machine: wire
                 .machine
-                .ok_or_else(|| Invalid::new("it does not say which machine it is for"))?,
+                .ok_or_else(|| Invalid::new("it does not contain the machine's identity"))?,
             ca: wire.ca,
             request: wire
                 .request
@@ -429,7 +429,7 @@ mod tests {
         let json = json(&pending).replace("\"machine\":{},", "");
 
         let error = Pending::parse(&json).unwrap_err().to_string();
-        assert_eq!(error, "it does not say which machine it is for");
+        assert_eq!(error, "it does not contain the machine's identity");
     }
 
     #[test]
@@ -484,8 +484,12 @@ mod tests {
         for (from, to, words) in [
             ("\"version\":1", "\"version\":0", "it has format 0"),
             ("BEGIN", "BEGUN", "its key cannot be read"),
-            ("}}", "}", "it is not the JSON"),
-            ("\"key\":\"", "\"key\":7,\"x\":\"", "it is not the JSON"),
+            ("}}", "}", "it is not in the JSON format"),
+            (
+                "\"key\":\"",
+                "\"key\":7,\"x\":\"",
+                "it is not in the JSON format",
+            ),
         ] {
             let error = changed(from, to).to_string();
             assert!(error.starts_with(words), "{error}");

@@ -80,17 +80,17 @@ pub(crate) fn output(
     let err = collect(child.stderr.take());
     let ended = wait(&mut child, deadline).map_err(|error| format!("{program}: {error}"))?;
     let text = |receiver: mpsc::Receiver<Output>| {
-        let held = format!("{program} has ended, and another program holds its output");
+        let held = format!("{program} has exited, but another program keeps its output open");
         let patience = deadline.remaining().max(POLL);
         receiver.recv_timeout(patience).map_err(|_| held)
     };
     match ended {
-        None => Err(format!("{program} does not answer")),
+        None => Err(format!("{program} did not answer in time")),
         Some(true) => text(out),
         Some(false) => {
             let words = text(err).map(|output| output.text).unwrap_or_default();
             let first = words.lines().next().unwrap_or_default();
-            Err(format!("{program} fails: {first}"))
+            Err(format!("{program} failed: {first}"))
         }
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(sh("echo one; echo two"), Ok("one\ntwo\n".to_owned()));
         assert_eq!(
             sh("echo a >&2; echo b >&2; exit 3"),
-            Err("sh fails: a".to_owned())
+            Err("sh failed: a".to_owned())
         );
         let missing = output("/missing", &[], PATIENCE).unwrap_err();
         assert!(missing.starts_with("/missing cannot be run: "), "{missing}");
@@ -194,13 +194,16 @@ mod tests {
     fn output_held_open_by_a_background_process_is_an_error() {
         let script = "echo one; sleep 60 &";
         let error = output("sh", &["-c", script], Duration::from_secs(3)).unwrap_err();
-        assert_eq!(error, "sh has ended, and another program holds its output");
+        assert_eq!(
+            error,
+            "sh has exited, but another program keeps its output open"
+        );
     }
 
     #[test]
     fn a_program_that_does_not_end_is_killed() {
         let error = output("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
-        assert_eq!(error, "sleep does not answer");
+        assert_eq!(error, "sleep did not answer in time");
     }
 
     /// A program in an uninterruptible sleep.

@@ -141,7 +141,7 @@ impl Rescue {
                 let mut out = io::stdout().lock();
                 if out.write_all(&json).and_then(|()| out.flush()).is_ok() {
                     log.warn_of(
-                        "the stored credential is printed, which still holds",
+                        "using the stored credential, which is still valid",
                         &failure,
                     );
                     exit(0);

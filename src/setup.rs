@@ -58,32 +58,32 @@ pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 /// The maximum wait for other runs. systemd allows 90 seconds for the whole start of the kubelet.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
-/// The files of a machine, and the program that is to provide its kubelet's credential.
+/// The files of a machine, and the program that provides its kubelet's credential.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct Setup {
-    /// The kubeconfig whose credential is taken over; the kubelet's own for a node that has joined
-    /// before.
+    /// Kubeconfig with the bootstrap credential. For a node that has already joined, the kubelet's
+    /// kubeconfig.
     #[arg(long, value_name = "FILE", default_value = BOOTSTRAP_KUBECONFIG)]
     pub(crate) from: PathBuf,
-    /// The kubelet's kubeconfig.
+    /// Kubeconfig of the kubelet.
     #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
     pub(crate) kubelet_kubeconfig: PathBuf,
-    /// The file that systemd reads the kubelet's arguments from.
+    /// File with the kubelet's arguments, which systemd reads.
     #[arg(long, value_name = "FILE", default_value = ENVIRONMENT_FILE)]
     pub(crate) environment_file: PathBuf,
-    /// In the place of the file that kubeadm writes the kubelet's arguments to, for tests.
+    /// File with kubeadm's arguments for the kubelet, for tests.
     #[arg(long, hide = true, default_value = kubelet::KUBEADM_FLAGS)]
     pub(crate) kubeadm_flags: PathBuf,
-    /// The kubelet's folder of certificates.
+    /// Directory of the kubelet's certificates.
     #[arg(long, value_name = "DIR", default_value = CERT_DIR)]
     pub(crate) cert_dir: PathBuf,
-    /// Restore a kubeconfig with the stored certificate, and kubeadm's arguments.
+    /// Configure the kubelet to use the stored certificate without the plugin, with kubeadm's arguments.
     #[arg(long, conflicts_with = "from")]
     pub(crate) undo: bool,
-    /// Replace the plugin of another provider, once this machine has a certificate from this one.
+    /// Replace the plugin of a different provider after this machine has a certificate from this plugin.
     #[arg(long, conflicts_with_all = ["from", "undo"])]
     pub(crate) replace: bool,
-    /// The absolute path of the program that client-go is to run.
+    /// The absolute path of the program that client-go runs.
     #[arg(skip)]
     pub(crate) program: PathBuf,
     /// The provider of that program.
@@ -139,20 +139,20 @@ impl Setup {
                 return self.replaced(authenticator, command);
             }
             Current::OfAnotherProvider(command) => {
-                let what = format!("{kubeconfig} runs {command}, and not this plugin");
+                let what = format!("{kubeconfig} runs {command} instead of this plugin");
                 let program = self.program.display();
                 let cure =
                     format!("to change the provider of this node, run: {program} setup --replace");
                 return Err(Failure::new(Code::Configuration, what, cure));
             }
             Current::Plugin(command) => {
-                return self.leave(&format!("the kubelet has another plugin: {command}"));
+                return self.leave(&format!("the kubelet runs a different plugin: {command}"));
             }
             Current::Own if !adopts => {
                 let program = self.program.display();
                 return self.leave(&format!(
-                    "the kubelet has a credential of its own in {kubeconfig}; `{program} setup \
-                     --from {kubeconfig}` takes over from that"
+                    "the kubelet has a separate credential in {kubeconfig}; to replace it, run: {program} \
+                     setup --from {kubeconfig}"
                 ));
             }
             Current::Missing
@@ -194,7 +194,7 @@ impl Setup {
             let again = match Kubeconfig::read(&self.from) {
                 Ok(given) => self.take_over_again(&authenticator, given, &endpoint)?,
                 Err(error) => {
-                    let what = "the bootstrap kubeconfig cannot be used";
+                    let what = "cannot use the bootstrap kubeconfig";
                     authenticator.log.warn_of(what, &error.into());
                     Again::Keeps
                 }
@@ -211,7 +211,7 @@ impl Setup {
         }
         authenticator.warn_of_host_name();
         Ok(format!(
-            "nothing to do: the kubelet runs this plugin already: see {}\n",
+            "nothing to do: {} already runs this plugin\n",
             self.kubelet_kubeconfig.display()
         ))
     }
@@ -244,7 +244,7 @@ impl Setup {
                     "cannot replace the command {command:?} in {}",
                     path.display()
                 ),
-                format!("write {program} there"),
+                format!("set the command of the plugin in this file to {program}"),
             )
         })?;
         replace_file(path, text.as_bytes(), lock)
@@ -308,7 +308,7 @@ impl Setup {
     /// Returns the result, as text. `failure` is the reason for a missing credential.
     fn set_up(&self, authenticator: &Authenticator<'_>, failure: Option<Failure>) -> String {
         if let Some(failure) = failure {
-            let what = "the kubelet is set up, and has no credential yet";
+            let what = "the kubelet is set up, but has no credential yet";
             authenticator.log.warn_of(what, &failure);
         }
         let (program, kubeconfig) = (self.program.display(), self.kubelet_kubeconfig.display());
@@ -326,6 +326,12 @@ impl Setup {
         Ok(format!("nothing to do: {why}\n"))
     }
 
+    /// As [`leave`](Self::leave), for [`undo`](Self::undo).
+    fn leave_to_undo(&self, why: &str) -> Result<String, Failure> {
+        remove_file(&self.environment_file)?;
+        Ok(format!("nothing to undo: {why}\n"))
+    }
+
     /// Gives the kubelet the stored certificate and kubeadm's arguments, starting with its next start. The kubelet then
     /// renews the certificate by itself. Returns the result, as text.
     ///
@@ -337,10 +343,11 @@ impl Setup {
         match self.current() {
             Current::Ours(_) | Current::OfAnotherProvider(_) => {}
             Current::Unreadable(error) | Current::Invalid(error) => return Err(error.into()),
-            Current::Missing | Current::Empty | Current::Plugin(_) | Current::Own => {
-                return self.leave(&format!(
-                    "the kubelet does not run this plugin: see {kubeconfig}"
-                ));
+            Current::Missing => {
+                return self.leave_to_undo(&format!("{kubeconfig} does not exist"));
+            }
+            Current::Empty | Current::Plugin(_) | Current::Own => {
+                return self.leave_to_undo(&format!("{kubeconfig} does not run this plugin"));
             }
         }
         let (_, stored) = authenticator.stored()?;
@@ -348,10 +355,13 @@ impl Setup {
             return Err(Failure::new(
                 Code::Store,
                 format!(
-                    "there is no valid certificate in {} that the kubelet could go on with",
+                    "{} contains no valid certificate for the kubelet",
                     authenticator.settings.state_directory.display()
                 ),
-                "run `renew`; or take the node out of the cluster with `kubeadm reset` and join it again",
+                format!(
+                    "run: {} renew; or run `kubeadm reset` and join the node again",
+                    self.program.display()
+                ),
             ));
         };
         let lock = lock(authenticator)?;
@@ -369,8 +379,8 @@ impl Setup {
         drop(lock);
         remove_file(&self.environment_file)?;
         Ok(format!(
-            "kubelet set back: from its next start, {kubeconfig} uses {}; remove the drop-in, and \
-             restart the kubelet\n",
+            "restored the kubelet's configuration: from its next start, {kubeconfig} uses {}; remove the \
+             drop-in, and restart the kubelet\n",
             current.display()
         ))
     }
@@ -391,7 +401,7 @@ impl Setup {
             return Ok(());
         };
         authenticator.log.warn(&format!(
-            "{} is emptied: its certificate is for node {}, and this machine joins as {joins}",
+            "emptied {}: its certificate is for node {}, but this machine joins as {joins}",
             authenticator.settings.state_directory.display(),
             origin.node_name
         ));
@@ -420,7 +430,7 @@ fn forget_other_cluster(
         return Ok(());
     }
     authenticator.log.warn(&format!(
-        "{} is emptied: it is of another cluster than the one that this machine joins, at {}",
+        "emptied {}: it belongs to a different cluster from the one that this machine joins, at {}",
         authenticator.settings.state_directory.display(),
         endpoint.server()
     ));

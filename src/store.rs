@@ -108,6 +108,21 @@ impl Store {
         }))
     }
 
+    /// The files that [`StoreLock::forget_all`] would remove.
+    pub(crate) fn removable(&self) -> Vec<PathBuf> {
+        let exists = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+        self.possible_files().filter(exists).collect()
+    }
+
+    /// Every file except the lock, and every leftover of it.
+    fn possible_files(&self) -> impl Iterator<Item = PathBuf> {
+        StoreFile::ALL.into_iter().flat_map(|file| {
+            let path = self.path(file);
+            let left: Vec<_> = replace::left_of(&path).collect();
+            [path].into_iter().chain(left)
+        })
+    }
+
     /// Opens the directory, and creates it if it does not exist.
     pub(crate) fn create(dir: &Path) -> Result<Self, Failure> {
         if let Some(store) = Self::open(dir)? {
@@ -211,10 +226,8 @@ impl StoreLock {
     /// Removes every file, and the quarantined copies, which can contain keys. They stay removed, even after a power
     /// failure.
     pub(crate) fn forget_all(&self) -> Result<(), Failure> {
-        StoreFile::ALL.into_iter().try_for_each(|file| {
-            self.remove(file)?;
-            replace::left_of(&self.path(file)).try_for_each(|path| remove_file(&path))
-        })?;
+        self.possible_files()
+            .try_for_each(|path| remove_file(&path))?;
         replace::sync(&self.dir).map_err(|error| unwritable(&self.dir, error))
     }
 

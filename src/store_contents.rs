@@ -10,11 +10,12 @@ use crate::credential::Credential;
 use crate::failure::{Code, Failure};
 use crate::machine::{Machine, MachineDigest};
 use crate::origin::Origin;
+use crate::process::command;
 use crate::rotation::Rotation;
 use crate::store::{Store, StoreFile};
 
 /// The reason to reject a credential or key that is valid in itself.
-const USELESS_ORIGIN: &str = "its origin.json is of no use";
+const USELESS_ORIGIN: &str = "its origin.json is missing or invalid";
 
 /// The contents of the store.
 #[derive(Debug, Default)]
@@ -68,15 +69,17 @@ impl StoreContents {
                     self.origin = Some(origin);
                 } else {
                     for file in StoreFile::ALL {
-                        self.reject(file, "the store is another machine's");
+                        self.reject(file, "it belongs to a different machine");
                     }
                 }
             }
             Err(error) if Origin::is_of_later_release(&text) => {
                 let place = store.path(StoreFile::Origin).display().to_string();
                 let what = format!("{place} is from a later release: {}", error_chain(&error));
-                let remedy =
-                    "install that release again; or run `reset`, and the node enrolls again";
+                let remedy = format!(
+                    "install that release again; or, to delete the state and enroll again, run: {} reset --yes",
+                    command()
+                );
                 return Err(Failure::new(Code::Store, what, remedy));
             }
             Err(error) => {
@@ -101,7 +104,7 @@ impl StoreContents {
     fn judge(&mut self, text: &str) {
         let Some(origin) = &self.origin else {
             let why = if self.rejected.is_empty() {
-                "no origin.json says which machine it is for"
+                "without origin.json, its machine is unknown"
             } else {
                 USELESS_ORIGIN
             };
@@ -118,7 +121,7 @@ impl StoreContents {
                 self.credential = Some(credential);
             }
             Ok(_) => {
-                let why = format!("it is not for node {}", origin.node_name);
+                let why = format!("it is for a different node from {}", origin.node_name);
                 self.reject(StoreFile::Credential, why);
             }
             Err(error) => self.reject(StoreFile::Credential, error_chain(&error)),

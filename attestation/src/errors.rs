@@ -17,10 +17,16 @@ macro_rules! ensure {
 /// contains it for each request.
 const MAX_LEN: usize = 4096;
 
-/// The error and its causes on one line, separated by ": ". A longer text is cut, and ends with "...".
+/// The error and its causes on one line, separated by ": ". A cause is skipped if the text before it ends with the
+/// cause's text. A longer text is cut, and ends with "...".
 pub fn error_chain(error: &dyn Error) -> String {
     let chain = iter::successors(Some(error), |&error| error.source());
-    let words: Vec<_> = chain.map(ToString::to_string).collect();
+    let mut words: Vec<String> = Vec::new();
+    for cause in chain.map(ToString::to_string) {
+        if words.last().is_none_or(|before| !before.ends_with(&cause)) {
+            words.push(cause);
+        }
+    }
     let mut text = words.join(": ");
     if text.len() > MAX_LEN {
         text.truncate(text.floor_char_boundary(MAX_LEN));
@@ -51,6 +57,22 @@ mod tests {
         assert_eq!(
             error_chain(&Cause("cannot start", cause(root))),
             "cannot start: the file is missing: not found"
+        );
+    }
+
+    #[test]
+    fn a_cause_in_the_text_before_it_is_skipped() {
+        let cause = |text, source| Some(Box::new(Cause(text, source)));
+        let repeated = cause("the file is missing: not found", cause("not found", None));
+        let unlike = cause("not found", cause("the file is missing", None));
+
+        assert_eq!(
+            error_chain(&Cause("cannot start", repeated)),
+            "cannot start: the file is missing: not found"
+        );
+        assert_eq!(
+            error_chain(&Cause("cannot start", unlike)),
+            "cannot start: not found: the file is missing"
         );
     }
 

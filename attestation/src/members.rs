@@ -22,14 +22,14 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for EachOnce<V> {
     type Value = Members<V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of different names")
+        f.write_str("an object with unique names")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<V>, A::Error> {
         let mut members = BTreeMap::new();
         while let Some((name, value)) = map.next_entry()? {
             if members.insert(name, value).is_some() {
-                return Err(A::Error::custom("a name is repeated"));
+                return Err(A::Error::custom("duplicate name"));
             }
         }
         Ok(Members(members))
@@ -47,8 +47,8 @@ mod tests {
         let expected = [("a".to_owned(), 1), ("b".to_owned(), 1)].into();
         assert_eq!(read(r#"{"a":1,"b":1}"#).unwrap(), Members(expected));
         for (json, expected) in [
-            (r#"{"a":1,"a":1}"#, "a name is repeated"),
-            ("[1]", "expected an object of different names"),
+            (r#"{"a":1,"a":1}"#, "duplicate name"),
+            ("[1]", "expected an object with unique names"),
         ] {
             let error = read(json).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

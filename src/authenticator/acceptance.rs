@@ -25,6 +25,10 @@ const TRIED_AGAIN_AFTER: Duration = Duration::from_secs(100);
 /// The deadline of a check. The kubelet waits for it.
 const TRYING: Duration = Duration::from_secs(2);
 
+/// The remedy if a new certificate would not help.
+pub(super) const CHECK_LEASE: &str =
+    "check which admission policy or webhook refuses a dry run of the node's Lease";
+
 /// The text of the admission policy that refuses every write with a revoked certificate.
 const REVOKED: &str = "is revoked";
 
@@ -69,19 +73,18 @@ impl Authenticator<'_> {
         refused: &ApiError,
         now: SystemTime,
     ) -> Option<String> {
-        let see = "see which admission policy or webhook refuses a dry run of the node's Lease";
         let is_forbidden = refused.kind == ApiErrorKind::Forbidden;
         if is_forbidden && let Some(until) = origin.paused_until(now) {
             let until = humantime::format_rfc3339_seconds(until);
             return Some(format!(
-                "another certificate was refused too, so none is requested for this reason before \
-                 {until}; to do: {see}"
+                "the API server also refused a new certificate; the next request for this reason \
+                 is made after {until}"
             ));
         }
         let is_revoked = error_chain(refused).contains(REVOKED);
         let is_claim = self.attester.renewal() == Renewal::Impossible;
         (is_forbidden && is_claim && !is_revoked).then(|| {
-            format!("the certificate is not revoked, so no other one is requested; to do: {see}")
+            "the certificate is not revoked, so the plugin does not request another".to_owned()
         })
     }
 

@@ -22,7 +22,7 @@ use crate::machine::Machine;
 use crate::node_name::Bound;
 use crate::origin::Origin;
 use crate::pending::{Pending, Subject};
-use crate::process::program;
+use crate::process::{command, program};
 use crate::rotation::{CLOCK_LEEWAY, Rotation};
 use crate::secret::Secret;
 use crate::settings::Settings;
@@ -64,13 +64,13 @@ impl RenewalError {
     ) -> Option<Self> {
         let until = record.holds(scope, now)?;
         let what = format!(
-            "nothing is tried before {}, after {} failures like this (exit code {}): {}",
+            "back-off until {} after {} failures like this (exit code {}): {}",
             humantime::format_rfc3339_seconds(until),
             record.count,
             record.code,
             record.message
         );
-        let remedy = format!("{}; then run `renew`", record.remedy);
+        let remedy = format!("{}; to retry now, run: {} renew", record.remedy, command());
         Some(Self {
             failure: Failure::new(Code::BackOff, what, remedy),
             next_attempt: until,
@@ -202,7 +202,10 @@ impl Attempt {
         match FailureRecord::read(store) {
             Some(record) => Failure::new(
                 failure.code(),
-                format!("{failure}, whose last failure was: {}", record.message),
+                format!(
+                    "{failure}; the last failure of a run was: {}",
+                    record.message
+                ),
                 failure.remedy(),
             ),
             None => failure,
@@ -226,8 +229,7 @@ impl Attempt {
     ) -> Result<(), Failure> {
         if let Some(kept) = store.quarantine(file)? {
             let (name, kept) = (file.name(), kept.display());
-            self.log
-                .warn(&format!("{name} is set aside as {kept}: {why}"));
+            self.log.warn(&format!("set {name} aside as {kept}: {why}"));
         }
         Ok(())
     }
@@ -270,8 +272,8 @@ impl Attempt {
         if stored.credential.is_none() && stored.origin.as_ref() != Some(&origin) {
             if stored.origin.is_none() && origin.machine.is_empty() {
                 self.log.warn(
-                    "nothing tells this machine from another: neither its firmware nor \
-                     /etc/machine-id; a copy of its disk would be taken for it",
+                    "this machine has no identity in its firmware or in /etc/machine-id: the \
+                     plugin cannot detect a copy of its disk",
                 );
             }
             origin.save(store)?;
@@ -351,7 +353,7 @@ impl Attempt {
             && let Err(failure) = origin.save(store)
         {
             // The next run finds the request with this key, and updates the origin.
-            let what = "the new credential is stored, and origin.json cannot be written";
+            let what = "stored the new credential, but cannot write origin.json";
             self.log.warn_of(what, &failure);
             return Ok(credential);
         }

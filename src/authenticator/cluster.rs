@@ -16,6 +16,7 @@ use crate::kube::kubeconfig::{
     ClusterEndpoint, EndpointFields, InvalidKubeconfig, Kubeconfig, Login,
 };
 use crate::origin::Origin;
+use crate::process;
 use crate::settings::Settings;
 use crate::store_contents::StoreContents;
 
@@ -148,12 +149,15 @@ pub(crate) fn refuse_other_cluster(
     Err(Failure::new(
         Code::Configuration,
         format!(
-            "this node is enrolled with the cluster at {}, and is asked for a credential for another, at {}",
+            "this node is enrolled with the cluster at {}, but the caller requests a credential \
+             for the cluster at {}",
             known.server(),
             endpoint.server()
         ),
         format!(
-            "use a kubeconfig of its own cluster; or, to move the node, run `reset` (it empties {})",
+            "use a kubeconfig of the node's cluster; or, to move the node, run: {} reset --yes (this \
+             empties {})",
+            process::command(),
             settings.state_directory.display()
         ),
     ))

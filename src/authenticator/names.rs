@@ -125,7 +125,7 @@ impl Authenticator<'_> {
             && let Some(passed_over) = sources.passed_over()
         {
             self.log
-                .warn_of("the kubelet has another name", &passed_over);
+                .warn_of("the kubelet uses a different node name", &passed_over);
         }
     }
 
@@ -198,7 +198,7 @@ impl Attempt {
         let node_name = sources.decide()?;
         if let Some(passed_over) = sources.passed_over() {
             self.log
-                .warn_of("the kubelet has another name", &passed_over);
+                .warn_of("the kubelet uses a different node name", &passed_over);
         }
         Ok(node_name)
     }
@@ -226,12 +226,12 @@ impl Attempt {
         let (asked, name) = (&open.subject.node_name, &subject.node_name);
         if found.is_some_and(|found| found.is_approved) {
             self.log.warn(&format!(
-                "the request for node {asked} was approved before this node was called {name}"
+                "the request for node {asked} was approved before the node name changed to {name}"
             ));
             return Ok(Some(open.subject.clone()));
         }
         self.log.step(&format!(
-            "the request for node {asked} is given up: the node is called {name}"
+            "abandoned the request for node {asked}: the node name is now {name}"
         ));
         Ok(None)
     }

@@ -93,7 +93,8 @@ impl Negotiation<'_> {
                     if self.has_stored_key && NOT_WITH_THIS_KEY.contains(&reason.as_str()) =>
                 {
                     self.attempt.log.warn(&format!(
-                        "the key of the stored certificate is denied ({reason}), so another is made: {message}"
+                        "the controller denied the key of the stored certificate ({reason}); \
+                         creating a new key: {message}"
                     ));
                     Some(self.with_another_key()?)
                 }
@@ -122,7 +123,7 @@ impl Negotiation<'_> {
                             // A challenge of an earlier run can be expired. For a challenge of this run, only the
                             // controller's clock counts.
                             Some(Ok(challenge)) if open.acknowledged && has_ended(&challenge) => {
-                                let step = "the challenge has ended: asking for another";
+                                let step = "the challenge has expired; requesting another";
                                 self.attempt.log.step(step);
                                 Some(self.again()?)
                             }
@@ -170,7 +171,7 @@ impl Negotiation<'_> {
             return Err(refused);
         };
         self.attempt.log.warn(&format!(
-            "the certificate is not accepted, so the bootstrap credential is used: {refused}"
+            "the API server refuses the certificate; using the bootstrap credential: {refused}"
         ));
         let environment = |name: &str| std::env::var_os(name);
         self.client = ApiClient::connect(self.endpoint, &bootstrap.login, &environment)?;
@@ -212,7 +213,7 @@ impl Negotiation<'_> {
         let attempt = self.attempt;
         let deadline = attempt.allowed.decision(attempt.deadline);
         let csr = open.to_csr();
-        attempt.log.step(&format!("asking as {}", open.name));
+        attempt.log.step(&format!("creating request {}", open.name));
         let mut found = None;
         if open.acknowledged {
             found = self.client.get(csr.name, deadline)?;

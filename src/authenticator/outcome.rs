@@ -9,7 +9,7 @@ use crate::kube::CsrState;
 use crate::pending::OpenRequest;
 
 /// The remedy of a denial.
-const SEE_REASONS: &str = "look the reason up in docs/reasons.md";
+const SEE_REASONS: &str = "see the reason in docs/reasons.md";
 
 impl Negotiation<'_> {
     /// The issued chain, or the failure, from the decision on `open`.
@@ -24,8 +24,9 @@ impl Negotiation<'_> {
             Some(CsrState::Pending) => {
                 return Err(Failure::new(
                     Code::Pending,
-                    format!("the request {name} is still pending"),
-                    "see why node-attestation-controller does not decide it; the next run waits for the same request",
+                    format!("request {name} is still pending"),
+                    "check why node-attestation-controller does not decide it; the next run waits \
+                     for the same request",
                 ));
             }
             Some(CsrState::Denied { reason, message }) => {
@@ -35,13 +36,13 @@ impl Negotiation<'_> {
                 reason, message, ..
             }) => Failure::new(
                 Code::Failed,
-                format!("the request {name} failed ({reason}): {message}"),
-                "look the reason up in docs/reasons.md; the next run makes another request",
+                format!("request {name} failed ({reason}): {message}"),
+                "see the reason in docs/reasons.md; the next run creates another request",
             ),
             None => Failure::new(
                 Code::Failed,
-                format!("the request {name} was deleted before it was decided"),
-                "the next run makes another request",
+                format!("request {name} was deleted before a decision"),
+                "the next run creates another request",
             ),
         };
         self.pending.drop_request(self.store)?;
@@ -57,7 +58,7 @@ pub(super) fn denied(
     remedy: impl Into<String>,
 ) -> Failure {
     let name = &open.name;
-    let what = format!("the request {name} was denied ({reason}): {message}");
+    let what = format!("request {name} was denied ({reason}): {message}");
     Failure::new(Code::Denied, what, remedy)
 }
 
@@ -69,10 +70,10 @@ pub(super) fn unsupported(
     Failure::new(
         Code::Version,
         format!(
-            "the controller does not accept evidence in version {ours}, but in: {}; it says: {message}",
+            "the controller does not support evidence version {ours}, but supports: {}; its message: {message}",
             EvidenceVersion::list(supported)
         ),
-        "install releases of plugin and controller that have a version in common",
+        "install releases of the plugin and the controller that support a common evidence version",
     )
 }
 
@@ -81,10 +82,7 @@ pub(super) fn unsupported(
 pub(super) fn unreadable_challenge(open: &OpenRequest, error: &InvalidChallenge) -> Failure {
     Failure::new(
         Code::Failed,
-        format!(
-            "the request {} was answered with a challenge that cannot be read: {error}",
-            open.name
-        ),
-        "install releases of plugin and controller that go together",
+        format!("request {} has an invalid challenge: {error}", open.name),
+        "install compatible releases of the plugin and the controller",
     )
 }

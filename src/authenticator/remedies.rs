@@ -20,7 +20,7 @@ pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure
         Code::Configuration
     };
     let remedy = format!(
-        "put a kubeconfig with a bootstrap token at {}",
+        "write a kubeconfig with a bootstrap token to {}",
         path.display()
     );
     Failure::of(code, error, remedy)
@@ -30,7 +30,7 @@ pub(crate) fn bootstrap_failure(error: &KubeconfigError, path: &Path) -> Failure
 pub(crate) fn bootstrap_refused(error: ApiError, path: &Path) -> Failure {
     if error.kind == ApiErrorKind::Unauthorized {
         let remedy = format!(
-            "put a kubeconfig with a new bootstrap token at {}; tokens expire",
+            "write a kubeconfig with a new bootstrap token to {}; tokens expire",
             path.display()
         );
         Failure::of(Code::Unauthorized, &error, remedy)
@@ -41,7 +41,7 @@ pub(crate) fn bootstrap_refused(error: ApiError, path: &Path) -> Failure {
 
 /// The failure for an issued certificate that cannot be used.
 pub(super) fn invalid_certificate(error: &Invalid) -> Failure {
-    let remedy = "ask whoever runs the signer; the next run asks for another certificate";
+    let remedy = "check the configuration of the signer; the next run requests another certificate";
     Failure::of(Code::Failed, error, remedy)
 }
 
@@ -59,7 +59,7 @@ pub(super) fn certificate_failure(error: ApiError, bootstrap: &Path) -> Failure 
 pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> String {
     if error.kind == ApiErrorKind::Unauthorized {
         format!(
-            "see whether the cluster's CA was replaced; the next run enrolls again with the bootstrap token in {}",
+            "check whether the cluster's CA was replaced; the next run enrolls again with the bootstrap token in {}",
             bootstrap.display()
         )
     } else {
@@ -70,9 +70,9 @@ pub(crate) fn unaccepted_certificate(error: &ApiError, bootstrap: &Path) -> Stri
 /// The remedy for a certificate that is refused although it has not expired.
 pub(crate) fn refused_certificate(bootstrap: &Path) -> String {
     format!(
-        "see whether the node's certificate was revoked or is not its record's; if the machine is the \
-         right one, run `node-attestation-controller identities reset`, with --revoked if it was revoked, \
-         and put a kubeconfig with a bootstrap token at {}",
+        "check whether the certificate was revoked or does not match the node identity; if this is the right \
+         machine, run `node-attestation-controller identities reset` (with --revoked if it was revoked), \
+         and write a kubeconfig with a bootstrap token to {}",
         bootstrap.display()
     )
 }

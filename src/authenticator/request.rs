@@ -75,8 +75,7 @@ impl Attempt {
         } else {
             let key = match self.refiled(stored) {
                 Some(credential) => {
-                    self.log
-                        .step("the key of the stored certificate is used again");
+                    self.log.step("reusing the key of the stored certificate");
                     PrivateKey::from_pem(Secret::new(credential.key_pem().expose().clone()))
                         .map_err(|error| Failure::bug(&error))?
                 }
@@ -156,7 +155,7 @@ impl Attempt {
             Ok(pending) if self.machine.identity().is_of(&pending.machine) => {
                 return Ok(Some(pending));
             }
-            Ok(_) => "it is another machine's".to_owned(),
+            Ok(_) => "it belongs to a different machine".to_owned(),
             Err(error) => error_chain(&error),
         };
         self.set_aside(store, StoreFile::Pending, &why)?;

@@ -128,20 +128,20 @@ impl Steps {
             | Step::Answered
             | Step::BootstrapKubeconfigWritten
             | Step::KubeletKubeconfigWritten
-            | Step::EnvironmentWritten => (Code::Store, "a file system does not answer"),
-            Step::Decided | Step::CredentialStored | Step::Cleared => {
-                (Code::Store, "a file system does not take the certificate")
-            }
+            | Step::EnvironmentWritten => (Code::Store, "a file system did not answer in time"),
+            Step::Decided | Step::CredentialStored | Step::Cleared => (
+                Code::Store,
+                "a file system did not store the certificate in time",
+            ),
             Step::Loaded => (
                 Code::EvidenceUnavailable,
-                "the machine's provider ID was not there in time",
+                "cannot determine the machine's provider ID in time",
             ),
-            Step::KeySaved | Step::Challenged => (
-                Code::EvidenceUnavailable,
-                "the evidence was not there in time",
-            ),
+            Step::KeySaved | Step::Challenged => {
+                (Code::EvidenceUnavailable, "cannot get the evidence in time")
+            }
             Step::RequestSaved | Step::AnswerSaved => {
-                (Code::Unreachable, "the API server does not answer")
+                (Code::Unreachable, "the API server did not answer in time")
             }
             Step::Acknowledged | Step::AnswerAcknowledged => {
                 (Code::Pending, "the request was not decided in time")
@@ -149,11 +149,11 @@ impl Steps {
         };
         let remedy = if code == Code::Store {
             format!(
-                "look after the file systems of {} and of the kubeconfigs",
+                "check the file systems of {} and of the kubeconfigs",
                 state_directory.display()
             )
         } else {
-            "nothing; the next run goes on from here".to_owned()
+            "no action: the next run continues from here".to_owned()
         };
         Failure::new(code, what, remedy)
     }

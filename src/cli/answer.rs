@@ -20,8 +20,8 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::new(
             Code::Internal,
-            format!("cannot write the answer: {error}"),
-            "see where standard output goes",
+            format!("cannot write to standard output: {error}"),
+            "check the target of standard output",
         )),
     }
 }

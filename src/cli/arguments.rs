@@ -18,14 +18,14 @@ use crate::setup::{KUBELET_KUBECONFIG, Setup};
 
 const SETTINGS: &str = "Settings";
 
-/// Keeps a kubelet's client certificate fresh.
+/// Kubelet exec credential plugin: obtains and renews the kubelet's client certificate with attestation.
 ///
-/// client-go runs this program without arguments, as a kubeconfig's exec plugin; it then answers
-/// with one exec credential. The commands are for people.
+/// The kubelet runs this program without arguments and receives a credential. Run a subcommand to
+/// inspect or set up this node.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_subcommand = true, max_term_width = 100)]
 pub(super) struct Arguments {
-    /// The settings file.
+    /// Settings file.
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
     pub(super) config: Option<PathBuf>,
     #[command(flatten)]
@@ -46,47 +46,46 @@ pub(super) struct Arguments {
 /// A command.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Print one exec credential, as for client-go.
+    /// Print one exec credential, as for the kubelet.
     Credential(Kubelet),
     /// Show the certificate, its next renewal, the pending request and the last failure.
     Status {
         #[command(flatten)]
         kubelet: Kubelet,
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
-    /// Check everything that a node needs to join, and say what is wrong and what to do. Changes
-    /// nothing.
+    /// Check everything that the node needs to join and renew, and list causes and remedies. Read-only.
     Doctor {
         #[command(flatten)]
         kubelet: Kubelet,
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
-    /// Show which machine and node this is, as a request would claim it. Asks no API server.
+    /// Show the provider ID and the node name that a request would claim. Works offline.
     Identify {
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
-    /// Decode a request, evidence or the state directory. Offline; changes nothing, and shows no secret.
+    /// Decode a request, evidence or the state directory. Offline, read-only, without secrets.
     Inspect {
         #[command(subcommand)]
         object: Inspected,
     },
-    /// Build the request and print it, without what is secret in it; nothing is sent or stored.
+    /// Print the certificate signing request without its secrets. Does not send or store it.
     Csr {
-        /// Required: there is no other way yet.
+        /// Print the request without sending it (required).
         #[arg(long, required = true)]
         dry_run: bool,
-        /// Print the request as it would be sent, with tokens and signatures.
+        /// Print the complete request, with tokens and signatures.
         #[arg(long)]
         show_secrets: bool,
         #[command(flatten)]
         kubelet: Kubelet,
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Request,
     },
@@ -97,36 +96,43 @@ pub(super) enum Command {
     },
     /// Print metrics for the textfile collector of `node_exporter`.
     Metrics {
-        /// Replace this file in the place of printing.
+        /// Write to this file instead of standard output.
         #[arg(long, value_name = "FILE")]
         textfile: Option<PathBuf>,
     },
-    /// Write an archive for a support ticket, without secrets.
+    /// Write an archive without secrets for a support ticket.
     SupportBundle {
-        /// The archive, a tar file; one in the current folder if not given.
+        /// Path of the archive, a tar file (default: a new file in the current directory).
         file: Option<PathBuf>,
         #[command(flatten)]
         kubelet: Kubelet,
     },
-    /// Get a new certificate if one is due, whatever failure is remembered.
+    /// Renew the certificate now if renewal is due. Ignores the back-off.
     Renew {
-        /// Also if none is due.
+        /// Renew even if renewal is not due.
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         kubelet: Kubelet,
     },
-    /// Forget the certificate, the pending request and the last failure.
-    Reset,
-    /// Have the kubelet run this plugin from its next start on, and enrol; for `ExecStartPre=` of its
-    /// unit.
+    /// Delete the certificate, the pending request, the last failure and set-aside files.
     ///
-    /// Takes over from `kubeadm join`. Does nothing where there is nothing to take over.
+    /// Lists the files and asks for a confirmation. Without a terminal, `--yes` is required. The node
+    /// then needs its bootstrap credential to enroll again.
+    Reset {
+        /// Do not ask for a confirmation.
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Configure the kubelet to use this plugin, and enroll the node. For `ExecStartPre=` of its unit.
+    ///
+    /// Uses the bootstrap credential of `kubeadm join`, and takes effect when the kubelet starts.
+    /// Does not change anything if there is no bootstrap credential.
     Setup(Setup),
-    /// Print a file that has a kubelet run this plugin.
+    /// Print configuration for the kubelet, kubeadm or Cluster API.
     Render {
-        /// The path of the plugin on the node. The default is that of the packages,
-        /// `/usr/bin/kubelet-authenticator-PROVIDER`.
+        /// Path of the plugin on the node (default: the path in the packages,
+        /// `/usr/bin/kubelet-authenticator-PROVIDER`).
         #[arg(long, global = true, value_name = "FILE")]
         command: Option<PathBuf>,
         #[command(subcommand)]
@@ -134,23 +140,23 @@ pub(super) enum Command {
     },
     /// Print the version.
     Version {
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Version,
     },
-    /// Print the completion script of a shell.
+    /// Print a shell completion script.
     Completion {
-        /// The shell.
+        /// Name of the shell.
         shell: Shell,
     },
-    /// Print the manual page, for `man`.
+    /// Print the manual page.
     Man,
 }
 
 /// The kubelet of a command.
 #[derive(Debug, Args)]
 pub(super) struct Kubelet {
-    /// The kubelet's kubeconfig, which names the cluster.
+    /// Kubeconfig of the kubelet, which identifies the cluster.
     #[arg(long, value_name = "FILE", default_value = KUBELET_KUBECONFIG)]
     pub(super) kubelet_kubeconfig: PathBuf,
 }
@@ -158,25 +164,25 @@ pub(super) struct Kubelet {
 /// A file that `render` prints.
 #[derive(Debug, Subcommand)]
 pub(super) enum Rendered {
-    /// The kubelet's kubeconfig, for the cluster of the bootstrap kubeconfig.
+    /// A kubeconfig for the kubelet, for the cluster in the bootstrap kubeconfig.
     Kubeconfig,
-    /// The drop-in of the kubelet's unit that runs `setup`.
+    /// A drop-in for the kubelet's systemd unit that runs `setup`.
     KubeletDropIn,
     /// A `KubeadmConfigTemplate` of Cluster API with the drop-in.
     KubeadmConfig(KubeadmConfigOptions),
-    /// The `variables` and `patches` of a `ClusterClass` whose workers get the drop-in in Clusters that
-    /// say so.
+    /// The `variables` and `patches` of a `ClusterClass` whose Clusters can enable the drop-in for their
+    /// workers.
     ClusterClass(ClusterClassOptions),
 }
 
 /// The actions of `config`.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigAction {
-    /// Read the settings as a run does, and show each with its source.
+    /// Validate the settings, and show each with its source.
     Check {
-        /// The settings file; that of `--config` or the default one if not given.
+        /// Settings file (default: the file in `--config`, or the default file).
         file: Option<PathBuf>,
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
@@ -185,15 +191,15 @@ pub(super) enum ConfigAction {
 /// An object that `inspect` decodes.
 #[derive(Debug, Subcommand)]
 pub(super) enum Inspected {
-    /// A request in PEM, or as `kubectl get csr -o yaml` prints one or several.
+    /// Requests in PEM, or in the output of `kubectl get csr -o yaml`.
     Request(Input),
-    /// The evidence of a request: its JSON, or the request in PEM.
+    /// The evidence in a request: its JSON, or the request in PEM.
     Evidence(Input),
     /// The state directory.
     Store {
-        /// The directory; that of the settings if not given.
+        /// Path of the directory (default: the directory in the settings).
         directory: Option<PathBuf>,
-        /// The format of the output.
+        /// Output format.
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
@@ -202,9 +208,9 @@ pub(super) enum Inspected {
 /// The input of `inspect`, and the format of its output.
 #[derive(Debug, Args)]
 pub(super) struct Input {
-    /// The file; `-` or nothing for standard input.
+    /// Input file (default: `-`, standard input).
     pub(super) file: Option<PathBuf>,
-    /// The format of the output.
+    /// Output format.
     #[arg(long, short, value_enum, default_value_t)]
     pub(super) output: Report,
 }
@@ -212,11 +218,11 @@ pub(super) struct Input {
 /// The options of a `ClusterClass`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ClusterClassOptions {
-    /// The API version of the class's `KubeadmConfigTemplate`s.
+    /// API version of the `KubeadmConfigTemplate`s of the class.
     #[arg(long, value_enum, default_value_t)]
     pub(super) api_version: BootstrapApi,
-    /// The fields that these templates do not have, separated by commas: they are made. To the
-    /// others, which must be there, something is added.
+    /// Fields that the templates do not set, separated by commas. The patch creates them; it appends to
+    /// all others.
     #[arg(long, value_delimiter = ',', value_name = "FIELDS", value_parser = [
         "files",
         "preKubeadmCommands",
@@ -225,7 +231,7 @@ pub(super) struct ClusterClassOptions {
         "joinConfiguration",
     ])]
     pub(super) absent: Vec<String>,
-    /// Also patch the templates of the class's machinePools, of which there must be some.
+    /// Also patch the machinePool templates (the class must have at least one).
     #[arg(long)]
     pub(super) machine_pools: bool,
     #[command(flatten)]
@@ -235,16 +241,16 @@ pub(super) struct ClusterClassOptions {
 /// The options of a `KubeadmConfigTemplate`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct KubeadmConfigOptions {
-    /// Its name.
+    /// Name of the object.
     #[arg(long, default_value = "md-0")]
     pub(super) name: String,
-    /// Its API version.
+    /// API version of the object.
     #[arg(long, value_enum, default_value_t)]
     pub(super) api_version: BootstrapApi,
-    /// The format of the bootstrap data.
+    /// Format of the bootstrap data.
     #[arg(long, default_value = "cloud-config", value_parser = ["cloud-config", "ignition"])]
     pub(super) format: String,
-    /// Print a `KubeadmControlPlaneTemplate` instead: kubeadm then waits ten minutes for the machine's Node.
+    /// Print a `KubeadmControlPlaneTemplate` instead. kubeadm then waits 10 minutes for the Node.
     #[arg(long)]
     pub(super) control_plane: bool,
     #[command(flatten)]
@@ -254,12 +260,12 @@ pub(super) struct KubeadmConfigOptions {
 /// The templates of cloud-init by which instance metadata name a machine and its node.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Templates {
-    /// The machines' provider IDs, as a template of cloud-init: `{{ ds.meta_data.provider_id }}`. For
-    /// plugins that do not find it themselves; the kubelet gives it to the Node.
+    /// cloud-init template for the provider ID of a machine: `{{ ds.meta_data.provider_id }}`. Required
+    /// if the plugin cannot determine it. The kubelet sets it in the Node.
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
     pub(super) provider_id_template: Option<String>,
-    /// The nodes' names, as a template of cloud-init: `{{ ds.meta_data.local_hostname }}`. Without it,
-    /// a node of aws has its instance's private DNS name, and any other its host's name.
+    /// cloud-init template for the node name: `{{ ds.meta_data.local_hostname }}` (default: the private
+    /// DNS name of the instance for aws, otherwise the host name).
     #[arg(long, value_name = "TEMPLATE", value_parser = NonEmptyStringValueParser::new())]
     pub(super) node_name_template: Option<String>,
 }

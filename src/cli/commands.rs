@@ -29,9 +29,9 @@ impl Session {
             }
             (None, None) => Err(Failure::new(
                 Code::Usage,
-                "no command is given, and KUBERNETES_EXEC_INFO is not set: this is the kubelet's \
-                 credential plugin, which client-go runs with that variable",
-                "try `status` or `doctor`; see --help",
+                "no command, and KUBERNETES_EXEC_INFO is not set: client-go sets this variable \
+                 when the kubelet runs the plugin",
+                "run a command such as `status` or `doctor`, or see --help",
             )),
             (Some(Command::Credential(kubelet)), None) => {
                 print(&self.in_cluster_of(kubelet, arguments)?)
@@ -66,10 +66,7 @@ impl Session {
             (Some(Command::Renew { force, kubelet }), _) => {
                 renew(&self.in_cluster_of(kubelet, arguments)?, *force)
             }
-            (Some(Command::Reset), _) => {
-                self.interactive(arguments)?.reset()?;
-                answer::print("nothing is stored any more\n")
-            }
+            (Some(Command::Reset { yes }), _) => self.reset(arguments, *yes),
             (Some(Command::Setup(options)), _) => self.set_up(arguments, options),
             (Some(Command::Render { command, file }), _) => {
                 self.render(arguments, command.as_deref(), file)
@@ -174,7 +171,7 @@ fn show_request(
     } else {
         authenticator
             .log
-            .warn("what is secret in the request is left out: see --show-secrets");
+            .warn("the request is printed without its secrets; to print them, add --show-secrets");
         without(secrets, &open.bytes)?
     };
     let object = || {
@@ -227,9 +224,9 @@ fn renew(authenticator: &Authenticator<'_>, force: bool) -> Result<(), Failure> 
     let (answer, renewed) = authenticator.renew(force)?;
     let end = humantime::format_rfc3339_seconds(answer.credential.validity().not_after);
     let text = if renewed {
-        format!("there is a new credential, valid until {end}\n")
+        format!("got a new credential, valid until {end}\n")
     } else {
-        format!("nothing is due: the credential is valid until {end}\n")
+        format!("renewal is not due: the credential is valid until {end}\n")
     };
     answer::print(&text)
 }

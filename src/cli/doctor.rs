@@ -44,8 +44,8 @@ impl Session {
         match failing.next() {
             None => Ok(()),
             Some((name, _)) => {
-                let what = format!("{} of {} checks fail", failing.count() + 1, checks.len());
-                let cure = format!("cure them in their order, beginning with {name}");
+                let what = format!("{} of {} checks failed", failing.count() + 1, checks.len());
+                let cure = format!("fix the failed checks in order, beginning with {name}");
                 Err(Failure::new(Code::CheckFailed, what, cure))
             }
         }
@@ -112,7 +112,7 @@ fn found(files: &[PathBuf], leftovers: &Leftovers) -> Finding {
     }
     let files: Vec<_> = files.iter().map(|path| path.to_string_lossy()).collect();
     Finding::pass(if files.is_empty() {
-        "valid, without a file".to_owned()
+        "valid (defaults, no file)".to_owned()
     } else {
         format!("valid: {}", files.join(", "))
     })
@@ -190,7 +190,13 @@ fn identity_table(provider: &str, node_name: &NodeName, identity: &Identity) -> 
         text.extend([format!("{name:width$}  {value}").as_str(), "\n"]);
     }
     if let Some(digest) = &identity.endorsement_key {
-        text.extend(["\nIn a list of endorsement keys:\n", digest, ": ", id, "\n"]);
+        text.extend([
+            "\nEntry for the controller's list of endorsement keys:\n",
+            digest,
+            ": ",
+            id,
+            "\n",
+        ]);
     }
     text
 }
@@ -223,11 +229,11 @@ mod tests {
     fn the_table_has_eighty_columns_and_counts_the_checks() {
         let refused = "https://10.0.0.1:6443 does not accept the credential (401 Unauthorized): \
                        token expired";
-        let cure = "give this machine a new bootstrap token; tokens expire, as a rule after a day";
+        let cure = "give this machine a new bootstrap token; tokens expire, usually after a day";
         let checks = [
             (
                 "settings",
-                finding(State::Pass, "valid, without a file", ""),
+                finding(State::Pass, "valid (defaults, no file)", ""),
             ),
             ("bootstrap-kubeconfig", finding(State::Fail, refused, cure)),
             ("store", finding(State::Warn, "not there", "run `renew`")),
@@ -235,10 +241,10 @@ mod tests {
         ];
 
         let expected = "\
-pass  settings: valid, without a file
+pass  settings: valid (defaults, no file)
 fail  bootstrap-kubeconfig: https://10.0.0.1:6443 does not accept the credential
       (401 Unauthorized): token expired
-      cure: give this machine a new bootstrap token; tokens expire, as a rule
+      cure: give this machine a new bootstrap token; tokens expire, usually
       after a day
       see: docs/doctor-checks.md#doctor-bootstrap-kubeconfig
 warn  store: not there

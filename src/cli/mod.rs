@@ -8,6 +8,7 @@ mod doctor;
 mod inspect;
 mod metrics;
 mod render;
+mod reset;
 mod setup;
 mod status;
 mod support;
@@ -177,7 +178,7 @@ fn print(authenticator: &Authenticator<'_>) -> Result<(), Failure> {
     let answer = authenticator.credential()?;
     authenticator.rescue.print(&answer).map_err(|error| {
         let what = format!("cannot write the credential: {}", error_chain(&error));
-        Failure::new(Code::Internal, what, "read standard output to its end")
+        Failure::new(Code::Internal, what, "read standard output completely")
     })
 }
 

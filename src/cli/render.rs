@@ -102,7 +102,7 @@ impl Session {
     fn warn_of_path(&self, program: &Path) {
         if !is_installed(program) {
             let what = format!("{} is not in /usr or /opt", program.display());
-            let remedy = "give --command the path of the plugin on each node";
+            let remedy = "set --command to the path of the plugin on the nodes";
             let failure = Failure::new(Code::Usage, what, remedy);
             self.log.warn_of("unusual path of the plugin", &failure);
         }

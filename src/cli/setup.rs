@@ -21,10 +21,11 @@ impl Session {
             ..options.clone()
         };
         if let Some(untrusted) = ownership::of_path(&setup.program) {
-            self.log.warn(&format!(
-                "another user could change the program that the kubelet runs as root: {}; to do: {}",
-                untrusted.what, untrusted.remedy
-            ));
+            let what = format!(
+                "another user can change the program that the kubelet runs as root: {}",
+                untrusted.what
+            );
+            self.log.warn_with_remedy(&what, &untrusted.remedy);
         }
         let leftovers = Leftovers::default();
         let kubeconfig = &options.kubelet_kubeconfig;
@@ -54,15 +55,15 @@ pub(super) fn plain(flag: &str, path: &Path) -> Result<(), Failure> {
     }
     let path = path.to_string_lossy();
     let what =
-        format!("{flag} {path:?} is not an absolute path that systemd takes as it is written");
-    let remedy = "give an absolute path without spaces, quotes, and any of \\ % $ ; #";
+        format!("{flag} {path:?} is not an absolute path without special characters of systemd");
+    let remedy = "use an absolute path without spaces, quotes and the characters \\ % $ ; #";
     Err(Failure::new(Code::Usage, what, remedy))
 }
 
 /// The path of this program.
 fn this_program() -> Result<PathBuf, Failure> {
     process::path().map_err(|error| {
-        let what = format!("cannot find out where this program is: {error}");
-        Failure::new(Code::Internal, what, "run it by its absolute path")
+        let what = format!("cannot determine the path of this program: {error}");
+        Failure::new(Code::Internal, what, "run it with its absolute path")
     })
 }

@@ -17,6 +17,9 @@ use crate::rotation::{Rotation, Validity};
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
 
+/// The value of `due` in JSON if the node has no usable certificate.
+const ENROLMENT: &str = "enrolment";
+
 /// The state of the credential, from the store, the settings and the sources of the node's name.
 pub(super) struct Status {
     provider: String,
@@ -41,7 +44,7 @@ impl Status {
             due: match authenticator.rotation(&stored, now) {
                 Rotation::Keep => "nothing",
                 Rotation::Renew => "renewal",
-                Rotation::Enrol => "enrolment",
+                Rotation::Enrol => ENROLMENT,
             },
             renewable: authenticator.attester.renewal() == Renewal::Attested,
             stored,
@@ -51,9 +54,17 @@ impl Status {
         })
     }
 
+    /// The next action, in the spelling of the tables.
+    fn next_action(&self) -> &'static str {
+        match self.due {
+            ENROLMENT => "enrollment",
+            due => due,
+        }
+    }
+
     fn warning(&self, validity: Validity) -> Option<&'static str> {
         (!self.renewable && validity.runs_out(self.now))
-            .then_some("it will not be renewed; the node enrols again once it has ended")
+            .then_some("it cannot be renewed; the node enrolls again after it expires")
     }
 
     fn set_aside_next(&self) -> impl Iterator<Item = String> {
@@ -114,10 +125,10 @@ impl Status {
         let server = origin.map_or_else(none, |origin| origin.endpoint.server.clone());
         let mut rows = vec![
             ("Provider", self.provider.clone()),
-            ("Store", self.state_directory.clone()),
+            ("State directory", self.state_directory.clone()),
             ("Node", node_name),
             ("API server", server),
-            ("Due", self.due.to_owned()),
+            ("Next action", self.next_action().to_owned()),
         ];
         if let Some(credential) = &self.stored.credential {
             let leaf = credential.leaf();
@@ -126,16 +137,16 @@ impl Status {
             let renewal = if self.renewable {
                 at(credential.renew_at())
             } else {
-                "never: it cannot be renewed".to_owned()
+                "never (it cannot be renewed)".to_owned()
             };
             rows.extend([
-                ("Certificate", HEXLOWER.encode(&leaf.serial)),
+                ("Certificate serial", HEXLOWER.encode(&leaf.serial)),
                 ("  valid from", at(validity.not_before)),
                 (
                     "  valid until",
                     format!("{} ({left} % left)", at(validity.not_after)),
                 ),
-                ("  renewed from", renewal),
+                ("  renews after", renewal),
             ]);
             let warning = self.warning(validity);
             rows.extend(warning.map(|text| ("  warning", text.to_owned())));
@@ -148,23 +159,32 @@ impl Status {
         if let Some(open) = pending {
             rows.extend([
                 ("  for node", open.subject.node_name.to_string()),
-                ("  made at", at_second(open.created)),
+                ("  created", at_second(open.created)),
             ]);
         }
         let failure = self.failure.as_ref();
         let kind = |record: &FailureRecord| {
-            format!("exit code {}, {} in a row", record.code, record.count)
+            format!(
+                "exit code {} (consecutive failures: {})",
+                record.code, record.count
+            )
         };
         rows.push(("Last failure", failure.map_or_else(none, kind)));
         if let Some(record) = failure {
             rows.extend([
                 ("  at", at_second(record.at)),
-                ("  what", record.message.clone()),
-                ("  to do", record.remedy.clone()),
-                ("  not tried before", at_second(record.not_before)),
+                ("  error", record.message.clone()),
+                ("  hint", record.remedy.clone()),
+                (
+                    "  next attempt",
+                    format!("{} (after back-off)", at_second(record.not_before)),
+                ),
             ]);
         }
-        rows.extend(self.set_aside_next().map(|file| ("Of no use", file)));
+        rows.extend(
+            self.set_aside_next()
+                .map(|file| ("Will be discarded", file)),
+        );
         let width = rows.iter().map(|(name, _)| name.len()).max();
         let width = width.unwrap_or_default();
         let lines = rows.iter();

@@ -23,7 +23,7 @@ const DIGITAL_SIGNATURE: &[u8] = &[0x03, 0x02, 0x07, 0x80];
 /// The DER of an extended key usage with only `id-kp-clientAuth` (RFC 5280 section 4.2.1.12).
 const CLIENT_AUTH: &[u8] = &[0x30, 10, 0x06, 8, 0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-const UNREADABLE: &str = "a certificate of the issued chain cannot be read";
+const UNREADABLE: &str = "a certificate of the issued chain is not readable";
 const NOT_A_CHAIN: &str = "the issued certificate is not 1 to 8 CERTIFICATE blocks in PEM";
 
 impl Credential {
@@ -49,7 +49,9 @@ impl Credential {
         let leaf = chain.first().ok_or_else(|| Invalid::new(NOT_A_CHAIN))?;
         let certificate = parse(leaf).map_err(|error| error.within(UNREADABLE))?;
         if !has_key(&certificate, &key) {
-            return Err(Invalid::new("the issued certificate is for another key"));
+            return Err(Invalid::new(
+                "the issued certificate is for a different key",
+            ));
         }
         check_subject(&certificate, &subject.node_name)?;
         check_extensions(certificate.extensions(), &subject.provider_id)?;
@@ -110,7 +112,7 @@ fn check_subject(certificate: &X509Certificate<'_>, node_name: &NodeName) -> Res
     let expected = format!("O={NODES_GROUP}, CN={common_name}");
     let found = subject.to_string();
     Err(Invalid::new(format!(
-        "the issued certificate is for {found:?}, not for {expected:?}"
+        "the issued certificate is for {found:?} instead of {expected:?}"
     )))
 }
 
@@ -126,7 +128,7 @@ fn check_extensions(
             // certificate is allowed to have one (RFC 5280 section 4.2.1.9).
             let parsed = BasicConstraints::from_der(extension.value);
             if !parsed.is_ok_and(|(rest, basic)| rest.is_empty() && !basic.ca) {
-                return Err(Invalid::new("the issued certificate is a CA's"));
+                return Err(Invalid::new("the issued certificate is a CA certificate"));
             }
         }
         if kind == oid::KEY_USAGE.as_bytes() {
@@ -139,7 +141,7 @@ fn check_extensions(
             let text = Utf8StringRef::from_der(extension.value);
             if !text.is_ok_and(|text| text.as_str() == provider_id.as_str()) {
                 return Err(Invalid::new(format!(
-                    "the issued certificate names another provider ID than {provider_id}"
+                    "the provider ID in the issued certificate does not match {provider_id}"
                 )));
             }
         }
@@ -148,7 +150,7 @@ fn check_extensions(
         Ok(())
     } else {
         Err(Invalid::new(
-            "the issued certificate is not for 'digital signature' and 'client auth' alone",
+            "the usages of the issued certificate are not exactly 'digital signature' and 'client auth'",
         ))
     }
 }

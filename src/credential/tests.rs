@@ -134,7 +134,10 @@ fn a_certificate_for_another_key_is_refused() {
 
     let error = accept(&certificate.pem(), PrivateKey::generate().unwrap()).unwrap_err();
 
-    assert!(error.to_string().ends_with("for another key"), "{error}");
+    assert!(
+        error.to_string().ends_with("for a different key"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -157,7 +160,10 @@ fn another_subject_is_refused() {
 fn a_ca_certificate_is_refused() {
     let error = refused(|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
 
-    assert!(error.to_string().ends_with("is a CA's"), "{error}");
+    assert!(
+        error.to_string().ends_with("is a CA certificate"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -212,7 +218,7 @@ fn other_usages_are_refused() {
             params.key_usages = usages;
             params.extended_key_usages = purposes;
         });
-        assert!(error.to_string().ends_with("alone"), "{error}");
+        assert!(error.to_string().ends_with("'client auth'"), "{error}");
     }
 }
 
@@ -221,7 +227,7 @@ fn another_provider_id_is_refused() {
     let other = provider_id_extension("aws:///a/i-2");
     let error = refused(|params| params.custom_extensions = vec![other]);
 
-    assert!(error.to_string().contains("another provider ID"), "{error}");
+    assert!(error.to_string().contains("does not match"), "{error}");
 }
 
 #[test]
@@ -252,7 +258,7 @@ fn an_invalid_certificate_chain_is_refused() {
     }
     let hollow = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let error = accept(hollow, key()).unwrap_err();
-    assert!(error.to_string().contains("cannot be read"), "{error}");
+    assert!(error.to_string().contains("is not readable"), "{error}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ const NO_REQUEST: &str = "kubelet-authenticator-doctor";
 /// The reason of a request that the next run answers.
 const CHALLENGED: &str = "ChallengeIssued";
 
-const SEE_REASONS: &str = "look the reason up in docs/reasons.md";
+const SEE_REASONS: &str = "see the reason in docs/reasons.md";
 
 /// The expiry claim of a JSON Web Token (RFC 7519 section 4.1.4).
 #[derive(Deserialize)]
@@ -54,17 +54,17 @@ impl Doctor {
         let server = endpoint.server();
         let reached = ApiClient::anonymous(&endpoint, &|name: &str| env::var_os(name))
             .and_then(|client| client.reach(Deadline::after(STEP)));
-        let reachable = || Finding::pass(format!("{server} is this cluster's"));
+        let reachable = || Finding::pass(format!("{server} belongs to this cluster"));
         let (clock, server) = match reached.map_err(Failure::from) {
             Ok(()) => {
-                let what = format!("within five minutes of that of {server}");
+                let what = format!("less than five minutes from the clock of {server}");
                 (Finding::pass(what), reachable())
             }
             Err(failure) if failure.code() == Code::ClockSkew => {
                 (Finding::fail(&failure), reachable())
             }
             Err(failure) => {
-                let skip = Finding::skip("the API server does not tell the time");
+                let skip = Finding::skip("no time from the API server");
                 (skip, Finding::fail(&failure))
             }
         };
@@ -86,7 +86,7 @@ impl Doctor {
         let path = &self.settings().bootstrap_kubeconfig;
         let endpoint = Kubeconfig::read_endpoint(path).map_err(|error| {
             let why = error_chain(&error);
-            Finding::skip(format!("no API server is known: {why}"))
+            Finding::skip(format!("the API server is unknown: {why}"))
         })?;
         Ok(endpoint.into())
     }
@@ -107,16 +107,16 @@ impl Doctor {
             (stored.origin, &self.authenticator.cluster)
         else {
             return Ok(Finding::skip(
-                "the store or the kubelet's kubeconfig names none",
+                "no cluster in the state directory or in the kubelet's kubeconfig",
             ));
         };
         refuse_other_cluster(endpoint, &origin, self.settings())
             .map_err(|failure| Finding::fail(&failure))?;
         if origin.endpoint.ca_pem != endpoint.ca_pem() {
-            let what = "the cluster has other CA certificates than when the node enrolled";
+            let what = "the CA certificates of the cluster have changed since the node enrolled";
             let cure = match self.authenticator.attester.renewal() {
-                Renewal::Attested => "nothing: the next run renews the certificate",
-                Renewal::Impossible => "nothing: the kubelet's next run stores them",
+                Renewal::Attested => "no action: the next run renews the certificate",
+                Renewal::Impossible => "no action: the kubelet's next run stores them",
             };
             return Ok(warn(what, cure));
         }
@@ -167,13 +167,13 @@ impl Doctor {
     fn request_found(&self) -> Result<Finding, Finding> {
         let (store, stored) = self.stored_or_skip()?;
         let Some(store) = store else {
-            return Ok(Finding::pass("none is open"));
+            return Ok(Finding::pass("no open request"));
         };
         let text = store.read(StoreFile::Pending);
         let text = text.map_err(|failure| Finding::fail(&failure))?;
         let pending = text.map(|text| Pending::parse(&text)).transpose();
         let pending = pending.map_err(|why| {
-            let cure = "nothing: the next run sets it aside";
+            let cure = "no action: the next run sets it aside";
             warn(format!("pending.json: {why}"), cure)
         })?;
         if let Some(open) = pending.and_then(|pending| pending.request) {
@@ -185,7 +185,7 @@ impl Doctor {
         });
         match record {
             Some(record) => Err(by_need(&stored)(record.message, record.remedy)),
-            None => Ok(Finding::pass("none is open")),
+            None => Ok(Finding::pass("no open request")),
         }
     }
 
@@ -212,15 +212,15 @@ impl Doctor {
     fn acceptance_found(&self) -> Result<Finding, Finding> {
         let (_, stored) = self.stored_or_skip()?;
         let (Some(credential), Some(origin)) = (stored.valid(clock::now()), &stored.origin) else {
-            return Ok(Finding::skip("there is no valid certificate"));
+            return Ok(Finding::skip("no valid certificate"));
         };
         let deadline = Deadline::after(STEP);
         let tried = self
             .authenticator
             .try_certificate(origin, credential, deadline);
         match tried {
-            None => Ok(Finding::skip("the stored cluster cannot be used")),
-            Some(Ok(())) => Ok(Finding::pass("the API server takes the node's writes")),
+            None => Ok(Finding::skip("the stored cluster is invalid")),
+            Some(Ok(())) => Ok(Finding::pass("the API server accepts the node's writes")),
             Some(Err(error)) if error.is_about_the_requester() => {
                 let cure = unaccepted_certificate(&error, &self.settings().bootstrap_kubeconfig);
                 Err(fail(error_chain(&error), cure))
@@ -238,15 +238,17 @@ fn judge(
 ) -> Finding {
     let name = &open.name;
     let Some(read) = read else {
-        let what = format!("the request {name} is not at the API server");
-        return rate(what, "nothing: the next run makes another".to_owned());
+        let what = format!("request {name} does not exist on the API server");
+        return rate(
+            what,
+            "no action: the next run creates another request".to_owned(),
+        );
     };
     match read.state {
         CsrState::Pending if read.is_approved => rate(
-            format!("the request {name} is approved, and no certificate is issued"),
+            format!("request {name} is approved, but no certificate is issued"),
             format!(
-                "see who serves the signer {}: node-attestation-controller, or \
-                 kube-controller-manager",
+                "check the controller of signer name {}: node-attestation-controller or kube-controller-manager",
                 read.signer_name
             ),
         ),
@@ -254,36 +256,35 @@ fn judge(
             let made = UNIX_EPOCH + Duration::from_secs(open.created.min(u32::MAX.into()));
             rate(
                 format!(
-                    "the request {name} is pending since {}",
+                    "request {name} has been pending since {}",
                     humantime::format_rfc3339_seconds(made)
                 ),
-                "see that node-attestation-controller runs, and that its inventory has this \
-                 machine"
+                "check that node-attestation-controller runs, and that its inventory contains this machine"
                     .to_owned(),
             )
         }
         CsrState::Denied { reason, message } => {
-            let what = format!("the request {name} was denied ({reason}): {message}");
+            let what = format!("request {name} was denied ({reason}): {message}");
             fail(what, SEE_REASONS)
         }
-        CsrState::Failed { reason, .. } if reason == CHALLENGED => Finding::pass(format!(
-            "{name} has a challenge, which the next run answers"
-        )),
+        CsrState::Failed { reason, .. } if reason == CHALLENGED => {
+            Finding::pass(format!("{name} has a challenge; the next run answers it"))
+        }
         CsrState::Failed {
             reason, message, ..
         } => rate(
-            format!("the request {name} failed ({reason}): {message}"),
+            format!("request {name} failed ({reason}): {message}"),
             SEE_REASONS.to_owned(),
         ),
-        CsrState::Issued { .. } => {
-            Finding::pass(format!("{name} is issued, and the next run fetches it"))
-        }
+        CsrState::Issued { .. } => Finding::pass(format!(
+            "{name} is issued; the next run fetches the certificate"
+        )),
     }
 }
 
 /// The finding if the API server did not answer the question.
 fn unknown(error: &ApiError) -> Finding {
-    Finding::skip(format!("not known: {}", error_chain(error)))
+    Finding::skip(format!("unknown: {}", error_chain(error)))
 }
 
 /// The expiry of a token that is a JSON Web Token.
@@ -299,8 +300,7 @@ fn private(path: &Path) -> Result<(), Finding> {
     let place = path.display();
     let mode = fs::metadata(path).map_or(0, |metadata| metadata.mode() & 0o7777);
     if mode & 0o044 != 0 {
-        let what =
-            format!("{place} has mode {mode:04o}, so that other users can read its credential");
+        let what = format!("{place} has mode {mode:04o}, so other users can read its credential");
         return Err(warn(what, format!("run: chmod 600 {place}")));
     }
     match ownership::of_path(path) {

@@ -33,14 +33,14 @@ impl Doctor {
         needs_root(path)?;
         let user = ExecUser::read(path).map_err(|error| {
             let cure = format!(
-                "with kubeadm, have a drop-in run `setup` and join the node; otherwise write \
+                "with kubeadm, add a drop-in that runs `setup`, and join the node; otherwise write \
                  {place} with {}",
                 rendered("kubeconfig")
             );
             Finding::fail(&Failure::of(Code::Configuration, &error, cure))
         })?;
         let Some(exec) = user.exec else {
-            let what = format!("{place} has a credential of its own, and runs no plugin");
+            let what = format!("{place} contains a separate credential, and does not run a plugin");
             return Err(fail(
                 what,
                 format!("run: {} setup --from {place}", process::command()),
@@ -49,14 +49,16 @@ impl Doctor {
         let again = format!("write {place} again with {}", rendered("kubeconfig"));
         let wrong = |what: String| fail(format!("{place}: {what}"), again.clone());
         if user.has_credential {
-            let what = "the user has a token or certificate beside the plugin, which is used \
-                        in its place";
+            let what =
+                "the user has a token or certificate, which the kubelet uses instead of the plugin";
             return Err(wrong(what.to_owned()));
         }
         let command = exec.command.unwrap_or_default();
         let program = Path::new(&command);
         if !program.is_absolute() {
-            return Err(wrong(format!("the plugin {command:?} is no absolute path")));
+            return Err(wrong(format!(
+                "the plugin {command:?} is not an absolute path"
+            )));
         }
         executable(program)?;
         trusted(path)?;
@@ -75,7 +77,7 @@ impl Doctor {
         }
         let this = format!("{PROGRAMS}{}", self.authenticator.attester.provider());
         if program.file_name() != Some(OsStr::new(&this)) {
-            let what = format!("{place} runs {command}, which is not {this}");
+            let what = format!("{place} runs {command} instead of {this}");
             let name = program.file_name().unwrap_or_default().to_string_lossy();
             let otherwise = if name.starts_with(PROGRAMS) {
                 let this = process::command();
@@ -83,7 +85,7 @@ impl Doctor {
             } else {
                 again
             };
-            let cure = format!("run `doctor` of that program; or {otherwise}");
+            let cure = format!("run the `doctor` of that program; or {otherwise}");
             return Err(warn(what, cure));
         }
         if exec.provide_cluster_info != Some(true) {
@@ -132,20 +134,23 @@ fn trusted(path: &Path) -> Result<(), Finding> {
 fn executable(program: &Path) -> Result<(), Finding> {
     let place = program.display();
     let metadata = fs::metadata(program).map_err(|error| {
-        let what = format!("the plugin cannot be run: {place}: {error}");
+        let what = format!("cannot run the plugin: {place}: {error}");
         fail(
             what,
-            format!("install the plugin at {place}, or run `setup`"),
+            format!(
+                "install the plugin at {place}, or run: {} setup",
+                process::command()
+            ),
         )
     })?;
     if !metadata.is_file() || metadata.permissions().mode() & 0o111 == 0 {
-        let what = format!("the plugin cannot be run: {place} is not executable");
+        let what = format!("cannot run the plugin: {place} is not executable");
         return Err(fail(what, format!("run: chmod 755 {place}")));
     }
     // The mode bits do not show the mount options.
     if let Err(error) = rustix::fs::access(program, Access::EXEC_OK) {
         let error = io::Error::from(error);
-        let what = format!("the plugin cannot be run: {place}: {error}");
+        let what = format!("cannot run the plugin: {place}: {error}");
         return Err(fail(what, why_not_executable(program)));
     }
     // A program can be executable but not readable for this user.
@@ -159,7 +164,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
         return Ok(());
     }
     let what = format!(
-        "the plugin cannot be run: {place} is a program for {}, and this machine runs those for {}",
+        "cannot run the plugin: {place} is a program for {}, but this machine is {}",
         name_of(its),
         name_of(ours)
     );
@@ -173,11 +178,13 @@ fn why_not_executable(program: &Path) -> String {
     let mount = rustix::fs::statvfs(program);
     if mount.is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
         return format!(
-            "its file system is mounted noexec: mount it without that option, or install the plugin on \
-             another file system than that of {place} and run its `setup`"
+            "mount the file system of {place} without the option noexec, or install the plugin on a different \
+             file system and run its `setup`"
         );
     }
-    format!("let root run {place}: see its folders, and the rules of SELinux or AppArmor")
+    format!(
+        "allow root to run {place}: check its directories, and the rules of SELinux or AppArmor"
+    )
 }
 
 /// The architecture of an ELF program, `e_machine`; `None` for a file in another format, such as a script.

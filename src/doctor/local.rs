@@ -13,6 +13,7 @@ use crate::backoff::FailureRecord;
 use crate::clock;
 use crate::credential::Credential;
 use crate::finding::Finding;
+use crate::process::command;
 use crate::rotation::CLOCK_LEEWAY;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
@@ -31,16 +32,18 @@ impl Doctor {
         let there = there.unwrap_or(Path::new("/"));
         let place = there.display();
         let cure = |what: &str| {
-            format!("{what} on the file system of {place}, or set stateDirectory to another place")
+            format!(
+                "{what} on the file system of {place}, or set stateDirectory to a different directory"
+            )
         };
         match rustix::fs::statvfs(there) {
             Err(error) => {
                 let what = format!("cannot examine {place}: {error}");
-                fail(what, cure("see what is wrong"))
+                fail(what, cure("check for errors"))
             }
             Ok(disk) => match fault(&disk) {
                 Some((why, what)) => fail(format!("the file system of {place} {why}"), cure(what)),
-                None => Finding::pass(format!("{place} takes writes")),
+                None => Finding::pass(format!("{place} is writable")),
             },
         }
     }
@@ -53,24 +56,31 @@ impl Doctor {
         let (store, stored) = self.stored()?;
         let place = self.settings().state_directory.display();
         if store.is_none() {
-            let what = format!("{place} is not there: this node has not enrolled");
-            return Err(warn(what, "run `renew`"));
+            let what = format!("{place} does not exist: this node has not enrolled");
+            return Err(warn(what, renew("")));
         }
         if !stored.rejected.is_empty() {
-            let cure = "run `renew`: it sets the files aside, and the node enrols again";
+            let cure = format!(
+                "{}; it sets the files aside, and the node enrolls again",
+                renew("")
+            );
             return Err(fail(rejected(&stored.rejected), cure));
         }
         if let Some(readable_by_others) = stored.readable_by_others {
             let cure = format!(
-                "run: chmod -R go= {place}; if somebody has read the key, run `renew --force`"
+                "run: chmod -R go= {place}; if a user has read the key, {}",
+                renew(" --force")
             );
             return Err(warn(readable_by_others, cure));
         }
         Ok(Finding::pass(match (stored.origin, stored.credential) {
             (Some(origin), Some(_)) => {
-                format!("{place}: this machine's, of node {}", origin.node_name)
+                format!(
+                    "{place} belongs to this machine and node {}",
+                    origin.node_name
+                )
             }
-            (Some(_), None) => format!("{place}: this machine's, without a certificate"),
+            (Some(_), None) => format!("{place} belongs to this machine, without a certificate"),
             (None, _) => format!("{place}: empty"),
         }))
     }
@@ -95,10 +105,10 @@ impl Doctor {
             let what = format!("{} is held by {holder}", dir.join("lock").display());
             return Err(fail(
                 what,
-                "wait for that process, or end it; nothing is lost",
+                "wait for that process, or stop it; no data is lost",
             ));
         }
-        Ok(Finding::pass(format!("a run is under way: {holder}")))
+        Ok(Finding::pass(format!("a run is in progress: {holder}")))
     }
 
     pub(super) fn certificate(&self) -> Finding {
@@ -109,36 +119,43 @@ impl Doctor {
         let (_, stored) = self.stored_or_skip()?;
         let credential = stored.credential.map(Credential::checked).transpose();
         let credential = credential
-            .map_err(|why| fail(why.to_string(), "run `renew --force`"))?
-            .ok_or_else(|| fail("no certificate is stored", "run `renew`"))?;
+            .map_err(|why| fail(why.to_string(), renew(" --force")))?
+            .ok_or_else(|| {
+                let cure = format!("correct the failures above, then {}", renew(""));
+                fail("no certificate is stored", cure)
+            })?;
         let (leaf, now) = (credential.leaf(), clock::now());
         let validity = leaf.validity;
         let (start, end) = (at(validity.not_before), at(validity.not_after));
         if now >= validity.not_after {
-            let cure = "run `renew`: the node enrols again with its bootstrap credential";
-            return Err(fail(format!("the certificate ended at {end}"), cure));
+            let cure = format!(
+                "{}; the node enrolls again with its bootstrap credential",
+                renew("")
+            );
+            return Err(fail(format!("the certificate expired at {end}"), cure));
         }
         if now + CLOCK_LEEWAY < validity.not_before {
             let what = format!(
-                "the certificate is not valid before {start}, and it is {}",
+                "the certificate is not valid before {start} (clock of this machine: {})",
                 at(now)
             );
-            return Err(fail(what, "set this machine's clock by NTP"));
+            return Err(fail(what, "set the clock of this machine with NTP"));
         }
         let is_renewed = self.authenticator.attester.renewal() == Renewal::Attested;
         if validity.runs_out(now) {
-            let what = format!("the certificate ends at {end}, and should have been replaced");
+            let what = format!("the certificate expires at {end}, and should have been replaced");
             let cure = if is_renewed {
-                "run `renew`"
+                renew("")
             } else {
-                "it cannot be renewed: keep a bootstrap credential for the time after it"
+                "it cannot be renewed: keep a bootstrap credential for the time after its expiry"
+                    .to_owned()
             };
             return Err(warn(what, cure));
         }
         let renewed = if is_renewed {
-            format!("renewed from {}", at(credential.renew_at()))
+            format!("renews after {}", at(credential.renew_at()))
         } else {
-            "never renewed".to_owned()
+            "cannot be renewed".to_owned()
         };
         let serial = HEXLOWER.encode(&leaf.serial);
         Ok(Finding::pass(format!(
@@ -158,7 +175,7 @@ impl Doctor {
         };
         let at = at(UNIX_EPOCH + Duration::from_secs(record.at.min(u32::MAX.into())));
         let what = format!(
-            "exit code {}, {} in a row, last at {at}: {}",
+            "exit code {} (consecutive failures: {}), last at {at}: {}",
             record.code, record.count, record.message
         );
         Err(by_need(&stored)(what, record.remedy))
@@ -178,14 +195,19 @@ pub(super) fn by_need(stored: &StoreContents) -> fn(String, String) -> Finding {
 fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     let room = disk.f_bavail.saturating_mul(disk.f_frsize);
     if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        Some(("is read-only", "let root write"))
+        Some(("is read-only", "allow root to write"))
     } else if room < LEAST_ROOM {
-        Some(("is full", "make room"))
+        Some(("is full", "free space"))
     } else if disk.f_files > 0 && disk.f_favail == 0 {
         Some(("has no inodes left", "remove files"))
     } else {
         None
     }
+}
+
+/// The instruction to run `renew` with these options.
+fn renew(options: &str) -> String {
+    format!("run: {} renew{options}", command())
 }
 
 /// The rejected files, grouped by reason.

@@ -15,7 +15,7 @@ use super::{Doctor, fail, warn};
 use crate::finding::Finding;
 use crate::kubelet::{UNIT, words};
 use crate::leftovers::VARIABLE_PREFIX;
-use crate::process::output;
+use crate::process::{command, output};
 
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
                           Environment,EnvironmentFiles";
@@ -50,7 +50,7 @@ impl Unit {
         let (sender, receiver) = mpsc::sync_channel(1);
         let read = move || drop(sender.send(Self::ask()));
         drop(thread::Builder::new().spawn(read));
-        let late = |_| "neither systemd nor the kubelet's process answers".to_owned();
+        let late = |_| "no answer from systemd or from the kubelet's process".to_owned();
         receiver.recv_timeout(ALL).map_err(late)?
     }
 
@@ -60,7 +60,7 @@ impl Unit {
         let properties = lines.map(|(key, value)| (key.into(), value.into()));
         let unit = Self::of(properties.collect());
         if unit.get("LoadState") != "loaded" {
-            return Err(format!("there is no unit {UNIT}"));
+            return Err(format!("the unit {UNIT} does not exist"));
         }
         Ok(unit)
     }
@@ -144,21 +144,21 @@ impl Doctor {
             .any(|command| command.contains(OURS))
         {
             let with = rendered("kubelet-drop-in");
-            let cure = format!("write one with {with}; without kubeadm none is needed");
-            return warn("no drop-in of the kubelet's unit runs `setup`", cure);
+            let cure = format!("with kubeadm, write one with {with}");
+            return warn("the kubelet's unit has no drop-in that runs `setup`", cure);
         }
         if let Some(file) = unit.missing_environment() {
             let what = format!(
-                "{} is not there, so that the kubelet starts with kubeadm's own arguments",
+                "{} does not exist, so the kubelet starts with kubeadm's arguments",
                 file.display()
             );
-            return fail(what, "run `setup`, and restart the kubelet");
+            return fail(what, set_up(""));
         }
         if arguments.is_none() {
-            let what = format!("the kubelet does not run ({})", unit.get("ActiveState"));
-            return warn(what, "see: journalctl -u kubelet");
+            let what = format!("the kubelet is not running ({})", unit.get("ActiveState"));
+            return warn(what, "run: journalctl -u kubelet");
         }
-        Finding::pass("the drop-in runs `setup`, and the kubelet runs with its arguments")
+        Finding::pass("the drop-in runs `setup`, and the kubelet uses its arguments")
     }
 }
 
@@ -175,7 +175,7 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
     if value(arguments, "--bootstrap-kubeconfig").is_some_and(|path| !path.is_empty()) {
         return Some(fail(
             "the kubelet runs with --bootstrap-kubeconfig, and overwrites its kubeconfig",
-            "run `setup`, and restart the kubelet; without kubeadm, take the flag away",
+            set_up("; without kubeadm, remove the flag"),
         ));
     }
     let rotates = match value(arguments, "--rotate-certificates") {
@@ -184,11 +184,18 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
     };
     rotates.then(|| {
         fail(
-            "the kubelet runs with rotateCertificates: true, and passes the plugin over",
-            "run `setup`, and restart the kubelet; without kubeadm, give it \
-             --rotate-certificates=false",
+            "the kubelet runs with rotateCertificates: true, and does not use the plugin",
+            set_up("; without kubeadm, start it with --rotate-certificates=false"),
         )
     })
+}
+
+/// The instruction to set the kubelet up, with an addition.
+fn set_up(addition: &str) -> String {
+    format!(
+        "run: {} setup, and restart the kubelet{addition}",
+        command()
+    )
 }
 
 /// The last value of a flag; empty for a flag without a value.

@@ -132,7 +132,7 @@ fn a_field_of_another_type_is_named() {
     ] {
         let text = FULL.replacen(from, to, 1);
         let error = parse(&text).unwrap_err();
-        let expected = format!("field {expected} is not what");
+        let expected = format!("field {expected} does not match");
         assert!(error.what().contains(&expected), "{error}");
     }
 }

@@ -11,7 +11,7 @@ pub const METADATA_ENDPOINT: Setting<MetadataEndpoint> = Setting::new(
     "aws.metadataEndpoint",
     "aws-metadata-endpoint",
     "URL",
-    "The instance metadata service, where it is not at its usual addresses",
+    "URL of the instance metadata service",
 )
 .otherwise("169.254.169.254, then [fd00:ec2::254]");
 
@@ -34,7 +34,7 @@ impl fmt::Display for MetadataEndpoint {
 impl Value for MetadataEndpoint {
     /// Accepts `http://<address>`, with or without a port.
     fn read(text: &str) -> Result<Self, Invalid> {
-        let needed = || Invalid::needed("http:// and an IP address, with or without a port,");
+        let needed = || Invalid::needed("http:// and an IP address, with or without a port");
         let address = text.strip_prefix("http://").ok_or_else(needed)?;
         let address = address.strip_suffix('/').unwrap_or(address);
         let unbracketed = address.trim_start_matches('[').trim_end_matches(']');

@@ -26,16 +26,16 @@ const MAX_ANSWER_LEN: u64 = 64 * 1024;
 /// Larger than any answer that contains a secret.
 const USUAL_ANSWER_LEN: usize = 16 * 1024;
 
-const CHECK_INSTANCE: &str = "see that this is an EC2 instance, that its metadata endpoint is \
-                              enabled (HttpEndpoint), and that no firewall keeps root from it";
+const CHECK_INSTANCE: &str = "check that this is an EC2 instance, that its metadata endpoint is \
+                              enabled (HttpEndpoint), and that no firewall blocks root";
 const CHECK_HOPS: &str = "run the plugin on the host and not in a container's network; otherwise \
                           raise the instance's HttpPutResponseHopLimit";
-const CHECK_IF_IT_STAYS: &str = "nothing, if it passes: the next run asks again; otherwise see \
-                                 what stands between this host and the metadata service";
-const CHECK_ENDPOINT: &str = "enable the instance's metadata endpoint (HttpEndpoint), and see that \
-                              no proxy stands before it";
-const CHECK_SERVICE: &str = "see what answers in the place of the instance metadata service: a \
-                             proxy, an emulator, or what aws.metadataEndpoint in the settings names";
+const CHECK_IF_IT_STAYS: &str = "the next run tries again; if the failure stays, check the \
+                                 network path between this machine and the metadata service";
+const CHECK_ENDPOINT: &str = "enable the instance's metadata endpoint (HttpEndpoint), and check \
+                              that no proxy is in front of it";
+const CHECK_SERVICE: &str = "check whether a proxy, an emulator or aws.metadataEndpoint in the \
+                             settings replaces the instance metadata service";
 
 /// A failure to get the requested answer. Errors never contain an answer.
 #[derive(Debug)]
@@ -172,15 +172,14 @@ impl Question<'_> {
         }
         let temporary = |what, remedy| ImdsError::Temporary(failure(what, remedy));
         if !http::failed_by(error, reqwest::Error::is_timeout) {
-            let what = "does not speak HTTP to its end";
-            let what = format!("what answers at {endpoint} for {path} {what}: {why}");
+            let what = "did not complete its HTTP answer";
+            let what = format!("the service at {endpoint} for {path} {what}: {why}");
             return temporary(what, CHECK_SERVICE);
         }
         if self.method == Method::PUT {
             let what = format!(
-                "the instance metadata service at {endpoint} takes the request for a token and \
-                 does not answer within {waited:.1?}, as where its answer needs more hops than the \
-                 instance's hop limit allows"
+                "the instance metadata service at {endpoint} accepted the token request but did \
+                 not answer within {waited:.1?}; its answer might need more hops than the instance's hop limit allows"
             );
             return temporary(what, CHECK_HOPS);
         }

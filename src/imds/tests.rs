@@ -231,14 +231,17 @@ fn the_second_address_is_used_if_the_first_is_unreachable() {
 #[test]
 fn an_invalid_token_answer_is_refused_with_its_reason() {
     for (answer, words) in [
-        ("SSH-2.0-OpenSSH_9.9\r\n", "does not speak HTTP"),
+        (
+            "SSH-2.0-OpenSSH_9.9\r\n",
+            "did not complete its HTTP answer",
+        ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\nto-k",
-            "to its end",
+            "complete its HTTP answer",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
-            "gives no token",
+            "does not return a token",
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n<html>a</b>",
@@ -246,7 +249,7 @@ fn an_invalid_token_answer_is_refused_with_its_reason() {
         ),
         (
             "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\na b",
-            "gives no token",
+            "does not return a token",
         ),
     ] {
         let service = Service::start(move |_, stream| write(stream, answer));
@@ -269,7 +272,10 @@ fn neither_token_nor_answer_is_shown() {
 
     let error = imds.read("x", Deadline::after(PATIENCE)).unwrap_err();
 
-    assert!(error.what().ends_with("with what is no text"), "{error}");
+    assert!(
+        error.what().ends_with("with data that is not text"),
+        "{error}"
+    );
     let shown = format!("{imds:?} {error:?} {error}");
     assert!(
         !shown.contains("to-ken") && !shown.contains("secret"),

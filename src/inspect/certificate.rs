@@ -35,12 +35,12 @@ pub(super) fn sheet(text: &str, now: SystemTime) -> Result<Sheet, Invalid> {
     let mut sheet = Sheet::default();
     facts(&leaf, now, &mut sheet)?;
     let (state, words) = match key(text) {
-        None => ("none", "none beside it".to_owned()),
+        None => ("none", "none in the file".to_owned()),
         Some(Ok(key)) if has_key(&leaf, &key) => match key.checked() {
-            Ok(_) => ("fits", "fits the certificate (not shown)".to_owned()),
+            Ok(_) => ("fits", "matches the certificate (not shown)".to_owned()),
             Err(error) => ("damaged", format!("damaged: {error}")),
         },
-        Some(Ok(_)) => ("another", "is not the certificate's".to_owned()),
+        Some(Ok(_)) => ("another", "does not match the certificate".to_owned()),
         Some(Err(error)) => ("unreadable", error.to_string()),
     };
     sheet.value("privateKey", "Private key", state, words);
@@ -63,7 +63,8 @@ fn chain(text: &str) -> Result<Vec<Vec<u8>>, Invalid> {
     let mut chain = Vec::new();
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text.as_bytes()) {
         // The bytes of keys are zeroized.
-        let (kind, der) = section.map_err(|_| Invalid::new("it has a block that is no PEM"))?;
+        let (kind, der) =
+            section.map_err(|_| Invalid::new("it contains a block that is not PEM"))?;
         let der = Zeroizing::new(der);
         if kind == SectionKind::Certificate {
             chain.push(der.to_vec());
@@ -92,7 +93,7 @@ pub(super) fn facts(
     sheet.text("subject", "Subject", name(certificate.subject()));
     let leaf = Leaf::of(certificate)?;
     let node = leaf.node_name.as_ref().map(ToString::to_string);
-    sheet.text_or("nodeName", "Node", node, "not a node's");
+    sheet.text_or("nodeName", "Node", node, "not a node certificate");
     sheet.text_or(
         "providerID",
         "Provider ID",

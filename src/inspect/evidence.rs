@@ -36,7 +36,7 @@ const DOCUMENT: [(&str, &str); 11] = [
 /// Decodes the JSON of evidence, or the evidence of a request in PEM.
 pub(crate) fn evidence(document: &Document) -> Result<Sheet, Failure> {
     let text = document.text.trim_start();
-    let remedy = "give the JSON of an evidence block, or a request in PEM";
+    let remedy = "use the JSON of an evidence block, or a request in PEM";
     if text.starts_with("-----BEGIN ") {
         let envelope = Envelope::parse(text.as_bytes());
         let envelope =
@@ -99,7 +99,7 @@ fn aws(evidence: &[u8], raw: &Value) -> Result<Sheet, String> {
         ("left out", "left out by `csr --dry-run`")
     };
     call.value("signature", "Signature", state, words);
-    sheet.part("sts", "Call of STS", call);
+    sheet.part("sts", "STS call", call);
     Ok(sheet)
 }
 
@@ -147,7 +147,7 @@ fn tpm(evidence: &[u8]) -> Result<Sheet, String> {
     match evidence {
         TpmEvidence::Enrol(enrolment) => {
             let mut sheet = of_header(&enrolment.header);
-            sheet.value("phase", "Phase", "enrol", "asks for a challenge");
+            sheet.value("phase", "Phase", "enrol", "requests a challenge");
             keys(&enrolment.keys, &mut sheet);
             match enrolment.certificate.as_deref().map(brief) {
                 None => sheet.value("certificate", "EK certificate", Value::Null, "none"),

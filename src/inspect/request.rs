@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::kube::{Condition, CsrDetails};
 use crate::sheet::Sheet;
 
-const REMEDY: &str = "give a request in PEM, or the output of `kubectl get csr NAME -o yaml`";
+const REMEDY: &str = "use a request in PEM, or the output of `kubectl get csr NAME -o yaml`";
 
 /// Decodes a request in PEM, an object of the certificates API, or a list of objects.
 pub(crate) fn requests(document: &Document, now: SystemTime) -> Result<Vec<Sheet>, Failure> {
@@ -58,7 +58,10 @@ fn of_object(csr: &CsrDetails, now: SystemTime) -> Sheet {
         "expirationSeconds",
         "Lifetime",
         csr.expiration_seconds,
-        lifetime.map_or_else(|| "the signer's".to_owned(), |it| format!("{it} seconds")),
+        lifetime.map_or_else(
+            || "default of the signer".to_owned(),
+            |it| format!("{it} seconds"),
+        ),
     );
     for (key, name, annotation) in [
         (

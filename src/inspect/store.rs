@@ -10,6 +10,7 @@ use crate::backoff::FailureRecord;
 use crate::failure::{Code, Failure};
 use crate::machine::Machine;
 use crate::pending::Pending;
+use crate::process::command;
 use crate::sheet::Sheet;
 use crate::store::{Store, StoreFile};
 use crate::store_contents::StoreContents;
@@ -21,11 +22,17 @@ use crate::store_contents::StoreContents;
 /// The directory does not exist, is unsafe, or cannot be read at all.
 pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sheet, Failure> {
     let Some(store) = Store::look(dir)? else {
-        let what = format!("{} is not there: no run has stored anything", dir.display());
+        let what = format!(
+            "{} does not exist: this node has not enrolled",
+            dir.display()
+        );
         return Err(Failure::new(
             Code::Store,
             what,
-            "name the state directory, or run `renew`",
+            format!(
+                "set the path of the state directory, or run: {} renew",
+                command()
+            ),
         ));
     };
     let contents = StoreContents::load(&store, machine)?;
@@ -36,7 +43,7 @@ pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sh
     let rejected = rejected.map(|(file, why)| format!("{}: {why}", file.name()));
     sheet.list(
         "setAsideNext",
-        "Set aside next",
+        "Invalid files",
         &rejected.collect::<Vec<_>>(),
     );
     if let Some(warning) = &contents.readable_by_others {
@@ -67,12 +74,7 @@ pub(crate) fn store(dir: &Path, machine: &Machine, now: SystemTime) -> Result<Sh
     }
     let remembered = store.read(StoreFile::Remembered)?;
     let remembered = remembered.map(|text| text.to_string());
-    sheet.text_or(
-        "endorsementKey",
-        "Enrolled with",
-        remembered,
-        "nothing to remember",
-    );
+    sheet.text_or("endorsementKey", "Endorsement key kind", remembered, "none");
     let holder = store.holder()?.map(|holder| holder.to_string());
     sheet.text_or("lockHolder", "Lock", holder, "free");
     Ok(sheet)
@@ -97,7 +99,7 @@ fn of_pending(pending: &Pending) -> Sheet {
         "present (not shown)",
     );
     let Some(open) = &pending.request else {
-        sheet.value("name", "Name", Value::Null, "none: only a key is kept");
+        sheet.value("name", "Name", Value::Null, "none (only a key is stored)");
         return sheet;
     };
     sheet.text("name", "Name", &open.name);
@@ -105,7 +107,7 @@ fn of_pending(pending: &Pending) -> Sheet {
     let sent = if open.acknowledged {
         "yes"
     } else {
-        "not acknowledged"
+        "not confirmed by the API server"
     };
     sheet.value("acknowledged", "Sent", open.acknowledged, sent);
     let answers = if open.answers { "yes" } else { "no" };
@@ -122,12 +124,12 @@ fn of_failure(record: &FailureRecord, now: SystemTime) -> Sheet {
     let mut sheet = Sheet::default();
     let code = record.code;
     sheet.value("exitCode", "Exit code", code, code.to_string());
-    sheet.text("message", "What", &record.message);
-    sheet.text("remedy", "To do", &record.remedy);
+    sheet.text("message", "Error", &record.message);
+    sheet.text("remedy", "Hint", &record.remedy);
     let count = record.count;
-    sheet.value("count", "In a row", count, count.to_string());
+    sheet.value("count", "Consecutive failures", count, count.to_string());
     let in_vain = record.in_vain;
-    sheet.value("inVain", "Requests in vain", in_vain, in_vain.to_string());
+    sheet.value("inVain", "Failed requests", in_vain, in_vain.to_string());
     sheet.text("at", "At", at_second(record.at));
     let until = at_second(record.not_before);
     let is_over = until <= at(now);
@@ -136,6 +138,6 @@ fn of_failure(record: &FailureRecord, now: SystemTime) -> Sheet {
     } else {
         until.clone()
     };
-    sheet.value("notTriedBefore", "Not tried before", until, words);
+    sheet.value("notTriedBefore", "Next attempt", until, words);
     sheet
 }

@@ -86,10 +86,9 @@ impl ApiClient {
     ) -> Result<Self, ApiError> {
         let server = endpoint.server();
         let unusable = |(field, why): (&str, Refused)| {
-            let what = format!("cannot talk to {server}: {field}: {why}");
+            let what = format!("cannot connect to {server}: {field}: {why}");
             let remedy = if field.ends_with("_PROXY") || field.ends_with("_proxy") {
-                "correct the variable where the kubelet and the plugin get it, such as a drop-in of \
-                 kubelet.service"
+                "correct the variable where it is set for the kubelet, such as in a drop-in of kubelet.service"
             } else {
                 "correct the kubeconfig"
             };
@@ -104,7 +103,7 @@ impl ApiClient {
         let tls = tls::config(verifier, identity, route.is_named).map_err(|error| {
             let what = format!("cannot start TLS for {server}: {error}");
             if has_identity {
-                let remedy = "see that the client certificate and the key belong together";
+                let remedy = "check that the client certificate matches its key";
                 ApiError::other(Code::Configuration, what, remedy)
             } else {
                 ApiError::other(Code::Internal, what, "report this as a bug")
@@ -189,7 +188,7 @@ impl ApiClient {
             method: Method::PATCH,
             url,
             body: Some(lease.to_string().into_bytes()),
-            what: "trying the certificate",
+            what: "checking the certificate",
         };
         let answer = self.transport.exchange_once(&question, deadline)?;
         ensure!(answer.status.is_success(), self.transport.refusal(&answer));
@@ -199,7 +198,7 @@ impl ApiClient {
     /// Checks that the API server proves its identity, and that the clocks agree. The API server is allowed to refuse
     /// to answer without a login.
     pub(crate) fn reach(&self, deadline: Deadline) -> Result<(), ApiError> {
-        let question = Question::read(self.version.clone(), "asking for the version");
+        let question = Question::read(self.version.clone(), "reading the version");
         let answer = self.transport.exchange_once(&question, deadline)?;
         ensure!(
             !answer.status.is_server_error(),
@@ -267,7 +266,7 @@ impl ApiClient {
 
     pub(super) fn not_an_object(&self, why: &serde_json::Error) -> ApiError {
         let server = &self.transport.server;
-        let what = format!("the answer of {server} is not the object that was asked for: {why}");
+        let what = format!("the answer from {server} is not the requested object: {why}");
         ApiError::not_an_api_server(what)
     }
 }

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use crate::failure::{Code, Failure};
 
-const CHECK_NETWORK: &str = "see that the API server runs and can be reached from here";
-const CHECK_PROXY: &str = "see that the proxy runs, accepts us and reaches the API server; or list \
-                           the API server in NO_PROXY, or remove proxy-url from the kubeconfig";
-const CHECK_SERVER: &str =
-    "see that the kubeconfig's server is an API server and no proxy stands in between";
+const CHECK_NETWORK: &str = "check that the API server runs and is reachable from this machine";
+const CHECK_PROXY: &str = "check that the proxy runs, accepts this machine and reaches the API \
+                           server; or add the API server to NO_PROXY, or remove proxy-url from \
+                           the kubeconfig";
+const CHECK_SERVER: &str = "check that the server in the kubeconfig is an API server, and that no \
+                            proxy is between this machine and the API server";
 
 /// A failed call to the API server. `Display` names the server and the causes.
 ///
@@ -86,8 +87,8 @@ impl ApiError {
         Self::new(
             ApiErrorKind::NameConflict,
             Code::Refused,
-            format!("the request {name} exists and is not ours"),
-            "find out who created it; the next run takes another name",
+            format!("the request {name} exists, but this machine did not create it"),
+            "check its creator; the next run uses a different name",
         )
     }
 

@@ -41,11 +41,11 @@ const PROXY_STATUS: Duration = Duration::from_secs(2);
 const MAX_MESSAGE_LEN: usize = 1024;
 
 const CHECK_BINDING: &str =
-    "see that the group of the bootstrap token is bound to system:node-bootstrapper";
+    "check that the group of the bootstrap token is bound to system:node-bootstrapper";
 
 /// An admission webhook denies with 400 by default, and a `ValidatingAdmissionPolicy` with 422.
-const CHECK_ADMISSION: &str = "see the message: it names the ValidatingAdmissionPolicy or the \
-                               admission webhook that denies the request, or the invalid field";
+const CHECK_ADMISSION: &str = "check the ValidatingAdmissionPolicy, the admission webhook or the \
+                               invalid field in the message";
 
 const JSON: &str = "application/json";
 
@@ -237,7 +237,7 @@ impl Transport {
         let timeout = deadline.remaining().min(PROXY_STATUS);
         let status = connect_status(proxy, &self.url, tls, timeout);
         let why = match status.map(StatusCode::from_u16) {
-            Some(Ok(status)) if !status.is_success() => format!("it answers {status}"),
+            Some(Ok(status)) if !status.is_success() => format!("status {status}"),
             _ => why.clone(),
         };
         let refused = status.is_some_and(|status| (400..500).contains(&status));
@@ -263,8 +263,10 @@ impl Transport {
         let server = &self.server;
         Err(ApiError::other(
             Code::ClockSkew,
-            format!("the clock of {server} says {theirs}, ours says {ours}; set the clock"),
-            "set this machine's clock by NTP",
+            format!(
+                "the clock of {server} shows {theirs}, but the clock of this machine shows {ours}"
+            ),
+            "set the clock of this machine with NTP",
         ))
     }
 
@@ -294,26 +296,26 @@ impl Transport {
             403 => ApiError::new(
                 ApiErrorKind::Forbidden,
                 Code::Refused,
-                says("forbids it (403 Forbidden)"),
+                says("forbids the request (403 Forbidden)"),
                 CHECK_BINDING,
             ),
-            429 => ApiError::unavailable(says("has too many requests (429)")),
+            429 => ApiError::unavailable(says("rejects the request: too many requests (429)")),
             400..=499 => ApiError::new(
                 ApiErrorKind::Refused,
                 Code::Refused,
                 says(&format!("refuses the request ({status} {reason})")),
                 CHECK_ADMISSION,
             ),
-            500..=599 => ApiError::unavailable(says(&format!("is out of order ({status})"))),
+            500..=599 => ApiError::unavailable(says(&format!("has an internal error ({status})"))),
             _ => ApiError::not_an_api_server(format!(
-                "{server} answers {status}, which no API server does; is something between us and it?"
+                "{server} answered with status {status}, which is not an answer of an API server"
             )),
         }
     }
 
     fn too_long(&self) -> ApiError {
         ApiError::not_an_api_server(format!(
-            "the answer of {} is longer than {MAX_ANSWER_LEN} bytes",
+            "the answer from {} is longer than {MAX_ANSWER_LEN} bytes",
             self.server
         ))
     }
@@ -392,7 +394,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
         cause.is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof)
     };
     if causes(error).any(is_end) {
-        "the connection was closed before an answer".to_owned()
+        "the server closed the connection before it answered".to_owned()
     } else {
         innermost(error)
     }

@@ -191,7 +191,7 @@ impl TryFrom<WireCsr> for CsrObject {
 
 /// A field of an object that does not conform to the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("field {0} is not what the API says")]
+#[error("field {0} does not match the Kubernetes API")]
 pub(super) struct Malformed(pub(super) &'static str);
 
 /// The condition of this type. Servers before 1.19 wrote an empty status instead of "True".

@@ -85,7 +85,7 @@ fn drop_ins(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(),
 fn unusable(path: &Path, why: &dyn std::error::Error) -> Failure {
     let path = path.display();
     let what = format!("cannot read the kubelet's configuration in {path}");
-    let cure = format!("correct {path}, with which the kubelet does not start");
+    let cure = format!("correct {path}: the kubelet cannot start with it");
     Failure::new(Code::Configuration, what, cure).because(why)
 }
 

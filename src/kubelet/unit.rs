@@ -54,7 +54,7 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
     if machine.path(SYSTEMD).exists() {
         let shown = output("systemctl", &["show", UNIT, PROPERTIES], PATIENCE);
         let shown = shown.map_err(|why| {
-            let what = format!("the kubelet's arguments are not known: {why}");
+            let what = format!("cannot determine the kubelet's arguments: {why}");
             Failure::new(
                 Code::Configuration,
                 what,
@@ -114,7 +114,7 @@ impl<'a> Properties<'a> {
         let program = argv.first().map(Path::new).and_then(Path::file_name);
         if program.is_none_or(|name| name != "kubelet") {
             let what = format!(
-                "the kubelet's arguments are not known before it runs: {UNIT} starts {}",
+                "cannot determine the kubelet's arguments before it runs: {UNIT} starts {}",
                 argv.first().map_or("nothing", String::as_str)
             );
             let cure = "set nodeName and providerID in the settings, or wait for the kubelet";

@@ -74,7 +74,7 @@ fn an_ignored_host_name_that_differs_from_the_certificate_is_reported() {
     assert_eq!(failure.what(), words);
     let remedy = failure.remedy();
     assert!(
-        remedy.starts_with("give the kubelet --hostname-override=stored; or"),
+        remedy.starts_with("start the kubelet with --hostname-override=stored; or"),
         "{remedy}"
     );
     for fits in [
@@ -118,8 +118,7 @@ fn a_name_other_than_the_certificates_is_refused() {
             assert_eq!(error.code(), Code::NodeName);
             assert_eq!(error.what(), format!("{source} is asked, but {what}"));
             let remedy = error.remedy();
-            let anew =
-                "; or, to enroll it as asked, put a kubeconfig with a bootstrap token at /b, and ";
+            let anew = "; or, to enroll it as asked, write a kubeconfig with a bootstrap token to /b, and ";
             assert!(remedy.starts_with(&format!("{kept}{anew}")), "{remedy}");
         };
 
@@ -127,7 +126,7 @@ fn a_name_other_than_the_certificates_is_refused() {
         refused(
             &sources,
             KUBELET,
-            "give the kubelet --hostname-override=stored",
+            "start the kubelet with --hostname-override=stored",
         );
         sources.settings = Some(&asked);
         refused(&sources, SETTINGS, "set nodeName: stored in the settings");
@@ -155,7 +154,7 @@ fn a_name_that_no_node_can_have_is_refused_with_its_source() {
         ("", "empty"),
         ("  ", "empty"),
         ("n1.", "ends in a dot"),
-        (long.as_str(), "longer than the 63"),
+        (long.as_str(), "longer than 63"),
         ("n_1", "lower-case letters"),
         ("-n1", "lower-case letters"),
         ("n\u{e4}", "lower-case letters"),

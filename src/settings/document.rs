@@ -60,7 +60,7 @@ impl<'a> Content<'a> {
 
     fn once<E: Error>(&mut self, key: &'a str) -> Result<(), E> {
         if self.given.contains(&key) {
-            return Err(E::custom("a key is there twice"));
+            return Err(E::custom("duplicate key"));
         }
         self.given.push(key);
         Ok(())
@@ -125,9 +125,7 @@ impl Level<'_, '_> {
             return map.next_value::<IgnoredAny>().map(drop);
         }
         let known = schema.known(section).join(", ");
-        map.next_value_seed(Refused(format!(
-            "there is no such key; the keys are {known}"
-        )))
+        map.next_value_seed(Refused(format!("unknown key; the keys are {known}")))
     }
 }
 

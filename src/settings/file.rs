@@ -134,7 +134,7 @@ fn text_of(path: &Path) -> Result<Option<String>, Failure> {
     };
     let metadata = file.metadata().map_err(|error| unreadable(path, &error))?;
     if !metadata.is_file() {
-        return Err(invalid(format!("{document} is no regular file")));
+        return Err(invalid(format!("{document} is not a regular file")));
     }
     trust(path, &metadata)?;
     let mut bytes = Vec::new();
@@ -219,7 +219,7 @@ fn parse<'a>(
 /// Distinguishes an invalid key from an invalid document.
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "the parser knows far more faults than need telling apart"
+    reason = "the parser has far more errors than this program distinguishes"
 )]
 fn explain(error: Error, path: &str, document: &dyn Display) -> Failure {
     let location = error.location();
@@ -232,7 +232,7 @@ fn explain(error: Error, path: &str, document: &dyn Display) -> Failure {
     let at_a_key = !matches!(path, "." | "?");
     match error {
         Error::DuplicateMappingKey { key, .. } => {
-            value(key.as_deref().unwrap_or(path), "the key is there twice")
+            value(key.as_deref().unwrap_or(path), "duplicate key")
         }
         Error::Message { msg, .. } if at_a_key => value(path, &msg),
         other if at_a_key => value(path, &other.to_string()),

@@ -34,7 +34,7 @@ const TABLE: [Removed; 4] = [
     Removed {
         key: "tpm.deviceProgram",
         flag: "tpm-device-program",
-        replacement: "kubelet-authenticator-tpm-device is beside the plugin, or in \
+        replacement: "kubelet-authenticator-tpm-device must be next to the plugin, or in \
                       /usr/lib/kubelet-authenticator",
     },
 ];

@@ -29,20 +29,20 @@ macro_rules! settings {
 
 // The settings of all plugins.
 settings! { pub(super) GENERAL {
-    NODE_NAME: NodeName = "nodeName", "node-name", "NAME", "The node's name",
+    NODE_NAME: NodeName = "nodeName", "node-name", "NAME", "Name of the node",
         otherwise "the stored name, the kubelet's --hostname-override, or the host's name";
-    PROVIDER_ID: ProviderId = "providerID", "provider-id", "ID", "The provider ID of this machine",
+    PROVIDER_ID: ProviderId = "providerID", "provider-id", "ID", "Provider ID of this machine",
         otherwise "the machine's own, or the kubelet's --provider-id";
     BOOTSTRAP_KUBECONFIG: AbsolutePath =
-        "bootstrapKubeconfig", "bootstrap-kubeconfig", "FILE", "The kubeconfig to enrol with",
+        "bootstrapKubeconfig", "bootstrap-kubeconfig", "FILE", "Kubeconfig with the bootstrap credential",
         default super::BOOTSTRAP_KUBECONFIG;
     STATE_DIRECTORY: AbsolutePath =
-        "stateDirectory", "state-directory", "DIR", "The directory of the stored credential",
+        "stateDirectory", "state-directory", "DIR", "State directory, which contains the certificate and its key",
         default super::STATE_DIRECTORY;
-    AUDIENCE: Audience = "audience", "audience", "TEXT", "The cluster that evidence is for",
+    AUDIENCE: Audience = "audience", "audience", "TEXT", "Identifier of the cluster in the evidence",
         otherwise "the digest of the cluster's first CA certificate";
     EXPIRATION_SECONDS: Expiration =
-        "expirationSeconds", "expiration-seconds", "SECONDS", "The lifetime to ask for";
+        "expirationSeconds", "expiration-seconds", "SECONDS", "Requested lifetime of the certificate";
 } }
 
 /// A setting whose value is a `T`.
@@ -186,7 +186,7 @@ impl Value for AbsolutePath {
         if Path::new(text).is_absolute() {
             Ok(Self(text.into()))
         } else {
-            Err(Invalid::new("a path begins with '/'"))
+            Err(Invalid::new("must be an absolute path"))
         }
     }
 }
@@ -202,7 +202,7 @@ impl<const LEAST: u32, const MOST: u32> Value for Number<LEAST, MOST> {
         number
             .filter(|number| (LEAST..=MOST).contains(number))
             .map(Self)
-            .ok_or_else(|| Invalid::needed(format!("a whole number from {LEAST} to {MOST}")))
+            .ok_or_else(|| Invalid::needed(format!("an integer from {LEAST} to {MOST}")))
     }
 }
 

@@ -313,15 +313,14 @@ fn a_configured_settings_file_must_exist() {
 #[test]
 fn a_key_that_is_not_known_is_named_with_file_and_line() {
     let error = World::new().file("nodeNam: n1").error();
-    let wanted =
-        "/config.yaml: line 3: key nodeNam: there is no such key; the keys are apiVersion,";
+    let wanted = "/config.yaml: line 3: key nodeNam: unknown key; the keys are apiVersion,";
     assert!(error.starts_with(wanted), "{error}");
 
     let error = World::new()
         .file("")
         .drop_in("a.yaml", "tpm: {hostname: x}")
         .error();
-    let wanted = "/config.d/a.yaml: line 3: key tpm.hostname: there is no such key; \
+    let wanted = "/config.d/a.yaml: line 3: key tpm.hostname: unknown key; \
                   the keys are hostName, pcrs";
     assert_eq!(error, wanted);
 }
@@ -330,10 +329,7 @@ fn a_key_that_is_not_known_is_named_with_file_and_line() {
 fn a_duplicate_key_is_refused() {
     let error = World::new().file("nodeName: n1\nnodeName: n2\n").error();
 
-    assert_eq!(
-        error,
-        "/config.yaml: line 4: key nodeName: the key is there twice"
-    );
+    assert_eq!(error, "/config.yaml: line 4: key nodeName: duplicate key");
 }
 
 #[test]
@@ -358,8 +354,8 @@ fn broken_yaml_is_named_with_file_and_line() {
 #[test]
 fn a_settings_file_needs_api_version_and_kind() {
     let world = World::new();
-    let version = "key apiVersion: \"kubelet-authenticator.cluster.x-k8s.io/v1alpha1\" is needed";
-    let kind = "key kind: \"KubeletAuthenticatorConfiguration\" is needed";
+    let version = "key apiVersion: must be \"kubelet-authenticator.cluster.x-k8s.io/v1alpha1\"";
+    let kind = "key kind: must be \"KubeletAuthenticatorConfiguration\"";
     for (contents, expected) in [
         ("", version),
         (HEADER.split_once('\n').unwrap().0, kind),

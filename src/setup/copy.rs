@@ -90,7 +90,7 @@ impl Setup {
         self.write_copy(authenticator, &given.endpoint, &given.login, &held)?;
         let (from, copy) = (self.from.display(), copy.display());
         let log = authenticator.log;
-        log.step(&format!("{from} is copied to {copy} again"));
+        log.step(&format!("copied {from} to {copy} again"));
         Ok(again)
     }
 

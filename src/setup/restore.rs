@@ -29,7 +29,7 @@ impl Setup {
         let is_reset = matches!(current, Current::Missing) && self.is_reset(authenticator);
         let Some(endpoint) = endpoint.filter(|_| !is_reset) else {
             return if is_absent {
-                self.leave(&format!("there is no {from} to take over"))
+                self.leave(&format!("{from} does not exist"))
             } else {
                 Err(error.into())
             };
@@ -38,13 +38,13 @@ impl Setup {
         match current {
             Current::Invalid(invalid) => {
                 let cure = format!(
-                    "correct {kubeconfig}; or remove it and restart the kubelet, and it is written again"
+                    "correct {kubeconfig}; or remove it and restart the kubelet, which writes it again"
                 );
                 return Err(Failure::of(Code::Configuration, &invalid, cure));
             }
             Current::Missing if !configuration(authenticator).exists() => {
                 let what = format!(
-                    "{kubeconfig} is missing, and so is {CONFIGURATION}, as after `kubeadm reset`"
+                    "{kubeconfig} and {CONFIGURATION} do not exist, as after `kubeadm reset`"
                 );
                 let cure = format!(
                     "join the node again; or run: {} > {kubeconfig}",
@@ -60,7 +60,7 @@ impl Setup {
             | Current::Own => return Err(error.into()),
         }
         if !is_absent {
-            let what = format!("{from} cannot be used");
+            let what = format!("cannot use {from}");
             authenticator.log.warn_of(&what, &error.into());
         }
         let held = lock(authenticator)?;
@@ -68,7 +68,7 @@ impl Setup {
         replace_file(&self.kubelet_kubeconfig, text.as_bytes(), &held)?;
         self.write_environment(&held)?;
         Ok(format!(
-            "{kubeconfig} was lost, and is restored: the kubelet runs {}\n",
+            "restored the missing {kubeconfig}: the kubelet runs {}\n",
             self.program.display()
         ))
     }

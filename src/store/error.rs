@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::failure::{Code, Failure};
 
-const ELSEWHERE: &str = "or set stateDirectory to another place";
+const ELSEWHERE: &str = "or set stateDirectory to a different directory";
 
 /// The failure of a run with a file or directory of the store.
 pub(super) fn failure(what: String, remedy: impl Into<String>) -> Failure {
@@ -18,7 +18,7 @@ pub(super) fn unreadable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let (path, error) = (path.display(), error.into());
     failure(
         format!("cannot read {path}: {error}"),
-        format!("make {path} readable for root"),
+        format!("allow root to read {path}"),
     )
 }
 
@@ -46,17 +46,17 @@ fn writable(path: &Path, error: &io::Error) -> String {
     let path = path.display();
     match Errno::from_io_error(error) {
         Some(Errno::NOSPC | Errno::DQUOT) => {
-            format!("make room on the file system of {path}")
+            format!("free space on the file system of {path}")
         }
         Some(Errno::ROFS) => {
-            format!("let root write on the file system of {path}, which is read-only")
+            format!("remount the file system of {path} read-write")
         }
         Some(Errno::FBIG) => {
             format!(
                 "raise the limit of file sizes (LimitFSIZE of the unit, `ulimit -f`) for {path}"
             )
         }
-        _ => format!("make room and let root write on the file system of {path}"),
+        _ => format!("free space on the file system of {path}, and allow root to write to it"),
     }
 }
 
@@ -65,11 +65,11 @@ pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
     let remedy = match Errno::from_io_error(&error) {
         // The errors of network file systems without their lock daemon, and of file systems without locks.
         Some(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-            "set stateDirectory to a folder on a local disk: this file system has no locks"
+            "set stateDirectory to a directory on a local disk: this file system does not support locks"
                 .to_owned()
         }
         Some(Errno::ACCESS | Errno::PERM) => {
-            format!("let root create and lock {}, {ELSEWHERE}", path.display())
+            format!("allow root to create and lock {}, {ELSEWHERE}", path.display())
         }
         _ => format!("{}, {ELSEWHERE}", writable(path, &error)),
     };
@@ -84,13 +84,13 @@ pub(super) fn linked(path: &Path) -> Failure {
     let remedy = match target.as_deref() {
         Some(target) if target.is_dir() => format!("set stateDirectory to {}", target.display()),
         Some(target) => format!(
-            "replace the link with the file: mv {} {place}",
+            "to replace the link with the file, run: mv {} {place}",
             target.display()
         ),
         None => {
             let target = fs::read_link(path).unwrap_or_else(|_| PathBuf::from("its target"));
             format!(
-                "remove {place}, which leads nowhere; for another place, set stateDirectory to {}",
+                "remove {place}, whose target does not exist; for a different directory, set stateDirectory to {}",
                 target.display()
             )
         }
@@ -103,16 +103,16 @@ pub(super) fn misplaced(path: &Path, what: &str) -> Failure {
     let path = path.display();
     failure(
         format!("{path} is {what}"),
-        format!("move {path} away; it is made again"),
+        format!("move {path} away; the next run creates it again"),
     )
 }
 
 pub(super) fn too_large(path: &Path) -> Failure {
     let path = path.display();
     failure(
-        format!("{path} is too large to be ours"),
+        format!("{path} is larger than the plugin's files can be"),
         format!(
-            "if {path} is there, move it away; it is made again; otherwise shorten the cluster's CA \
+            "if {path} exists, move it away, and the next run creates it again; otherwise shorten the cluster's CA \
              bundle"
         ),
     )

@@ -59,7 +59,7 @@ pub(crate) struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.pid == 0 {
-            return f.write_str("a process that has not written who it is");
+            return f.write_str("an unknown process");
         }
         let since = UNIX_EPOCH + Duration::from_secs(self.since.min(u64::from(u32::MAX)));
         write!(
@@ -94,7 +94,7 @@ impl Store {
                 let path = path.display();
                 return Err(failure(
                     format!("{path} was held for more than {waited:.1?} by {holder}"),
-                    "wait for that process, or end it; nothing is lost",
+                    "wait for that process, or stop it; no data is lost",
                 ));
             }
             thread::sleep(TRY_AGAIN.min(deadline.remaining()));

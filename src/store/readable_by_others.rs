@@ -20,21 +20,21 @@ pub(super) fn close(opened: &File, file: StoreFile, mode: u32, looked_at: bool) 
     }
     if looked_at {
         return Some(format!(
-            "{} has mode {:04o}, so that others can read the key",
+            "{} has mode {:04o}, so other users can read the private key",
             file.name(),
             mode & 0o7777
         ));
     }
     let closed = match rustix::fs::fchmod(opened, Mode::RUSR | Mode::WUSR) {
-        Ok(()) => "is closed to them now".to_owned(),
+        Ok(()) => "the mode is now 0600".to_owned(),
         Err(error) => {
             let why = io::Error::from(error).kind();
-            format!("cannot be closed to them ({why})")
+            format!("its mode cannot be changed ({why})")
         }
     };
     Some(format!(
-        "{} had mode {:04o}, so that others could read the key, and {closed}; if somebody has, get \
-         another key with `renew --force`",
+        "{} had mode {:04o}, so other users could read the private key; {closed}; if a user has \
+         read the key, replace it with `renew --force`",
         file.name(),
         mode & 0o7777
     ))

@@ -83,7 +83,7 @@ fn a_directory_that_others_may_write_is_refused() {
 
         let error = Store::open(&store.dir).unwrap_err();
 
-        let words = format!("has mode {bad:04o}, so that other users may write it");
+        let words = format!("has mode {bad:04o}, so other users can write it");
         assert!(error.what().ends_with(&words), "{error}");
         assert!(error.remedy().contains("chmod go-w"));
     }
@@ -135,7 +135,7 @@ fn the_hint_for_a_symbolic_link_contains_its_target() {
     let (from, to) = (from.display(), to.display());
     assert_eq!(
         hint,
-        format!("replace the link with the file: mv {from} {to}")
+        format!("to replace the link with the file, run: mv {from} {to}")
     );
 
     let nowhere = root.path().join("nowhere");
@@ -152,16 +152,16 @@ fn the_hint_for_a_symbolic_link_contains_its_target() {
 fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
     use rustix::io::Errno;
     let path = Path::new("/x/lock");
-    let local = "set stateDirectory to a folder on a local disk";
+    let local = "set stateDirectory to a directory on a local disk";
     for (errno, words) in [
         (Errno::NOLCK, local),
         (Errno::OPNOTSUPP, local),
         (Errno::NOSYS, local),
         (Errno::INVAL, local),
-        (Errno::ACCESS, "let root create and lock /x/lock"),
-        (Errno::NOSPC, "make room"),
-        (Errno::DQUOT, "make room"),
-        (Errno::ROFS, "which is read-only"),
+        (Errno::ACCESS, "allow root to create and lock /x/lock"),
+        (Errno::NOSPC, "free space"),
+        (Errno::DQUOT, "free space"),
+        (Errno::ROFS, "remount the file system"),
     ] {
         let failure = error::unlockable(path, errno);
         assert!(
@@ -171,9 +171,9 @@ fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
         assert!(failure.remedy().contains("stateDirectory"), "{errno}");
     }
     for (errno, words, not) in [
-        (Errno::NOSPC, "make room", "read-only"),
-        (Errno::ROFS, "which is read-only", "make room"),
-        (Errno::FBIG, "LimitFSIZE", "make room"),
+        (Errno::NOSPC, "free space", "read-only"),
+        (Errno::ROFS, "remount the file system", "free space"),
+        (Errno::FBIG, "LimitFSIZE", "free space"),
     ] {
         for (failure, is_of_store) in [
             (unwritable(path, errno), true),
@@ -217,7 +217,12 @@ fn a_file_too_large_to_read_back_is_not_written() {
     let content = vec![b'x'; limit + 1];
     let error = lock(&store).replace(FILE, &content).unwrap_err();
 
-    assert!(error.what().ends_with("too large to be ours"), "{error}");
+    assert!(
+        error
+            .what()
+            .ends_with("larger than the plugin's files can be"),
+        "{error}"
+    );
     assert!(store.read(FILE).unwrap().is_none());
 }
 
@@ -230,7 +235,12 @@ fn a_file_too_large_to_be_ours_is_not_read() {
 
     let error = store.read(FILE).unwrap_err();
 
-    assert!(error.what().ends_with("too large to be ours"), "{error}");
+    assert!(
+        error
+            .what()
+            .ends_with("larger than the plugin's files can be"),
+        "{error}"
+    );
 }
 
 #[test]

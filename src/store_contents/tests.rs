@@ -122,7 +122,7 @@ fn a_store_from_another_machine_is_rejected() {
     assert!(stored.credential.is_none() && stored.origin.is_none());
     assert_eq!(
         rejected(&stored),
-        StoreFile::ALL.map(|file| (file, "the store is another machine's"))
+        StoreFile::ALL.map(|file| (file, "it belongs to a different machine"))
     );
 }
 
@@ -167,7 +167,7 @@ fn a_credential_for_another_node_is_rejected() {
     assert!(stored.credential.is_none() && stored.origin.is_some());
     assert_eq!(
         rejected(&stored),
-        [(StoreFile::Credential, "it is not for node n1")]
+        [(StoreFile::Credential, "it is for a different node from n1")]
     );
 }
 
@@ -313,7 +313,7 @@ fn a_credential_without_an_origin_is_rejected() {
         rejected(&fixture.load()),
         [(
             StoreFile::Credential,
-            "no origin.json says which machine it is for"
+            "without origin.json, its machine is unknown"
         )]
     );
 

@@ -55,7 +55,7 @@ fn due(program: &Path) -> (ApiServer, Node, (String, String)) {
 fn assert_rescued(run: &Run, old: &(String, String)) {
     assert_eq!(run.code, Some(0), "{run:#?}");
     assert_eq!(run.pair(), *old, "{run:#?}");
-    assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
+    assert_eq!(run.stderr.lines().count(), 2, "{run:#?}");
     assert!(run.stderr.contains("a bug ended the run"), "{run:#?}");
     assert!(!run.stderr.contains("PRIVATE"), "{run:#?}");
 }

@@ -66,7 +66,7 @@ fn a_panic_affects_only_its_own_request() {
 
     let csr = bed.wait_for_answer(&good);
     controller.wait_for_line(
-        "the checks panicked; the request is tried again later",
+        "the checks panicked; the controller retries the request later",
         |line| line["csr"] == *bad,
     );
 

@@ -12,7 +12,7 @@ const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
 /// The log message for a failed watch or list.
-const WATCH_FAILED: &str = "the watch failed; it is tried again until it holds";
+const WATCH_FAILED: &str = "the watch failed; the controller retries it";
 
 /// The log message for a failed write.
 const UNANSWERED: &str = "the request was not answered";

@@ -229,7 +229,9 @@ fn the_number_of_challenges_in_a_run_is_limited() {
 fn an_unreadable_challenge_exits_with_13() {
     let bed = Bed::new();
 
-    bed.run(&[Nonsense]).failed(13).saying("cannot be read");
+    bed.run(&[Nonsense])
+        .failed(13)
+        .saying("has an invalid challenge");
 
     assert!(bed.node.json("pending.json")["request"].is_null());
 }

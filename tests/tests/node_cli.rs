@@ -131,7 +131,7 @@ fn a_variable_with_our_prefix_is_ignored_and_named() {
     let run = run.saying("ignored: ");
     let run = run.saying("KUBELET_AUTHENTICATOR_NODE_NAME");
     let run = run.saying("KUBELET_AUTHENTICATOR_NODENAME");
-    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 2, "{}", run.stderr);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn an_exec_extension_is_ignored_and_named() {
 
     assert_eq!(node.status()["nodeName"], NODE);
     let run = run.saying("the exec extension in KUBERNETES_EXEC_INFO");
-    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 2, "{}", run.stderr);
 }
 
 #[test]
@@ -153,9 +153,9 @@ fn a_reset_leaves_no_key_behind_that_was_set_aside() {
     let (_server, node) = node();
     node.run().succeeded();
     fs::write(node.file("kubelet-client.pem"), "torn").unwrap();
-    node.run().succeeded().saying("set aside");
+    node.run().succeeded().saying("aside");
 
-    node.command(&["reset"]).succeeded();
+    node.command(&["reset", "--yes"]).succeeded();
 
     assert_eq!(node.files(), ["lock"]);
 }
@@ -195,9 +195,57 @@ fn renew_skips_a_fresh_certificate_unless_forced() {
     let third = node.command(&["renew", "--force"]).succeeded();
 
     assert!(first.stdout.contains("a new credential"));
-    assert!(second.stdout.contains("nothing is due"));
+    assert!(second.stdout.contains("renewal is not due"));
     assert!(third.stdout.contains("a new credential"));
     assert_eq!(server.creates(), 2);
+}
+
+#[test]
+fn reset_without_confirmation_exits_with_2_and_keeps_the_files() {
+    let (_server, node) = node();
+    node.run().succeeded();
+    let before = node.files();
+
+    let refused = node.command(&["reset"]).failed(2);
+
+    assert_eq!(node.files(), before);
+    assert_eq!(refused.stdout, "");
+    let key = node.file("kubelet-client.pem").display().to_string();
+    let program = program(NULL).display().to_string();
+    refused
+        .saying(&format!("reset deletes these files:\n  {key}\n"))
+        .saying("error: reset needs a confirmation: nothing was deleted\n")
+        .saying(&format!("hint: to reset, run: {program} reset --yes\n"));
+    let cleared = node.command(&["reset", "--yes"]).succeeded();
+    assert_eq!(cleared.stdout, "state cleared (2 files)\n");
+    assert_eq!(cleared.stderr, "");
+}
+
+#[test]
+fn reset_on_a_terminal_needs_a_yes() {
+    for (answer, code) in [("n\n", 2), ("\n", 2), ("y\n", 0)] {
+        let (_server, mut node) = node();
+        node.run().succeeded();
+        let before = node.files();
+        let answers = node.scratch().write("answer", answer);
+        // `script` gives the plugin a terminal and types the answer.
+        let typed =
+            r#"exec /usr/bin/script --quiet --return --command "$*" /dev/null < "$ANSWERS""#;
+        node.set_env("ANSWERS", &answers);
+        node.wrap(&["/bin/sh", "-c", typed, "sh"]);
+
+        let run = node.command(&["reset"]);
+
+        assert_eq!(run.code, Some(code), "{answer:?}: {run:#?}");
+        assert!(run.stdout.contains("Continue? [y/N] "), "{run:#?}");
+        let after = node.files();
+        if code == 0 {
+            assert_eq!(after, ["lock"]);
+        } else {
+            assert_eq!(after, before);
+            assert!(run.stdout.contains("was not confirmed"), "{run:#?}");
+        }
+    }
 }
 
 #[test]
@@ -205,8 +253,8 @@ fn reset_forgets_everything() {
     let (server, node) = node();
     node.run().succeeded();
 
-    node.command(&["reset"]).succeeded();
-    node.command(&["reset"]).succeeded();
+    node.command(&["reset", "--yes"]).succeeded();
+    node.command(&["reset", "--yes"]).succeeded();
 
     assert_eq!(node.files(), ["lock"]);
     node.run().succeeded();
@@ -278,7 +326,7 @@ fn steps_are_printed_with_their_times_only_if_verbose() {
     for step in [
         "node and machine are named, after ",
         "the evidence is ready, after ",
-        "asking as kubelet-authenticator-",
+        "creating request kubelet-authenticator-",
         "the API server has the request, after ",
         "the request is decided, after ",
         "the certificate is stored, after ",
@@ -286,10 +334,10 @@ fn steps_are_printed_with_their_times_only_if_verbose() {
         let line = steps.find(|line| line.contains(step));
         let line = line.unwrap_or_else(|| panic!("{step}: {}", said.stderr));
         assert!(
-            line.ends_with(" ms") || step.starts_with("asking"),
+            line.ends_with(" ms") || step.starts_with("creating request"),
             "{line}"
         );
     }
-    assert_eq!(node.command(&["reset"]).succeeded().stderr, "");
+    assert_eq!(node.command(&["reset", "--yes"]).succeeded().stderr, "");
     assert_eq!(node.run().succeeded().stderr, "");
 }

@@ -97,8 +97,8 @@ fn a_request_from_another_machine_is_set_aside_with_the_reason() {
     clone
         .run()
         .succeeded()
-        .saying("pending.json is set aside")
-        .saying("another machine's");
+        .saying("set pending.json aside")
+        .saying("belongs to a different machine");
 
     assert!(clone.file("pending.json.set-aside.1").exists());
 }
@@ -127,7 +127,10 @@ fn a_machine_without_firmware_ids_is_identified_by_other_ids() {
             copy(name, &source, &clone);
         }
 
-        let copied = clone.run().succeeded().saying("another machine's");
+        let copied = clone
+            .run()
+            .succeeded()
+            .saying("belongs to a different machine");
         boot(&source, "boot-2");
         let rebooted = source.run().succeeded();
 
@@ -162,7 +165,7 @@ fn a_machine_without_distinguishing_ids_warns_once() {
     server.approve_and_issue(name.as_str().unwrap());
     let second = node.run().succeeded();
 
-    let words = "tells this machine from another";
+    let words = "this machine has no identity";
     assert!(first.stderr.contains(words), "{first:#?}");
     assert!(!second.stderr.contains(words), "{second:#?}");
 }

@@ -183,7 +183,7 @@ fn a_pipe_instead_of_a_settings_file_is_refused_immediately() {
     let pipe = node.scratch().join("pipe.yaml");
     make_pipe(&pipe);
     let refused = |run: Run, path: &Path| {
-        let words = format!("{} is no regular file", path.display());
+        let words = format!("{} is not a regular file", path.display());
         run.failed(3).saying(&words).within(AT_ONCE);
     };
 
@@ -199,7 +199,7 @@ fn a_pipe_instead_of_a_settings_file_is_refused_immediately() {
     fs::create_dir(drop_in.parent().unwrap()).unwrap();
     make_pipe(&drop_in);
     // The stored certificate is valid, and so the run ends with it.
-    let words = format!("{} is no regular file", drop_in.display());
+    let words = format!("{} is not a regular file", drop_in.display());
     let run = node.run().succeeded().saying(&words);
     run.within(AT_ONCE);
 }
@@ -317,8 +317,8 @@ fn evidence_that_never_comes_is_remembered() {
     node.set("timeLimit", "3");
     node.set_env("HANG_FOR", "600");
 
-    node.run().failed(5).saying("not there in time");
-    let next = node.run().failed(17).saying("not there in time");
+    node.run().failed(5).saying("in time");
+    let next = node.run().failed(17).saying("in time");
 
     next.within(AT_ONCE);
     assert_eq!(node.json("failure.json")["code"], 5);

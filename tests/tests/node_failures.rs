@@ -107,7 +107,7 @@ fn an_unreachable_api_server_exits_with_8() {
         ),
         (
             ConnectionFault::NotYetValidCertificate,
-            "to do: set this machine's clock by NTP",
+            "hint: set the clock of this machine with NTP",
         ),
     ] {
         let (server, mut node) = node(Signer::issue());
@@ -148,7 +148,9 @@ fn a_taken_request_name_exits_with_10_and_the_next_run_uses_another() {
     let spec = json!({"expirationSeconds": 600});
     server.inject(Route::create(), Times::once(), Fault::Squat { spec });
 
-    node.run().failed(10).saying("is not ours");
+    node.run()
+        .failed(10)
+        .saying("this machine did not create it");
     let key = node.json("pending.json")["key"]
         .as_str()
         .unwrap()
@@ -237,7 +239,7 @@ fn a_failed_request_exits_with_13_and_the_next_run_keeps_the_key() {
 #[test]
 fn an_unexpected_certificate_exits_with_13_and_is_not_stored() {
     for (flaw, words) in [
-        (Flaw::AnotherKey, "another key"),
+        (Flaw::AnotherKey, "a different key"),
         (Flaw::AnotherName, "system:node:another"),
         (Flaw::AnotherUsage, "client auth"),
         (Flaw::Expired, "expired"),
@@ -286,7 +288,7 @@ fn a_node_name_that_does_not_match_the_store_exits_with_15() {
         .saying("n1")
         .saying("n2")
         .saying("reset");
-    node.command(&["reset"]).succeeded();
+    node.command(&["reset", "--yes"]).succeeded();
     node.run().succeeded();
 
     assert_eq!(server.creates(), 2);

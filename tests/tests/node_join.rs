@@ -238,7 +238,7 @@ fn a_failed_renewal_prints_the_old_credential_for_30_seconds_at_most() {
     let run = node.run().succeeded();
     let again = node.run().succeeded();
 
-    let run = run.saying("could not be renewed");
+    let run = run.saying("cannot renew the credential");
     assert_eq!((run.pair(), again.pair()), (first.pair(), first.pair()));
     assert!(run.expires_in(now()) <= Duration::from_secs(30));
 }
@@ -279,7 +279,7 @@ fn an_insecure_credential_is_used_until_it_expires_with_a_warning() {
     assert_eq!(second.pair(), first.pair());
     assert_eq!(server.creates(), 1);
     let warning = node.status()["certificate"]["warning"].clone();
-    assert!(warning.as_str().unwrap().contains("will not be renewed"));
+    assert!(warning.as_str().unwrap().contains("cannot be renewed"));
 }
 
 #[test]
@@ -356,7 +356,10 @@ fn a_different_cluster_gets_no_request_and_the_credential_is_kept() {
     let elsewhere: Run = node.run();
 
     assert_eq!(
-        elsewhere.succeeded().saying("another, at").pair(),
+        elsewhere
+            .succeeded()
+            .saying("credential for the cluster at")
+            .pair(),
         first.pair()
     );
     assert_eq!((server.creates(), other.connections()), (1, 0));

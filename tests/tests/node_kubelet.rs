@@ -86,5 +86,5 @@ fn a_renewal_warns_if_the_kubelet_name_does_not_match_the_store() {
 
     assert_eq!(cached.stderr, "");
     let renewed = renewed.saying("--hostname-override=named-as-no-host-is");
-    assert_eq!(renewed.stderr.lines().count(), 1, "{}", renewed.stderr);
+    assert_eq!(renewed.stderr.lines().count(), 2, "{}", renewed.stderr);
 }

@@ -21,7 +21,7 @@ fn a_panic_without_a_stored_credential_exits_with_1() {
 
     let run = node.run().failed(1).saying("a bug ended the run");
 
-    assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
+    assert_eq!(run.stderr.lines().count(), 2, "{run:#?}");
     assert!(!run.stderr.contains("PRIVATE"), "{run:#?}");
 }
 

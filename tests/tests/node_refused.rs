@@ -127,7 +127,10 @@ fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
         let (server, node, old) = due();
         server.inject(Route::create(), Times::once(), Fault::status(code));
 
-        let run = node.run().succeeded().saying("is not accepted");
+        let run = node
+            .run()
+            .succeeded()
+            .saying("the API server refuses the certificate");
 
         assert_ne!(run.pair().1, old.1, "{code}");
         assert_eq!(requesters(&server), [BOOTSTRAP_USER]);
@@ -182,7 +185,7 @@ fn the_bootstrap_credential_is_tried_once() {
             server.inject(Route::create(), Times::once(), fault);
         }
 
-        let run = node.run().succeeded().saying("could not be renewed");
+        let run = node.run().succeeded().saying("cannot renew the credential");
 
         assert_eq!(run.pair(), old);
         assert_eq!(server.creates(), 3);
@@ -292,7 +295,10 @@ fn a_manual_renewal_replaces_a_refused_certificate() {
     });
     let renewed = renewed.expect("the certificate is refused");
 
-    assert!(nothing.stdout.contains("nothing is due"), "{nothing:#?}");
+    assert!(
+        nothing.stdout.contains("renewal is not due"),
+        "{nothing:#?}"
+    );
     assert!(renewed.stdout.contains("a new credential"), "{renewed:#?}");
     assert_ne!(node.run().succeeded().pair(), old);
 }
@@ -309,9 +315,9 @@ fn a_manual_renewal_reports_an_unknown_certificate_state() {
     let unknown = node.command(&["renew"]).succeeded();
 
     for run in [&known, &unknown] {
-        assert!(run.stdout.contains("nothing is due"), "{run:#?}");
+        assert!(run.stdout.contains("renewal is not due"), "{run:#?}");
     }
-    let unknown_to_it = "whether the API server accepts the certificate is not known";
+    let unknown_to_it = "cannot check whether the API server accepts the certificate";
     assert!(!known.stderr.contains(unknown_to_it), "{known:#?}");
     assert!(unknown.stderr.contains(unknown_to_it), "{unknown:#?}");
 }

@@ -29,7 +29,7 @@ const REMOVED: [(&str, &str, &str); 4] = [
     (
         "tpm.deviceProgram",
         "/opt/device",
-        "is beside the plugin, or in",
+        "must be next to the plugin, or in",
     ),
 ];
 
@@ -108,7 +108,7 @@ fn a_removed_setting_warns_with_a_valid_certificate_and_else_is_an_error() {
             give(&mut stays, place, key, value);
             let run = stays.run().succeeded();
             assert_eq!(run.pair(), credential, "{case}");
-            assert_eq!(run.stderr.lines().count(), 1, "{case}: {run:#?}");
+            assert_eq!(run.stderr.lines().count(), 2, "{case}: {run:#?}");
             run.saying("warning: ").saying(&words).saying(replacement);
 
             let mut new = Node::new(tpm::PLUGIN, &server);
@@ -143,7 +143,7 @@ fn a_removed_setting_does_not_stop_a_renewal() {
     let run = node.run().succeeded();
 
     assert_ne!(run.pair(), old);
-    assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
+    assert_eq!(run.stderr.lines().count(), 2, "{run:#?}");
     run.saying("warning: ").saying("key signerName");
 }
 
@@ -153,7 +153,7 @@ fn invalid_settings_keep_a_valid_certificate_in_use() {
     let joined = Node::new(NULL, &server);
     let credential = joined.run().succeeded().pair();
     for (key, value, words) in [
-        ("nodeNam", "n2", "key nodeNam: there is no such key"),
+        ("nodeNam", "n2", "key nodeNam: unknown key"),
         ("providerID", "i-1", "key providerID: a provider ID is"),
     ] {
         let mut node = with_store_of(&joined, &server);
@@ -183,6 +183,7 @@ fn an_unknown_key_stops_a_renewal_and_the_old_certificate_is_printed() {
 
     assert_eq!(run.pair(), old);
     assert_eq!(server.creates(), 1);
-    assert_eq!(run.stderr.lines().count(), 1, "{run:#?}");
-    run.saying("could not be renewed").saying("key nodeNam");
+    assert_eq!(run.stderr.lines().count(), 2, "{run:#?}");
+    run.saying("cannot renew the credential")
+        .saying("key nodeNam");
 }

@@ -99,7 +99,7 @@ fn a_credential_that_is_due_is_printed_from_a_read_only_or_full_disk() {
         let (_server, mut node, pair) = due();
         within(&mut node, script);
 
-        let run = node.run().succeeded().saying("could not be renewed");
+        let run = node.run().succeeded().saying("cannot renew the credential");
 
         assert_eq!(run.pair(), pair);
     }
@@ -131,7 +131,7 @@ fn a_directory_owned_by_another_user_exits_with_4() {
 
     node.run()
         .failed(4)
-        .saying("belongs to user 65534")
+        .saying("is owned by user 65534")
         .saying("chown root:root");
 }
 
@@ -199,22 +199,24 @@ fn an_invalid_stored_credential_is_set_aside_and_the_node_enrolls_again() {
     let foreign_key = &foreign_key[foreign_key.find("-----BEGIN PRIVATE").unwrap()..];
     let changes: [(&str, Change<'_>); 5] = [
         ("empty", &|_| Vec::new()),
-        ("has no certificate", &|text| {
+        ("does not contain a certificate", &|text| {
             text.as_bytes()[..text.len() / 2].to_vec()
         }),
-        ("not the certificate's", &|text| {
+        ("does not match the certificate", &|text| {
             let key = text.find("-----BEGIN PRIVATE").unwrap();
             (text[..key].to_owned() + foreign_key).into_bytes()
         }),
-        ("has no certificate", &|_| b"\xff\xfe\x00".to_vec()),
-        ("has no certificate", &|_| vec![0; 4096]),
+        ("does not contain a certificate", &|_| {
+            b"\xff\xfe\x00".to_vec()
+        }),
+        ("does not contain a certificate", &|_| vec![0; 4096]),
     ];
     for (words, change) in changes {
         let (server, node, pair) = joined();
         let text = fs::read_to_string(node.file("kubelet-client.pem")).unwrap();
         fs::write(node.file("kubelet-client.pem"), change(&text)).unwrap();
 
-        let run = node.run().succeeded().saying("is set aside").saying(words);
+        let run = node.run().succeeded().saying(" aside as ").saying(words);
 
         assert_ne!(run.pair(), pair);
         assert_eq!(server.creates(), 2);
@@ -294,7 +296,7 @@ fn a_corrupt_key_is_found_at_the_next_boot_and_replaced() {
     let run = node
         .run()
         .succeeded()
-        .saying("kubelet-client.pem is set aside");
+        .saying("set kubelet-client.pem aside");
 
     assert_ne!(run.pair().1, pair.1);
     assert!(is_pair(&file));

@@ -145,7 +145,7 @@ fn a_machine_condition_shows_whether_its_node_is_attested() {
     wait_for_condition(&joined, "True", "Attested");
 
     let output = Command::new(program("node-attestation-controller"))
-        .args(["identities", "revoke", "prod-1", "joined"])
+        .args(["identities", "revoke", "--yes", "prod-1", "joined"])
         .args(["--namespace", scene.cluster.namespace()])
         .arg("--kubeconfig")
         .arg(SITE.management.admin_kubeconfig())

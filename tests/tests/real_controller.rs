@@ -253,7 +253,7 @@ fn a_missing_right_is_named_and_work_continues_once_granted() {
         BUILT_IN_SERVING_SIGNER.to_owned(),
     ];
     let sign = signers.map(|signer| format!("sign signers.certificates.k8s.io/{signer}"));
-    let missing = "a right is missing without which requests cannot be answered";
+    let missing = "a permission is missing: the controller cannot answer requests";
     controller.wait_for_line(missing, |line| line["right"] == sign[3]);
     assert_eq!(complaints(&controller), sign);
     let name = bed.file(&bed.stamped(MACHINE));

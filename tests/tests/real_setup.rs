@@ -375,7 +375,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
 
     kubelet_says(machine, &format!("{PLUGIN}: no such file or directory"));
     let found = first_failing(machine, kept).unwrap();
-    let gone = format!("kubelet-kubeconfig: the plugin cannot be run: {PLUGIN}: No such file");
+    let gone = format!("kubelet-kubeconfig: cannot run the plugin: {PLUGIN}: No such file");
     assert!(found.starts_with(&gone), "{found}");
 
     // e_machine of the ELF header: AArch64. The kubelet calls whatever is at the path, at any moment.
@@ -388,8 +388,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     kubelet_says(machine, &format!("{PLUGIN}: exec format error"));
     let found = first_failing(machine, kept).unwrap();
     let other = format!(
-        "kubelet-kubeconfig: the plugin cannot be run: {PLUGIN} is a program for arm64, and this machine runs those \
-         for amd64"
+        "kubelet-kubeconfig: cannot run the plugin: {PLUGIN} is a program for arm64, but this machine is amd64"
     );
     assert_eq!(found, other);
 
@@ -398,7 +397,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
     kubelet_says(machine, &format!("{PLUGIN}: permission denied"));
     let found = first_failing(machine, kept).unwrap();
     let no_program =
-        format!("kubelet-kubeconfig: the plugin cannot be run: {PLUGIN} is not executable");
+        format!("kubelet-kubeconfig: cannot run the plugin: {PLUGIN} is not executable");
     assert_eq!(found, no_program);
 
     machine.ok(&["mv", kept, PLUGIN]);
@@ -445,7 +444,7 @@ fn a_hanging_plugin_stops_no_certified_node_and_doctor_reports_it() {
     machine.ok(&["systemctl", "restart", "kubelet"]);
     // The kubelet's requests end before a run does, so its journal has the words of the plugin.
     kubelet_says(machine, &format!("{STORE}/lock was held for more than"));
-    kubelet_says(machine, "to do: wait for that process, or end it");
+    kubelet_says(machine, "hint: wait for that process, or stop it");
 
     machine.ok(&["mv", "/root/kept.pem", CREDENTIAL]);
     machine.ok(&["kill", "-KILL", pid.trim()]);

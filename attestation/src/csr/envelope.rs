@@ -43,25 +43,25 @@ pub enum InvalidEnvelope {
     #[error("the request does not begin with a {CSR} block")]
     NotFirst,
     /// There is a second certification request.
-    #[error("the request has two {CSR} blocks")]
+    #[error("the request contains two {CSR} blocks")]
     SecondRequest,
     /// A block occurs twice.
-    #[error("the request has a block twice")]
+    #[error("the request contains a duplicate block")]
     DuplicateBlock,
     /// A block has an unknown label.
-    #[error("the request has an unknown block")]
+    #[error("the request contains an unknown block")]
     UnknownBlock,
     /// There is evidence without a provider block before it.
-    #[error("the request has evidence that no provider block precedes")]
+    #[error("the request contains evidence without a provider block before it")]
     EvidenceWithoutProvider,
     /// There is text between or after the blocks.
-    #[error("the request has text outside its blocks")]
+    #[error("the request contains text outside its blocks")]
     TextOutside,
     /// A block has a PEM header, an invalid line or end line, or invalid base64.
-    #[error("the request has a block that is not strict PEM")]
+    #[error("the request contains a block that is not strict PEM")]
     NotStrict,
     /// The provider block does not contain a provider name.
-    #[error("the provider block holds no provider's name")]
+    #[error("the provider block does not contain a valid provider name")]
     Provider,
     /// The evidence exceeds [`MAX_EVIDENCE_LEN`] bytes.
     #[error("the evidence has more than {MAX_EVIDENCE_LEN} bytes")]

@@ -20,16 +20,16 @@ pub enum InvalidRequest {
     #[error("the request is not a PKCS#10 structure in DER")]
     Der(#[source] x509_cert::der::Error),
     /// The request decodes, but its DER encoding differs.
-    #[error("the request is not in its DER encoding")]
+    #[error("the request is not in canonical DER encoding")]
     NotCanonical,
     /// There is an attribute other than the requested extensions.
-    #[error("the request has an attribute that is not accepted")]
+    #[error("the request contains an unsupported attribute")]
     UnknownAttribute,
     /// There are two lists of requested extensions.
-    #[error("the request has two lists of extensions")]
+    #[error("the request contains two lists of extensions")]
     DuplicateAttribute,
     /// The same extension occurs twice.
-    #[error("the request has an extension twice")]
+    #[error("the request contains a duplicate extension")]
     DuplicateExtension,
 }
 

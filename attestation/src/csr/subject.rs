@@ -20,13 +20,13 @@ pub enum InvalidSubject {
     #[error("the subject's common name does not begin with '{NODE_USER_PREFIX}'")]
     CommonNamePrefix,
     /// The text after the prefix is not a node name.
-    #[error("the subject's common name does not end in a node name")]
+    #[error("the subject's common name does not contain a valid node name")]
     NodeName,
     /// The subject has an unexpected attribute order or string type, or several values in one part.
-    #[error("the subject is not in the one form that is accepted")]
+    #[error("the subject is not in the required form")]
     NotCanonical,
     /// There is an attribute other than organization and common name.
-    #[error("the subject has an attribute beside organization and common name")]
+    #[error("the subject contains an attribute other than organization and common name")]
     ExtraAttribute,
 }
 

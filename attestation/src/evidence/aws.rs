@@ -75,18 +75,21 @@ impl Proof {
     /// Returns an error if a field does not have the form that AWS uses.
     pub fn new(fields: ProofFields) -> Result<Self, InvalidField> {
         let checks = [
-            (is_region(&fields.region), "sts.region is no region's name"),
+            (
+                is_region(&fields.region),
+                "sts.region is not a valid region name",
+            ),
             (
                 is_temporary_key_id(&fields.access_key_id),
-                "sts.accessKeyId is not that of temporary credentials",
+                "sts.accessKeyId does not belong to temporary credentials",
             ),
             (
                 is_session_token(&fields.session_token),
-                "sts.sessionToken is no session token",
+                "sts.sessionToken is not a valid session token",
             ),
             (
                 is_amz_date(&fields.amz_date),
-                "sts.amzDate is no time of the form YYYYMMDDTHHMMSSZ",
+                "invalid sts.amzDate (want YYYYMMDDTHHMMSSZ)",
             ),
             (
                 is_signature(&fields.signature),

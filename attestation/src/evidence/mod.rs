@@ -22,10 +22,10 @@ pub const MAX_EVIDENCE_LEN: usize = 32 * 1024;
 #[non_exhaustive]
 pub enum InvalidEvidence {
     /// The evidence exceeds [`MAX_EVIDENCE_LEN`].
-    #[error("the evidence has {0} bytes; at most {MAX_EVIDENCE_LEN} are read")]
+    #[error("the evidence has {0} bytes (limit: {MAX_EVIDENCE_LEN})")]
     TooLarge(usize),
     /// The evidence is not the JSON object of this version.
-    #[error("the evidence is not the JSON object of its version")]
+    #[error("the evidence does not match the JSON format of its version")]
     Json(#[source] serde_json::Error),
     /// A field is malformed.
     #[error(transparent)]
@@ -56,7 +56,8 @@ pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
 }
 
 fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
-    EvidenceVersion::parse(name).map_err(|_| InvalidField::new("the evidence names no version"))
+    EvidenceVersion::parse(name)
+        .map_err(|_| InvalidField::new("the evidence does not contain a valid version"))
 }
 
 /// The fields that every provider's evidence has. Evidence of `null` has only these fields.
@@ -86,7 +87,7 @@ impl Header {
         Ok(Self {
             version: version(version_name)?,
             audience: Audience::parse(audience)
-                .map_err(|_| InvalidField::new("the evidence names no audience"))?,
+                .map_err(|_| InvalidField::new("the evidence does not contain a valid audience"))?,
         })
     }
 

@@ -158,7 +158,9 @@ impl RawBanks {
         };
         registers
             .filter(|registers| registers.bank() == bank)
-            .ok_or_else(|| InvalidField::new("quote.pcrs is not the registers of one bank"))
+            .ok_or_else(|| {
+                InvalidField::new("quote.pcrs does not contain the PCRs of exactly one bank")
+            })
     }
 }
 
@@ -178,7 +180,7 @@ impl TpmEvidence {
         let certificate = raw.ek_cert.as_deref();
         let chain = raw.ek_chain.as_deref();
         let is_v1 = header.version == EvidenceVersion::V1;
-        let fields = InvalidField::new("the fields are not those of the phase and the version");
+        let fields = InvalidField::new("the fields do not match the phase and the version");
         if chain.is_some() && (is_v1 || certificate.is_none()) {
             return Err(fields.into());
         }
@@ -209,7 +211,7 @@ impl TpmEvidence {
                 }))
             }
             (ENROL | RESPOND, ..) => Err(fields.into()),
-            _ => Err(InvalidField::new("phase is neither enrol nor respond").into()),
+            _ => Err(InvalidField::new("invalid phase (want enrol or respond)").into()),
         }
     }
 
@@ -250,7 +252,7 @@ impl TpmEvidence {
 fn intermediates(chain: &[String]) -> Result<Vec<Vec<u8>>, InvalidField> {
     let count = chain.len();
     if !(1..=MAX_INTERMEDIATES).contains(&count) {
-        let rule = format!("ekChain has {count} certificates instead of 1 to {MAX_INTERMEDIATES}");
+        let rule = format!("ekChain has {count} certificates (want 1 to {MAX_INTERMEDIATES})");
         return Err(InvalidField::new(rule));
     }
     let chain = chain
@@ -259,7 +261,7 @@ fn intermediates(chain: &[String]) -> Result<Vec<Vec<u8>>, InvalidField> {
         .collect::<Result<Vec<_>, _>>()?;
     let len: usize = chain.iter().map(Vec::len).sum();
     if len > MAX_INTERMEDIATES_LEN {
-        let rule = format!("ekChain has {len} bytes; at most {MAX_INTERMEDIATES_LEN} are taken");
+        let rule = format!("ekChain has {len} bytes (limit: {MAX_INTERMEDIATES_LEN})");
         return Err(InvalidField::new(rule));
     }
     Ok(chain)
@@ -269,7 +271,7 @@ fn structure(name: &'static str, base64: &str, max: usize) -> Result<Vec<u8>, In
     let bytes = BASE64_STANDARD.decode(base64).ok();
     bytes
         .filter(|bytes| (1..=max).contains(&bytes.len()))
-        .ok_or_else(|| InvalidField::new(format!("{name} is not base64 of a structure of a TPM")))
+        .ok_or_else(|| InvalidField::new(format!("{name} is not a TPM structure in base64")))
 }
 
 #[cfg(test)]

@@ -36,42 +36,42 @@ pub enum Refused {
     #[error("it is not a kubeconfig")]
     Syntax,
     /// The document declares a different `apiVersion` or `kind`.
-    #[error("it is not of apiVersion v1 and kind Config")]
+    #[error("it does not have apiVersion v1 and kind Config")]
     WrongType,
     /// A list exceeds this number of entries.
-    #[error("there are more than {0}")]
+    #[error("it has more than {0} entries")]
     TooMany(usize),
     /// Two entries have the same name, so the choice is ambiguous.
-    #[error("two have the same name")]
+    #[error("two entries have the same name")]
     Ambiguous,
     /// The field, or an entry that another one names, is missing.
     #[error("it is missing")]
     Missing,
     /// `insecure-skip-tls-verify` is set.
     #[error(
-        "whoever answers would get the credential, so the server is always verified; give its CA instead"
+        "the server is always verified, because it receives the credential; set its CA instead"
     )]
     SkipsVerification,
     /// The CA is missing.
-    #[error("the cluster's CA is missing; the machine's own list of CAs is not used")]
+    #[error("the cluster's CA is missing; the CA certificates of the system are not used")]
     NoCa,
     /// The CA is not a list of certificates.
-    #[error("it is not a list of certificates in PEM")]
+    #[error("it is not a list of PEM certificates")]
     NotCertificates,
     /// The key is invalid.
-    #[error("it is not a private key in PEM")]
+    #[error("it is not a PEM private key")]
     NotAKey,
     /// The base64 is invalid.
     #[error("it is not base64")]
     NotBase64,
     /// The URL of the server does not use https.
-    #[error("only https is spoken with an API server")]
+    #[error("the scheme of an API server must be https")]
     NotHttps,
     /// The URL is invalid, or has a user, a query or a fragment.
-    #[error("it is not the URL of a server (want https://HOST[:PORT][/PATH])")]
+    #[error("invalid server URL (want https://HOST[:PORT][/PATH])")]
     NotAUrl,
     /// The text is not valid as the name of a server.
-    #[error("it is not the name of a server")]
+    #[error("invalid server name")]
     NotAServerName,
     /// A proxy is set, and the policy does not accept one.
     #[error("a proxy is not accepted")]
@@ -81,15 +81,15 @@ pub enum Refused {
     ProxyScheme,
     /// The proxy's URL is invalid.
     #[error(
-        "it is not the URL of a proxy (want http://[USER:PASSWORD@]HOST:PORT, with special \
+        "invalid proxy URL (want http://[USER:PASSWORD@]HOST:PORT, with special \
          characters of user and password percent-encoded)"
     )]
     NotAProxy,
     /// A file is named, and the policy does not accept files.
-    #[error("a file is not accepted; give its content inline")]
+    #[error("a file is not accepted; use its content inline")]
     File,
     /// The user's credential comes from another program.
-    #[error("no other program is run for a credential")]
+    #[error("exec plugins are not accepted here")]
     Exec,
     /// The user's credential comes from a plugin of the old kind (`auth-provider`).
     #[error("auth-provider plugins are not supported")]
@@ -101,15 +101,15 @@ pub enum Refused {
     #[error("impersonation is not accepted")]
     Impersonation,
     /// The user has no credential.
-    #[error("it has none of token, tokenFile and client-certificate with client-key")]
+    #[error("it does not have a token, a tokenFile, or a client-certificate with client-key")]
     NoCredential,
     /// The user has both a client certificate and a token.
-    #[error("there is a client certificate too")]
+    #[error("a client certificate is set too")]
     TwoCredentials,
     /// Either the client certificate or its key is missing.
-    #[error("it is missing, and its other half is there")]
+    #[error("it is missing, but the other half of the key pair is set")]
     Half,
     /// The token contains characters that are not valid in a header.
-    #[error("it is not a token: printable ASCII without spaces")]
+    #[error("invalid token (want printable ASCII without spaces)")]
     NotAToken,
 }

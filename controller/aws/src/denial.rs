@@ -13,119 +13,119 @@ reasons! {
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentUndecodable(&'static str) => "the signed identity document cannot be decoded",
         /// The CMS message is not signed data that contains the document itself.
-        #[error("the signed identity document has another structure: {0}")]
+        #[error("the signed identity document has an unexpected structure: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
-        DocumentStructure(&'static str) => "the signed identity document has another structure than AWS sends",
+        DocumentStructure(&'static str) => "the signed identity document has an unexpected structure",
         /// The CMS message has no signer, or several.
-        #[error("the identity document has {0} signers, and exactly one is accepted")]
+        #[error("the identity document has {0} signers; exactly one is accepted")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
-        DocumentSigners(usize) => "the identity document has not exactly one signer",
+        DocumentSigners(usize) => "the identity document must have exactly one signer",
         /// The CMS message contains certificates or revocation lists. The controller knows the signers and accepts no
         /// others.
-        #[error("the signed identity document brings certificates")]
+        #[error("the signed identity document contains certificates")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
-        DocumentCertificates => "the signed identity document brings certificates",
+        DocumentCertificates => "the signed identity document contains certificates",
         /// The document is not signed with RSA-2048 and SHA-256.
         #[error("the identity document is not signed with RSA-2048 and SHA-256: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentAlgorithm(&'static str) => "the identity document is not signed with RSA-2048 and SHA-256",
         /// The signed attributes are missing, repeated, or do not describe the document.
-        #[error("the signed attributes of the identity document: {0}")]
+        #[error("the signed attributes of the identity document are invalid: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
-        DocumentAttributes(&'static str) => "the signed attributes are not those of the identity document",
+        DocumentAttributes(&'static str) => "the signed attributes do not match the identity document",
         /// The document is not the JSON object that AWS sends: a field is missing, repeated or of another type, the
         /// version differs, or bytes follow.
         #[error("the identity document is malformed: {0}")]
         #[cure("If AWS documents a new version with the same fields, add it with `--aws-extra-document-version`.")]
         DocumentMalformed(String) => "the identity document is malformed",
         /// The controller has no AWS document signing certificate for the region. A file can add some.
-        #[error("no signer of identity documents is known for region {0}")]
+        #[error("no AWS document signing certificate is known for region {0}")]
         #[cure("Add the certificate of the region with `--aws-extra-signers`.")]
-        RegionUnknown(String) => "no signer of identity documents is known for the region",
+        RegionUnknown(String) => "no AWS document signing certificate is known for the region",
         /// The document names another signer than its region's.
-        #[error("the identity document is not signed by the signer of region {0}")]
+        #[error("the identity document is not signed with the certificate of region {0}")]
         #[cure("Add the certificate that AWS publishes for the region with `--aws-extra-signers`.")]
-        DocumentSignerMismatch(String) => "the identity document is not signed by its region's signer",
+        DocumentSignerMismatch(String) => "the identity document is not signed with the certificate of its region",
         /// The signature does not verify with the key of the region's signer.
         #[error("the identity document's signature does not verify with the key of region {0}")]
         #[cure("Handle it as an attack: the document was changed after AWS signed it.")]
         DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
         /// The machines of this cluster cannot be in this account.
-        #[error("the instance is in account {0}")]
+        #[error("the instance is in account {0}, which is not allowed")]
         #[cure("Add the account to `spec.aws.accounts`, or correct the identity of the Cluster.")]
-        AccountNotAllowed(String) => "the instance is in an account that is not allowed here",
+        AccountNotAllowed(String) => "the account of the instance is not allowed",
         /// The machines of this cluster cannot be in this region.
-        #[error("the instance is in region {0}")]
+        #[error("the instance is in region {0}, which is not allowed")]
         #[cure("Add the region to `spec.aws.regions`, or correct the region of the `AWSCluster`.")]
-        RegionNotAllowed(String) => "the instance is in a region that is not allowed here",
+        RegionNotAllowed(String) => "the region of the instance is not allowed",
         /// The STS call was signed for a different region than the document's, or for a different endpoint.
-        #[error("the proof of possession is for STS in {claimed}, and the instance is in {region}")]
+        #[error("the signed STS call is for {claimed}, but the instance is in {region}")]
         #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
         CallerRegionMismatch {
             /// The region that the evidence names for STS.
             claimed: String,
             /// The region of the document.
             region: String,
-        } => "the proof of possession is for another region",
+        } => "the signed STS call is for another region",
         /// The same signature was used before, with another key.
-        #[error("the evidence was seen with another key")]
+        #[error("the evidence was already used with another key")]
         #[cure("Handle it as an attack: evidence of this instance was copied.")]
-        EvidenceReplayed => "the evidence was used with another key",
+        EvidenceReplayed => "the evidence was already used with another key",
         /// STS refuses the call. It was signed for another request, with other credentials, or with credentials that
         /// are not valid.
-        #[error("STS refuses the proof of possession: {0}")]
+        #[error("STS rejects the signed call: {0}")]
         #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
-        CallerRefused(String) => "STS refuses the proof of possession",
+        CallerRefused(String) => "STS rejects the signed call",
         /// The caller of STS is not a role session.
-        #[error("the caller is {0}, which is not the session of a role")]
+        #[error("the STS caller is {0}, which is not a role session")]
         #[cure("Find the client that sent the request. The plugin uses only role credentials of the instance.")]
-        CallerNotARole(String) => "the proof of possession is not an instance's",
+        CallerNotARole(String) => "the signed STS call does not come from an instance",
         /// STS describes the caller in two ways that do not match: its ARN has another account or session than its
         /// account or its user ID.
-        #[error("the caller is {arn}, and has the user ID {user_id}")]
+        #[error("the ARN {arn} of the STS caller does not match its user ID {user_id}")]
         #[cure("Check that `--aws-sts-endpoint` names a genuine STS endpoint.")]
         CallerAmbiguous {
             /// As STS names it.
             arn: String,
             /// Its user ID.
             user_id: String,
-        } => "the proof of possession names its caller in two ways",
+        } => "the ARN of the STS caller does not match its user ID",
         /// The role is neither `aws:ec2-instance` nor a role that the operator allows. A principal that can assume
         /// another role can choose any session name.
-        #[error("the caller's role is {0}, and only aws:ec2-instance is accepted")]
+        #[error("the role of the STS caller is {0}; only aws:ec2-instance is accepted")]
         #[cure("Remove `aws.principal: instanceProfile` on the node, or allow the role with \
                  `--aws-allow-instance-profile`.")]
-        CallerRoleNotAllowed(String) => "the proof of possession is not of the instance identity role",
+        CallerRoleNotAllowed(String) => "the signed STS call does not come from the instance identity role",
         /// The caller belongs to a different account than the document.
-        #[error("the caller is of account {caller}, and the instance of {account}")]
+        #[error("the STS caller belongs to account {caller}, but the instance belongs to {account}")]
         #[cure("Handle it as an attack: document and credentials come from different instances.")]
         CallerOfAnotherAccount {
             /// The account that STS names.
             caller: String,
             /// The account of the document.
             account: String,
-        } => "the proof of possession is another account's",
+        } => "the signed STS call comes from another account",
         /// The caller belongs to a different partition than the region of the document.
-        #[error("the caller is of partition {caller}, and the instance of {partition}")]
+        #[error("the STS caller belongs to partition {caller}, but the instance belongs to {partition}")]
         #[cure("Handle it as an attack: document and credentials come from different instances.")]
         CallerOfAnotherPartition {
             /// The partition that STS names.
             caller: String,
             /// The partition of the document's region.
             partition: String,
-        } => "the proof of possession is another partition's",
+        } => "the signed STS call comes from another partition",
         /// The caller is a different instance than the document.
-        #[error("the caller is {caller}, and the document is of {instance}")]
+        #[error("the STS caller is {caller}, but the identity document belongs to {instance}")]
         #[cure("Handle it as an attack: document and credentials come from different instances.")]
         CallerIsAnotherInstance {
             /// The session's name.
             caller: String,
             /// The instance of the document.
             instance: String,
-        } => "the proof of possession is another instance's",
+        } => "the signed STS call comes from another instance",
         /// EC2 has no such instance in the account and region, and the instance is not so young that EC2 might not show
         /// it yet.
-        #[error("EC2 has no instance {0}")]
+        #[error("instance {0} does not exist in EC2")]
         #[cure("Give the controller credentials for the account of the instances.")]
         InstanceNotFound(String) => "the instance does not exist",
         /// The instance is not running.
@@ -138,13 +138,13 @@ reasons! {
             state: String,
         } => "the instance is not running",
         /// EC2 reports another account, zone or launch time for the instance than its document or provider ID.
-        #[error("EC2 and the identity document, or the provider ID, disagree about the {1} of {0}")]
+        #[error("the {1} of {0} in EC2 does not match the identity document or the provider ID")]
         #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. Otherwise, handle it as an attack.")]
-        InstanceContradictsDocument(String, &'static str) => "the instance is not as its identity document says",
+        InstanceContradictsDocument(String, &'static str) => "EC2's data and the identity document differ",
         /// The document was created before the last launch of the instance.
-        #[error("the document of {0} is of an earlier launch")]
+        #[error("the identity document of {0} is from an earlier launch")]
         #[cure("Run `renew` on the node: the plugin then reads the current document.")]
-        DocumentOfEarlierLaunch(String) => "the identity document is of an earlier launch of the instance",
+        DocumentOfEarlierLaunch(String) => "the identity document is from an earlier launch of the instance",
         /// The instance has no network interface 0, or does not have the root volume that it should have.
         #[error("instance {0} has no {1}")]
         #[cure("Replace the instance. `rootVolumeCheck: false` skips the comparison of root volume and interface.")]
@@ -153,19 +153,19 @@ reasons! {
         /// another instance. Checked only at the first join.
         #[error("root volume and first network interface of {0} were attached {1} s apart")]
         #[cure("Replace the instance, or set `rootVolumeCheck: false`.")]
-        RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved here",
+        RootVolumeMoved(String, u64) => "the root volume or the first network interface was moved from another instance",
         /// A tag assigns the instance to another cluster, no tag assigns it to this one, or a required tag is missing.
-        #[error("instance {instance} does not have tag {tag} with the value that is required")]
+        #[error("instance {instance} does not have tag {tag} with the required value")]
         #[cure("Add the ownership tag of the cluster, or the tags in `requiredTags`, to the instance.")]
         TagMismatch {
             /// The instance of the document.
             instance: String,
             /// The tag's key.
             tag: String,
-        } => "the instance does not have the tags that are required here",
+        } => "the instance does not have the required tags",
         /// EC2 has no name for the instance that is a valid node name.
-        #[error("instance {0} has no private DNS name that could be its node's")]
+        #[error("EC2 reports no private DNS name for instance {0} that is a valid node name")]
         #[cure("Set `spec.aws.nodeName: InstanceID`, and give the kubelet the same name.")]
-        InstanceNameless(String) => "the instance has no name that could be its node's",
+        InstanceNameless(String) => "EC2 reports no valid node name for the instance",
     }
 }

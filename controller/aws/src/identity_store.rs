@@ -54,7 +54,7 @@ pub enum IdentityError {
     )]
     TooManySecrets(String),
     /// The Cluster does not exist.
-    #[error("there is no Cluster {0}")]
+    #[error("Cluster {0} does not exist")]
     ClusterNotFound(ObjectKey),
     /// The Cluster cannot be read.
     #[error("Cluster {cluster} cannot be read: {detail}")]

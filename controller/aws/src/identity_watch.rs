@@ -245,7 +245,7 @@ impl IdentityWatch {
 
     /// Retries until the annotation exists, or its object does not exist. An existing account is kept.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
-        const MESSAGE: &str = "the account of the cluster cannot be written down";
+        const MESSAGE: &str = "cannot record the AWS account of the cluster";
         let (mut failures, mut pause) = (Failures::default(), WRITE_AGAIN);
         loop {
             let error = match timeout(CALL, self.annotate(&cluster, &account)).await {

@@ -67,10 +67,10 @@ pub struct Place {
 #[non_exhaustive]
 pub enum InvalidInventory {
     /// Without tags, the settings would select all instances of an account.
-    #[error("no tag tells the cluster's instances from others")]
+    #[error("no tag identifies the instances of the cluster")]
     NoTags,
     /// The settings have no account and region.
-    #[error("no account and region to look for instances in")]
+    #[error("no account and region to list instances in")]
     NoPlaces,
 }
 

@@ -86,9 +86,7 @@ pub struct EndpointHost(String);
 
 /// The text is not an endpoint host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "an endpoint is a lower-case host name, with a port where that is not 443, and nothing else"
-)]
+#[error("must be only a lower-case host name, with a port if it is not 443")]
 pub struct InvalidHost;
 
 impl EndpointHost {

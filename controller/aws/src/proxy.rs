@@ -27,7 +27,7 @@ pub struct Proxy {
 
 /// The proxy URL is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("HTTPS_PROXY is no proxy that speaks plain HTTP: http://[user:password@]host[:port]")]
+#[error("HTTPS_PROXY is not a plain HTTP proxy of the form http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
 
 /// Lookups of the names of AWS and of the proxy, for the STS client and for the SDK.

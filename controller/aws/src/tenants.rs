@@ -29,7 +29,7 @@ use self::in_use::ClusterSessions;
 #[derive(Debug, thiserror::Error)]
 pub enum TenantError {
     /// Its identity cannot be determined.
-    #[error("the AWS identity of {cluster} cannot be told")]
+    #[error("cannot determine the AWS identity of {cluster}")]
     Identity {
         /// The Cluster.
         cluster: ObjectKey,
@@ -37,7 +37,7 @@ pub enum TenantError {
         source: IdentityError,
     },
     /// The credentials of its identity are not available.
-    #[error("the AWS credentials of {cluster} are not to be had")]
+    #[error("no AWS credentials are available for {cluster}")]
     Credentials {
         /// The Cluster.
         cluster: ObjectKey,
@@ -303,7 +303,7 @@ impl TenantCredentials {
                 ConditionStatus::Unknown,
                 reason::CONTROLLER_IDENTITY,
                 format!(
-                    "no identity is named for the cluster: {}",
+                    "no object names an AWS identity for the cluster: {}",
                     describe(&plan, account.as_deref())
                 ),
             ),
@@ -394,11 +394,11 @@ fn describe(plan: &Plan, account: Option<&str>) -> String {
     let mut message = if chain.is_empty() {
         let roles: Vec<String> = plan.roles.iter().map(|role| role.arn.to_string()).collect();
         match roles.as_slice() {
-            [] => "EC2 is asked with the controller's own credentials".to_owned(),
-            roles => format!("EC2 is asked as {}", roles.join(" over ")),
+            [] => "EC2 is called with the controller's own credentials".to_owned(),
+            roles => format!("EC2 is called as {}", roles.join(" over ")),
         }
     } else {
-        format!("EC2 is asked as {}", chain.join(" over "))
+        format!("EC2 is called as {}", chain.join(" over "))
     };
     if let Some(account) = account {
         message.push_str(", account ");

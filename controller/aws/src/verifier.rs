@@ -237,7 +237,7 @@ impl Verifier for AwsVerifier {
                         of: conditions::AWS_CREDENTIALS_READY,
                         holds: ConditionStatus::False,
                         reason: reason::IDENTITY_NOT_RESOLVED,
-                        message: "AWS is not asked before the identity is resolved".to_owned(),
+                        message: "AWS is not called until the identity is resolved".to_owned(),
                     }
                 } else {
                     let failed = tenants.credentials_report(&tenant.cluster);

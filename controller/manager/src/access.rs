@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use node_attestation_runtime::client::ClusterAccess;
 
-use crate::error::{BoxError, explain};
+use crate::error::{BoxError, Hinted, explain};
 
 /// Returns access to the cluster of this kubeconfig and context. Without a kubeconfig, the files that kubectl reads are
 /// used, and then the cluster that this process runs in.
@@ -24,8 +24,8 @@ pub(crate) async fn for_person(
     if files.is_empty() {
         return in_cluster(
             context,
-            "--kubeconfig of the management cluster is not given, and neither KUBECONFIG nor \
-                                    ~/.kube/config has one",
+            "no kubeconfig found",
+            "set --kubeconfig, KUBECONFIG or ~/.kube/config to a kubeconfig of the management cluster, or run in a Pod",
         );
     }
     Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
@@ -41,19 +41,25 @@ pub(crate) async fn for_controller(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
 ) -> Result<ClusterAccess, BoxError> {
-    let missing = "neither --kubeconfig (of a management cluster) nor --workload-kubeconfig (of one \
-                   cluster) is given";
     match kubeconfig {
         Some(file) => Ok(ClusterAccess::from_kubeconfigs(&[file], context).await?),
-        None => in_cluster(context, missing),
+        None => in_cluster(
+            context,
+            "neither --kubeconfig nor --workload-kubeconfig is set",
+            "set --kubeconfig for a management cluster or --workload-kubeconfig for one cluster, or run in a Pod",
+        ),
     }
 }
 
-fn in_cluster(context: Option<&str>, missing: &'static str) -> Result<ClusterAccess, BoxError> {
+fn in_cluster(
+    context: Option<&str>,
+    missing: &'static str,
+    hint: &'static str,
+) -> Result<ClusterAccess, BoxError> {
     if let Some(context) = context {
-        return Err(format!("there is no kubeconfig for --context {context}").into());
+        return Err(format!("--context {context} requires a kubeconfig").into());
     }
-    ClusterAccess::in_cluster().map_err(explain(missing))
+    ClusterAccess::in_cluster().map_err(|error| Hinted::new(explain(missing)(error), hint).into())
 }
 
 /// The files of `KUBECONFIG` that exist. As in kubectl, an empty variable counts as unset.

@@ -111,7 +111,7 @@ impl AwsArguments {
             let role = role.to_string();
             tracing::warn!(
                 role,
-                "sessions of this role are accepted as instances: nobody but EC2 may be able to assume it"
+                "sessions of this role are accepted as instances: make sure that only EC2 can assume it"
             );
         }
         let use_fips = env::var(USE_FIPS).ok();
@@ -145,7 +145,7 @@ impl AwsArguments {
                 } else if matches!(error, Region { .. }) {
                     "--aws-sts-endpoint".to_owned()
                 } else {
-                    "STS cannot be asked".to_owned()
+                    "cannot call STS".to_owned()
                 };
                 return Err(explain(what)(error));
             }
@@ -254,7 +254,7 @@ fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static 
     let is_on = use_fips.is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
     (is_on && !has_endpoints).then_some(
         "AWS_USE_FIPS_ENDPOINT applies to EC2 and to AssumeRole, and not to GetCallerIdentity for nodes: \
-         give --aws-sts-endpoint REGION=HOST for each region, and aws.stsEndpoint on its nodes",
+         set --aws-sts-endpoint REGION=HOST for each region, and aws.stsEndpoint on its nodes",
     )
 }
 
@@ -264,7 +264,7 @@ pub(crate) fn document_version(text: &str) -> Result<String, String> {
     if (1..=32).contains(&text.len()) && text.chars().all(is_kept) {
         Ok(text.to_owned())
     } else {
-        Err("a version is the text of a document's field version, such as 2017-09-30".to_owned())
+        Err("must be the value of the field version in a document, such as 2017-09-30".to_owned())
     }
 }
 
@@ -283,15 +283,15 @@ fn ec2_endpoint(text: &str) -> Result<(String, String), String> {
         .or_else(|| url.strip_prefix("http://"));
     match host {
         Some(host) if !host.is_empty() => Ok((region, url.to_owned())),
-        Some(_) | None => Err("an endpoint of EC2 is a URL with a host".to_owned()),
+        Some(_) | None => Err("must be a URL with a host".to_owned()),
     }
 }
 
 fn of_region(text: &str) -> Result<(String, &str), String> {
     match text.split_once('=') {
         Some((region, endpoint)) if is_region(region) => Ok((region.to_owned(), endpoint)),
-        Some((region, _)) => Err(format!("{region:?} is no region")),
-        None => Err("an endpoint is given as REGION=ENDPOINT".to_owned()),
+        Some((region, _)) => Err(format!("{region:?} is not a region")),
+        None => Err("must be REGION=ENDPOINT".to_owned()),
     }
 }
 

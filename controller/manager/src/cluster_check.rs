@@ -45,7 +45,7 @@ struct Check {
     strict: bool,
     #[command(flatten)]
     options: QueryOptions,
-    /// Take a workload cluster's API server for another host's also where its address is ours
+    /// Accept workload clusters whose API server has a loopback address
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
 }

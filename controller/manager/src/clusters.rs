@@ -34,9 +34,9 @@ fn table(states: &[ClusterState]) -> String {
         "CLUSTER",
         "ATTESTORS",
         "READY",
-        "REASON",
-        "CLOSED",
-        "REASON",
+        "READY-REASON",
+        "PATHS-CLOSED",
+        "PATHS-REASON",
         "NODES",
     ];
     let mut rows = vec![header.map(str::to_owned)];

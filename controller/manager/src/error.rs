@@ -1,6 +1,7 @@
 //! Errors for the operator. No caller distinguishes them.
 
 use std::error::Error;
+use std::fmt;
 
 /// Any error.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
@@ -19,5 +20,50 @@ pub(crate) fn explain<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce
     |error| {
         let source = error.into();
         Explained { what, source }.into()
+    }
+}
+
+/// An error, with the action that corrects it.
+#[derive(Debug)]
+pub(crate) struct Hinted {
+    error: BoxError,
+    /// The action.
+    pub(crate) hint: String,
+    is_usage: bool,
+}
+
+impl fmt::Display for Hinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Error for Hinted {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl Hinted {
+    pub(crate) fn new(error: impl Into<BoxError>, hint: impl Into<String>) -> Self {
+        Self {
+            error: error.into(),
+            hint: hint.into(),
+            is_usage: false,
+        }
+    }
+
+    /// A command that the operator did not confirm.
+    pub(crate) fn unconfirmed(what: &str, hint: &str) -> Self {
+        Self {
+            error: what.into(),
+            hint: hint.to_owned(),
+            is_usage: true,
+        }
+    }
+
+    /// Whether the error is wrong usage.
+    pub(crate) fn is_usage(&self) -> bool {
+        self.is_usage
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct ExplainCommand {
     aws_extra_document_versions: Vec<String>,
     #[command(flatten)]
     options: QueryOptions,
-    /// Take a workload cluster's API server for another host's also where its address is ours
+    /// Accept workload clusters whose API server has a loopback address
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
 }

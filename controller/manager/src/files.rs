@@ -8,7 +8,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 pub(crate) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
-        tracing::info!(limit = shown(maximum), "open files are limited");
+        tracing::info!(
+            limit = shown(maximum),
+            "the open-file limit is already at its maximum"
+        );
         return;
     }
     let raised = Rlimit {
@@ -17,15 +20,11 @@ pub(crate) fn raise_limit() {
     };
     let before = shown(current);
     match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => tracing::info!(
-            before,
-            limit = shown(maximum),
-            "the limit of open files is raised"
-        ),
+        Ok(()) => tracing::info!(before, limit = shown(maximum), "raised the open-file limit"),
         Err(error) => tracing::warn!(
             limit = before,
             error = error.to_string(),
-            "the limit of open files cannot be raised"
+            "cannot raise the open-file limit"
         ),
     }
 }

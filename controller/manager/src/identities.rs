@@ -12,7 +12,7 @@ use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError, Restored};
 
 use crate::error::BoxError;
-use crate::query::{QueryOptions, aligned};
+use crate::query::{Confirmation, QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct IdentitiesCommand {
@@ -36,7 +36,7 @@ enum Act {
     Reset(Reset),
     /// Revoke the certificates of a node: no renewal, no serving certificate, every write refused. The machine gets
     /// no certificate until `reset --revoked`
-    Revoke(Whose),
+    Revoke(Revoke),
     /// After a restored backup of the management cluster: reset the node identities whose nodes presented
     /// certificates of later generations with evidence. Repeat the command until all nodes have renewed
     Restored {
@@ -68,6 +68,16 @@ struct Reset {
     /// Provider ID of the machine that can join again, if its node identity is gone
     #[arg(long, value_name = "ID", requires = "revoked")]
     provider_id: Option<String>,
+    #[command(flatten)]
+    confirmation: Confirmation,
+}
+
+#[derive(Debug, Args)]
+struct Revoke {
+    #[command(flatten)]
+    whose: Whose,
+    #[command(flatten)]
+    confirmation: Confirmation,
 }
 
 #[derive(Debug, Args)]
@@ -81,6 +91,12 @@ struct Whose {
 /// Runs the command, and returns its output.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> {
     let IdentitiesCommand { act, options } = command;
+    match &act {
+        Act::Reset(Reset { confirmation, .. }) | Act::Revoke(Revoke { confirmation, .. }) => {
+            confirmation.check()?;
+        }
+        Act::List { .. } | Act::Show(_) | Act::Restored { .. } | Act::Floor { .. } => {}
+    }
     let access = options.access().await?;
     let identities = Identities::new(&access);
     let of = options.namespace_of(&access);
@@ -109,12 +125,16 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
                 with_warning(text, changed.event_error.as_ref())
             })
         }
-        Act::Revoke(Whose { cluster, node }) => {
+        Act::Revoke(Revoke {
+            whose: Whose { cluster, node },
+            confirmation,
+        }) => {
             let found = identities.of_node(&of, cluster, node).await?;
+            confirmation.ask(&effect_of_revocation(&found))?;
             let changed = identities.revoke(&found, now()).await?;
             let identity = &changed.identity;
             output.print(identity, || {
-                let text = said_of_revocation(identity, cluster);
+                let text = said_of_revocation(identity, &of);
                 with_warning(text, changed.event_error.as_ref())
             })
         }
@@ -130,8 +150,8 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
             let event_error = identities.raise_floor(&cluster, floor, now()).await?;
             let text = format!(
                 "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before \
-                 {floor}. Nodes with such a certificate become NotReady, and come back with another key, a bootstrap token \
-                 and their evidence."
+                 {floor}. Nodes with such a certificate become NotReady, and rejoin with another key, a bootstrap token and \
+                 their evidence."
             );
             Ok(with_warning(text, event_error.as_ref()))
         }
@@ -144,11 +164,12 @@ fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
         return Ok(now().duration_since(UNIX_EPOCH)?.as_secs());
     };
     let time = humantime::parse_rfc3339(text);
-    let time = time.map_err(|_| format!("invalid time {text} (want YYYY-MM-DDTHH:MM:SSZ)"))?;
+    let time = time.map_err(|_| format!("invalid time {text} (must be YYYY-MM-DDTHH:MM:SSZ)"))?;
     Ok(time.duration_since(UNIX_EPOCH)?.as_secs())
 }
 
-const RELEASED: &str = "The machine can claim names again. It has no record that could be reset.\n";
+const RELEASED: &str =
+    "The machine can claim node names again. It has no node identity to reset.\n";
 
 /// Resets the record. Returns `None` if the record does not exist, and only its machine was released.
 async fn reset_of(
@@ -160,12 +181,14 @@ async fn reset_of(
         whose: Whose { cluster, node },
         revoked,
         provider_id,
+        confirmation,
     } = reset;
     let found = identities.of_node(&namespace, cluster, node).await;
     let found = match (found, provider_id) {
         (Err(IdentitiesError::NotFound { .. }), Some(_)) => None,
         (found, _) => Some(found?),
     };
+    confirmation.ask(&effect_of_reset(node, *revoked))?;
     if !revoked {
         return match found {
             Some(found) => Ok(Some(identities.reset(&found, now()).await?)),
@@ -184,22 +207,44 @@ async fn reset_of(
     }
 }
 
-fn said_of_reset(identity: &NodeIdentity) -> String {
-    let (generation, node) = (identity.spec.generation, &identity.spec.node_name);
+fn effect_of_reset(node: &str, is_revoked: bool) -> String {
+    let revoked = if is_revoked {
+        " A revoked machine can join again."
+    } else {
+        ""
+    };
     format!(
-        "Generation {generation} of node {node} is given up. The next request for this name that passes every check \
-         opens a new generation; until then nothing changes, and the present certificate goes on. With it, the \
-         certificates of the former generation are refused every write."
+        "Resets node {node}: the next valid claim for this name opens a new generation, also with another key or from \
+         another machine.{revoked}"
     )
 }
 
-fn said_of_revocation(identity: &NodeIdentity, cluster: &str) -> String {
+fn said_of_reset(identity: &NodeIdentity) -> String {
     let (generation, node) = (identity.spec.generation, &identity.spec.node_name);
+    let next = generation + 1;
     format!(
-        "Generation {generation} of node {node} is revoked. Within seconds the workload cluster refuses every write with \
-         its certificates, and the Node goes NotReady; it gets no renewal and no serving certificate. What it may read \
-         it can read until the certificate expires. To let the machine join again: identities reset --revoked {cluster} \
-         {node}."
+        "The next valid claim for node {node} opens generation {next}. The certificates of generation {generation} stay \
+         valid until then, unless they are revoked."
+    )
+}
+
+fn effect_of_revocation(identity: &NodeIdentity) -> String {
+    let spec = &identity.spec;
+    let (generation, node, machine) = (spec.generation, &spec.node_name, &spec.provider_id);
+    format!(
+        "Revokes generation {generation} of node {node} on machine {machine}: the workload cluster refuses every write \
+         with its certificates, the Node becomes NotReady, and the machine gets no certificate."
+    )
+}
+
+fn said_of_revocation(identity: &NodeIdentity, namespace: &str) -> String {
+    let spec = &identity.spec;
+    let (generation, node, cluster) = (spec.generation, &spec.node_name, &spec.cluster_name);
+    format!(
+        "Revoked generation {generation} of node {node}. Within seconds, the workload cluster refuses every write with \
+         its certificates, and the Node becomes NotReady. The node gets no renewal and no serving certificate. It keeps \
+         its read access until its certificate expires. To allow the machine to join again: \
+         node-attestation-controller identities reset --revoked --yes {cluster} {node} -n {namespace}"
     )
 }
 
@@ -207,8 +252,8 @@ fn said_of_restored(restored: &Restored) -> String {
     let nodes = restored.reset.iter();
     let nodes: Vec<_> = nodes.map(|one| one.spec.node_name.as_str()).collect();
     let text = format!(
-        "{} records were reset: {}. {} live records stay as they are: their nodes renew with them, or have not shown a \
-         certificate of a later generation yet, which they do at their next renewal.",
+        "Reset {} node identities: {}. {} live node identities are unchanged: their nodes renew, or have not presented a \
+         certificate of a later generation yet. They present it at their next renewal.",
         nodes.len(),
         if nodes.is_empty() {
             "-".to_owned()
@@ -222,7 +267,7 @@ fn said_of_restored(restored: &Restored) -> String {
 
 fn with_warning(mut text: String, event_error: Option<&CallError>) -> String {
     if let Some(error) = event_error {
-        text += "\nWarning: there is no Event that says who did it: ";
+        text += "\nwarning: cannot write the Event with your user name: ";
         text += &error_chain(error);
         text.push('.');
     }
@@ -234,7 +279,7 @@ fn state(identity: &NodeIdentity) -> &'static str {
     let spec = &identity.spec;
     let revoked = spec.revoked.as_ref();
     if spec.tombstone.is_some() {
-        "Gone"
+        "Retired"
     } else if revoked.is_some_and(|revoked| revoked.generation >= spec.generation) {
         "Revoked"
     } else {

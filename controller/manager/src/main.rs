@@ -6,7 +6,8 @@
 //! node-attestation-controller run --workload-kubeconfig F --settings F --inventory F --ca-cert F --ca-key F
 //!     [--allow-insecure] [--tpm-challenge-keys DIR]
 //! node-attestation-controller run .. --signer-endpoint unix://PATH
-//! node-attestation-controller identities list|show|reset|revoke [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller identities list|show [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller identities reset|revoke CLUSTER NODE [--yes] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tokens recreate CLUSTER MACHINE..|--all [--ttl D] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
@@ -29,8 +30,8 @@
 //!
 //! - Environment: `https_proxy` and `no_proxy`, as in kubectl, if the kubeconfig has no proxy. Both also apply to STS
 //!   and EC2. The AWS SDK reads its credentials from its usual variables.
-//! - Standard input: only `explain -f -` reads it. Standard output: only the output of commands and of `--help`; `run`
-//!   prints nothing.
+//! - Standard input: only `explain -f -` and the confirmation of `identities reset` and `identities revoke` read it.
+//! - Standard output: only the output of commands and of `--help`; `run` prints nothing.
 //! - Standard error: the log, one event per line, as text or JSON. It never contains keys, tokens or the bytes of a
 //!   request. Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it),
 //!   `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the check that
@@ -45,7 +46,7 @@
 //! | --- | --- |
 //! | 0 | success, or stopped by a signal |
 //! | 1 | internal error |
-//! | 2 | wrong usage |
+//! | 2 | wrong usage, or a command that was not confirmed |
 //! | 3 | configuration: a file or an option cannot be used; standard error names it and the cause |
 //! | 20 | a check of `cluster check` fails |
 //!
@@ -100,7 +101,7 @@ use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::text::visible;
 
-use error::BoxError;
+use error::{BoxError, Hinted};
 use logging::LogFormat;
 use node_attestation_core::crd;
 use node_attestation_runtime::client::is_fips;
@@ -230,8 +231,10 @@ fn main() -> anyhow::Result<ExitCode> {
     match Runtime::new()?.block_on(run::run(command.settings)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
+            let hint = error.downcast_ref::<Hinted>();
+            let hint = hint.map(|hinted| hinted.hint.as_str());
             let error = error_chain(&*error);
-            tracing::error!(error, "cannot run");
+            tracing::error!(error, hint, "cannot run");
             Ok(ExitCode::from(CONFIGURATION))
         }
     }
@@ -256,7 +259,7 @@ fn manual(command: &[String]) -> Result<String, BoxError> {
     let mut name = NAME.to_owned();
     for word in command {
         let found = page.find_subcommand(word);
-        let found = found.ok_or_else(|| format!("there is no command {word:?}"))?;
+        let found = found.ok_or_else(|| format!("unknown command {word:?}"))?;
         page = found.clone();
         name = format!("{name}-{word}");
     }
@@ -278,8 +281,16 @@ fn answer<T: Into<Answer>>(
             Ok(ExitCode::from(code))
         }
         Err(error) => {
-            writeln!(io::stderr(), "{}", visible(&error_chain(&*error)))?;
-            Ok(ExitCode::from(CONFIGURATION))
+            let hinted = error.downcast_ref::<Hinted>();
+            let hint = hinted.map(|hinted| format!("hint: {}\n", visible(&hinted.hint)));
+            let text = visible(&error_chain(&*error));
+            write!(io::stderr(), "error: {text}\n{}", hint.unwrap_or_default())?;
+            let code = if hinted.is_some_and(Hinted::is_usage) {
+                USAGE
+            } else {
+                CONFIGURATION
+            };
+            Ok(ExitCode::from(code))
         }
     }
 }

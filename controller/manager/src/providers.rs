@@ -113,7 +113,7 @@ impl ProviderArguments {
     pub(crate) fn open(self, metrics: &Metrics) -> Result<OpenedProviders, BoxError> {
         if self.allow_insecure {
             tracing::warn!(
-                "machines that prove nothing are admitted: a bootstrap token is all that one needs"
+                "machines without evidence are allowed: anyone with a machine's bootstrap token can join as that machine"
             );
         }
         Ok(OpenedProviders {
@@ -279,8 +279,8 @@ fn tpm_verifier(
         _ if names.is_empty() => None,
         (Some(reader), Some(namespace)) => Some(reader.lists(namespace, names)),
         (None, _) | (_, None) => {
-            let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
-                       and there is none here: list the keys in allowList";
+            let why = "endorsementKeys.configMaps requires a management cluster, \
+                       and this controller has none: list the keys in allowList";
             return Err(why.into());
         }
     };

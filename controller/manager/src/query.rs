@@ -1,15 +1,17 @@
 //! Commands that read a management cluster: their options and their output formats.
 
 use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use kubelet_attestation::ensure;
 use kubelet_attestation::text::{is_invisible, visible, visible_json};
 use node_attestation_runtime::client::ClusterAccess;
 use serde::Serialize;
 
 use crate::access::for_person;
-use crate::error::BoxError;
+use crate::error::{BoxError, Hinted};
 
 /// The spaces between two columns.
 const GAP: usize = 3;
@@ -30,6 +32,64 @@ pub(crate) struct QueryOptions {
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, global = true, default_value_t = Format::Table)]
     pub(crate) output: Format,
+}
+
+/// The confirmation of a command that changes the rights of nodes.
+#[derive(Debug, Args)]
+pub(crate) struct Confirmation {
+    /// Do not ask for confirmation. Required without a terminal
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Confirmation {
+    /// Checks that the command has `--yes` or can ask.
+    ///
+    /// # Errors
+    ///
+    /// It has neither `--yes` nor a terminal.
+    pub(crate) fn check(&self) -> Result<(), BoxError> {
+        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let unconfirmed = || {
+            let what = "this command requires a confirmation, but no terminal is available";
+            Hinted::unconfirmed(what, "check the arguments, then add --yes")
+        };
+        ensure!(self.yes || can_ask, unconfirmed().into());
+        Ok(())
+    }
+
+    /// Prints what the command will do. Without `--yes`, waits for the operator's answer.
+    ///
+    /// # Errors
+    ///
+    /// The answer is not `y` or `yes`.
+    pub(crate) fn ask(&self, effect: &str) -> Result<(), BoxError> {
+        self.check()?;
+        let mut terminal = io::stderr();
+        writeln!(terminal, "{}", visible(effect))?;
+        if self.yes {
+            return Ok(());
+        }
+        write!(terminal, "Continue? [y/N] ")?;
+        terminal.flush()?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer)?;
+        let unconfirmed = || {
+            Hinted::unconfirmed(
+                "not confirmed, so nothing was changed",
+                "answer y, or set --yes",
+            )
+        };
+        ensure!(is_yes(&answer), unconfirmed().into());
+        Ok(())
+    }
+}
+
+fn is_yes(answer: &str) -> bool {
+    let answer = answer.trim();
+    ["y", "yes"]
+        .iter()
+        .any(|yes| answer.eq_ignore_ascii_case(yes))
 }
 
 /// A form of the output.
@@ -132,6 +192,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn only_y_and_yes_confirm_a_command() {
+        for answer in ["y\n", "Y\n", "yes\n", " YES \n"] {
+            assert!(is_yes(answer), "{answer:?}");
+        }
+        for answer in ["", "\n", "n\n", "no\n", "yess\n", "y n\n"] {
+            assert!(!is_yes(answer), "{answer:?}");
+        }
+    }
 
     #[test]
     fn yaml_with_invisible_characters_is_written_as_json() {

@@ -87,7 +87,7 @@ fn text(cluster: &ObjectKey, explained: &Explained) -> String {
     match &explained.authentication {
         None => rows.push((
             "Controller",
-            "there is no KubeletAuthentication: nobody looks after the Cluster".to_owned(),
+            "no KubeletAuthentication: the Cluster is not managed".to_owned(),
         )),
         Some(authentication) => {
             for condition in [AWS_IDENTITY_RESOLVED, AWS_CREDENTIALS_READY] {
@@ -223,7 +223,7 @@ fn outcome(explained: &Explained) -> Outcome {
     match checked {
         Ok(_) if explained.explanation.decided_by == DecidedBy::Fallback => Outcome {
             reason: conditions::reason::CONTROLLER_IDENTITY,
-            message: "nothing names an identity".to_owned(),
+            message: "no object names an AWS identity".to_owned(),
         },
         Ok(_) => Outcome {
             reason: conditions::reason::RESOLVED,
@@ -252,7 +252,7 @@ fn difference(explained: &Explained, reason: &str) -> Option<String> {
     let (status, theirs, _) = told(authentication, AWS_IDENTITY_RESOLVED)?;
     let is_other = status != "Unknown" && theirs != reason && explained.unread.is_none();
     is_other.then(|| {
-        "the controller says otherwise: it runs with other options, or has not looked since the last change".to_owned()
+        "the condition of the controller differs: it runs with other options, or has not read the last change yet".to_owned()
     })
 }
 

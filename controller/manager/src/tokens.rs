@@ -61,7 +61,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     if (SHORTEST..=LONGEST).contains(&duration) {
         Ok(duration)
     } else {
-        Err("want 1m to 24h".to_owned())
+        Err("must be from 1m to 24h".to_owned())
     }
 }
 
@@ -98,7 +98,7 @@ fn table(tokens: &[MachineToken]) -> String {
     let mut rows = vec![["MACHINE", "TOKEN", "EXPIRES"].map(str::to_owned)];
     rows.extend(tokens.iter().map(|token| {
         let (id, expires) = match (&token.token_id, &token.expires) {
-            (None, _) => ("none of its own", "-"),
+            (None, _) => ("none", "-"),
             (Some(id), None) => (id.as_str(), "never"),
             (Some(id), Some(expires)) => (id.as_str(), expires.as_str()),
         };

@@ -76,7 +76,7 @@ pub(crate) fn platform(
             Ok(Arc::new(aws.tpms.of_cluster(instances, policy(aws))))
         }
         (EndorsementKeyPlatform::Aws, Err(why)) => {
-            let what = "the platform aws, which is to tell the endorsement keys, cannot be asked";
+            let what = "spec.tpm.endorsementKeys.platform is aws, but EC2 cannot be called";
             Err(format!("{what}: {why}").into())
         }
     }

@@ -110,7 +110,9 @@ impl Finding {
 
     /// The finding for a failed call, with the required permission.
     fn failed(error: &dyn std::error::Error, right: &str) -> Self {
-        let cure = format!("your user needs the right to {right}; if it has it, see the error");
+        let cure = format!(
+            "your user needs the permission to {right}; if it has the permission, see the error"
+        );
         Self::fail(error_chain(error), cure)
     }
 
@@ -131,8 +133,8 @@ fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, F
     let checked = timeout(DEADLINE, check);
     let checked = checked.map(|found| {
         found.unwrap_or_else(|_| {
-            let what = format!("there was no answer in {} s", DEADLINE.as_secs());
-            Finding::fail(what, "see whether the API server can be reached")
+            let what = format!("no answer in {} s", DEADLINE.as_secs());
+            Finding::fail(what, "check the network connection to the API server")
         })
     });
     checked.boxed_local()
@@ -164,7 +166,7 @@ pub async fn check(
             return checked;
         }
         Err(_) => {
-            let finding = Finding::fail("there was no answer in time", "");
+            let finding = Finding::fail("no answer in time", "");
             checked.push(finding.checked(only, "clusters"));
             return checked;
         }
@@ -176,10 +178,10 @@ pub async fn check(
         .collect();
     let clusters = match (chosen.is_empty(), only) {
         (true, Some(only)) => Finding::fail(
-            format!("there is no Cluster {only}"),
-            "`clusters` lists those that there are",
+            format!("Cluster {only} does not exist"),
+            "list the Clusters: node-attestation-controller clusters",
         ),
-        (true, None) => Finding::warn("there is no Cluster", "create one"),
+        (true, None) => Finding::warn("no Cluster exists", "create a Cluster"),
         (false, _) => Finding::pass(format!("{} read", chosen.len())),
     };
     checked.push(clusters.checked(None, "clusters"));
@@ -197,7 +199,7 @@ pub async fn check_settings(file: &Path, workload: Option<ClusterAccess>) -> Vec
     let authentication = match settings_file::read(file) {
         Ok(authentication) => authentication,
         Err(error) => {
-            let finding = Finding::fail(error_chain(&error), "correct each field that is named");
+            let finding = Finding::fail(error_chain(&error), "correct each field in the finding");
             return vec![finding.checked(None, "settings")];
         }
     };

@@ -144,7 +144,7 @@ impl<T: Content> ConfigMaps<T> {
             let why = error_chain(&error);
             ConfigMapUnread(format!("ConfigMap {key} cannot be read: {why}"))
         };
-        let absent = || ConfigMapUnread(format!("there is no ConfigMap {key}"));
+        let absent = || ConfigMapUnread(format!("ConfigMap {key} does not exist"));
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(known) = kept.get(key) {
             let now = api.get_metadata_opt(&key.name).await.map_err(failed)?;
@@ -164,7 +164,7 @@ impl<T: Content> ConfigMaps<T> {
         let mut memory = self.share.holding();
         if !memory.resize(len(&data)) {
             return Err(ConfigMapUnread(format!(
-                "ConfigMap {key} takes more memory than is left for this cluster's and others' ConfigMaps"
+                "ConfigMap {key} exceeds the available memory for ConfigMaps"
             )));
         }
         let content = Arc::new(T::of(key, data));

@@ -84,7 +84,7 @@ enum Cluster {
 
 /// The task that writes Events.
 #[derive(Debug)]
-#[must_use = "what still waits is written only while somebody waits for it"]
+#[must_use = "the pending Events are written only while the future is polled"]
 pub struct EventWriter {
     task: JoinHandle<()>,
     left_out: Arc<AtomicU64>,
@@ -319,14 +319,14 @@ fn words(decision: &Decision) -> Words<'_> {
             let generation = certificate.uid.generation;
             let told = told(certificate.opening.as_ref(), ": ");
             let note = format!(
-                "issued a certificate of generation {generation} to node {name} on machine {machine}{told}"
+                "issued a certificate of generation {generation} for node {name} on machine {machine}{told}"
             );
             ("Normal", "Issue", note)
         }
         Decision::Approve(approval) => {
             let (name, machine) = (approval.node_name(), approval.provider_id());
             let told = told(approval.opening(), ": ");
-            let note = format!("approved a certificate of node {name} on machine {machine}{told}");
+            let note = format!("approved a certificate for node {name} on machine {machine}{told}");
             ("Normal", "Approve", note)
         }
     };

@@ -69,7 +69,9 @@ pub struct Explainer {
 #[non_exhaustive]
 pub enum ExplainError {
     /// No request has this name. Kubernetes removes old requests.
-    #[error("there is no CertificateSigningRequest {0}; Kubernetes removes them after some hours")]
+    #[error(
+        "CertificateSigningRequest {0} does not exist; Kubernetes removes CSRs after some hours"
+    )]
     NotFound(String),
     /// A request could not be read.
     #[error("cannot read CertificateSigningRequest {name}")]
@@ -183,13 +185,13 @@ impl Explainer {
             None => (
                 "undecided",
                 "TimedOut",
-                format!("the checks were not done in {} s", DEADLINE.as_secs()),
+                format!("the checks did not complete in {} s", DEADLINE.as_secs()),
             ),
             Some(decided) => decision(&decided.decision, not_asked),
         };
         if answered_at.is_some() {
-            let note = "the request was answered before: the checks are made for that time, with the machines and \
-                        records of now";
+            let note = "the request was answered before: the checks are made for that time, with the current \
+                        Machines and node identities";
             notes.push(note.to_owned());
         }
         let machine = decided.as_mut().and_then(|decided| decided.machine.take());
@@ -262,7 +264,7 @@ pub fn requests(text: &str) -> Result<Vec<CertificateSigningRequest>, ExplainErr
             Ok(list.items)
         }
         _ => Err(ExplainError::File(
-            "it is no CertificateSigningRequest".into(),
+            "it is not a CertificateSigningRequest".into(),
         )),
     }
 }
@@ -293,7 +295,7 @@ fn is_answered(request: &CertificateSigningRequest) -> bool {
 fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
     let (outcome, reason, message) = decision(&decided.decision, not_asked);
     let message = if reason == NOT_ASKED {
-        format!("not asked: {message}")
+        format!("not called: {message}")
     } else {
         message
     };
@@ -305,7 +307,7 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
         let (outcome, saw) = match (&step.saw, is_unasked) {
             (Some(_), Some(not_asked)) => (
                 "skipped",
-                format!("{not_asked}; what can be checked without holds"),
+                format!("{not_asked}; the other parts of this check pass"),
             ),
             (Some(saw), None) => ("passed", saw.clone()),
             (None, _) if place == last && !is_granted => (outcome, message.clone()),
@@ -344,7 +346,7 @@ fn decision(
             error_chain(deferral)
         }
         Decision::Issue(_) | Decision::Approve(_) => match not_asked {
-            Some(NotAsked(whom)) => format!("if {whom} would say so: every other check passes"),
+            Some(NotAsked(whom)) => format!("every other check passes; not called: {whom}"),
             None => "every check passes".to_owned(),
         },
     };

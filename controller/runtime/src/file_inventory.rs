@@ -187,7 +187,7 @@ impl MachineList {
                 Err(error) => {
                     tracing::error!(
                         error = error_chain(&error),
-                        "the changed inventory is invalid; the former one stays in use"
+                        "the changed inventory is invalid; the controller still uses the previous inventory"
                     );
                     current.version = version;
                 }
@@ -265,8 +265,9 @@ fn read(path: &Path) -> Result<(FileVersion, Read), MachineListError> {
 
 fn parse(path: &Path, text: &str) -> Result<Read, MachineListError> {
     let path = path.display();
-    let document: Document = serde_saphyr::from_str(text)
-        .map_err(|error| MachineListError::new(format!("{path} is no list of machines"), error))?;
+    let document: Document = serde_saphyr::from_str(text).map_err(|error| {
+        MachineListError::new(format!("{path} is not a list of machines"), error)
+    })?;
     for (field, value, expected) in [
         ("apiVersion", &document.api_version, API_VERSION),
         ("kind", &document.kind, KIND),

@@ -47,7 +47,7 @@ pub struct Changed {
 #[non_exhaustive]
 pub enum IdentitiesError {
     /// The record does not exist.
-    #[error("there is no NodeIdentity {name} in namespace {namespace}")]
+    #[error("NodeIdentity {namespace}/{name} does not exist")]
     NotFound {
         /// The namespace of the record.
         namespace: String,
@@ -55,11 +55,11 @@ pub enum IdentitiesError {
         name: String,
     },
     /// The Cluster has no `KubeletAuthentication`.
-    #[error("there is no KubeletAuthentication of Cluster {0}")]
+    #[error("Cluster {0} has no KubeletAuthentication")]
     NoAuthentication(ObjectKey),
     /// The certificates of the record are revoked.
     #[error(
-        "the certificates of node {0} are revoked: to let its machine join again nevertheless, set --revoked"
+        "the certificates of node {0} are revoked: to allow its machine to join again, set --revoked"
     )]
     Revoked(String),
     /// The new floor is lower than the current one.
@@ -185,7 +185,7 @@ impl Identities {
             },
         });
         let note = format!(
-            "generation {generation} of node {} is given up for the next claim",
+            "generation {generation} of node {} was reset: the next valid claim opens a new generation",
             identity.spec.node_name
         );
         self.write(identity, patch, "ResetRequested", note, now)
@@ -226,7 +226,7 @@ impl Identities {
             "spec": {"revoked": revoked},
         });
         let note = format!(
-            "the certificates of generation {generation} of node {} are revoked",
+            "the certificates of generation {generation} of node {} were revoked",
             identity.spec.node_name
         );
         self.write(identity, patch, "Revoked", note, now).await
@@ -277,7 +277,7 @@ impl Identities {
         let name = answer
             .ok()
             .and_then(|review| review.status?.user_info?.username);
-        name.unwrap_or_else(|| "somebody whom the API server does not name".to_owned())
+        name.unwrap_or_else(|| "a user whom the API server does not name".to_owned())
     }
 }
 

@@ -82,7 +82,7 @@ impl Failures {
     /// Logs the records that the sweep of this cluster could not update. During an outage, only the first line is a
     /// warning.
     pub(crate) fn of_sweep(&mut self, cluster: &str, failed: Option<&FailedUpdates>) {
-        const MESSAGE: &str = "records could not be updated; the next sweep tries again";
+        const MESSAGE: &str = "node identities could not be updated; the next sweep retries";
         let Some(failed) = failed else {
             return self.end();
         };
@@ -169,7 +169,7 @@ pub(crate) fn decision(
         Decision::Approve(approval) => {
             let machine = approval.provider_id();
             let told = told(approval.opening(), "; ");
-            format!("for {machine}, to be signed by others{told}")
+            format!("for {machine}, signed by another signer{told}")
         }
     };
     let (outcome, reason) = (outcome(&decided.decision), reason(&decided.decision));

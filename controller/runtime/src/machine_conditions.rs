@@ -186,7 +186,7 @@ impl Outcome {
 /// The reason and the message of the condition of a machine that has its certificate.
 fn granted(evidence: bool) -> (&'static str, &'static str) {
     if evidence {
-        let message = "the machine proved its identity, and its certificate was granted";
+        let message = "the evidence of the machine was verified, and its certificate was granted";
         ("Attested", message)
     } else {
         let message = "the certificate was granted without evidence, with the attestor insecure";

@@ -33,7 +33,7 @@ impl ObjectKey {
 
 /// The text is not the key of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an object is named as NAMESPACE/NAME")]
+#[error("must be NAMESPACE/NAME")]
 #[non_exhaustive]
 pub struct InvalidObjectKey;
 

@@ -181,7 +181,7 @@ impl Pipeline {
                 None => return Ok(deleted(csr)),
                 // The queue reserves more memory for the next try, or delays it until enough memory is free.
                 Some(found) if memory(&found) > work.max_len => {
-                    tracing::debug!(csr, "larger than it was when it was watched");
+                    tracing::debug!(csr, "the request is larger than its watched version");
                     return Ok(Next::Retry);
                 }
                 Some(found) => found,
@@ -335,7 +335,7 @@ impl Pipeline {
         let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await.ok();
         if decided.is_none() {
             let csr = request.metadata.name.as_deref();
-            tracing::error!(csr, "the checks were not done in {DECISION_DEADLINE:?}");
+            tracing::error!(csr, "the checks did not complete in {DECISION_DEADLINE:?}");
         }
         concluded(request, decided, now)
     }
@@ -357,7 +357,7 @@ pub(crate) fn concluded(
             (error_chain(deferral), for_a_machine)
         }
         Some(_) => return decided,
-        None => ("the checks were not done in time".to_owned(), false),
+        None => ("the checks did not complete in time".to_owned(), false),
     };
     let age = age(request, now);
     let failure = if is_approved(request) && age > MAX_UNDECIDED {

@@ -190,7 +190,7 @@ fn of_management(authentication: &KubeletAuthentication) -> Vec<Fault> {
     if aws.is_some_and(|aws| aws.service_account_identity.is_some()) {
         faults.push(Fault::new(
             "spec.aws.serviceAccountIdentity",
-            "names an object in a management cluster: remove it, and give the controller AWS credentials of its own",
+            "names an object in a management cluster: remove it, and give the controller its own AWS credentials",
         ));
     }
     let tpm = spec.tpm.as_ref();

@@ -238,25 +238,23 @@ impl Standalone {
             );
         }
         tracing::warn!(
-            "the ledger is in memory: after a restart every node name is free to the first machine that claims it, \
-             and no certificate of before can be renewed"
+            "node identities are kept in memory: after a restart, the first machine that claims a node name gets it, \
+             and earlier certificates cannot be renewed"
         );
         match self.auto_approve_bindings {
             AutoApproveBindings::Report => tracing::info!(
-                "autoApproveBindings is Report: requests without a record to Kubernetes' own signers are not answered"
+                "autoApproveBindings is Report: requests to built-in signers from nodes without a node identity are not answered"
             ),
             AutoApproveBindings::Remove => tracing::warn!(
-                "autoApproveBindings is Remove: requests to Kubernetes' own client signer are denied. Without a management \
+                "autoApproveBindings is Remove: requests to the built-in client signer are denied. Without a management \
                  cluster, kubeadm's bindings stay: remove them with kubectl"
             ),
         }
-        tracing::info!(
-            "bootstrap tokens are left alone: they are managed only with a management cluster"
-        );
+        tracing::info!("bootstrap tokens are not managed: this requires a management cluster");
         if !self.ca_is_known {
             tracing::warn!(
                 "the CA is not among the certificates that the kubeconfig trusts: \
-                 kube-apiserver must have it in its --client-ca-file, or it refuses what is issued"
+                 kube-apiserver must have it in its --client-ca-file, or it refuses the issued certificates"
             );
         }
     }
@@ -296,11 +294,17 @@ async fn examine(client: &kube::Client, signers: &[String]) {
         let refused = matches!(&error, kube::Error::Api(status) if status.code < 500);
         let error = error_chain(&error);
         if refused {
-            tracing::warn!(error, "the API server does not say what we may do");
+            tracing::warn!(
+                error,
+                "the API server does not report the permissions of the controller"
+            );
             return;
         }
         // The watches log an outage of the API server.
-        tracing::debug!(error, "the API server could not be asked what we may do");
+        tracing::debug!(
+            error,
+            "cannot read the permissions of the controller from the API server"
+        );
         tokio::time::sleep(EXAMINE_RETRY).await;
     }
 }
@@ -335,21 +339,21 @@ async fn examine_once(client: &kube::Client, signers: &[String]) -> Result<(), k
     if !server.hands_uids_on() {
         tracing::warn!(
             version,
-            "the API server is older than 1.33 and does not hand the UID of a certificate on: renewals will be denied"
+            "the API server is older than 1.33 and does not forward certificate UIDs: renewals will be denied"
         );
     }
     for right in missing {
         let right = right.to_string();
         tracing::error!(
             right,
-            "a right is missing without which requests cannot be answered"
+            "a permission is missing: the controller cannot answer requests"
         );
     }
     for right in missing_optional {
         let right = right.to_string();
         tracing::warn!(
             right,
-            "a right is missing; the controller works, and writes no events"
+            "a permission is missing: the controller works, but writes no Events"
         );
     }
     Ok(())

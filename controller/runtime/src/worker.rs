@@ -139,7 +139,7 @@ impl Worker {
                     // The payload of a panic can contain anything, including secrets.
                     tracing::error!(
                         csr = name,
-                        "the checks panicked; the request is tried again later"
+                        "the checks panicked; the controller retries the request later"
                     );
                 }
                 (uid, next.ok())

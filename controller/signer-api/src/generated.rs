@@ -6,32 +6,32 @@ pub struct StatusResponse {
     /// The version of this interface: "v1alpha1".
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
-    /// "ok", or what is wrong, for the controller's log.
+    /// "ok", or the problem, for the controller's log.
     #[prost(string, tag = "2")]
     pub health: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignRequest {
-    /// SHA-256 of the DER of the CA's certificate.
+    /// SHA-256 of the DER of the CA certificate.
     #[prost(bytes = "vec", tag = "1")]
     pub ca_certificate_sha256: ::prost::alloc::vec::Vec<u8>,
-    /// The Cluster of Cluster API. Both are empty for a controller of one cluster without a management cluster.
+    /// The Cluster of Cluster API. Both fields are empty for a controller without a management cluster.
     #[prost(string, tag = "2")]
     pub cluster_namespace: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub cluster_name: ::prost::alloc::string::String,
-    /// The algorithm, which follows from the CA's key.
+    /// The algorithm, which depends on the CA key.
     #[prost(enumeration = "SignatureAlgorithm", tag = "4")]
     pub algorithm: i32,
-    /// DER of the TBSCertificate (RFC 5280). The signature is over exactly these bytes. A signer whose key takes digests
+    /// DER of the TBSCertificate (RFC 5280). The signature covers exactly these bytes. A signer whose key accepts digests
     /// hashes them itself.
     #[prost(bytes = "vec", tag = "5")]
     pub tbs_certificate: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SignResponse {
-    /// The signature as certificates carry it: of ECDSA, the DER of Ecdsa-Sig-Value (RFC 3279), not the two numbers that
-    /// PKCS #11 returns; of RSA, as long as the modulus.
+    /// The signature in the encoding of certificates. ECDSA: the DER of Ecdsa-Sig-Value (RFC 3279), not the two numbers
+    /// that PKCS #11 returns. RSA: as long as the modulus.
     #[prost(bytes = "vec", tag = "1")]
     pub signature: ::prost::alloc::vec::Vec<u8>,
 }
@@ -85,7 +85,7 @@ pub mod external_signer_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// ExternalSigner listens on a Unix socket, beside the controller.
+    /// ExternalSigner listens on a Unix socket next to the controller.
     #[derive(Debug, Clone)]
     pub struct ExternalSignerClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -155,7 +155,7 @@ pub mod external_signer_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Status tells whether the signer can sign now. The controller asks before it gives a node name away.
+        /// Status reports whether the signer can sign now. The controller calls it before it grants a node name.
         pub async fn status(
             &mut self,
             request: impl tonic::IntoRequest<super::StatusRequest>,
@@ -181,9 +181,8 @@ pub mod external_signer_client {
         }
         /// Sign signs one certificate.
         ///
-        /// The signer refuses (PERMISSION_DENIED) what it does not want to sign: a CA that is not of this cluster, or a
-        /// certificate against its own policy. Every other code is an outage. The request for the certificate waits in
-        /// both cases.
+        /// The signer refuses (PERMISSION_DENIED) a CA that does not belong to this cluster, and a certificate that violates
+        /// its own policy. Every other code is an outage. The request for the certificate stays pending in both cases.
         pub async fn sign(
             &mut self,
             request: impl tonic::IntoRequest<super::SignRequest>,
@@ -223,22 +222,21 @@ pub mod external_signer_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ExternalSignerServer.
     #[async_trait]
     pub trait ExternalSigner: std::marker::Send + std::marker::Sync + 'static {
-        /// Status tells whether the signer can sign now. The controller asks before it gives a node name away.
+        /// Status reports whether the signer can sign now. The controller calls it before it grants a node name.
         async fn status(
             &self,
             request: tonic::Request<super::StatusRequest>,
         ) -> std::result::Result<tonic::Response<super::StatusResponse>, tonic::Status>;
         /// Sign signs one certificate.
         ///
-        /// The signer refuses (PERMISSION_DENIED) what it does not want to sign: a CA that is not of this cluster, or a
-        /// certificate against its own policy. Every other code is an outage. The request for the certificate waits in
-        /// both cases.
+        /// The signer refuses (PERMISSION_DENIED) a CA that does not belong to this cluster, and a certificate that violates
+        /// its own policy. Every other code is an outage. The request for the certificate stays pending in both cases.
         async fn sign(
             &self,
             request: tonic::Request<super::SignRequest>,
         ) -> std::result::Result<tonic::Response<super::SignResponse>, tonic::Status>;
     }
-    /// ExternalSigner listens on a Unix socket, beside the controller.
+    /// ExternalSigner listens on a Unix socket next to the controller.
     #[derive(Debug)]
     pub struct ExternalSignerServer<T> {
         inner: Arc<T>,

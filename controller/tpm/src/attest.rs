@@ -186,7 +186,7 @@ fn is_for_one_of(qualifying: &Qualifying, extra_data: &[u8]) -> bool {
 fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), TpmDenial> {
     let wrong = |detail| Err(TpmDenial::QuoteSelection(detail));
     let [selection] = &*info.pcr_select else {
-        return wrong("it is not over one bank");
+        return wrong("it does not cover exactly one bank");
     };
     let bank = match registers.bank() {
         Bank::Sha256 => TpmAlgId::Sha256,
@@ -198,19 +198,19 @@ fn check_registers(info: &TpmsQuoteInfo, registers: &Registers) -> Result<(), Tp
     });
     let quoted: Vec<u8> = bits.collect();
     if quoted.is_empty() {
-        return wrong("it is over no register");
+        return wrong("it covers no register");
     }
     if selection.hash != bank {
-        return wrong("it is over another bank than the registers that came with it");
+        return wrong("its bank does not match the registers in the evidence");
     }
     if quoted.iter().any(|register| *register > MAX_REGISTER) {
-        return wrong("it is over a register that no PC has");
+        return wrong("it covers a register that a PC does not have");
     }
     if !quoted
         .into_iter()
         .eq(registers.iter().map(|(number, _)| number))
     {
-        return wrong("it is over other registers than those that came with it");
+        return wrong("it does not cover the registers in the evidence");
     }
     let mut digest = digest::Context::new(&SHA256);
     for (_, value) in registers.iter() {

@@ -175,7 +175,7 @@ impl Authorities {
             first = first.min(end_of(certificate));
         }
         Err(TpmDenial::EndorsementCertificateUntrusted(
-            "its chain has no end".to_owned(),
+            "its chain is too long".to_owned(),
         ))
     }
 
@@ -229,7 +229,7 @@ const MAX_NAMED: usize = 4;
 fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
         Ok((&[], certificate)) => Ok(certificate),
-        Ok(_) => Err("it has bytes after the end of its certificate (`openssl x509` removes them)"),
+        Ok(_) => Err("it has bytes after its certificate (`openssl x509` removes them)"),
         Err(_) => Err("it is not one certificate in DER"),
     }
 }
@@ -282,11 +282,11 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     for extension in certificate.extensions() {
         let parsed = extension.parsed_extension();
         if let ParsedExtension::BasicConstraints(constraints) = parsed {
-            ensure!(!constraints.ca, "it is an authority's".to_owned());
+            ensure!(!constraints.ca, "it is a CA certificate".to_owned());
         } else if let ParsedExtension::KeyUsage(usage) = parsed {
             ensure!(
                 is_to_decrypt(*usage),
-                "its key usage is not that of an endorsement key".to_owned()
+                "its key usage is not allowed for an endorsement key".to_owned()
             );
         } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
             for_endorsement = usage.other.contains(&EK_CERTIFICATE);

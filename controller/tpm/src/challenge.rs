@@ -205,8 +205,9 @@ pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
 /// [`Failure::EvidenceExpired`] if the response is too late. [`Denial::EvidenceMalformed`] if the expiry is not a valid
 /// time.
 pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Result<(), Refusal> {
-    let end = humantime::parse_rfc3339(expiry.as_str())
-        .map_err(|_| Denial::EvidenceMalformed("expiry is no time".to_owned()))?;
+    let end = humantime::parse_rfc3339(expiry.as_str()).map_err(|_| {
+        Denial::EvidenceMalformed("invalid expiry (must be YYYY-MM-DDTHH:MM:SSZ)".to_owned())
+    })?;
     let late = |clock: SystemTime| clock.duration_since(end).unwrap_or_default();
     if late(now.min(asked)).is_zero() && late(now) <= MAX_WAIT {
         Ok(())

@@ -90,7 +90,7 @@ impl KeyLists for ConfigMaps<KeyList> {
             None => (
                 ConditionStatus::Unknown,
                 reason::PENDING,
-                "no machine has asked yet, so the ConfigMaps were not read".to_owned(),
+                "the ConfigMaps were not read yet: no machine has sent a request".to_owned(),
             ),
             Some(Err(unread)) => (
                 ConditionStatus::False,
@@ -126,7 +126,7 @@ pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
             NOT_READ_HERE.to_owned(),
         )
     } else {
-        let message = "no ConfigMap is named".to_owned();
+        let message = "configMaps is empty".to_owned();
         (ConditionStatus::True, reason::NOT_APPLICABLE, message)
     })
 }

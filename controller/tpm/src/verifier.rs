@@ -187,7 +187,7 @@ impl TpmVerifier {
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
         let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying)?;
         let machine_name = appraisal.machine.name.as_str();
-        tracing::info!(machine = machine_name, %quote, "the TPM vouches for a key");
+        tracing::info!(machine = machine_name, %quote, "verified the TPM quote for a key");
         self.policy.registers.allows(&quote.registers)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
         let unmeasured = unmeasured(&quote.registers).collect();

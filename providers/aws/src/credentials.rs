@@ -63,7 +63,7 @@ impl Credentials {
         let wire: Wire = serde_json::from_str(json).map_err(|error| {
             // The error message can contain a part of a secret.
             invalid(format!(
-                "the instance metadata gives what is no credentials (line {}, column {} of its JSON)",
+                "invalid credentials from the instance metadata service (line {}, column {} of its JSON)",
                 error.line(),
                 error.column()
             ))
@@ -72,9 +72,9 @@ impl Credentials {
             let code: String = wire.code.chars().take(64).collect();
             return Err(Failure::new(
                 Code::EvidenceUnavailable,
-                format!("the instance metadata says {code:?} instead of giving credentials"),
-                "see that the role of the instance profile can be assumed by ec2.amazonaws.com, or \
-                 set aws.principal to instanceIdentityRole",
+                format!("the instance metadata service returned {code:?} instead of credentials"),
+                "allow ec2.amazonaws.com to assume the role of the instance profile, or set \
+                 aws.principal to instanceIdentityRole",
             ));
         }
         let invalid_field = |field| {
@@ -110,10 +110,10 @@ impl Credentials {
         Err(Failure::new(
             Code::EvidenceUnavailable,
             format!(
-                "the instance's credentials end at {end}, and it is {now} by this machine's clock"
+                "the instance's credentials expire at {end}, and the clock of this machine shows {now}"
             ),
-            "nothing, if it passes: the metadata service has new ones soon; otherwise set this \
-             machine's clock by NTP",
+            "wait for new credentials from the metadata service; if the failure stays, set the \
+             clock of this machine with NTP",
         ))
     }
 }
@@ -127,13 +127,14 @@ fn role(imds: &Imds, deadline: Deadline) -> Result<String, Failure> {
             Code::EvidenceUnavailable,
             "the instance has no instance profile with a role",
             "attach an instance profile with a role, or set aws.principal to \
-             instanceIdentityRole, which needs none",
+             instanceIdentityRole, which does not need one",
         ));
     };
     // The name becomes part of a path.
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
     if role.len() > MAX_ROLE_LEN || !role.bytes().all(allowed) || role.starts_with('.') {
-        let what = "the instance metadata names no role that an instance profile can have";
+        let what =
+            "the instance metadata service returned an invalid role name for the instance profile";
         return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
     }
     Ok(role.to_owned())
@@ -182,8 +183,8 @@ pub(crate) mod tests {
             assert_eq!(
                 error.to_string(),
                 format!(
-                    "the instance's credentials end at 2026-01-01T06:00:00Z, and it is \
-                     2026-01-01T{now}Z by this machine's clock"
+                    "the instance's credentials expire at 2026-01-01T06:00:00Z, and the clock of \
+                     this machine shows 2026-01-01T{now}Z"
                 )
             );
             assert_eq!(error.code(), Code::EvidenceUnavailable);

@@ -31,7 +31,8 @@ const EXCHANGE: Duration = Duration::from_secs(3);
 /// The time limit for resolving a name.
 const RESOLUTION: Duration = Duration::from_secs(2);
 
-const NO_METADATA: &str = "the metadata service gives no identity";
+const NO_METADATA: &str =
+    "the instance metadata service does not provide the identity of the instance";
 
 /// Runs the checks.
 pub(crate) fn examine(
@@ -73,7 +74,7 @@ pub(crate) fn examine(
 
     let finding = match node_name {
         Some(node_name) => instance_name(&session, settings, node_name, soon()).into(),
-        None => Finding::skip("the node's name is not known"),
+        None => Finding::skip("the node name is unknown"),
     };
     report(NAME, finding);
 
@@ -83,9 +84,9 @@ pub(crate) fn examine(
         }
         Ok(host) => Finding::warn(&Failure::new(
             Code::EvidenceUnavailable,
-            format!("the name of {host} is not resolved here; the controller calls it"),
-            "nothing, where this machine's network has no way to STS; otherwise see its resolver, \
-             and aws.stsEndpoint in the settings",
+            format!("this machine cannot resolve {host}, which the controller calls"),
+            "ignore this if the network of this machine has no route to STS; otherwise check the \
+             resolver of this machine, and aws.stsEndpoint in the settings",
         )),
         Err(failure) => Finding::fail(&failure),
     };
@@ -99,7 +100,7 @@ fn instance_name(
     deadline: Deadline,
 ) -> Result<Finding, Failure> {
     session.check_name(settings, node_name, deadline)?;
-    Ok(Finding::pass(format!("the cloud calls it {node_name}")))
+    Ok(Finding::pass(format!("EC2 expects the name {node_name}")))
 }
 
 /// Whether the host has an address. The resolver can hang, so the lookup has a time limit.

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 /// The remedy for an answer that is not from AWS.
 pub(crate) const NOT_AWS: &str =
-    "see what answers in the place of the instance metadata service: a proxy or an emulator";
+    "check whether a proxy or an emulator answers instead of the instance metadata service";
 
 /// The identity of the instance, and the signed message that states it.
 #[derive(Debug)]
@@ -43,14 +43,14 @@ impl Identity {
     /// Parses the metadata's `rsa2048`.
     pub(crate) fn parse(rsa2048: &str) -> Result<Self, Failure> {
         let invalid = |why: String| {
-            let what = "the instance metadata's signed identity document cannot be used";
+            let what = "the signed identity document of the instance is invalid";
             Failure::new(Code::EvidenceInvalid, format!("{what}: {why}"), NOT_AWS)
         };
         let bytes = cms::content(rsa2048)
-            .map_err(|why| invalid(format!("it is not a CMS message with its content: {why}")))?;
+            .map_err(|why| invalid(format!("it is not a CMS message with content: {why}")))?;
         let document: Document = serde_json::from_slice(&bytes).map_err(|error| {
             invalid(format!(
-                "its document is not the JSON of an instance's identity: {error}"
+                "the document is not an instance identity in JSON: {error}"
             ))
         })?;
         let invalid = |field| invalid(format!("the document's {field} is invalid"));
@@ -153,7 +153,7 @@ pub(crate) mod tests {
             assert_eq!(
                 error.what(),
                 format!(
-                    "the instance metadata's signed identity document cannot be used: the \
+                    "the signed identity document of the instance is invalid: the \
                      document's {field} is invalid"
                 ),
                 "{other}"
@@ -167,10 +167,10 @@ pub(crate) mod tests {
         for (text, words) in [
             (
                 "<html>",
-                "it is not a CMS message with its content: it is not base64",
+                "it is not a CMS message with content: it is not base64",
             ),
             ("PGh0bWw+", "it is not a CMS message with its content"),
-            (&other_json, "its document is not the JSON of"),
+            (&other_json, "the document is not an instance identity"),
         ] {
             let error = Identity::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

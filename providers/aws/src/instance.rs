@@ -94,9 +94,7 @@ impl Session {
         let principal = settings.value(&PRINCIPAL).unwrap_or_default();
         let credentials = Credentials::read(&self.imds, principal, deadline)
             .and_then(|credentials| credentials.lasting(now))
-            .map_err(|error| {
-                error.within("the instance has no credentials to prove itself with")
-            })?;
+            .map_err(|error| error.within("cannot read the instance's credentials"))?;
         let host = self.sts_host(settings, deadline)?;
         let binding = KeyBinding::new(
             &Provider::AWS,
@@ -108,7 +106,7 @@ impl Session {
         );
         let proof =
             prove(&self.identity.region, &host, &credentials, &binding, now).map_err(|error| {
-                let what = "the instance's credentials cannot be used";
+                let what = "the instance's credentials are invalid";
                 Failure::new(Code::EvidenceInvalid, what, NOT_AWS).because(&error)
             })?;
         let evidence = AwsEvidence {
@@ -122,7 +120,7 @@ impl Session {
         let evidence = evidence.to_json();
         if evidence.len() > MAX_EVIDENCE_LEN {
             let what = format!(
-                "the evidence has {} bytes, and verifiers read at most {MAX_EVIDENCE_LEN}",
+                "the evidence has {} bytes (limit: {MAX_EVIDENCE_LEN})",
                 evidence.len()
             );
             return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));

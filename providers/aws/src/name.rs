@@ -60,12 +60,12 @@ pub(crate) fn check(
     Err(Failure::new(
         Code::NodeName,
         format!(
-            "the node is called {name}, and the cloud calls its instance {}",
+            "the node name is {name}, but EC2 expects {}",
             expected.join(" or ")
         ),
         format!(
-            "{why}give the kubelet --hostname-override={first} (in kubeadm: nodeRegistration.name); \
-             if the node was enrolled under another name, run `reset`"
+            "{why}start the kubelet with --hostname-override={first} (in kubeadm: nodeRegistration.name); \
+             if the node was enrolled with another name, also run: kubelet-authenticator-aws reset --yes"
         ),
     ))
 }
@@ -177,19 +177,19 @@ mod tests {
 
             let first = if private == RESOURCE { ID } else { private };
             let option = format!("--hostname-override={first} ");
-            assert!(error.remedy().starts_with("give the kubelet "), "{local}");
+            assert!(error.remedy().starts_with("start the kubelet "), "{local}");
             assert!(error.remedy().contains(&option), "{}", error.remedy());
         }
         let error = checked(AwsNodeName::Hostname, "n1", Some(PRIVATE)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("the node is called n1, and the cloud calls its instance {PRIVATE} or {ID}")
+            format!("the node name is n1, but EC2 expects {PRIVATE} or {ID}")
         );
         let dhcp = ("ip-10-0-0-1.corp.test", Some("ip-10-0-0-1.corp.test."));
         let error = checked(AwsNodeName::Hostname, dhcp.0, dhcp.1).unwrap_err();
         let why = format!(
-            "EC2 does not report names in the domain of the VPC's DHCP options: give the kubelet \
-             --hostname-override={PRIVATE} "
+            "EC2 does not report names in the domain of the VPC's DHCP options: start the kubelet \
+             with --hostname-override={PRIVATE} "
         );
         assert!(error.remedy().starts_with(&why), "{}", error.remedy());
     }

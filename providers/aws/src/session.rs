@@ -27,7 +27,7 @@ pub(crate) struct Session {
 impl Session {
     /// Opens a session and reads the identity.
     pub(crate) fn open(settings: &Settings, deadline: Deadline) -> Result<Self, Failure> {
-        let unreadable = |error: Failure| error.within("the instance's identity cannot be read");
+        let unreadable = |error: Failure| error.within("cannot read the instance's identity");
         let imds = Imds::open(settings.value(&METADATA_ENDPOINT), deadline).map_err(unreadable)?;
         let rsa2048 = imds.read(RSA2048, deadline).map_err(unreadable)?;
         Ok(Self {
@@ -42,8 +42,8 @@ impl Session {
         match &settings.provider_id {
             Some(set) if set != id => Err(Failure::new(
                 Code::Configuration,
-                format!("providerID in the settings is {set}, and this instance is {id}"),
-                "take providerID out of the settings: an instance knows it",
+                format!("providerID in the settings is {set}, but this instance is {id}"),
+                "remove providerID from the settings: the plugin reads it from the instance",
             )),
             Some(_) | None => Ok(()),
         }
@@ -65,7 +65,7 @@ impl Session {
     /// The instance's names in the metadata.
     pub(crate) fn local_hostname(&self, deadline: Deadline) -> Result<Option<Text>, Failure> {
         let local_hostname = self.imds.find(LOCAL_HOSTNAME, deadline);
-        local_hostname.map_err(|error| error.within("the instance's name cannot be read"))
+        local_hostname.map_err(|error| error.within("cannot read the instance's name"))
     }
 
     /// The STS host, from the settings or otherwise from the region.
@@ -80,11 +80,12 @@ impl Session {
         let domain = self
             .imds
             .read(DOMAIN, deadline)
-            .map_err(|error| error.within("the domain of AWS's services cannot be read"))?;
+            .map_err(|error| error.within("cannot read the domain of the AWS services"))?;
         let domain = domain.trim();
         // The domain becomes part of a host name that is signed.
         if NodeName::parse(domain).is_err() || !domain.contains('.') {
-            let what = "the instance metadata's domain of AWS's services is invalid";
+            let what =
+                "the instance metadata service returned an invalid domain of the AWS services";
             return Err(Failure::new(Code::EvidenceInvalid, what, NOT_AWS));
         }
         Ok(format!("sts.{}.{domain}", self.identity.region))

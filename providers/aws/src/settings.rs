@@ -8,16 +8,16 @@ use kubelet_authenticator::settings::{Value, one_of};
 
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
     PRINCIPAL: AwsPrincipal = "aws.principal", "aws-principal", "PRINCIPAL",
-        "The principal of calls of STS: instanceIdentityRole or instanceProfile",
+        "Credentials that sign the STS call: instanceIdentityRole or instanceProfile",
         default "instanceIdentityRole";
     NODE_NAME: AwsNodeName = "aws.nodeName", "aws-node-name", "POLICY",
-        "The name of the instance that its node has: hostname, localHostname or instanceID",
+        "How to derive the node name from the instance: hostname, localHostname or instanceID",
         default "hostname";
     STS_ENDPOINT: StsEndpoint = "aws.stsEndpoint", "aws-sts-endpoint", "HOST",
-        "The host of STS, where it is not the region's own", otherwise "the region's own";
+        "Host of STS (default: the endpoint of the region)", otherwise "the region's own";
 } }
 
-const HOST: &str = "a host, with or without a port, such as sts.example.com,";
+const HOST: &str = "a host, with or without a port, such as sts.example.com";
 
 /// The principal that signs the instance's STS calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -152,12 +152,12 @@ mod tests {
         let error = AwsPrincipal::read("instanceRole").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "one of instanceIdentityRole, instanceProfile is needed"
+            "must be one of instanceIdentityRole, instanceProfile"
         );
         let error = AwsNodeName::read("Hostname").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "one of hostname, localHostname, instanceID is needed"
+            "must be one of hostname, localHostname, instanceID"
         );
     }
 

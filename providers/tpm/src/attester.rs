@@ -84,8 +84,8 @@ impl Attester for Tpm {
         let keys = self.keys(&settings, claim.deadline)?;
         // The provider ID of an open request was not read from this TPM, so compare it now.
         if self.known.get() == Some(claim.provider_id) && name_of(&keys)? != *claim.provider_id {
-            let what = format!("the TPM is not {}", claim.provider_id);
-            let remedy = "nothing: the next run asks with the TPM's own name";
+            let what = format!("the TPM does not match provider ID {}", claim.provider_id);
+            let remedy = "no action: the next run uses the provider ID of the TPM";
             return Err(Failure::new(Code::EvidenceInvalid, what, remedy));
         }
         let stored = keys.certificate.as_ref().map(|stored| stored.0.as_slice());
@@ -119,8 +119,8 @@ impl Attester for Tpm {
             Ok(TpmEvidence::Enrol(enrolment)) => (enrolment.header, enrolment.keys),
             Ok(TpmEvidence::Respond(response)) => (response.header, response.keys),
             Err(error) => {
-                let what = "the evidence that was challenged cannot be read";
-                let remedy = "nothing: the next run makes another";
+                let what = "cannot read the evidence that the challenge was made for";
+                let remedy = "no action: the next run creates another request";
                 return Err(Failure::new(Code::EvidenceInvalid, what, remedy).because(&error));
             }
         };

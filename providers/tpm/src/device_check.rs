@@ -30,7 +30,7 @@ fn check_with(path: &Path, facts: &Path) -> Result<(), Failure> {
     }
     Err(Failure::new(
         Code::DeviceUnavailable,
-        format!("{} is no TPM", path.display()),
+        format!("{} is not a TPM", path.display()),
         "correct tpm.device in the settings",
     ))
 }
@@ -47,22 +47,22 @@ fn without_manager(place: &str, unmanaged: &Path, facts: &Path) -> (String, &'st
     let facts = facts.join(unmanaged.file_name().unwrap_or_default());
     let version = fs::read_to_string(facts.join("tpm_version_major"));
     let (why, remedy) = match version.as_deref().map(str::trim) {
-        Ok("1") => ("this is a TPM 1.2", "a TPM 2.0 is needed"),
+        Ok("1") => ("this is a TPM 1.2", "use a machine with a TPM 2.0"),
         Ok("2") => (
             "this kernel has no resource manager for TPMs",
-            "use Linux 4.12 or newer; see the kernel's messages about the TPM (dmesg | grep -i tpm)",
+            "use Linux 4.12 or newer; check the kernel's messages about the TPM (dmesg | grep -i tpm)",
         ),
         // The kernel does not create either file for a TPM in field upgrade mode.
         _ => (
             "the TPM is in the middle of a firmware update (field upgrade mode), is a TPM 1.2, or the \
              kernel is older than 4.12",
-            "see the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update \
+            "check the kernel's messages about the TPM (dmesg | grep -i tpm); finish the firmware update \
              with its vendor's tool, and switch the machine off and on again",
         ),
     };
     let unmanaged = unmanaged.display();
     (
-        format!("{place} is not there, though {unmanaged} is: {why}"),
+        format!("{place} does not exist, although {unmanaged} exists: {why}"),
         remedy,
     )
 }
@@ -77,23 +77,23 @@ fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
     }
     let (what, remedy) = match error {
         Errno::NOENT => (
-            format!("this machine has no TPM that Linux knows: {place} is not there"),
-            "switch the TPM 2.0 on in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
+            format!("Linux found no TPM in this machine: {place} does not exist"),
+            "enable the TPM 2.0 in the firmware (fTPM, PTT), give the virtual machine one (on EC2 an \
              image with --tpm-support v2.0 and UEFI boot), or load its driver (tpm_crb, tpm_tis); if it \
-             is on, it failed to start: see the kernel's messages (dmesg | grep -i tpm)",
+             is on, it failed to start: check the kernel's messages (dmesg | grep -i tpm)",
         ),
         Errno::ACCESS | Errno::PERM => (
-            format!("{place} may not be opened"),
-            "run the plugin as root, as the kubelet does, or in the group of the file; see that no \
-             sandbox (DeviceAllow=, a container) keeps devices from it",
+            format!("no permission to open {place}"),
+            "run the plugin as root, as the kubelet does, or in the group of the file; check that \
+             no sandbox (DeviceAllow=, a container) blocks devices",
         ),
         Errno::BUSY => (
             format!("{place} is in use by another program"),
-            "use /dev/tpmrm0 (tpm.device), which several programs can use at once",
+            "use /dev/tpmrm0 (tpm.device), which several programs can use at the same time",
         ),
         _ => (
             format!("{place} cannot be opened"),
-            "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
+            "check the kernel's messages about the TPM (dmesg | grep -i tpm)",
         ),
     };
     Failure::new(Code::DeviceUnavailable, what, remedy).because(&io::Error::from(error))
@@ -110,20 +110,24 @@ mod tests {
 
     #[test]
     fn an_unusable_device_error_has_the_reason_and_a_remedy() {
-        let permitted = "run the plugin as root, as the kubelet does, or in the group of the file; \
-                         see that no sandbox (DeviceAllow=, a container) keeps devices from it";
+        let permitted = "run the plugin as root, as the kubelet does, or in the group of the \
+                         file; check that no sandbox (DeviceAllow=, a container) blocks devices";
         for (errno, what, remedy) in [
-            (Errno::ACCESS, "/dev/tpmrm0 may not be opened", permitted),
-            (Errno::PERM, "/dev/tpmrm0 may not be opened", permitted),
+            (
+                Errno::ACCESS,
+                "no permission to open /dev/tpmrm0",
+                permitted,
+            ),
+            (Errno::PERM, "no permission to open /dev/tpmrm0", permitted),
             (
                 Errno::BUSY,
                 "/dev/tpmrm0 is in use by another program",
-                "use /dev/tpmrm0 (tpm.device), which several programs can use at once",
+                "use /dev/tpmrm0 (tpm.device), which several programs can use at the same time",
             ),
             (
                 Errno::NXIO,
                 "/dev/tpmrm0 cannot be opened",
-                "see the kernel's messages about the TPM (dmesg | grep -i tpm)",
+                "check the kernel's messages about the TPM (dmesg | grep -i tpm)",
             ),
         ] {
             let error = unusable(Path::new("/dev/tpmrm0"), Path::new(FACTS), errno);
@@ -140,10 +144,10 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         for (path, words) in [
-            (folder.path().join("none"), "no TPM that Linux knows"),
+            (folder.path().join("none"), "Linux found no TPM"),
             (file.join("below"), "cannot be opened"),
             (folder.path().to_owned(), "cannot be opened"),
-            (file, "is no TPM"),
+            (file, "is not a TPM"),
         ] {
             let error = check(&path).unwrap_err();
 
@@ -163,7 +167,11 @@ mod tests {
         fs::write(devices.path().join("tpm0"), "").unwrap();
         let of = |name: &str| check_with(&devices.path().join(name), facts.path()).unwrap_err();
         let none = of("tpmrm1");
-        assert!(none.what().starts_with("this machine has no TPM"), "{none}");
+        assert!(
+            none.what()
+                .starts_with("Linux found no TPM in this machine"),
+            "{none}"
+        );
         assert!(none.remedy().contains("dmesg | grep -i tpm"), "{none}");
         fs::write(devices.path().join("tpm1"), "").unwrap();
 
@@ -171,7 +179,7 @@ mod tests {
             (
                 Some("1\n"),
                 ": this is a TPM 1.2: No such file",
-                "a TPM 2.0 is needed",
+                "use a machine with a TPM 2.0",
             ),
             (
                 Some("2\n"),

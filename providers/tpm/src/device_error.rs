@@ -24,19 +24,19 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
             return Failure::new(Code::DeviceUnavailable, what, remedy);
         }
         DeviceError::Bindings { step, words } => {
-            let what = "answers what libtss2 does not take";
+            let what = "returned an answer that libtss2 rejects";
             let what = format!("the TPM ({tpm}) {what} ({step}: {words})");
             return Failure::new(Code::DeviceUnavailable, what, UNKNOWN);
         }
-        DeviceError::FailureMode => ("is in failure mode and does nothing", REBOOT),
+        DeviceError::FailureMode => ("is in failure mode and rejects every command", REBOOT),
         DeviceError::OtherChallenge => (
             "cannot open the challenge: it was made for another TPM",
-            "compare this machine's endorsement key with the one that the controller trusts for its \
-             provider ID: a replaced mainboard has another TPM",
+            "compare the endorsement key of this machine with the key that the controller trusts \
+             for its provider ID: a replaced mainboard has a different TPM",
         ),
         DeviceError::OtherKey => (
-            "does not have the endorsement key that was challenged any more",
-            "nothing: the next run asks with the key that it has",
+            "no longer has the endorsement key of the challenge",
+            "no action: the next run uses the current key",
         ),
         DeviceError::InvalidKey => (
             "has an endorsement key that does not match its template",
@@ -49,10 +49,10 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
              ask at the console); a TPM with SHA-1 only cannot attest",
         ),
         DeviceError::Unsettled => (
-            "changes its PCRs while they are quoted",
-            "nothing: the next run asks again; leave PCRs that are in use out of tpm.pcrs",
+            "changed its PCRs during the quote",
+            "no action: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
         ),
-        DeviceError::Question => ("was asked an invalid question", "report this as a bug"),
+        DeviceError::Question => ("received an invalid command", "report this as a bug"),
     };
     Failure::new(code, format!("the TPM ({tpm}) {what}"), remedy)
 }
@@ -60,10 +60,10 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
 const REBOOT: &str =
     "switch the machine off and on again; if that does not help, the TPM is broken";
 
-const UNKNOWN: &str =
-    "look the code up with `tpm2_rc_decode`; see the kernel's messages about the TPM";
+const UNKNOWN: &str = "decode the code with `tpm2_rc_decode`, and check the kernel's messages about \
+                       the TPM (dmesg | grep -i tpm)";
 
-const BUSY: (&str, &str) = ("is busy", "nothing: the next run asks again");
+const BUSY: (&str, &str) = ("is busy", "no action: the next run tries again");
 
 /// The layers that return a code.
 const OF_TPM: u32 = 0;
@@ -81,10 +81,11 @@ fn explain(code: u32) -> (&'static str, &'static str) {
         OF_TCTI if code & CODE == 0x15 => ("cannot be reached by this libtss2", PACKAGES),
         OF_TCTI => (
             "cannot be reached",
-            "see that it is there and that nobody else holds it; for swtpm, that it listens at \
-             tpm.tcti and libtss2-tcti-swtpm0 is installed, otherwise libtss2-tcti-device0",
+            "check that the TPM exists, that no other program uses it, and that \
+             libtss2-tcti-device0 is installed; for swtpm, that it listens at tpm.tcti and \
+             libtss2-tcti-swtpm0 is installed",
         ),
-        _ => ("fails by way of libtss2", UNKNOWN),
+        _ => ("failed in libtss2", UNKNOWN),
     }
 }
 
@@ -99,7 +100,7 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
         // TPM_RC_CONTEXT_GAP, _OBJECT_MEMORY, _SESSION_MEMORY, _MEMORY, _SESSION_HANDLES,
         // _OBJECT_HANDLES
         0x901..=0x906 => (
-            "has no memory left: other programs have left objects or sessions in it",
+            "has no free memory: other programs left objects or sessions in it",
             "use /dev/tpmrm0 (tpm.device), which removes them; otherwise `tpm2_flushcontext -t`, \
              `-l` and `-s`, or a reboot",
         ),
@@ -118,18 +119,18 @@ fn explain_format_one(error: u32) -> (&'static str, &'static str) {
     match error {
         // TPM_RC_AUTH_FAIL, TPM_RC_BAD_AUTH
         0x8e | 0xa2 => (
-            "wants a password for its endorsement hierarchy, and the plugin knows none",
-            "take the password away: `tpm2_changeauth -c endorsement -p <password>`",
+            "requires a password for its endorsement hierarchy, which the plugin does not have",
+            "remove the password: `tpm2_changeauth -c endorsement -p <password>`",
         ),
         // TPM_RC_HIERARCHY, TPM_RC_HANDLE
         0x85 | 0x8b => (
-            "has its endorsement hierarchy switched off",
-            "switch the endorsement hierarchy on in the firmware's settings",
+            "has a disabled endorsement hierarchy",
+            "enable the endorsement hierarchy in the firmware's settings",
         ),
         // TPM_RC_ASYMMETRIC, TPM_RC_VALUE, TPM_RC_KEY_SIZE, TPM_RC_SCHEME, TPM_RC_CURVE,
         // TPM_RC_SYMMETRIC
         0x81 | 0x84 | 0x87 | 0x92 | 0xa6 | 0x96 => (
-            "does not have that kind of key",
+            "does not support this kind of key",
             "choose another endorsement key (tpm.endorsementKey); attestation keys need NIST P-256",
         ),
         _ => ("refuses", UNKNOWN),
@@ -156,25 +157,25 @@ mod tests {
         for (code, words) in [
             (0x100, "was not started"),
             (0x101, "fails"),
-            (0x901, "no memory left"),
-            (0x902, "no memory left"),
-            (0x000b_0902, "no memory left"),
-            (0x903, "no memory left"),
-            (0x904, "no memory left"),
-            (0x905, "no memory left"),
-            (0x906, "no memory left"),
+            (0x901, "no free memory"),
+            (0x902, "no free memory"),
+            (0x000b_0902, "no free memory"),
+            (0x903, "no free memory"),
+            (0x904, "no free memory"),
+            (0x905, "no free memory"),
+            (0x906, "no free memory"),
             (0x907, "refuses"),
             (0x921, "locked out"),
             (0x922, "is busy"),
-            (0x9a2, "wants a password"),
-            (0x185, "switched off"),
-            (0x18b, "switched off"),
-            (0x2e6, "does not have that kind of key"),
+            (0x9a2, "requires a password"),
+            (0x185, "disabled endorsement hierarchy"),
+            (0x18b, "disabled endorsement hierarchy"),
+            (0x2e6, "does not support this kind of key"),
             (0x000a_000a, "cannot be reached ("),
             (0x000a_0015, "by this libtss2"),
             // Not failure mode: the transport's own general failure.
             (0x000a_0001, "cannot be reached ("),
-            (0x0007_0001, "by way of libtss2"),
+            (0x0007_0001, "failed in libtss2"),
             (0x1ff, "refuses"),
         ] {
             let said = said(code);

@@ -82,11 +82,12 @@ fn certificate_of(keys: &Keys, index: u32, has_index: bool, now: SystemTime) -> 
     let Some(der) = stored(keys) else {
         return if keys.certificate.is_some() {
             warn(
-                "the TPM's index for the certificate has something else",
+                "the TPM's index for the certificate contains other data",
                 LIST,
             )
         } else if has_index {
-            let what = "the TPM does not let everyone read the certificate of its endorsement key";
+            let what =
+                "the TPM does not allow every user to read the certificate of its endorsement key";
             warn(what, &redefine(index))
         } else {
             let what = "the TPM has no certificate for its endorsement key";
@@ -94,13 +95,13 @@ fn certificate_of(keys: &Keys, index: u32, has_index: bool, now: SystemTime) -> 
         };
     };
     let Some(facts) = certificate::facts(der, &keys.spki.0, now) else {
-        return warn("the certificate in the TPM cannot be read", LIST);
+        return warn("the certificate in the TPM is not readable", LIST);
     };
     let Facts { issuer, expiry, .. } = &facts;
     let what = format!("issued by {issuer}, expires on {expiry}");
     match facts.time {
         _ if !facts.is_for_key => warn(
-            &format!("the certificate in the TPM is for another key: {what}"),
+            &format!("the certificate in the TPM does not match the endorsement key: {what}"),
             &format!("select another key (tpm.endorsementKey), or {LIST}"),
         ),
         Time::Valid => Finding::pass(what),
@@ -131,8 +132,8 @@ fn measured(firmware: &Registers) -> Finding {
 }
 
 /// A remedy without the certificate. A list does not remove the requirement of a certificate.
-const LIST: &str =
-    "have the controller list the key (`identify` prints its entry) and require no certificate";
+const LIST: &str = "add the key to the controller's list of endorsement keys (run: kubelet-authenticator-tpm \
+     identify), and do not require a certificate";
 
 /// The remedy for an index that is not readable without authorization.
 fn redefine(index: u32) -> String {
@@ -207,7 +208,8 @@ mod tests {
             certificate_of(&keys(certificate), 0x01c0_000a, has_index, now())
         };
         let none = "the TPM has no certificate for its endorsement key";
-        let withheld = "the TPM does not let everyone read the certificate of its endorsement key";
+        let withheld =
+            "the TPM does not allow every user to read the certificate of its endorsement key";
         let unreadable = [&[0x30, 0x82, 1, 0][..], &[0; 256]].concat();
         let store = "store it: `tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\" -a \
                      'ownerwrite|ownerread|authread|no_da'`, `tpm2_nvwrite 0x1c0000a -C o -i ek.der`";
@@ -219,11 +221,11 @@ mod tests {
         let redefined = format!("{LIST}; {again} {store}");
         assert_eq!(of(None, true), warning(withheld, &redefined));
         let blank = warning(
-            "the TPM's index for the certificate has something else",
+            "the TPM's index for the certificate contains other data",
             LIST,
         );
         assert_eq!(of(Some(vec![0xff; 300]), true), blank);
-        let expected = warning("the certificate in the TPM cannot be read", LIST);
+        let expected = warning("the certificate in the TPM is not readable", LIST);
         assert_eq!(of(Some(unreadable), true), expected);
     }
 

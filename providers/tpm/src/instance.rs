@@ -34,8 +34,9 @@ fn named(zone: &str, id: &str) -> Result<ProviderId, Failure> {
     imds::provider_id(zone, id).ok_or_else(|| {
         Failure::new(
             Code::EvidenceInvalid,
-            "the instance metadata names no instance",
-            "see what answers in the place of the instance metadata service, or set providerID in \
+            "the instance metadata service did not return a valid instance ID",
+            "check whether a proxy or an emulator answers instead of the instance metadata \
+             service, or set providerID in \
              the settings",
         )
     })
@@ -43,10 +44,10 @@ fn named(zone: &str, id: &str) -> Result<ProviderId, Failure> {
 
 fn unavailable(error: &Failure) -> Failure {
     let remedy = format!(
-        "{}; or set providerID in the settings, or give the kubelet --provider-id",
+        "{}; or set providerID in the settings, or start the kubelet with --provider-id",
         error.remedy()
     );
-    let what = "this is an EC2 instance, and which cannot be learned";
+    let what = "cannot determine the ID of this EC2 instance";
     Failure::new(error.code(), error.what(), remedy).within(what)
 }
 

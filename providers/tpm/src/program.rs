@@ -36,7 +36,7 @@ const ENDING: Duration = Duration::from_millis(1);
 
 /// The error of a program that did not answer.
 fn unanswered(what: String, remedy: &str) -> Failure {
-    Failure::new(Code::DeviceUnavailable, what, remedy).within("the TPM cannot be asked")
+    Failure::new(Code::DeviceUnavailable, what, remedy).within("cannot use the TPM")
 }
 
 /// The path of the program: in the directory of this program, otherwise in the directory of the packages.
@@ -54,7 +54,7 @@ fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
         let looked: Vec<_> = looked.iter().map(|path| path.to_string_lossy()).collect();
         unanswered(
             format!(
-                "the program that speaks to the TPM is not installed: {NAME} is not {}",
+                "the TPM helper is not installed: {NAME} is not {}",
                 looked.join(", nor ")
             ),
             "install the package kubelet-authenticator-tpm-device",
@@ -82,15 +82,15 @@ pub(crate) fn ask<T: DeserializeOwned>(
     let slow = || {
         unanswered(
             format!("the TPM did not answer within {given:.1?}"),
-            "nothing, if it passes: the next run asks again; a slow TPM needs an endorsement key \
-             that is stored in it, or one on a curve (tpm.endorsementKey); if other programs have left \
-             sessions in it, remove them: `tpm2_flushcontext -s`; one that never answers needs a reboot",
+            "the next run tries again; for a slow TPM, use a stored or elliptic-curve endorsement \
+             key (tpm.endorsementKey); remove sessions of other programs with `tpm2_flushcontext \
+             -s`; reboot if the TPM never answers",
         )
     };
     let heard = hear(&mut child, deadline).map_err(|error| {
         unanswered(
-            format!("there is no thread to hear the program that speaks to the TPM: {error}"),
-            "let the plugin have more processes: its cgroup (pids.max) or its user has no room",
+            format!("cannot start a thread for the TPM helper: {error}"),
+            "raise the process limit of the plugin's cgroup (pids.max) or user",
         )
     });
     let Ok(Some((said, complained))) = heard else {
@@ -105,11 +105,11 @@ pub(crate) fn ask<T: DeserializeOwned>(
     let answer: Result<T, DeviceError> = serde_json::from_str(&said).map_err(|_| {
         unanswered(
             format!(
-                "{} is of another release than this plugin",
+                "{} belongs to a different release from this plugin",
                 program.display()
             ),
-            "install plugin and program from one release; a program beside the plugin comes \
-             before the one in /usr/lib/kubelet-authenticator",
+            "install the plugin and the TPM helper from the same release; a helper in the \
+             plugin's directory takes precedence over /usr/lib/kubelet-authenticator",
         )
     })?;
     answer.map_err(|error| {
@@ -141,7 +141,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
         } else {
             unanswered(
                 format!("{place} cannot be started: {error}"),
-                "see that the program may be executed and is for this processor",
+                "check that the program is executable and built for this processor",
             )
         }
     })
@@ -195,18 +195,18 @@ fn ended(program: &Path, status: ExitStatus, words: &str) -> Failure {
             .split_once("shared libraries: ")
             .and_then(|(_, rest)| rest.split_once(':'));
         if let Some((library, _)) = library {
-            let what = "that speaks to TPMs is not installed, or is damaged";
+            let what = "for TPMs is missing or damaged";
             return unanswered(format!("the library {library} {what}"), PACKAGES);
         }
         if words.contains("symbol lookup error") || words.contains("version `") {
-            let what = "the libraries that speak to TPMs are not those that";
+            let what = "the TPM libraries do not match the libraries that";
             return unanswered(format!("{what} {place} was built for: {words}"), PACKAGES);
         }
     }
     let colon = if words.is_empty() { "" } else { ": " };
     unanswered(
-        format!("{place} ended without an answer ({status}){colon}{words}"),
-        "see the system's log for why it ended",
+        format!("{place} exited without an answer ({status}){colon}{words}"),
+        "check the system's log for the reason",
     )
 }
 

@@ -14,20 +14,20 @@ use crate::protocol::EndorsementKey;
 
 // A machine with a TPM can be an EC2 instance.
 settings! { pub(crate) TABLE [.., METADATA_ENDPOINT] {
-    DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "The TPM",
+    DEVICE: AbsolutePath = "tpm.device", "tpm-device", "FILE", "Device file of the TPM",
         default DEFAULT_DEVICE;
     TCTI: Tcti = "tpm.tcti", "tpm-tcti", "ADDRESS",
-        "The TPM where it is no device: swtpm:host=HOST,port=PORT", otherwise "the device";
+        "TCTI of the TPM, instead of --tpm-device: swtpm:host=HOST,port=PORT", otherwise "the device";
     ENDORSEMENT_KEY: EndorsementKeyChoice = "tpm.endorsementKey", "tpm-endorsement-key", "KEY",
-        "The endorsement key that names the TPM: auto, rsa-2048, ecc-p256 or ecc-p384",
+        "Endorsement key that identifies the TPM: auto, rsa-2048, ecc-p256 or ecc-p384",
         default "auto";
     PCRS: PcrSelection =
-        "tpm.pcrs", "tpm-pcrs", "NUMBERS", "The PCRs that are quoted, such as 0,2,4,7",
+        "tpm.pcrs", "tpm-pcrs", "NUMBERS", "PCRs in the quote, such as 0,2,4,7",
         default "0,1,2,3,4,5,6,7,8,9,11,12,13,14";
 } }
 
-const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>, and nothing else,";
-const PCRS_FORM: &str = "a list of PCRs from 0 to 23, at least one, each once,";
+const TCTI_FORM: &str = "swtpm:host=<host>,port=<port>";
+const PCRS_FORM: &str = "a list of PCRs from 0 to 23, without duplicates";
 
 /// The TPM through the kernel's resource manager, which isolates its users and cleans up after
 /// them.
@@ -240,12 +240,12 @@ mod tests {
             (
                 TCTI.entry(),
                 "swtpm:path=/s",
-                "--tpm-tcti: swtpm:host=<host>,port=<port>, and nothing else, is needed",
+                "--tpm-tcti: must be swtpm:host=<host>,port=<port>",
             ),
             (
                 DEVICE.entry(),
                 "tpmrm0",
-                "--tpm-device: a path begins with '/'",
+                "--tpm-device: must be an absolute path",
             ),
         ] {
             let error = settings(&[(entry, text)], None).unwrap_err();
@@ -296,7 +296,7 @@ mod tests {
 
         assert_eq!(
             error.to_string(),
-            "one of auto, rsa-2048, ecc-p256, ecc-p384 is needed"
+            "must be one of auto, rsa-2048, ecc-p256, ecc-p384"
         );
     }
 }

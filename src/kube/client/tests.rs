@@ -250,13 +250,16 @@ fn temporary_errors_are_retried_and_decisions_are_not() {
 #[test]
 fn attempts_end_before_a_pause_that_is_longer_than_the_deadline() {
     let error = read_with(Fault::too_many_requests(3600), soon());
-    assert!(is(&error, "has too many requests (429)"), "{error:?}");
+    assert!(
+        is(&error, "rejects the request: too many requests (429)"),
+        "{error:?}"
+    );
 
     let server = ApiServer::start();
     server.inject(Route::get(), Times::always(), Fault::status(502));
     let error = client(&server).get(NAME, short()).unwrap_err();
     // After 0, 0.1, 0.3, 0.7 and 1.5 of the two seconds.
-    assert!(is(&error, "is out of order (502)"), "{error:?}");
+    assert!(is(&error, "has an internal error (502)"), "{error:?}");
     assert!((2..=5).contains(&server.gets()), "{}", server.gets());
 }
 
@@ -267,7 +270,7 @@ fn an_attempt_cut_off_by_the_deadline_keeps_the_previous_error() {
     server.inject(Route::get(), Times::always(), Fault::Hang);
 
     let error = client(&server).get(NAME, short()).unwrap_err();
-    assert!(is(&error, "is out of order (502)"), "{error:?}");
+    assert!(is(&error, "has an internal error (502)"), "{error:?}");
 }
 
 #[test]
@@ -275,7 +278,10 @@ fn a_redirect_of_the_api_server_is_not_followed() {
     let other = ApiServer::start();
     let error = read_with(Fault::Redirect { to: other.url() }, soon());
 
-    assert!(is(&error, "which no API server does"), "{error:?}");
+    assert!(
+        is(&error, "which is not an answer of an API server"),
+        "{error:?}"
+    );
     assert_eq!(error.kind, ApiErrorKind::Other);
     assert!(other.requests().is_empty());
 }
@@ -283,10 +289,7 @@ fn a_redirect_of_the_api_server_is_not_followed() {
 #[test]
 fn an_answer_that_is_not_the_object_is_an_error() {
     let error = read_with(Fault::not_json(), soon());
-    assert!(
-        is(&error, "is not the object that was asked for"),
-        "{error:?}"
-    );
+    assert!(is(&error, "is not the requested object"), "{error:?}");
     assert_eq!(error.kind, ApiErrorKind::Other);
 
     let body = serde_json::json!({
@@ -302,7 +305,7 @@ fn an_answer_that_is_not_the_object_is_an_error() {
         },
         soon(),
     );
-    let words = "field spec.request is not what the API says";
+    let words = "field spec.request does not match the Kubernetes API";
     assert!(error.to_string().ends_with(words), "{error}");
     assert_eq!(error.kind, ApiErrorKind::Other);
 }

@@ -9,11 +9,11 @@ use rustls_pki_types::UnixTime;
 use super::verifier::Fault;
 use crate::failure::causes;
 
-const CHECK_CLUSTER: &str = "see that the kubeconfig names this cluster's server and CA";
-const SET_CLOCK: &str = "set this machine's clock by NTP";
-const RENEW: &str = "renew the API server's certificate, or set this machine's clock by NTP";
-const RENEW_CA: &str = "renew the cluster's CA, or set this machine's clock by NTP";
-const SEE_SUPPORT: &str = "see docs/support.md for the supported certificates and cipher suites";
+const CHECK_CLUSTER: &str = "check the server and the CA in the kubeconfig";
+const SET_CLOCK: &str = "set the clock of this machine with NTP";
+const RENEW: &str = "renew the API server's certificate, or set the clock of this machine with NTP";
+const RENEW_CA: &str = "renew the cluster's CA, or set the clock of this machine with NTP";
+const SEE_SUPPORT: &str = "see docs/support.md for supported certificates and cipher suites";
 
 const CIPHERS: &str = "no TLS version or cipher suite in common: TLS 1.3, or TLS 1.2 with ECDHE and \
                        AES-GCM or ChaCha20-Poly1305, is needed";
@@ -29,7 +29,7 @@ pub(in crate::kube) fn fault(
 
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "rustls knows far more faults than people can do something about"
+    reason = "rustls has far more errors than operators can act on"
 )]
 fn of_handshake(error: &rustls::Error, name: &str) -> (String, &'static str) {
     match error {
@@ -39,7 +39,7 @@ fn of_handshake(error: &rustls::Error, name: &str) -> (String, &'static str) {
         }
         rustls::Error::AlertReceived(alert) => of_alert(*alert, name),
         rustls::Error::InvalidMessage(_) => (
-            "the server does not answer with TLS; the port could be one for plain HTTP".to_owned(),
+            "the server does not answer with TLS; the port might be for plain HTTP".to_owned(),
             CHECK_CLUSTER,
         ),
         rustls::Error::PeerIncompatible(PeerIncompatible::ServerDoesNotSupportTls12Or13) => {
@@ -50,11 +50,11 @@ fn of_handshake(error: &rustls::Error, name: &str) -> (String, &'static str) {
             SEE_SUPPORT,
         ),
         rustls::Error::PeerMisbehaved(why) => (
-            format!("the server breaks the rules of TLS ({why:?})"),
+            format!("the server violates the TLS protocol ({why:?})"),
             CHECK_CLUSTER,
         ),
         rustls::Error::DecryptError => (
-            "the server's data cannot be decrypted; something changes it on the way".to_owned(),
+            "cannot decrypt the server's data; a device on the path might change it".to_owned(),
             CHECK_CLUSTER,
         ),
         other => (other.to_string(), CHECK_CLUSTER),
@@ -147,10 +147,9 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
             "has a name that its CA is not allowed to issue",
             SEE_SUPPORT,
         ),
-        Some(webpki::Error::PathLenConstraintViolated) => (
-            "has a chain that is longer than a CA in it allows",
-            SEE_SUPPORT,
-        ),
+        Some(webpki::Error::PathLenConstraintViolated) => {
+            ("has a longer chain than one of its CAs allows", SEE_SUPPORT)
+        }
         Some(webpki::Error::UnsupportedCriticalExtension) => (
             "or its CA has a critical extension that is not supported",
             SEE_SUPPORT,
@@ -167,7 +166,7 @@ fn of_other(error: &(dyn Error + Send + Sync + 'static)) -> (String, &'static st
 fn of_ours(fault: &Fault) -> (String, &'static str) {
     match fault {
         Fault::ShortKey(bits) => (
-            format!("or its CA has an RSA key of {bits} bits, and 2048 are needed"),
+            format!("or its CA has an RSA key of {bits} bits (minimum: 2048)"),
             SEE_SUPPORT,
         ),
         Fault::Authority(CertificateError::ExpiredContext { time, not_after }) => {
@@ -193,12 +192,12 @@ fn of_ours(fault: &Fault) -> (String, &'static str) {
 
 fn expired(not_after: UnixTime, now: UnixTime) -> String {
     let [end, now] = [not_after, now].map(at);
-    format!("expired at {end}, and our clock says {now}")
+    format!("expired at {end} (clock of this machine: {now})")
 }
 
 fn not_yet_valid(not_before: UnixTime, now: UnixTime) -> String {
     let [start, now] = [not_before, now].map(at);
-    format!("is not valid before {start}, and our clock says {now}")
+    format!("is not valid before {start} (clock of this machine: {now})")
 }
 
 fn at(time: UnixTime) -> humantime::Rfc3339Timestamp {

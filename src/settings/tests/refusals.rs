@@ -8,10 +8,10 @@ fn an_invalid_value_is_refused_in_every_source() {
     for (name, value, expected) in [
         ("nodeName", "N1", "a node name is"),
         ("providerID", "i-1", "a provider ID is"),
-        ("bootstrapKubeconfig", "b", "a path begins with '/'"),
-        ("stateDirectory", "~/s", "a path begins with '/'"),
+        ("bootstrapKubeconfig", "b", "must be an absolute path"),
+        ("stateDirectory", "~/s", "must be an absolute path"),
         ("audience", "a b", "an audience is"),
-        ("expirationSeconds", "599", "a whole number from 600 to"),
+        ("expirationSeconds", "599", "must be an integer from 600 to"),
     ] {
         let key = entry(name);
         let error = World::new().file(&format!("{name}: {value}")).error();
@@ -152,7 +152,7 @@ fn settings_that_another_user_could_change_are_refused() {
         let (_, fault) = world.valid();
 
         let failure = Failure::from(fault.unwrap());
-        let words = format!("has mode {mode:04o}, so that other users may write it");
+        let words = format!("has mode {mode:04o}, so other users can write it");
         assert!(failure.what().ends_with(&words), "{place}: {failure}");
         assert!(failure.remedy().contains("chmod go-w"), "{place}");
         assert_eq!(failure.code(), Code::Configuration);
@@ -161,7 +161,7 @@ fn settings_that_another_user_could_change_are_refused() {
         let world = world();
         chown(world.folder.path().join(place), Some(1000), None).unwrap();
         let error = world.error();
-        assert!(error.ends_with("belongs to user 1000"), "{place}: {error}");
+        assert!(error.ends_with("is owned by user 1000"), "{place}: {error}");
     }
     // What others can write has no effect.
     let world = world();

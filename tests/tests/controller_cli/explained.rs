@@ -66,21 +66,21 @@ Request:   request-of-n1
 Node:      n1
 Requester: system:bootstrap:token1
 Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
-Signed by: the controller, with the key of --ca-key or by its external signer
+Signed by: the controller, with the key of --ca-key or with its external signer
 
-passed     triage: a request of system:bootstrap:token1 to
+passed     triage: a request from system:bootstrap:token1 to
            cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
-passed     parse: a request that its key has signed, without evidence
-passed     conform_client: node n1 on machine test:///n1, by bootstrap token
+passed     parse: a request signed with its own key, without evidence
+passed     conform_client: node n1 on machine test:///n1, with bootstrap token
            token1, for A WHILE
-passed     locate: machine n1 may join; its Node is n1
-passed     attest: nothing is proved of test:///n1
-passed     check_node_name: the Node of machine n1 may be called n1
-undecided  claim: not asked: the records, which are in the memory of the
-           controller
+passed     locate: machine n1 can join; its Node is n1
+passed     attest: no evidence identifies test:///n1
+passed     check_node_name: machine n1 is allowed to use node name n1
+undecided  claim: not called: the node identities, which are in the memory of
+           the controller
 
-Result:    undecided, NotAsked: the records, which are in the memory of the
-           controller
+Result:    undecided, NotAsked: the node identities, which are in the memory of
+           the controller
 ";
     assert_eq!(text, expected);
     for line in text.lines() {
@@ -140,7 +140,10 @@ fn all_requests_of_a_list_are_explained_or_the_one_of_a_name() {
 fn a_file_of_something_else_is_refused() {
     let files = Files::new();
     for (text, words) in [
-        (json!({"kind": "Pod"}), "it is no CertificateSigningRequest"),
+        (
+            json!({"kind": "Pod"}),
+            "it is not a CertificateSigningRequest",
+        ),
         (json!([]), "request.yaml"),
         (
             json!({"kind": "CertificateSigningRequest", "spec": {"request": 1}}),
@@ -218,7 +221,7 @@ fn an_address_outside_the_configured_ranges_is_explained_as_denied() {
     let limited =
         format!("{passed}; addresses are limited to 203.0.113.0/24 undecided corroborate");
     assert!(inside.contains(&limited), "{inside}");
-    let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside of \
+    let denied = "Result: denied, ServingAddressOutOfRange: 203.0.113.7 is outside \
                   servingAddressRanges";
     assert!(outside.contains(denied), "{outside}");
 }

@@ -121,5 +121,5 @@ fn a_context_goes_before_the_current_one() {
         assert!(!stderr(&output).contains("Cluster API"), "{context}");
     }
     let none = run(&[], &["clusters", "--context", "good"]);
-    assert_refused(&none, &["there is no kubeconfig for --context good"]);
+    assert_refused(&none, &["--context good requires a kubeconfig"]);
 }

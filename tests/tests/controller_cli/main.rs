@@ -120,7 +120,7 @@ fn a_removed_option_is_an_error_that_names_its_replacement() {
         (
             &["run", "--leader-elect=false"][..],
             "error: --leader-elect was removed\n\
-             hint: leave it out: one replica leads, with a Lease, always\n",
+             hint: remove the option: one replica always leads, with a Lease\n",
         ),
         (
             &["tenancy", "explain", "prod-1", "--ack-iam-role-selector"],
@@ -145,7 +145,7 @@ fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
 
     let mut controller = launch.spawn(&files.path("log"));
 
-    let message = "the limit of open files is raised";
+    let message = "raised the open-file limit";
     let line = controller.wait_for_log(message, PATIENCE);
     assert!(line.contains("100") && line.contains("4096"), "{line}");
     let limits = fs::read_to_string(format!("/proc/{}/limits", controller.pid())).unwrap();
@@ -163,7 +163,10 @@ fn outside_a_cluster_one_must_be_named() {
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("neither --kubeconfig"));
     for command in [&["clusters"][..], &["identities", "list"]] {
-        let words = ["--kubeconfig of the management cluster is not given"];
+        let words = [
+            "error: no kubeconfig found",
+            "hint: set --kubeconfig, KUBECONFIG",
+        ];
         assert_refused(&run(command), &words);
     }
 }
@@ -254,11 +257,17 @@ fn a_kubeconfig_that_is_no_file_or_too_large_is_refused() {
     let mut text = fs::read(&path).unwrap();
     text.resize(1024 * 1024 + 1, b'\n');
     fs::write(&path, &text).unwrap();
-    assert_refused(&files.run(), &["admin.kubeconfig", "no file of at most"]);
+    assert_refused(
+        &files.run(),
+        &["admin.kubeconfig", "not a regular file of at most"],
+    );
 
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    assert_refused(&files.run(), &["admin.kubeconfig", "no file of at most"]);
+    assert_refused(
+        &files.run(),
+        &["admin.kubeconfig", "not a regular file of at most"],
+    );
 }
 
 #[test]
@@ -346,12 +355,12 @@ fn warnings_for_the_operator_are_logged_at_the_start() {
     let mut controller = files.start();
 
     for words in [
-        "machines that prove nothing are admitted",
-        "the ledger is in memory",
+        "machines without evidence are allowed",
+        "node identities are kept in memory",
         "--client-ca-file",
         "ca-sha256:",
         "autoApproveBindings is Report",
-        "bootstrap tokens are left alone",
+        "bootstrap tokens are not managed",
     ] {
         controller.wait_for_log(words, PATIENCE);
     }

@@ -77,5 +77,25 @@ fn each_command_has_a_manual_page_of_its_own() {
         "{check}"
     );
     let unknown = run(["man", "walk"]);
-    assert_refused(&unknown, &["there is no command \"walk\""]);
+    assert_refused(&unknown, &["unknown command \"walk\""]);
+}
+
+#[test]
+fn reset_and_revoke_without_a_terminal_require_yes() {
+    for act in ["reset", "revoke"] {
+        let output = run(["identities", act, "prod-1", "worker-1"]);
+        assert_eq!(output.status.code(), Some(2), "{act}");
+        assert_eq!(
+            stderr(&output),
+            "error: this command requires a confirmation, but no terminal is available\n\
+             hint: check the arguments, then add --yes\n"
+        );
+        assert!(output.stdout.is_empty(), "{act}");
+
+        let confirmed = run(["identities", act, "--yes", "prod-1", "worker-1"]);
+        assert_refused(
+            &confirmed,
+            &["error: no kubeconfig found", "\nhint: set --kubeconfig"],
+        );
+    }
 }

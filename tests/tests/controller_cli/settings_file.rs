@@ -40,7 +40,7 @@ fn an_invalid_field_in_the_settings_is_reported_with_its_path() {
         ),
         (
             with("adoption", json!("Allow")),
-            ["spec.adoption: ", "insecure has none"],
+            ["spec.adoption: ", "Allow requires evidence"],
         ),
         (
             with("certificate", json!({"expirationSeconds": 60})),
@@ -182,7 +182,7 @@ fn the_check_of_settings_also_checks_the_workload_cluster() {
         "kubeconfig",
         "workload-version",
         "workload-rights",
-        "ways-in",
+        "auto-approval",
         "requests",
         "evidence-versions",
     ];

@@ -14,7 +14,7 @@ fn a_clock_skew_of_10_minutes_exits_with_14_until_it_is_corrected() {
 
         bed.run()
             .failed(14)
-            .saying("ours says")
+            .saying("but the clock of this machine shows")
             .saying("clock")
             .within(Duration::from_secs(5));
 

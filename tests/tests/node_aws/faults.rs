@@ -43,7 +43,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
             "(401 for /latest/api/token)",
         ),
         (Route::token(), Fault::Status(404), "(404)"),
-        (Route::token(), Fault::garbage(), "gives no token"),
+        (Route::token(), Fault::garbage(), "does not return a token"),
         (
             Route::token(),
             Fault::Huge(10_000_000),
@@ -54,7 +54,7 @@ fn faults() -> Vec<(Route, Fault, &'static str)> {
         (
             Route::rsa2048(),
             Fault::Cut,
-            "does not speak HTTP to its end",
+            "did not complete its HTTP answer",
         ),
         (
             Route::rsa2048(),
@@ -179,7 +179,7 @@ fn evidence_that_no_verifier_accepts_exits_with_7() {
     for (route, fault, words) in [
         (Route::rsa2048(), body("<html>"), "is not base64"),
         (Route::rsa2048(), body("PGh0bWw+"), "not a CMS message"),
-        (credentials(), body("<html>"), "no credentials"),
+        (credentials(), body("<html>"), "invalid credentials"),
         (
             credentials(),
             body(
@@ -212,7 +212,7 @@ fn an_invalid_role_name_exits_with_7() {
         bed.imds
             .update(|instance| instance.profile.as_mut().unwrap().role = role.to_owned());
 
-        bed.run().failed(7).saying("names no role");
+        bed.run().failed(7).saying("invalid role name");
 
         assert_eq!(bed.reads().len(), 3, "{role}");
     }
@@ -240,7 +240,7 @@ fn oversized_evidence_exits_with_7() {
         instance.rsa2048 += &"\n".repeat(padding);
     });
 
-    bed.run().failed(7).saying("verifiers read at most 32768");
+    bed.run().failed(7).saying("(limit: 32768)");
 
     assert_eq!(bed.server.connections(), 0);
 }

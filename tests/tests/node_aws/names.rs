@@ -40,7 +40,7 @@ fn a_wrong_node_name_exits_with_15_before_any_request() {
 
         bed.run()
             .failed(15)
-            .saying(&format!("the node is called {name}"))
+            .saying(&format!("the node name is {name}"))
             .saying(&format!("--hostname-override={expected}"));
 
         assert_eq!(bed.server.connections(), 0, "{policy}: {name}");

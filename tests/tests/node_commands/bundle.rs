@@ -203,7 +203,7 @@ fn a_bundle_replaces_no_file() {
     node.command(&["support-bundle", file.to_str().unwrap()])
         .failed(4)
         .saying("bundle.tar: File exists")
-        .saying("name a file that is not there yet");
+        .saying("set a file that does not exist yet");
 
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
 }
@@ -222,11 +222,12 @@ fn the_manifest_says_that_an_output_is_cut_or_held_by_another_program() {
     let found = bundle(&node, Path::new("/missing"));
 
     let (files, absent) = found["MANIFEST"].split_once("\nMissing:\n").unwrap();
-    let cut = "  kubelet.log: journalctl --unit=kubelet; 0 removed; too long, its end is missing\n";
+    let cut =
+        "  kubelet.log: journalctl --unit=kubelet; 0 removed; truncated because of its size\n";
     assert!(files.contains(cut), "{files}");
     assert!(found["kubelet.log"].ends_with("a line\n"));
     let held = "  kubelet-version.txt (kubelet --version): \
-                kubelet has ended, and another program holds its output\n";
+                kubelet has exited, but another program keeps its output open\n";
     assert!(absent.contains(held), "{absent}");
 }
 

@@ -88,11 +88,11 @@ expirationSeconds    604800 (default)
 fn an_invalid_file_is_refused_as_a_run_refuses_it() {
     let (_server, mut node) = node();
     for (text, words) in [
-        ("nodeNam: x\n", "key nodeNam: there is no such key"),
-        ("other:\n  x: 1\n", "key other: there is no such key"),
+        ("nodeNam: x\n", "key nodeNam: unknown key"),
+        ("other:\n  x: 1\n", "key other: unknown key"),
         (
             "expirationSeconds: 0\n",
-            "line 3: key expirationSeconds: a whole number from 600 to 2147483647 is needed",
+            "line 3: key expirationSeconds: must be an integer from 600 to 2147483647",
         ),
     ] {
         let header = "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: KubeletAuthenticatorConfiguration\n";

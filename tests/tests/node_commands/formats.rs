@@ -39,11 +39,11 @@ fn the_last_line_of_a_failed_run_names_doctor_and_its_repetitions_do_not() {
 
     assert!(
         run.stderr
-            .ends_with(&format!("; to find the cause: {hint}\n")),
+            .ends_with(&format!("hint: to find the cause, run: {hint}\n")),
         "{run:#?}"
     );
     assert_eq!(run.stderr.matches(hint).count(), 1);
-    assert_eq!(run.stderr.lines().count(), 1);
+    assert_eq!(run.stderr.lines().count(), 3);
     let again = node.run().failed(17);
     assert!(!again.stderr.contains(hint), "{again:#?}");
     let by_hand = node.command(&["credential"]).failed(12);

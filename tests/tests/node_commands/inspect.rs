@@ -98,7 +98,7 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
         (
             "request",
             csr,
-            "field spec.request is not what the API says",
+            "field spec.request does not match the Kubernetes API",
             "kubectl get csr",
         ),
         (
@@ -110,8 +110,8 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
         (
             "evidence",
             "[]",
-            "is no evidence",
-            "give the JSON of an evidence block",
+            "cannot decode the evidence in ",
+            "use the JSON of an evidence block",
         ),
     ] {
         let file = node.scratch().write("input", text);
@@ -131,7 +131,7 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
         .saying("/missing: cannot be read: No such file");
     node.command(&["inspect", "store"])
         .failed(4)
-        .saying("is not there");
+        .saying("does not exist");
 }
 
 #[test]
@@ -173,7 +173,7 @@ Certificate
   Key            ECDSA
   Key's SHA-256
       DIGEST
-  Private key    none beside it
+  Private key    none in the file
 Request
   Subject        CN=system:node:n1,O=system:nodes
   Node           n1
@@ -338,47 +338,47 @@ fn the_table_of_a_store_changes_nothing_in_it() {
     let found = table(&node, &["store"]);
 
     let expected = "\
-Directory           /SCRATCH/state
-Files               failure.json 0600 N bytes TIME
-                    kubelet-client.pem 0644 N bytes TIME
-                    lock 0600 N bytes TIME
-                    origin.json 0600 N bytes TIME
-                    pending.json 0600 N bytes TIME
-Set aside next      none
-Warning             kubelet-client.pem has mode 0644, so that others can read
-                    the key
-Node                n1
-API server          https://API
+Directory               /SCRATCH/state
+Files                   failure.json 0600 N bytes TIME
+                        kubelet-client.pem 0644 N bytes TIME
+                        lock 0600 N bytes TIME
+                        origin.json 0600 N bytes TIME
+                        pending.json 0600 N bytes TIME
+Invalid files           none
+Warning                 kubelet-client.pem has mode 0644, so other users can
+                        read the private key
+Node                    n1
+API server              https://API
 Certificate
-  Subject           O=system:nodes, CN=system:node:n1
-  Node              n1
-  Provider ID       test:///machine-1
-  Issuer            CN=kubernetes
-  Serial number     SERIAL
-  Valid from        TIME
-  Valid until       TIME (LEFT)
-  Usages            digital signature
-                    client auth
-  Key               ECDSA
+  Subject               O=system:nodes, CN=system:node:n1
+  Node                  n1
+  Provider ID           test:///machine-1
+  Issuer                CN=kubernetes
+  Serial number         SERIAL
+  Valid from            TIME
+  Valid until           TIME (LEFT)
+  Usages                digital signature
+                        client auth
+  Key                   ECDSA
   Key's SHA-256
       DIGEST
-  Private key       fits the certificate (not shown)
+  Private key           matches the certificate (not shown)
 Pending request
-  Private key       present (not shown)
-  Name              none: only a key is kept
+  Private key           present (not shown)
+  Name                  none (only a key is stored)
 Last failure
-  Exit code         12
-  What
-      the request
+  Exit code             12
+  Error
+      request
       REQUEST
       was denied (AnotherMachine): not you
-  To do             look the reason up in docs/reasons.md
-  In a row          1
-  Requests in vain  0
-  At                TIME
-  Not tried before  TIME
-Enrolled with       nothing to remember
-Lock                free
+  Hint                  see the reason in docs/reasons.md
+  Consecutive failures  1
+  Failed requests       0
+  At                    TIME
+  Next attempt          TIME
+Endorsement key kind    none
+Lock                    free
 ";
     assert_eq!(stable(&node, &found), expected);
     let by_name = table(&node, &["store", node.state().to_str().unwrap()]);

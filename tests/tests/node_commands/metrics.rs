@@ -48,7 +48,7 @@ kubelet_authenticator_certificate_stored 0
 # HELP kubelet_authenticator_consecutive_failures The number of failures of this kind since the last success.
 # TYPE kubelet_authenticator_consecutive_failures gauge
 kubelet_authenticator_consecutive_failures 0
-# HELP kubelet_authenticator_request_pending Whether a request is saved that has no certificate yet.
+# HELP kubelet_authenticator_request_pending Whether a request without a certificate is pending.
 # TYPE kubelet_authenticator_request_pending gauge
 kubelet_authenticator_request_pending 0
 "
@@ -111,7 +111,7 @@ fn a_failure_a_back_off_and_a_pending_request_are_in_the_metrics() {
     for secret in ["AnotherMachine", "not you", "test:///", "n1"] {
         assert!(!text.contains(secret), "{text}");
     }
-    denied.command(&["reset"]).succeeded();
+    denied.command(&["reset", "--yes"]).succeeded();
 
     server.set_signer(Signer::Off);
     denied.set("timeLimit", "3");
@@ -169,7 +169,9 @@ fn a_textfile_that_is_no_regular_file_is_not_replaced() {
         let argument = file.to_str().unwrap();
         node.command(&["metrics", "--textfile", argument])
             .failed(4)
-            .saying(&format!("cannot write {argument}: it is no regular file"));
+            .saying(&format!(
+                "cannot write {argument}: it is not a regular file"
+            ));
         assert_eq!(kind(), before);
     }
     assert_eq!(fs::read_to_string(&target).unwrap(), "mine");

@@ -21,7 +21,7 @@ fn an_expired_bootstrap_token() {
         "bootstrap-kubeconfig",
         &format!("{url} does not accept the credential (401 Unauthorized)"),
         &format!(
-            "put a kubeconfig with a new bootstrap token at {}",
+            "write a kubeconfig with a new bootstrap token to {}",
             path.display()
         ),
     );
@@ -45,14 +45,14 @@ fn a_missing_bootstrap_kubeconfig_after_expiry_is_reported() {
         "bootstrap-kubeconfig",
         &format!("cannot read {}: No such file", path.display()),
         &format!(
-            "put a kubeconfig with a bootstrap token at {}",
+            "write a kubeconfig with a bootstrap token to {}",
             path.display()
         ),
     );
-    examined.says("certificate", "fail", "the certificate ended at ");
+    examined.says("certificate", "fail", "the certificate expired at ");
 
     bed.write_new_token();
-    let examined = bed.first_failing("certificate", "the certificate ended at ", "run `renew`");
+    let examined = bed.first_failing("certificate", "the certificate expired at ", " renew");
     assert_eq!(examined.state("bootstrap-kubeconfig"), "pass");
     bed.node.command(&["renew"]).succeeded();
     bed.is_well();
@@ -75,8 +75,8 @@ fn a_request_that_stays_pending() {
 
     bed.first_failing(
         "request",
-        &format!("the request {name} is pending since "),
-        "see that node-attestation-controller runs",
+        &format!("request {name} has been pending since "),
+        "check that node-attestation-controller runs",
     );
 
     bed.server.approve_and_issue(&name);
@@ -92,8 +92,8 @@ fn a_request_that_is_approved_and_never_issued() {
 
     bed.first_failing(
         "request",
-        &format!("the request {name} is approved, and no certificate is issued"),
-        "see who serves the signer cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
+        &format!("request {name} is approved, but no certificate is issued"),
+        "check the controller of signer name cluster.x-k8s.io/kube-apiserver-client-kubelet-null",
     );
 
     bed.server.approve_and_issue(&name);
@@ -109,10 +109,10 @@ fn a_node_name_that_does_not_match_the_certificate_is_reported() {
     bed.first_failing(
         "node-name",
         "nodeName in the settings is n2, but this node was enrolled as n1",
-        "set nodeName: n1 in the settings; or, to enroll it as n2, put a kubeconfig with a bootstrap token at ",
+        "set nodeName: n1 in the settings; or, to enroll it as n2, write a kubeconfig with a bootstrap token to ",
     );
 
-    bed.node.command(&["reset"]).succeeded();
+    bed.node.command(&["reset", "--yes"]).succeeded();
     bed.node.command(&["renew"]).succeeded();
     bed.is_well();
     assert_eq!(bed.node.status()["nodeName"], "n2");
@@ -127,8 +127,8 @@ fn a_clock_that_is_wrong() {
     let url = bed.server.url();
     let examined = bed.first_failing(
         "clock",
-        &format!("the clock of {url} says "),
-        "set this machine's clock by NTP",
+        &format!("the clock of {url} shows "),
+        "set the clock of this machine with NTP",
     );
     assert_eq!(examined.state("api-server"), "pass");
 
@@ -146,7 +146,7 @@ fn a_plugin_that_is_gone_or_not_executable() {
 
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("the plugin cannot be run: {place}: No such file"),
+        &format!("cannot run the plugin: {place}: No such file"),
         &format!("install the plugin at {place}"),
     );
 
@@ -155,7 +155,7 @@ fn a_plugin_that_is_gone_or_not_executable() {
     set_mode(&bed.plugin, 0o644);
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("the plugin cannot be run: {place} is not executable"),
+        &format!("cannot run the plugin: {place} is not executable"),
         &format!("run: chmod 755 {place}"),
     );
 
@@ -185,8 +185,8 @@ fn a_plugin_on_a_file_system_that_is_mounted_noexec() {
     let place = place.display();
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("the plugin cannot be run: {place}: Permission denied"),
-        "its file system is mounted noexec",
+        &format!("cannot run the plugin: {place}: Permission denied"),
+        "without the option noexec",
     );
 }
 
@@ -198,7 +198,7 @@ fn a_plugin_that_another_user_could_change() {
 
     let examined = bed.doctor();
 
-    let words = "has mode 0777, so that other users may write it";
+    let words = "has mode 0777, so other users can write it";
     examined.says("kubelet-kubeconfig", "warn", words);
 }
 
@@ -217,7 +217,9 @@ fn a_plugin_of_another_architecture() {
 
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("the plugin cannot be run: {place} is a program for arm64, and this machine runs those for amd64"),
+        &format!(
+            "cannot run the plugin: {place} is a program for arm64, but this machine is amd64"
+        ),
         &format!("install the plugin for amd64 at {place}"),
     );
 
@@ -234,12 +236,16 @@ fn a_denial_whose_reason_the_kubelet_does_not_show() {
 
     let examined = bed.first_failing(
         "request",
-        "the request kubelet-authenticator-",
-        "look the reason up in docs/reasons.md",
+        "request kubelet-authenticator-",
+        "see the reason in docs/reasons.md",
     );
     let reason = "was denied (MachineNotFound): no Machine has this provider ID";
     examined.says("request", "fail", reason);
-    examined.says("last-failure", "fail", "exit code 12, 1 in a row");
+    examined.says(
+        "last-failure",
+        "fail",
+        "exit code 12 (consecutive failures: 1)",
+    );
 
     bed.server.set_signer(Signer::issue());
     bed.node.command(&["renew"]).succeeded();
@@ -256,8 +262,8 @@ fn a_certificate_that_is_revoked() {
     let url = bed.server.url();
     let examined = bed.first_failing(
         "certificate-accepted",
-        &format!("{url} forbids it (403 Forbidden)"),
-        "see whether the node's certificate was revoked",
+        &format!("{url} forbids the request (403 Forbidden)"),
+        "check whether the certificate was revoked",
     );
     assert_eq!(examined.state("certificate"), "pass");
 
@@ -280,8 +286,8 @@ fn a_disk_from_another_machine_is_reported() {
     let files = "(pending.json, kubelet-client.pem, failure.json, endorsement-key, origin.json)";
     bed.first_failing(
         "store",
-        &format!("the store is another machine's {files}"),
-        "run `renew`: it sets the files aside, and the node enrols again",
+        &format!("it belongs to a different machine {files}"),
+        "renew; it sets the files aside, and the node enrolls again",
     );
 
     bed.node.command(&["renew"]).succeeded();
@@ -308,5 +314,5 @@ fn a_renewal_that_fails_while_the_certificate_holds_is_a_warning() {
     examined.says("request", "warn", "failed (EvidenceExpired): too old");
     examined.says("last-failure", "warn", "exit code 13");
     examined.says("bootstrap-kubeconfig", "warn", "401 Unauthorized");
-    examined.says("certificate-accepted", "pass", "takes the node's writes");
+    examined.says("certificate-accepted", "pass", "accepts the node's writes");
 }

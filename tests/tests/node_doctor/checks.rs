@@ -34,14 +34,14 @@ fn settings_that_are_invalid_hide_no_other_check() {
     examined.says("settings", "fail", &place);
     examined.says("settings", "fail", "nodeNam");
     assert_eq!(examined.names("fail"), ["settings", "clock"]);
-    examined.says("store", "pass", "of node n1");
+    examined.says("store", "pass", "node n1");
 
     bed.server.set_date_skew(0);
     fs::write(&config, "apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: KubeletAuthenticatorConfiguration\n").unwrap();
     bed.is_well();
     set_mode(&config, 0o666);
     let examined = bed.doctor();
-    examined.says("settings", "fail", "so that other users may write it");
+    examined.says("settings", "fail", "so other users can write it");
     set_mode(&config, 0o644);
     bed.node.set_env("KUBELET_AUTHENTICATOR_NODE_NAME", "n2");
     let examined = bed.doctor();
@@ -52,7 +52,7 @@ fn settings_that_are_invalid_hide_no_other_check() {
 #[test]
 fn an_api_server_that_cannot_be_reached_is_one_failure() {
     let bed = Bed::joined();
-    let network = "see that";
+    let network = "check that";
     for (fault, words, cure) in [
         (
             ConnectionFault::Close,
@@ -62,17 +62,17 @@ fn an_api_server_that_cannot_be_reached_is_one_failure() {
         (
             ConnectionFault::AnotherAuthority,
             "is not signed by the cluster's CA",
-            network,
+            "check the server and the CA in the kubeconfig",
         ),
         (
             ConnectionFault::ExpiredCertificate,
             "the server's certificate expired at ",
-            "renew the API server's certificate, or set this machine's clock by NTP",
+            "renew the API server's certificate, or set the clock of this machine with NTP",
         ),
         (
             ConnectionFault::NotYetValidCertificate,
-            ", and our clock says ",
-            "set this machine's clock by NTP",
+            " (clock of this machine: ",
+            "set the clock of this machine with NTP",
         ),
         (
             ConnectionFault::SilentAtTls,
@@ -141,19 +141,19 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
             "    exec:\n",
             "    token: abc\n    exec:\n",
             "fail",
-            "a token or certificate beside the plugin",
+            "a token or certificate, which the kubelet uses",
         ),
         (
             bed.plugin.to_str().unwrap(),
             "kubelet-authenticator-null",
             "fail",
-            "is no absolute path",
+            "is not an absolute path",
         ),
         (
             bed.plugin.to_str().unwrap(),
             "/bin/true",
             "warn",
-            "runs /bin/true, which is not kubelet-authenticator-null",
+            "runs /bin/true instead of kubelet-authenticator-null",
         ),
     ] {
         bed.change_kubelet_kubeconfig(from, to);
@@ -177,14 +177,14 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
     fs::copy(bed.bootstrap_kubeconfig(), &path).unwrap();
     bed.first_failing(
         "kubelet-kubeconfig",
-        &format!("{} has a credential of its own", path.display()),
+        &format!("{} contains a separate credential", path.display()),
         &format!("run: {} setup --from ", program(NULL).display()),
     );
     fs::remove_file(&path).unwrap();
     bed.first_failing(
         "kubelet-kubeconfig",
         &format!("cannot read {}: No such file", path.display()),
-        "a drop-in run `setup`",
+        "a drop-in that runs `setup`",
     );
 
     fs::write(&path, good).unwrap();
@@ -202,7 +202,7 @@ fn a_kubelet_of_another_cluster_than_the_store() {
         "this node is enrolled with the cluster at {}",
         bed.server.url()
     );
-    let examined = bed.first_failing("cluster", &words, "use a kubeconfig of its own cluster");
+    let examined = bed.first_failing("cluster", &words, "use a kubeconfig of the node's cluster");
     assert_eq!(examined.state("api-server"), "pass");
 
     bed.server
@@ -219,9 +219,9 @@ fn a_held_lock_is_reported_with_its_holder() {
     gate.wait(1, PATIENCE);
 
     let examined = bed.doctor();
-    examined.says("lock", "pass", "a run is under way: process ");
+    examined.says("lock", "pass", "a run is in progress: process ");
     bed.node.change("lock", |lock| lock["since"] = 0.into());
-    let examined = bed.first_failing("lock", "", "wait for that process, or end it");
+    let examined = bed.first_failing("lock", "", "wait for that process, or stop it");
     examined.says("lock", "fail", "(kubelet-authenticator-null) since 1970");
 
     gate.open();
@@ -234,8 +234,8 @@ fn a_file_system_that_takes_no_writes() {
     let mut bed = Bed::joined();
     bed.node.set_env("DIR", bed.node.state());
     for (script, words, cure) in [
-        (READ_ONLY, "is read-only", "let root write"),
-        (FULL, "is full", "make room"),
+        (READ_ONLY, "is read-only", "allow root to write"),
+        (FULL, "is full", "free space"),
     ] {
         bed.node
             .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);
@@ -282,7 +282,7 @@ fn a_machine_without_a_provider_id() {
 
     bed.first_failing(
         "machine",
-        "this machine's provider ID is not known",
+        "the provider ID of this machine is unknown",
         "set providerID",
     );
 
@@ -290,7 +290,7 @@ fn a_machine_without_a_provider_id() {
     bed.node.command(&["renew"]).succeeded();
     bed.is_well();
     let examined = bed.doctor();
-    examined.says("certificate", "pass", "never renewed");
+    examined.says("certificate", "pass", "cannot be renewed");
 }
 
 /// The content, mode and date of each file.
@@ -320,7 +320,7 @@ fn doctor_changes_nothing() {
     examined.says(
         "store",
         "warn",
-        "kubelet-client.pem has mode 0644, so that others can read the key",
+        "kubelet-client.pem has mode 0644, so other users can read the private key",
     );
     assert_eq!(files(&bed.node.state()), before);
     let made = bed.server.requests().split_off(requests);
@@ -335,7 +335,7 @@ fn doctor_changes_nothing() {
 fn doctor_does_not_create_a_missing_store() {
     let bed = Bed::new();
 
-    let examined = bed.first_failing("certificate", "no certificate is stored", "run `renew`");
+    let examined = bed.first_failing("certificate", "no certificate is stored", " renew");
 
     examined.says("store", "warn", "this node has not enrolled");
     assert!(!bed.node.state().exists());
@@ -348,7 +348,7 @@ fn a_bootstrap_kubeconfig_that_others_can_read_is_a_warning() {
     let path = bed.bootstrap_kubeconfig();
     set_mode(&path, 0o644);
     let examined = bed.doctor();
-    let words = "has mode 0644, so that other users can read its credential";
+    let words = "has mode 0644, so other users can read its credential";
     examined.says("bootstrap-kubeconfig", "warn", words);
 
     set_mode(&path, 0o600);

@@ -71,12 +71,16 @@ fn a_metadata_service_whose_answer_does_not_arrive() {
 
     let examined = bed.first_failing(
         "metadata-service",
-        "the instance's identity cannot be read: the instance metadata service at http://127.0.0.1:",
+        "cannot read the instance's identity: the instance metadata service at http://127.0.0.1:",
         "HttpPutResponseHopLimit",
     );
     examined.says("metadata-service", "fail", "hop limit");
     for name in ["instance-credentials", "instance-name", "sts"] {
-        examined.says(name, "skip", "the metadata service gives no identity");
+        examined.says(
+            name,
+            "skip",
+            "the instance metadata service does not provide the identity of the instance",
+        );
     }
     examined.run.within(LIMIT);
 
@@ -103,7 +107,7 @@ fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
     end(-60);
     bed.first_failing(
         "instance-credentials",
-        "the instance's credentials end at ",
+        "the instance's credentials expire at ",
         "NTP",
     );
     end(3600);
@@ -112,18 +116,14 @@ fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
     });
     bed.first_failing(
         "instance-name",
-        &format!("the node is called {NAME}, and the cloud calls its instance ip-10-0-0-2"),
-        "give the kubelet --hostname-override=ip-10-0-0-2.eu-west-1.compute.internal",
+        &format!("the node name is {NAME}, but EC2 expects ip-10-0-0-2"),
+        "start the kubelet with --hostname-override=ip-10-0-0-2.eu-west-1.compute.internal",
     );
     imds.update(|instance| instance.local_hostname = NAME.to_owned());
     bed.is_well();
     bed.node.set("aws.stsEndpoint", "sts.invalid");
     let examined = bed.doctor();
-    examined.says(
-        "sts",
-        "warn",
-        "the name of sts.invalid is not resolved here",
-    );
+    examined.says("sts", "warn", "this machine cannot resolve sts.invalid");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_machine_without_its_device_program_or_without_its_tpm() {
 
     bed.first_failing(
         "tpm-program",
-        "the TPM cannot be asked: the program that speaks to the TPM is not installed",
+        "cannot use the TPM: the TPM helper is not installed",
         "install the package kubelet-authenticator-tpm-device",
     );
 
@@ -144,8 +144,8 @@ fn a_machine_without_its_device_program_or_without_its_tpm() {
     bed.node.set("tpm.device", "/nonexistent/tpmrm0");
     bed.first_failing(
         "tpm",
-        "this machine has no TPM that Linux knows: /nonexistent/tpmrm0 is not there",
-        "switch the TPM 2.0 on in the firmware",
+        "Linux found no TPM in this machine: /nonexistent/tpmrm0 does not exist",
+        "enable the TPM 2.0 in the firmware",
     );
 
     bed.node.set("tpm.tcti", machine.tpm().tcti());
@@ -164,7 +164,7 @@ fn a_tpm_that_fails_hangs_or_has_no_certificate() {
 
     proxy.inject(create, Times::always(), tpm_proxy::Fault::Answer(0x902));
     let examined = bed.first_failing("tpm", "", "tpm2_flushcontext");
-    examined.says("tpm", "fail", "has no memory left");
+    examined.says("tpm", "fail", "has no free memory");
     proxy.clear_faults();
     proxy.inject(create, Times::always(), tpm_proxy::Fault::Hang);
     let examined = bed.first_failing("tpm", "", "");
@@ -186,7 +186,7 @@ fn a_tpm_that_fails_hangs_or_has_no_certificate() {
         examined
             .check("endorsement-certificate")
             .cure
-            .contains("`identify`")
+            .contains("kubelet-authenticator-tpm identify")
     );
 }
 
@@ -241,7 +241,7 @@ fn a_certificate_stored_with_the_documented_commands_is_read() {
     let of_another = machine.with_endorsement_key(EndorsementKey::P384);
     let of_another = maker.certify(&of_another.ek_spki(), &EkContents::good());
     machine.tpm().write_certificate(index, &of_another);
-    let words = "the certificate in the TPM is for another key";
+    let words = "the certificate in the TPM does not match the endorsement key";
     bed.doctor().says("endorsement-certificate", "warn", words);
 }
 

@@ -82,7 +82,7 @@ Certificate      in the TPM
 Issuer           CN=TPM maker of a test intermediate 1
 Expires on       9999-12-31
 
-In a list of endorsement keys:
+Entry for the controller's list of endorsement keys:
 {digest}: {id}
 "
     );

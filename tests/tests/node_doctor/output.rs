@@ -25,6 +25,7 @@ fn stable(bed: &Bed, table: &str) -> String {
     let scratch = bed.node.scratch().path().display().to_string();
     for (found, word) in [
         (scratch, "/SCRATCH"),
+        (program(NULL).display().to_string(), "/PLUGIN"),
         (bed.server.url(), "https://API"),
         (text("serial"), "SERIAL"),
         (text("notAfter"), "END"),
@@ -42,21 +43,21 @@ fn the_table_of_a_node_that_is_well() {
     let examined = bed.doctor();
 
     let expected = "\
-pass  settings: valid, without a file
-pass  clock: within five minutes of that of https://API
-pass  api-server: https://API is this cluster's
+pass  settings: valid (defaults, no file)
+pass  clock: less than five minutes from the clock of https://API
+pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error 2)
-pass  disk: /SCRATCH/state takes writes
-pass  store: /SCRATCH/state: this machine's, of node n1
+pass  disk: /SCRATCH/state is writable
+pass  store: /SCRATCH/state belongs to this machine and node n1
 pass  cluster: https://API
 pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
 pass  bootstrap-kubeconfig: its credential is accepted
-pass  request: none is open
-pass  certificate: SERIAL, valid until END, renewed from RENEWAL
-pass  certificate-accepted: the API server takes the node's writes
+pass  request: no open request
+pass  certificate: SERIAL, valid until END, renews after RENEWAL
+pass  certificate-accepted: the API server accepts the node's writes
 pass  last-failure: none since the last success
 ";
     assert_eq!(stable(&bed, &examined.unwrapped()), expected);
@@ -77,34 +78,34 @@ fn the_table_of_a_node_that_is_not() {
     let examined = bed.doctor();
 
     let expected = "\
-pass  settings: valid, without a file
-pass  clock: within five minutes of that of https://API
-pass  api-server: https://API is this cluster's
+pass  settings: valid (defaults, no file)
+pass  clock: less than five minutes from the clock of https://API
+pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
 skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error 2)
-pass  disk: /SCRATCH takes writes
-warn  store: /SCRATCH/state is not there: this node has not enrolled
-      cure: run `renew`
+pass  disk: /SCRATCH is writable
+warn  store: /SCRATCH/state does not exist: this node has not enrolled
+      cure: run: /PLUGIN renew
       see: docs/doctor-checks.md#doctor-store
-skip  cluster: the store or the kubelet's kubeconfig names none
+skip  cluster: no cluster in the state directory or in the kubelet's kubeconfig
 pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
 fail  bootstrap-kubeconfig: https://API does not accept the credential (401 Unauthorized): Unauthorized
-      cure: put a kubeconfig with a new bootstrap token at /SCRATCH/bootstrap.kubeconfig; tokens expire
+      cure: write a kubeconfig with a new bootstrap token to /SCRATCH/bootstrap.kubeconfig; tokens expire
       see: docs/doctor-checks.md#doctor-bootstrap-kubeconfig
-pass  request: none is open
+pass  request: no open request
 fail  certificate: no certificate is stored
-      cure: run `renew`
+      cure: correct the failures above, then run: /PLUGIN renew
       see: docs/doctor-checks.md#doctor-certificate
-skip  certificate-accepted: there is no valid certificate
+skip  certificate-accepted: no valid certificate
 pass  last-failure: none since the last success
 ";
     assert_eq!(stable(&bed, &examined.unwrapped()), expected);
     let last = examined.run.stdout.lines().last();
     assert_eq!(last, Some("16 checks: 10 pass, 1 warn, 2 fail, 3 skip"));
-    let expected = "error: 2 of 16 checks fail; to do: cure them in their order, beginning with \
-                    bootstrap-kubeconfig\n";
+    let expected = "error: 2 of 16 checks failed\nhint: fix the failed checks in order, beginning \
+                    with bootstrap-kubeconfig\n";
     assert_eq!(examined.run.stderr, expected);
     for line in examined.run.stdout.lines() {
         let is_one_word = line.split_whitespace().count() < 2;
@@ -172,8 +173,8 @@ fn the_plugin_in_a_terminal_explains_itself_and_suggests_commands() {
 
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
-    let expected = "error: no command is given, and KUBERNETES_EXEC_INFO is not set: this is the \
-                    kubelet's credential plugin, which client-go runs with that variable; to do: \
-                    try `status` or `doctor`; see --help\r\n";
+    let expected = "error: no command, and KUBERNETES_EXEC_INFO is not set: client-go sets this \
+                    variable when the kubelet runs the plugin\r\nhint: run a command such as `status` or `doctor`, or see \
+                    --help\r\n";
     assert_eq!(text, expected);
 }

@@ -89,11 +89,7 @@ fn a_kubelet_that_bypasses_the_plugin_is_reported() {
         let kubelet = Kubelet::start(arguments);
         systemctl(&bed, &properties(&kubelet, environment));
 
-        bed.first_failing(
-            "kubelet-unit",
-            finding,
-            "run `setup`, and restart the kubelet",
-        );
+        bed.first_failing("kubelet-unit", finding, " setup, and restart the kubelet");
     }
 
     let kubelet = Kubelet::start(&format!("{configuration} --rotate-certificates=false"));
@@ -113,7 +109,7 @@ fn a_kubelet_name_that_differs_from_the_certificate_is_reported() {
     bed.first_failing(
         "node-name",
         "the kubelet's --hostname-override is n2, but this node was enrolled as n1",
-        "give the kubelet --hostname-override=n1; or, to enroll it as n2, ",
+        "start the kubelet with --hostname-override=n1; or, to enroll it as n2, ",
     );
 
     let kubelet = Kubelet::start("--hostname-override=n1 --rotate-certificates=false");
@@ -124,7 +120,7 @@ fn a_kubelet_name_that_differs_from_the_certificate_is_reported() {
     bed.first_failing(
         "node-name",
         "the host name is ",
-        "give the kubelet --hostname-override=n1; or, to enroll it as ",
+        "start the kubelet with --hostname-override=n1; or, to enroll it as ",
     );
 }
 
@@ -138,8 +134,8 @@ fn a_unit_whose_drop_in_does_nothing() {
     systemctl(&bed, &good);
     bed.first_failing(
         "kubelet-unit",
-        &format!("{missing} is not there"),
-        "run `setup`",
+        &format!("{missing} does not exist"),
+        " setup, and restart the kubelet",
     );
     systemctl(
         &bed,
@@ -156,13 +152,13 @@ fn a_unit_whose_drop_in_does_nothing() {
             "ExecStartPre=",
             "ExecStop=",
             "warn",
-            "no drop-in of the kubelet's unit runs `setup`",
+            "the kubelet's unit has no drop-in that runs `setup`",
         ),
         (
             "LoadState=loaded",
             "LoadState=not-found",
             "skip",
-            "there is no unit kubelet.service",
+            "the unit kubelet.service does not exist",
         ),
     ] {
         systemctl(&bed, &good.replace(from, to));
@@ -177,7 +173,11 @@ fn a_unit_whose_drop_in_does_nothing() {
         &stopped.replace("ActiveState=active", "ActiveState=failed"),
     );
     let examined = bed.doctor();
-    examined.says("kubelet-unit", "warn", "the kubelet does not run (failed)");
+    examined.says(
+        "kubelet-unit",
+        "warn",
+        "the kubelet is not running (failed)",
+    );
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_hanging_systemd_leaves_time_for_a_hanging_api_server() {
 
     let examined = bed.doctor();
 
-    examined.says("kubelet-unit", "skip", "systemctl does not answer");
+    examined.says("kubelet-unit", "skip", "systemctl did not answer in time");
     examined.says("api-server", "fail", "did not answer in time");
     examined.run.within(LIMIT);
 }
@@ -235,7 +235,7 @@ fn a_systemd_that_hangs_hides_no_other_check() {
 
     let examined = bed.doctor();
 
-    examined.says("kubelet-unit", "skip", "systemctl does not answer");
+    examined.says("kubelet-unit", "skip", "systemctl did not answer in time");
     assert_eq!(examined.names("skip"), ["kubelet-unit"]);
     assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
 }

@@ -25,7 +25,7 @@ fn setup_stays_when_kubeadm_removes_its_bootstrap_kubeconfig() {
 
         let run = host.setup().succeeded();
 
-        assert!(run.stdout.contains("runs this plugin already"), "{run:#?}");
+        assert!(run.stdout.contains("already runs this plugin"), "{run:#?}");
         host.is_set_up(NULL);
         assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
     }
@@ -185,7 +185,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
 
     let run = host.setup().succeeded();
 
-    run.saying("it is of another cluster than the one that this machine joins");
+    run.saying("it belongs to a different cluster from the one that this machine joins");
     assert_ne!(host.node.serial(), old);
     assert_eq!(host.node.status()["server"], second.url());
     assert_eq!((first.creates(), second.creates()), (1, 1));

@@ -143,14 +143,14 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
     };
     type Make = fn(&ApiServer) -> File;
     for (kubelet_conf, bootstrap, why) in [
-        (None, false, "bootstrap-kubelet.conf to take over"),
+        (None, false, "bootstrap-kubelet.conf does not exist"),
         // As after `kubeadm init`.
-        (Some(own as Make), false, "has a credential of its own"),
-        (Some(own as Make), true, "has a credential of its own"),
+        (Some(own as Make), false, "has a separate credential"),
+        (Some(own as Make), true, "has a separate credential"),
         (
             Some(other as Make),
             true,
-            "has another plugin: /usr/bin/aws",
+            "runs a different plugin: /usr/bin/aws",
         ),
     ] {
         let host = Host::new(NULL, &server);
@@ -208,11 +208,11 @@ fn a_refused_machine_shows_the_reason_and_its_kubelet_keeps_trying() {
 
     let run = host.setup().succeeded();
 
-    let run = run.saying("the kubelet is set up, and has no credential yet");
-    run.saying("MachineUnknown").saying("to do: ");
+    let run = run.saying("the kubelet is set up, but has no credential yet");
+    run.saying("MachineUnknown").saying("hint: ");
     host.is_set_up(NULL);
     // Each start of the kubelet runs it again; the failure is remembered in the meantime.
-    host.setup().succeeded().saying("nothing is tried before");
+    host.setup().succeeded().saying("back-off until ");
     assert_eq!(server.creates(), 1);
     server.set_signer(Signer::issue());
     host.node.command(&["renew"]).succeeded();
@@ -239,7 +239,7 @@ fn a_node_that_cannot_be_set_up_is_left_to_kubeadm_with_the_reason() {
     for (file, why) in [
         (
             exec(server.kubeconfig()),
-            "no other program is run for a credential",
+            "exec plugins are not accepted here",
         ),
         (
             server.kubeconfig().without_ca(),
@@ -303,7 +303,7 @@ fn an_adopted_node_is_configured_only_after_it_enrolls() {
     assert!(matches!(bootstrap.login, Login::ClientCertificate { .. }));
     let again = host.setup_with(&adopt).succeeded();
     assert!(
-        again.stdout.contains("runs this plugin already"),
+        again.stdout.contains("already runs this plugin"),
         "{again:#?}"
     );
     host.is_set_up(NULL);

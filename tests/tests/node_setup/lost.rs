@@ -33,7 +33,7 @@ fn a_lost_or_empty_kubeconfig_is_restored_from_the_store() {
 
             let run = host.setup().succeeded();
 
-            assert!(run.stdout.contains("was lost, and is restored"), "{run:#?}");
+            assert!(run.stdout.contains("restored the missing "), "{run:#?}");
             assert_eq!(host.conf(), conf);
             host.is_set_up(UNDER_TEST);
             host.setup().succeeded();

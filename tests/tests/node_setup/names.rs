@@ -125,13 +125,16 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
     host.machine_file("/etc/default/kubelet", &file("second"));
 
     let run = host.setup().succeeded().saying(words);
-    let hint =
-        run.saying("give the kubelet --hostname-override=first; or, to enroll it as second, ");
+    let hint = run
+        .saying("start the kubelet with --hostname-override=first; or, to enroll it as second, ");
     assert!(
         hint.stderr.contains(host.bootstrap().to_str().unwrap()),
         "{hint:#?}"
     );
-    hint.saying(&format!("run: {} reset; ", program(UNDER_TEST).display()));
+    hint.saying(&format!(
+        "run: {} reset --yes; ",
+        program(UNDER_TEST).display()
+    ));
     host.kubelet("first", &flag("second"))
         .failed(15)
         .saying(words);
@@ -148,7 +151,7 @@ fn a_changed_node_name_fails_until_the_hint_is_followed() {
     server.add_token("fedcba", "fedcba9876543210");
     let new = server.kubeconfig().token("fedcba.fedcba9876543210");
     new.write(&host.bootstrap());
-    host.node.command(&["reset"]).succeeded();
+    host.node.command(&["reset", "--yes"]).succeeded();
     let run = host.setup().succeeded();
     assert!(!run.stderr.contains("has no credential"), "{run:#?}");
     assert_eq!(asked(&server), "second");
@@ -166,7 +169,7 @@ fn a_host_name_that_differs_from_the_certificate_is_a_setup_warning() {
     let run = host.setup().succeeded();
 
     let run = run.saying("the host name is second, but this node was enrolled as first");
-    run.saying("give the kubelet --hostname-override=first; or, ");
+    run.saying("start the kubelet with --hostname-override=first; or, ");
     let file = "KUBELET_EXTRA_ARGS=--hostname-override=first\n";
     host.machine_file("/etc/sysconfig/kubelet", file);
     assert_eq!(host.setup().succeeded().stderr, "");
@@ -221,6 +224,6 @@ fn a_store_for_another_node_is_not_adopted() {
         .setup_with(&["--from", conf.to_str().unwrap()])
         .succeeded();
 
-    run.saying("is emptied: its certificate is for node first, and this machine joins as second");
+    run.saying("its certificate is for node first, but this machine joins as second");
     assert_eq!(asked(&server), "second");
 }

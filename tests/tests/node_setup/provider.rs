@@ -27,7 +27,7 @@ fn a_plugin_for_another_provider_is_refused_until_it_is_replaced() {
 
         let refused = host.setup().failed(3);
 
-        let words = format!("runs {}, and not this plugin", other.display());
+        let words = format!("runs {} instead of this plugin", other.display());
         let refused = refused.saying(&words);
         refused.saying(&format!("run: {own} setup --replace"));
         assert_eq!(host.conf(), others);

@@ -48,7 +48,7 @@ fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
         let refused = node.command(&["render", "--command", path, "kubelet-drop-in"]);
         refused
             .failed(2)
-            .saying("is not an absolute path that systemd takes");
+            .saying("is not an absolute path without special characters of systemd");
     }
     let spaced = ["render", "--state-directory", "/a b", "kubelet-drop-in"];
     let refused = node.command(&spaced).failed(2);
@@ -89,8 +89,8 @@ fn a_path_outside_of_usr_and_opt_gets_a_warning() {
     ] {
         let run = node.command(&["render", "kubeadm-config", "--command", path]);
         let warning = format!(
-            "warning: unusual path of the plugin: {path} is not in /usr or /opt; \
-             to do: give --command the path of the plugin on each node"
+            "warning: unusual path of the plugin: {path} is not in /usr or /opt\n\
+             hint: set --command to the path of the plugin on the nodes"
         );
         let run = run.succeeded();
         assert!(run.stderr.contains(&warning), "{}", run.stderr);

@@ -146,7 +146,7 @@ fn the_provider_id_of_a_running_kubelets_configuration_is_the_machines() {
 #[test]
 fn a_unit_that_is_not_known_leaves_the_first_request_to_the_kubelet() {
     for (script, why) in [
-        ("exit 1", "systemctl fails"),
+        ("exit 1", "systemctl failed"),
         (
             &shows("/bin/sh -c kubelet", ""),
             "kubelet.service starts /bin/sh",
@@ -158,7 +158,7 @@ fn a_unit_that_is_not_known_leaves_the_first_request_to_the_kubelet() {
 
         let run = host.setup().succeeded();
 
-        run.saying("has no credential yet: the kubelet's arguments are not known")
+        run.saying("has no credential yet: cannot determine the kubelet's arguments")
             .saying(why);
         assert_eq!(server.creates(), 0);
         host.kubelet("vm", NAME).succeeded().pair();

@@ -19,7 +19,7 @@ fn expired() -> (ApiServer, Host) {
     let copy = host.bootstrap();
     let run = host.setup().succeeded().saying("401 Unauthorized");
     run.saying(&format!(
-        "put a kubeconfig with a new bootstrap token at {}",
+        "write a kubeconfig with a new bootstrap token to {}",
         copy.display()
     ));
     (server, host)

@@ -46,8 +46,12 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
     assert_eq!(kubeconfig.endpoint.ca_pem(), server.ca_pem());
     // If the drop-in remains, the next start changes nothing.
     let conf = fs::read_to_string(host.kubelet_conf()).unwrap();
-    for run in [host.setup(), host.undo()] {
-        assert!(run.succeeded().stdout.starts_with("nothing to do: "));
+    let results = [
+        (host.setup(), "nothing to do: "),
+        (host.undo(), "nothing to undo: "),
+    ];
+    for (run, result) in results {
+        assert!(run.succeeded().stdout.starts_with(result));
         host.is_left_to_kubeadm();
         assert_eq!(fs::read_to_string(host.kubelet_conf()).unwrap(), conf);
     }
@@ -58,11 +62,11 @@ fn undo_without_a_valid_certificate_changes_nothing() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
-    host.node.command(&["reset"]).succeeded();
+    host.node.command(&["reset", "--yes"]).succeeded();
 
     host.undo()
         .failed(4)
-        .saying("there is no valid certificate")
+        .saying("no valid certificate")
         .saying("kubeadm reset");
 
     host.is_set_up(NULL);

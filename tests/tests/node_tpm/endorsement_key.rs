@@ -61,7 +61,7 @@ fn a_machine_keeps_its_kind_of_endorsement_key_until_reset() {
     assert_eq!(shown(&bed)[2..], [rsa.clone(), rsa]);
     let sent = bed.sent();
     assert_eq!(sent[3].provider_id, sent[0].provider_id);
-    bed.node.command(&["reset"]).succeeded();
+    bed.node.command(&["reset", "--yes"]).succeeded();
     // A certificate counts more than a key that is stored.
     let certificate = EndorsementKey::Rsa2048.certificate_index();
     bed.tpm.remove_certificate(certificate);

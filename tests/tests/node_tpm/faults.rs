@@ -43,11 +43,16 @@ fn a_tpm_error_exits_with_6_and_a_remedy() {
     for (commands, code, words, remedy) in [
         (all, 0x101, "is in failure mode", "switch the machine off"),
         (all, 0x100, "was not started", "switch the machine off"),
-        (create, 0x902, "has no memory left", "tpm2_flushcontext"),
+        (create, 0x902, "has no free memory", "tpm2_flushcontext"),
         (create, 0x921, "is locked out", "--clear-lockout"),
-        (create, 0x9a2, "wants a password", "tpm2_changeauth"),
-        (create, 0x185, "switched off", "firmware's settings"),
-        (create, 0x2e6, "that kind of key", "tpm.endorsementKey"),
+        (create, 0x9a2, "requires a password", "tpm2_changeauth"),
+        (
+            create,
+            0x185,
+            "disabled endorsement hierarchy",
+            "firmware's settings",
+        ),
+        (create, 0x2e6, "this kind of key", "tpm.endorsementKey"),
     ] {
         let (bed, _proxy) = faulty(commands, Fault::Answer(code));
 
@@ -115,7 +120,7 @@ fn a_hanging_tpm_keeps_the_stored_credential() {
     let second = bed.run().succeeded().within(LIMIT);
 
     assert_eq!(second.pair(), first.pair());
-    second.saying("the old one still holds");
+    second.saying("using the old one, which is still valid");
 }
 
 #[test]
@@ -158,7 +163,7 @@ fn a_plugin_that_cannot_start_a_thread_exits_with_6() {
     // Its two threads, and the program that accesses the TPM.
     limited_to(3, &mut bed);
 
-    let run = bed.run().failed(6).saying("there is no thread");
+    let run = bed.run().failed(6).saying("cannot start a thread");
 
     assert!(!run.stderr.contains("panicked"), "{run:#?}");
 }
@@ -173,7 +178,7 @@ fn a_machine_without_a_tpm_exits_with_6_and_the_reason() {
     for (device, words) in [
         (
             Path::new("/dev/tpm-that-is-not-there"),
-            "no TPM that Linux knows",
+            "Linux found no TPM",
         ),
         (&socket, "cannot be opened"),
         (Path::new("/dev/null"), "cannot be reached"),
@@ -226,7 +231,7 @@ fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
         (
             "libtss2-esys.so.0",
             "libtss2-none.so.0",
-            "the library libtss2-none.so.0 that speaks to TPMs is not installed",
+            "the library libtss2-none.so.0 for TPMs is missing",
             packages,
         ),
         (
@@ -243,7 +248,7 @@ fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
     }
     let mut bed = Bed::new();
     bed.set_device_program(b"#!/bin/sh\nexit 0\n");
-    bed.run().failed(6).saying("of another release");
+    bed.run().failed(6).saying("belongs to a different release");
     let folder = bed.node.move_program();
     std::fs::remove_file(folder.join(DEVICE)).unwrap();
     let missing = folder.join(DEVICE).display().to_string();

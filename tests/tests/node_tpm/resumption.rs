@@ -90,7 +90,7 @@ fn a_stored_provider_id_of_another_tpm_is_not_attested() {
 
     bed.run()
         .failed(7)
-        .saying(&format!("the TPM is not {other}"));
+        .saying(&format!("the TPM does not match provider ID {other}"));
     let renewed = poll(PATIENCE, || (bed.run().code == Some(0)).then_some(()));
 
     assert!(renewed.is_some());

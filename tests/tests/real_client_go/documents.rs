@@ -159,15 +159,13 @@ fn urls(bed: &Bed) -> Vec<Form> {
         server("server without https", format!("127.0.0.1:{port}")),
         server("plain http", format!("http://127.0.0.1:{port}")),
         server("no server", String::new()),
-        server("query in the server's URL", format!("{url}/?a=b"))
-            .stricter("not the URL of a server"),
-        server("fragment in the server's URL", format!("{url}#a"))
-            .stricter("not the URL of a server"),
+        server("query in the server's URL", format!("{url}/?a=b")).stricter("invalid server URL"),
+        server("fragment in the server's URL", format!("{url}#a")).stricter("invalid server URL"),
         server(
             "user in the server's URL",
             format!("https://u:p@127.0.0.1:{port}"),
         )
-        .stricter("not the URL of a server"),
+        .stricter("invalid server URL"),
         server("space before the server's URL", format!(" {url}")).looser(),
         server("line break after the server's URL", format!("{url}\\n")).looser(),
         server("one slash after https", format!("https:/127.0.0.1:{port}")).looser(),
@@ -180,7 +178,7 @@ fn urls(bed: &Bed) -> Vec<Form> {
         named("another address as the name", "127.0.0.2"),
         named("name that is not in the certificate", "other.test"),
         named("name that is none", "no name"),
-        named("tls-server-name in brackets", "[127.0.0.1]").stricter("not the name of a server"),
+        named("tls-server-name in brackets", "[127.0.0.1]").stricter("invalid server name"),
     ]
 }
 

@@ -309,7 +309,8 @@ fn a_cluster_is_in_the_scrape_until_its_authentication_is_deleted() {
 
     // A machine whose certificates are revoked, and one that nobody knows.
     let identities = Command::new(program(NAME))
-        .args(["identities", "revoke", "prod-1", "node-1", "--kubeconfig"])
+        .args(["identities", "revoke", "--yes", "prod-1", "node-1"])
+        .arg("--kubeconfig")
         .arg(management.admin_kubeconfig())
         .output()
         .unwrap();

@@ -244,15 +244,15 @@ Signer:    cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
 Signed by: the controller, with the CA of Secret prod-1-ca
 Created:   TIME
 
-passed     triage: a request of system:bootstrap:TOKEN to
+passed     triage: a request from system:bootstrap:TOKEN to
            cluster.x-k8s.io/kube-apiserver-client-kubelet-insecure
-passed     parse: a request that its key has signed, without evidence
-passed     conform_client: node m1 on machine generic:///prod-1/m1, by bootstrap
-           token TOKEN, for A WHILE
-passed     locate: machine m1 may join; its Node is m1
-passed     attest: nothing is proved of generic:///prod-1/m1
-passed     check_node_name: the Node of machine m1 may be called m1
-passed     claim: generation 1: the key that opened the generation asked again
+passed     parse: a request signed with its own key, without evidence
+passed     conform_client: node m1 on machine generic:///prod-1/m1, with
+           bootstrap token TOKEN, for A WHILE
+passed     locate: machine m1 can join; its Node is m1
+passed     attest: no evidence identifies generic:///prod-1/m1
+passed     check_node_name: machine m1 is allowed to use node name m1
+passed     claim: generation 1: repeated request with the same key
 passed     sign: a certificate until TIME
 
 Result:    issued, JoinRepeated: every check passes
@@ -260,10 +260,10 @@ Condition: Approved NodeNameClaimed at TIME: approved by
            node-attestation-controller
 Issued:    the request has its certificate
 Event:     FirstJoin on Machine m1 at TIME: issued a certificate
-           of generation 1 to node m1 on machine generic:///prod-1/m1: the
-           name's first record
+           of generation 1 for node m1 on machine generic:///prod-1/m1: first
+           join
 Note:      the request was answered before: the checks are made for that time,
-           with the machines and records of now
+           with the current machines and node identities
 ";
 
 /// The text without what differs from run to run.
@@ -329,7 +329,9 @@ fn a_request_in_a_file_is_explained_after_it_is_gone() {
     assert_eq!(gone.status.code(), Some(3));
     let error = String::from_utf8(gone.stderr).unwrap();
     assert!(
-        error.starts_with(&format!("there is no CertificateSigningRequest {name};")),
+        error.starts_with(&format!(
+            "error: CertificateSigningRequest {name} does not exist;"
+        )),
         "{error}"
     );
     for field in ["checks", "outcome", "reason", "message", "conditions"] {

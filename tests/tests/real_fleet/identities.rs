@@ -61,7 +61,20 @@ fn a_record_is_shown_revoked_and_reset_by_an_operator() {
     println!("{shown}");
     assert!(shown.contains("State:"), "{shown}");
 
-    let said = printed(&management, &["revoke", "prod-1", "node-1"]);
+    for act in ["revoke", "reset"] {
+        let unconfirmed = identities(&management, &[act, "prod-1", "node-1"]);
+        assert_eq!(unconfirmed.status.code(), Some(2), "{unconfirmed:?}");
+    }
+    let unchanged: Value =
+        serde_json::from_str(&printed(&management, &["list", "-o", "json"])).unwrap();
+    let of = |list: &Value| {
+        (
+            list[0]["spec"].clone(),
+            list[0]["metadata"]["annotations"].clone(),
+        )
+    };
+    assert_eq!(of(&unchanged), of(&json));
+    let said = printed(&management, &["revoke", "--yes", "prod-1", "node-1"]);
     println!("{said}");
     let uid = json[0]["spec"]["uid"].as_str().unwrap();
     let workload = cluster.control_plane().kubectl();
@@ -73,11 +86,14 @@ fn a_record_is_shown_revoked_and_reset_by_an_operator() {
     );
     assert!(printed(&management, &["list"]).contains("Revoked"));
 
-    let refused = identities(&management, &["reset", "prod-1", "node-1"]);
+    let refused = identities(&management, &["reset", "--yes", "prod-1", "node-1"]);
     assert!(!refused.status.success(), "{refused:?}");
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(said.contains("--revoked"), "{said}");
-    let said = printed(&management, &["reset", "--revoked", "prod-1", "node-1"]);
+    let said = printed(
+        &management,
+        &["reset", "--revoked", "--yes", "prod-1", "node-1"],
+    );
     println!("{said}");
     let record = kubectl.json(["get", "nodeidentity", "prod-1.node-1"]);
     let annotations = &record["metadata"]["annotations"];

@@ -48,7 +48,7 @@ fn a_bootstrap_token_asks_the_built_in_signer_for_any_nodes_name() {
     let open = auto_approve_audit::message(&examine(&STOCK));
     assert!(
         open.contains(
-            "group system:bootstrappers:kubeadm:default-node-token gets any node's certificate \
+            "group system:bootstrappers:kubeadm:default-node-token gets a certificate for any node \
              unattested, by ClusterRoleBinding kubeadm:node-autoapprove-bootstrap"
         ),
         "{open}"
@@ -98,7 +98,7 @@ fn a_stolen_node_certificate_renews_until_the_bindings_are_removed() {
     }
     let open = auto_approve_audit::message(&examine(&STOCK));
     assert!(
-        open.contains("group system:nodes gets a node's certificate again and again unattested"),
+        open.contains("group system:nodes gets renewals of node certificates unattested"),
         "{open}"
     );
 
@@ -128,9 +128,9 @@ fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
     assert_eq!(
         ways,
         [format!(
-            "group system:bootstrappers gets any node's certificate unattested, by \
-             ClusterRoleBinding our-nodes to {NODECLIENT} (delete it, or take this subject out of \
-             it)"
+            "group system:bootstrappers gets a certificate for any node unattested, by \
+             ClusterRoleBinding our-nodes to {NODECLIENT} (delete it, or remove this subject \
+             from it)"
         )]
     );
 
@@ -160,7 +160,7 @@ fn a_binding_for_a_single_bootstrap_token_user_is_reported() {
     let ways = ways_by(bed, "one-user");
 
     assert_eq!(ways.len(), 1);
-    assert!(ways[0].starts_with("user system:bootstrap:single gets any node's certificate"));
+    assert!(ways[0].starts_with("user system:bootstrap:single gets a certificate for any node"));
     bed.unbind("one-user");
     assert_eq!(ways_by(bed, "one-user"), Vec::<String>::new());
 }

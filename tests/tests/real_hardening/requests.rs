@@ -73,7 +73,7 @@ fn a_node_floods_the_api_server_with_requests_of_megabytes() {
 /// Metadata that would make a small request large, and the policy's words.
 fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
     let long = "x".repeat(1_000_000);
-    let bare = "may have none";
+    let bare = "must not have labels";
     let owner = |number: usize| {
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "name": format!("n{number}"),
@@ -91,7 +91,7 @@ fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
         (
             "annotations",
             json!({"a": "x".repeat(200_000)}),
-            "other annotations",
+            "must not have annotations",
         ),
         (
             "annotations",
@@ -158,7 +158,7 @@ fn managed_fields_of_a_requester_make_no_request_large() {
         ]);
         assert!(stored.len() < 16 * 1024, "{} bytes", stored.len());
     } else {
-        assert_refused(&filed, "more managed fields");
+        assert_refused(&filed, "too many managed fields");
     }
     let again = Request::ours("kubelet-authenticator-unmanaged", "managed");
     let few = json!([{
@@ -202,7 +202,7 @@ fn a_bootstrap_token_asks_another_signer() {
         assert_refused(
             &request.file(&token),
             &format!(
-                "denied request: bootstrap tokens may not use signer {signer}: nodes of this \
+                "denied request: bootstrap tokens are not allowed to use signer {signer}: nodes of this \
                  cluster join through kubelet-authenticator"
             ),
         );
@@ -216,7 +216,7 @@ fn a_bootstrap_token_names_its_request_as_it_likes() {
     for name in ["node-csr-abc", "kubelet-authenticatorx", "csr-1"] {
         assert_refused(
             &Request::ours(name, "naming").file(&token),
-            "bootstrap tokens may only create requests that kubelet-authenticator names",
+            "bootstrap tokens can create only requests that kubelet-authenticator names",
         );
     }
 }
@@ -236,7 +236,7 @@ fn a_node_asks_another_signer() {
         assert_refused(
             &request.file(&node),
             &format!(
-                "denied request: nodes may not use signer {signer}: nodes of this cluster renew \
+                "denied request: nodes are not allowed to use signer {signer}: nodes of this cluster renew \
                  through kubelet-authenticator"
             ),
         );
@@ -259,7 +259,7 @@ fn a_worker_renews_as_only_the_named_control_plane_node_may() {
     let request = Request::built_in("csr-renewal", "control-plane-1");
     assert_refused(
         &Request::built_in("csr-worker", "worker").file(&CONFINED.node("worker")),
-        "nodes may not use signer",
+        "nodes are not allowed to use signer",
     );
     assert_done(&request.file(&CONFINED.node("control-plane-1")));
 }
@@ -275,7 +275,7 @@ fn a_stock_kubelet_gets_instructions_when_its_join_is_refused() {
 
     assert!(
         told.contains(
-            "bootstrap tokens may not use signer kubernetes.io/kube-apiserver-client-kubelet: \
+            "bootstrap tokens are not allowed to use signer kubernetes.io/kube-apiserver-client-kubelet: \
              nodes of this cluster join through kubelet-authenticator"
         ),
         "{told}"

@@ -20,7 +20,7 @@ const PRELOAD: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/99-clock.conf";
 
-const CURE: &str = "set this machine's clock by NTP";
+const CURE: &str = "set the clock of this machine with NTP";
 
 const DOCTOR: &str = "kubelet-authenticator-aws doctor";
 
@@ -36,7 +36,7 @@ fn an_instance_joins_after_two_minutes_without_metadata_at_boot() {
     let journal = || instances.each(|_, machine| machine.journal()).concat();
     let asked = poll(PATIENCE, || {
         let said = journal();
-        said.contains("the instance's identity cannot be read")
+        said.contains("cannot read the instance's identity")
             .then(Instant::now)
     });
     let asked = asked.unwrap_or_else(|| panic!("{}", journal()));

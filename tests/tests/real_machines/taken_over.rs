@@ -56,7 +56,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
     scene.attend(&json!({ "certificate": lifetimes }));
     scene.wait_for_renewals(BUILT_IN, &nodes);
     let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
-    assert!(ways.contains("3 Nodes have no record"), "{ways}");
+    assert!(ways.contains("3 Nodes have no node identity"), "{ways}");
 
     // The commands of docs/enable-cluster.md, on each node.
     scene.change(&json!({ "adoption": "Allow" }));
@@ -145,7 +145,8 @@ fn machine_deployments_migrate_one_by_one_while_others_join() {
     scene.plane().wait_for_node_ready(node);
     let ways = poll(PATIENCE, || {
         let ways = scene.wait_for_paths("False", "AutoApproveBindingFound");
-        ways.contains("1 Nodes have no record").then_some(ways)
+        ways.contains("1 Nodes have no node identity")
+            .then_some(ways)
     });
     assert!(
         ways.as_ref().is_some_and(|ways| ways.contains(node)),

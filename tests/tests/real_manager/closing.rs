@@ -39,7 +39,7 @@ fn kubeadm_bindings_are_reported_then_removed_when_all_nodes_have_records() {
     scene.join(&scene.cluster.machine("early").create());
     create_node(&scene, "early");
     scene.change(&json!({"autoApproveBindings": "Remove"}));
-    let words = ["1 Nodes have no record", "late"];
+    let words = ["1 Nodes have no node identity", "late"];
     let message = scene.wait_for_paths("False", "WaitingForRecords", &words);
     assert!(!message.contains("early"), "{message}");
     for open in OPEN {
@@ -186,7 +186,7 @@ fn until_attestation_is_enforced_nodes_join_and_renew_as_before() {
     let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Report"}));
 
     let mut words = OPEN.map(KubeadmBinding::name).to_vec();
-    words.extend(["1 Nodes have no record", "late"]);
+    words.extend(["1 Nodes have no node identity", "late"]);
     scene.wait_for_paths("False", "AutoApproveBindingFound", &words);
 
     for open in OPEN {

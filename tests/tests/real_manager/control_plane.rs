@@ -28,11 +28,11 @@ fn the_first_control_plane_node_renews_without_blocking_enforcement() {
     }
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::attend(&SITE, cluster, settings);
-    let words = ["2 Nodes have no record", "cp-1, worker-1"];
+    let words = ["2 Nodes have no node identity", "cp-1, worker-1"];
     scene.wait_for_paths("False", "WaitingForRecords", &words);
 
     scene.change(&json!({"builtInRenewal": "ControlPlane"}));
-    let words = ["1 Nodes have no record", "worker-1"];
+    let words = ["1 Nodes have no node identity", "worker-1"];
     let message = scene.wait_for_paths("False", "WaitingForRecords", &words);
     assert!(!message.contains("cp-1"), "{message}");
 

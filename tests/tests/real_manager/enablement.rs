@@ -185,9 +185,9 @@ fn a_value_refused_by_the_api_server_is_reported_with_its_message() {
         (
             "refused-insecure",
             "insecure,aws",
-            "insecure is authorized only alone",
+            "insecure cannot be combined",
         ),
-        ("refused-null", "null", "null approves everybody"),
+        ("refused-null", "null", "null approves every request"),
         ("refused-form", "AWS!", "should match"),
         ("refused-empty", "", "should be at least 1 chars long"),
     ] {

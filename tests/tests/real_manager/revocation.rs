@@ -48,9 +48,9 @@ fn a_node_that_was_revoked_and_reset_rejoins_with_its_next_renewal() {
     let mut kubelet = kubelet.start();
     kubelet.wait_until_ready();
 
-    identities(&scene, &["revoke"], "returns");
+    identities(&scene, &["revoke", "--yes"], "returns");
     kubelet.wait_for_log("is revoked");
-    identities(&scene, &["reset", "--revoked"], "returns");
+    identities(&scene, &["reset", "--revoked", "--yes"], "returns");
 
     scene.wait_for_record("returns", |record| {
         record["spec"]["generation"].as_u64() > Some(1)

@@ -59,7 +59,7 @@ fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
     let mut kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
     kubelet.wait_until_ready();
     let backup = now(&management);
-    identities(&management, &["reset", "prod-1", "m1"]);
+    identities(&management, &["reset", "--yes", "prod-1", "m1"]);
     kubelet.kill();
     std::fs::remove_dir_all(kubelet.var_lib().join("kubelet-authenticator")).unwrap();
     kubelet.start();

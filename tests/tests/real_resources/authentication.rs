@@ -99,7 +99,7 @@ fn an_authentication_must_have_the_name_of_its_cluster() {
         (
             "clusterName",
             json!("prod-2"),
-            "must be the object's name: there is one a Cluster",
+            "must be the object's name: a Cluster has one KubeletAuthentication",
         ),
         ("clusterName", json!(null), "Required value"),
     ]);
@@ -107,7 +107,7 @@ fn an_authentication_must_have_the_name_of_its_cluster() {
         "/metadata/name",
         &json!("second"),
         "spec.clusterName",
-        "must be the object's name: there is one a Cluster",
+        "must be the object's name: a Cluster has one KubeletAuthentication",
     );
 }
 
@@ -128,12 +128,12 @@ fn attestors_do_not_contradict_each_other() {
         (
             attestors,
             json!(["aws", "insecure"]),
-            "insecure is authorized only alone: beside it, evidence proves nothing",
+            "insecure cannot be combined with other attestors, because machines could join without their evidence",
         ),
         (
             attestors,
             json!(["null"]),
-            "null approves everybody: it is for tests",
+            "null approves every request: it is only for tests",
         ),
         (attestors, json!([]), "should have at least 1 items"),
         (attestors, json!(null), "Required value"),
@@ -162,13 +162,13 @@ fn settings_for_an_unauthorized_attestor_are_refused() {
             "/spec/authorizedAttestors",
             json!(["aws"]),
             "spec.tpm",
-            "these settings are of the attestor tpm, which is not authorized",
+            "these settings are for the attestor tpm, which is not authorized",
         ),
         (
             "/spec",
             of_tpm,
             "spec.aws",
-            "these settings are of the attestor aws, which is not authorized",
+            "these settings are for the attestor aws, which is not authorized",
         ),
     ] {
         valid().refuses(pointer, &value, field, message);
@@ -187,12 +187,12 @@ fn insecure_rejects_options_that_need_evidence() {
         (
             "adoption",
             json!("Allow"),
-            "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
+            "Allow requires evidence: for insecure, use AllowWithoutEvidence",
         ),
         (
             "guestReportedAddresses",
             json!("Allow"),
-            "insecure gets no serving certificates, for any address",
+            "nodes with insecure get no serving certificates: use Refuse",
         ),
     ]);
 }
@@ -204,7 +204,7 @@ fn adoption_without_evidence_is_accepted_only_for_insecure() {
     bare(json!(["tpm"])).refuses_each(&[(
         "adoption",
         adoption,
-        "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
+        "AllowWithoutEvidence is only for insecure: for other attestors, use Allow",
     )]);
 }
 

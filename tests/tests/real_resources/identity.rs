@@ -41,7 +41,8 @@ fn unknown_machine_facts_can_be_omitted() {
 
 #[test]
 fn a_record_must_have_the_name_of_its_cluster_and_node() {
-    let message = "must follow the Cluster's in the object's name: there is one record a name";
+    let message =
+        "must follow the Cluster's name in the object's name: a node name has one NodeIdentity";
     for (pointer, value) in [
         ("/metadata/name", "prod-1.second"),
         ("/spec/nodeName", "node-2"),
@@ -127,7 +128,7 @@ fn the_generation_is_from_1_and_only_grows() {
         "/spec/generation",
         &json!(1),
         "spec.formerUntil",
-        "the first generation has no former one",
+        "the first generation has no earlier generation",
     );
     stored.object["spec"]["formerUntil"] = json!(null);
     let least = "should be greater than or equal to 1";

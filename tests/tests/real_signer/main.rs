@@ -256,7 +256,7 @@ fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
     assert_eq!(line["outcome"], "deferred");
     assert_eq!(line["reason"], "SignerRefused");
     let detail = line["detail"].as_str().unwrap();
-    let words = "this signer has no key of this CA for this cluster";
+    let words = "this signer has no key for this CA and this cluster";
     assert!(detail.contains(words), "{detail}");
     assert!(!is_answered(&BED.request(&name)));
 }

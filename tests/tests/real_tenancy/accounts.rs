@@ -20,7 +20,7 @@ fn nodes_of_a_tenant_with_an_access_key_join() {
     tenant.joins("m1", &tenant.launch(THEIRS));
     assert_eq!(tenant.account(), THEIRS);
     let message = tenant.resolved("True", "Resolved");
-    let expected = format!("EC2 is asked as AWSClusterStaticIdentity/by-key, account {THEIRS}");
+    let expected = format!("EC2 is called as AWSClusterStaticIdentity/by-key, account {THEIRS}");
     assert_eq!(message, expected);
 }
 

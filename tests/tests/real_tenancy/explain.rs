@@ -86,7 +86,7 @@ fn a_chain_is_explained_with_its_permissions_roles_account_and_end() {
 
     let links: Vec<_> = told["chain"].as_array().unwrap().iter().collect();
     let link = |kind: &str, name: &str, permission: &str| json!({"kind": kind, "name": name, "permission": permission});
-    let everybody = "allowedNamespaces is empty: every namespace may use it";
+    let everybody = "allowedNamespaces is empty: every namespace is allowed";
     let listed = "allowedNamespaces.list has the namespace";
     let expected = [
         link("AWSClusterRoleIdentity", NAME, listed),
@@ -241,7 +241,10 @@ fn different_options_from_the_controller_are_reported() {
         (&json!("IdentityNotNamed"), &json!("nothing"))
     );
     let note = without["note"].as_str().unwrap();
-    assert!(note.starts_with("the controller says otherwise"), "{note}");
+    assert!(
+        note.starts_with("the condition of the controller differs"),
+        "{note}"
+    );
 }
 
 #[test]
@@ -269,6 +272,6 @@ fn a_cluster_that_is_not_there_is_an_error() {
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
-        "there is no Cluster nowhere/nowhere\n"
+        "error: Cluster nowhere/nowhere does not exist\n"
     );
 }

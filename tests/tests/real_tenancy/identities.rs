@@ -168,7 +168,7 @@ fn annotations_of_the_tenants_own_objects_give_no_role() {
     }
     let request = tenant.asks("m1", &tenant.launch(ANOTHERS));
     tenant.is_still("False", "IdentityNotNamed");
-    tenant.waits(&request, "no identity is named for the cluster");
+    tenant.waits(&request, "no object names an AWS identity for the cluster");
     assert_eq!(outcomes_with(ANOTHERS), Vec::<String>::new());
 
     // The same annotation of the Namespace counts, which is the operator's.

@@ -121,7 +121,10 @@ fn a_reset_that_is_applied_again_does_nothing() {
     SCENE.join(&machine);
     let event = SCENE.wait_for_event("reset-twice", "IdentityReset");
     let note = event["message"].as_str().unwrap();
-    assert!(note.contains("a person gave generation 1 up"), "{note}");
+    assert!(
+        note.contains("reset by an operator (generation 1)"),
+        "{note}"
+    );
     let consumed = SCENE.record("reset-twice");
     let second = &consumed["spec"]["generation"];
     assert!(note.contains(&format!("generation {second}")), "{note}");

@@ -128,7 +128,7 @@ fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
         let event = scene.wait_for_event("later-7", "VerifierUnavailable");
         let note = event["message"].as_str().unwrap();
         assert!(
-            note.contains("there is no ConfigMap racked-later/rack-1"),
+            note.contains("ConfigMap racked-later/rack-1 does not exist"),
             "{note}"
         );
         let asked = requests(&scene, &requester(&first));

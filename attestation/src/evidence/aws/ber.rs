@@ -58,7 +58,7 @@ pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     if input.0.is_empty() {
         Ok(der)
     } else {
-        Err(InvalidBer("bytes follow after its end"))
+        Err(InvalidBer("bytes follow its end"))
     }
 }
 
@@ -115,14 +115,17 @@ impl<'a> Input<'a> {
     fn piece(&mut self) -> Result<&'a [u8], InvalidBer> {
         match self.header()? {
             (OCTET_STRING, Length::Known(length)) => self.take(length),
-            _ => Err(InvalidBer("a piece of an octet string is something else")),
+            _ => Err(InvalidBer("a part of an octet string has a different type")),
         }
     }
 
     /// Reads a tag and a length. The length has its shortest form, or is indefinite.
     fn header(&mut self) -> Result<(u8, Length), InvalidBer> {
         let tag = self.byte()?;
-        ensure!(tag != 0, InvalidBer("an end of contents is out of place"));
+        ensure!(
+            tag != 0,
+            InvalidBer("an end-of-contents marker is out of place")
+        );
         if tag & LONG_TAG == LONG_TAG {
             return Err(InvalidBer("a tag has a large number"));
         }
@@ -162,11 +165,11 @@ impl<'a> Input<'a> {
     }
 }
 
-const TRUNCATED: InvalidBer = InvalidBer("it ends before its end");
+const TRUNCATED: InvalidBer = InvalidBer("it is truncated");
 
 fn at_least(least: usize, length: usize) -> Result<usize, InvalidBer> {
     if length < least {
-        return Err(InvalidBer("a length has not its shortest form"));
+        return Err(InvalidBer("a length is not in its shortest form"));
     }
     Ok(length)
 }

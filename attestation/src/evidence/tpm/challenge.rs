@@ -20,7 +20,7 @@ pub enum InvalidChallenge {
     #[error("the challenge is not base64, or is too long")]
     Base64,
     /// The content is not the JSON object of a challenge.
-    #[error("the challenge is not its JSON object")]
+    #[error("the challenge does not match its JSON format")]
     Json(#[source] serde_json::Error),
     /// A field is malformed.
     #[error(transparent)]
@@ -88,7 +88,7 @@ pub(super) fn id(base64: &str) -> Result<ChallengeId, InvalidField> {
 }
 
 pub(super) fn expiry(time: &str) -> Result<Expiry, InvalidField> {
-    let rule = "expiry is no time of the form YYYY-MM-DDTHH:MM:SSZ";
+    let rule = "invalid expiry (want YYYY-MM-DDTHH:MM:SSZ)";
     Expiry::parse(time).ok_or(InvalidField::new(rule))
 }
 

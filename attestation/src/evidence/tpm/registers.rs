@@ -87,9 +87,9 @@ impl TryFrom<Members<String>> for Registers {
 
     fn try_from(Members(named): Members<String>) -> Result<Self, &'static str> {
         let register = |(number, digest): (String, String)| {
-            let number = number_of(&number).ok_or("no such register")?;
+            let number = number_of(&number).ok_or("invalid PCR number")?;
             let digest = HEXLOWER.decode(digest.as_bytes()).ok();
-            let digest = digest.ok_or("a register is not lower-case hexadecimal digits")?;
+            let digest = digest.ok_or("a PCR value is not in lower-case hexadecimal digits")?;
             Ok::<_, Self::Error>((number, digest))
         };
         let digests = named.into_iter().map(register);
@@ -100,7 +100,7 @@ impl TryFrom<Members<String>> for Registers {
         };
         let bank = Bank::ALL.into_iter().find(fits);
         bank.and_then(|bank| Self::of_bank(bank, digests))
-            .ok_or("the registers are not all of 64 or all of 96 digits")
+            .ok_or("the PCR values do not all have 64 or all have 96 digits")
     }
 }
 

@@ -55,14 +55,14 @@ fn with_chain(chain: &[Vec<u8>]) -> Value {
 }
 
 const NOT_AN_ID: &str = "id is not base64 of 16 bytes";
-const NOT_A_TIME: &str = "expiry is no time of the form YYYY-MM-DDTHH:MM:SSZ";
+const NOT_A_TIME: &str = "invalid expiry (want YYYY-MM-DDTHH:MM:SSZ)";
 
 fn not_a_structure(name: &str) -> InvalidField {
-    InvalidField::new(format!("{name} is not base64 of a structure of a TPM"))
+    InvalidField::new(format!("{name} is not a TPM structure in base64"))
 }
 
 fn other_fields() -> InvalidField {
-    InvalidField::new("the fields are not those of the phase and the version")
+    InvalidField::new("the fields do not match the phase and the version")
 }
 
 fn field(evidence: &Value) -> InvalidField {
@@ -124,13 +124,11 @@ fn the_certificates_of_authorities_are_bounded_in_number_and_bytes() {
         assert!(parsed(&of(count, 100)).is_ok(), "{count}");
     }
     for count in [0, MAX_INTERMEDIATES + 1] {
-        let expected = InvalidField::new(format!(
-            "ekChain has {count} certificates instead of 1 to 5"
-        ));
+        let expected = InvalidField::new(format!("ekChain has {count} certificates (want 1 to 5)"));
         assert_eq!(field(&of(count, 100)), expected);
     }
     assert!(parsed(&of(2, 5_120)).is_ok());
-    let expected = InvalidField::new("ekChain has 10242 bytes; at most 10240 are taken");
+    let expected = InvalidField::new("ekChain has 10242 bytes (limit: 10240)");
     assert_eq!(field(&of(2, 5_121)), expected);
     assert!(parsed(&of(1, 10_240)).is_ok());
     for bad in [of(1, 10_241), of(1, 0)] {
@@ -194,7 +192,7 @@ fn a_field_that_is_missing_or_undecodable_is_named() {
         (
             "phase",
             "certify".to_owned(),
-            "phase is neither enrol nor respond",
+            "invalid phase (want enrol or respond)",
         ),
     ] {
         let mut evidence = response();
@@ -298,7 +296,7 @@ fn a_quote_is_over_the_registers_of_one_bank() {
     assert_eq!(quote.registers.bank(), Bank::Sha384);
     assert_eq!(quote.registers.get(23), None, "it is not of SHA-256");
     assert_eq!(quote.registers.iter().last(), Some((23, &[0x0f; 48][..])));
-    let not_one = InvalidField::new("quote.pcrs is not the registers of one bank");
+    let not_one = InvalidField::new("quote.pcrs does not contain the PCRs of exactly one bank");
     for pcrs in [
         json!({}),
         json!({"sha256": registers(32), "sha384": registers(48)}),

@@ -66,7 +66,7 @@ impl VerifiedContent<'_> {
 
 impl From<Error> for AwsDenial {
     fn from(_: Error) -> Self {
-        DocumentStructure("an element is missing, or of another type")
+        DocumentStructure("an element is missing or has an unexpected type")
     }
 }
 
@@ -84,22 +84,20 @@ impl<'a> SignedMessage<'a> {
         let mut signer = only_signer(within(&mut data, Tag::Set)?)?;
         data.finish()?;
         version(&mut signer)?;
-        let unnamed = DocumentStructure("its signer is not named by issuer and serial number");
+        let unnamed = DocumentStructure("its signer is not identified by issuer and serial number");
         let name = optional(&mut signer, Tag::Sequence)?.ok_or(unnamed)?;
         let (issuer, serial): (Name, UintRef<'a>) =
             name.sequence(|name| Ok::<_, Error>((name.decode()?, name.decode()?)))?;
         only_sha_256(digests, algorithm(within(&mut signer, Tag::Sequence)?)?)?;
         let covered =
-            optional(&mut signer, context(0))?.ok_or(DocumentAttributes("there are none"))?;
+            optional(&mut signer, context(0))?.ok_or(DocumentAttributes("they are missing"))?;
         let signature_algorithm = algorithm(within(&mut signer, Tag::Sequence)?)?;
         if ![RSA_WITH_SHA_256, RSA].contains(&signature_algorithm) {
-            return Err(DocumentAlgorithm("another signature algorithm"));
+            return Err(DocumentAlgorithm("different signature algorithm"));
         }
         let signature = signer.decode::<&OctetStringRef>()?.as_bytes();
         if signature.len() != SIGNATURE_LEN {
-            return Err(DocumentAlgorithm(
-                "a signature of another length than 2048 bits",
-            ));
+            return Err(DocumentAlgorithm("the signature does not have 2048 bits"));
         }
         signer
             .finish()
@@ -147,7 +145,7 @@ impl<'a> SignedMessage<'a> {
 
 /// `ContentInfo` of signed data: returns the fields of `SignedData` after its version.
 fn signed_data(der: &[u8]) -> Result<SliceReader<'_>, AwsDenial> {
-    let no_signed_data = DocumentStructure("it is no signed data");
+    let no_signed_data = DocumentStructure("it is not SignedData");
     let mut message = SliceReader::new(der)?;
     let Ok(mut info) = within(&mut message, Tag::Sequence) else {
         return Err(no_signed_data);
@@ -169,7 +167,7 @@ fn signed_data(der: &[u8]) -> Result<SliceReader<'_>, AwsDenial> {
 fn version(fields: &mut SliceReader<'_>) -> Result<(), AwsDenial> {
     match fields.decode::<u8>()? {
         1 => Ok(()),
-        _ => Err(DocumentStructure("it has another version")),
+        _ => Err(DocumentStructure("its version is not supported")),
     }
 }
 
@@ -212,7 +210,7 @@ fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Res
     if first == SHA_256 && signer == SHA_256 && announced.is_finished() {
         return Ok(());
     }
-    Err(DocumentAlgorithm("another digest algorithm"))
+    Err(DocumentAlgorithm("different digest algorithm"))
 }
 
 /// The signed attributes by type, each with its one value.
@@ -224,13 +222,13 @@ struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 
 impl<'a> Attributes<'a> {
     fn parse(signed: AnyRef<'a>) -> Result<Self, AwsDenial> {
-        let malformed = |_: Error| DocumentAttributes("one is malformed");
+        let malformed = |_: Error| DocumentAttributes("an attribute is malformed");
         let mut found = BTreeMap::new();
         let mut rest = SliceReader::new(signed.value()).map_err(malformed)?;
         while !rest.is_finished() {
             let (kind, value) = attribute(&mut rest).map_err(malformed)?;
             if found.insert(kind, value).is_some() {
-                return Err(DocumentAttributes("one is repeated"));
+                return Err(DocumentAttributes("an attribute is repeated"));
             }
             if found.len() > MAX_ATTRIBUTES {
                 return Err(DocumentAttributes("there are too many"));
@@ -242,19 +240,19 @@ impl<'a> Attributes<'a> {
     /// Checks that the attributes describe plain data with this digest, signed with this algorithm.
     fn are_about(&self, digest: &[u8], signature: ObjectIdentifier) -> Result<(), AwsDenial> {
         let content_type = self.0.get(&CONTENT_TYPE);
-        let content_type = content_type.ok_or(DocumentAttributes("there is no content type"))?;
+        let content_type = content_type.ok_or(DocumentAttributes("the content type is missing"))?;
         if content_type.decode_as::<ObjectIdentifier>() != Ok(DATA) {
             return Err(DocumentAttributes("the content type is not plain data"));
         }
         let message_digest = self.0.get(&MESSAGE_DIGEST);
-        let message_digest = message_digest.ok_or(DocumentAttributes("there is no digest"))?;
+        let message_digest = message_digest.ok_or(DocumentAttributes("the digest is missing"))?;
         let expected = OctetStringRef::new(digest);
         if message_digest.decode_as::<&OctetStringRef>() != expected {
-            return Err(DocumentAttributes("the digest is not the document's"));
+            return Err(DocumentAttributes("the digest does not match the document"));
         }
         // The time does not show freshness: it is the time of the document, or of a request to IMDS.
         if self.0.get(&SIGNING_TIME).is_some_and(|time| !is_time(time)) {
-            return Err(DocumentAttributes("the signing time is no time"));
+            return Err(DocumentAttributes("invalid signing time"));
         }
         match self
             .0
@@ -263,7 +261,7 @@ impl<'a> Attributes<'a> {
         {
             None => Ok(()),
             Some(Ok(algorithms)) if algorithms == [SHA_256, signature] => Ok(()),
-            Some(_) => Err(DocumentAttributes("the algorithms are protected as others")),
+            Some(_) => Err(DocumentAttributes("the protected algorithms differ")),
         }
     }
 }

@@ -60,7 +60,7 @@ impl Object {
         serde_json::from_slice(content).map(Self).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             malformed(format!(
-                "no JSON object of different names, line {line} column {column}"
+                "not a JSON object with unique names, line {line} column {column}"
             ))
         })
     }
@@ -82,7 +82,7 @@ impl Object {
         if has_form(value) {
             Ok(value)
         } else {
-            Err(malformed(format!("{name} has another form")))
+            Err(malformed(format!("{name} has an invalid form")))
         }
     }
 
@@ -92,7 +92,7 @@ impl Object {
 
     fn pending_time(&self) -> Result<SystemTime, AwsDenial> {
         humantime::parse_rfc3339(self.string("pendingTime")?)
-            .map_err(|_| malformed("pendingTime has another form"))
+            .map_err(|_| malformed("pendingTime has an invalid form"))
     }
 }
 

@@ -222,7 +222,7 @@ mod tests {
 
         assert_eq!(
             outage.to_string(),
-            "cannot be asked with the cluster's AWS credentials: an error occurred while loading credentials: \
+            "cannot be called with the cluster's AWS credentials: an error occurred while loading credentials: \
              service error: InvalidIdentityToken: No OpenIDConnect provider found"
         );
     }

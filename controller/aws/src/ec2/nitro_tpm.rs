@@ -253,7 +253,7 @@ impl Ec2 {
         let key = if is_asked {
             read(key_type, output.key_value().unwrap_or_default())
         } else {
-            Err("it is of another instance or key")
+            Err("it belongs to another instance or key")
         };
         key.map(Some)
             .map_err(|detail| OutageKind::NoKey(instance.to_owned(), detail))

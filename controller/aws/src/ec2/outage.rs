@@ -22,34 +22,34 @@ pub enum OutageKind {
     #[display("did not answer in time")]
     TimedOut,
     /// EC2 cannot be reached, or its answer cannot be parsed; with the error.
-    #[display("could not be asked: {_0}")]
+    #[display("could not be called: {_0}")]
     Unreachable(&'static str),
     /// EC2 throttles the calls; with EC2's code.
-    #[display("is asked too often: {_0}")]
+    #[display("throttles the controller: {_0}")]
     Throttled(String),
     /// The credentials are missing or refused; with EC2's code, or the missing part.
-    #[display("cannot be asked with the cluster's AWS credentials: {_0}")]
+    #[display("cannot be called with the cluster's AWS credentials: {_0}")]
     Credentials(String),
     /// An IAM policy does not allow the credentials to call this action; with EC2's code.
-    #[display("does not let the controller call {_0}: {_1}")]
+    #[display("does not allow the controller to call {_0}: {_1}")]
     NotAllowed(&'static str, String),
     /// Another EC2 error; with its code.
     #[display("answers with an error: {_0}")]
     Failed(String),
     /// EC2 returns more instances than a cluster has.
-    #[display("answers with more instances than are read")]
+    #[display("returned more instances than the controller reads")]
     TooMuch,
     /// Too many requests wait for EC2.
-    #[display("is not asked now: too many requests wait for it")]
+    #[display("is not called now: too many requests are waiting for it")]
     Busy,
     /// EC2 does not list the instance: it belongs to another account, or is too young.
-    #[display("does not know the instance {_0}, or not yet")]
+    #[display("does not report the instance {_0}, or not yet")]
     NotFound(String),
     /// The instance is too young to have a name, or its subnet does not assign such names.
-    #[display("tells no name of the instance {_0} that a Node could have, or not yet")]
+    #[display("does not report a valid node name for the instance {_0}, or not yet")]
     Unnamed(String),
     /// EC2's answer has no endorsement key for this instance; with the error in the answer.
-    #[display("answers with no endorsement key of {_0}: {_1}")]
+    #[display("returned no valid endorsement key for {_0}: {_1}")]
     NoKey(String, &'static str),
 }
 

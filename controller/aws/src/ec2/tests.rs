@@ -196,7 +196,7 @@ async fn an_ec2_error_instead_of_instances_is_an_outage_with_its_cause() {
     for (failure, message) in [
         (
             Failure::throttled(),
-            "EC2 {} is asked too often: RequestLimitExceeded",
+            "EC2 {} throttles the controller: RequestLimitExceeded",
         ),
         (
             Failure::out_of_order(),
@@ -204,20 +204,20 @@ async fn an_ec2_error_instead_of_instances_is_an_outage_with_its_cause() {
         ),
         (
             Failure::unauthorized(),
-            "EC2 {} does not let the controller call ec2:DescribeInstances: UnauthorizedOperation",
+            "EC2 {} does not allow the controller to call ec2:DescribeInstances: UnauthorizedOperation",
         ),
         (
             Failure::bad_credentials(),
-            "EC2 {} cannot be asked with the cluster's AWS credentials: AuthFailure",
+            "EC2 {} cannot be called with the cluster's AWS credentials: AuthFailure",
         ),
         (
             Failure::expired_credentials(),
-            "EC2 {} cannot be asked with the cluster's AWS credentials: RequestExpired",
+            "EC2 {} cannot be called with the cluster's AWS credentials: RequestExpired",
         ),
-        (Failure::Cut, "EC2 {} could not be asked: no connection"),
+        (Failure::Cut, "EC2 {} could not be called: no connection"),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} could not be asked: its answer cannot be read",
+            "EC2 {} could not be called: its answer cannot be read",
         ),
     ] {
         MOTO.inject(Scope::account(account), Times::once(), failure.clone());
@@ -411,7 +411,7 @@ async fn missing_credentials_are_an_outage_without_a_call() {
 
     assert_eq!(
         told.unwrap_err().to_string(),
-        "EC2 in eu-west-1 cannot be asked with the cluster's AWS credentials: none could be found"
+        "EC2 in eu-west-1 cannot be called with the cluster's AWS credentials: none could be found"
     );
     assert!(calls("200000000015").is_empty());
 }

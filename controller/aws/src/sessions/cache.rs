@@ -206,7 +206,7 @@ impl aws_credential_types::provider::ProvideCredentials for WeakCredentials {
         Provided::new(async {
             let session = self.session.upgrade();
             let session =
-                session.ok_or_else(|| ProviderError::not_loaded("nobody has them any more"))?;
+                session.ok_or_else(|| ProviderError::not_loaded("the session was dropped"))?;
             let keys = session.keys_for(&self.tenant).await;
             keys.map_err(ProviderError::provider_error)
         })

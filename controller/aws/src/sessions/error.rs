@@ -26,7 +26,7 @@ pub enum FailureKind {
         request_id: Option<String>,
     },
     /// AWS does not allow an additional action that the call needs.
-    #[display("AWS refuses {action}, which the call needs too{}", request(request_id.as_ref()))]
+    #[display("AWS refuses {action}, which the call also requires{}", request(request_id.as_ref()))]
     ActionDenied {
         /// The action, such as `sts:TagSession`.
         action: String,
@@ -34,10 +34,10 @@ pub enum FailureKind {
         request_id: Option<String>,
     },
     /// STS throttles the calls; with its code.
-    #[display("STS is asked too often: {_0}")]
+    #[display("throttled by STS: {_0}")]
     Throttled(String),
     /// STS did not answer, or its answer cannot be parsed.
-    #[display("STS could not be asked: {_0}")]
+    #[display("cannot call STS: {_0}")]
     Unavailable(String),
     /// The credentials were already expired when STS returned them.
     #[display("STS answered with credentials that have expired")]
@@ -46,7 +46,7 @@ pub enum FailureKind {
     #[display("the controller has no AWS credentials: {_0}")]
     NoneOfOurOwn(String),
     /// The API server did not issue a token for the service account.
-    #[display("the API server gave no token: {_0}")]
+    #[display("the API server returned no token: {_0}")]
     NoToken(String),
 }
 

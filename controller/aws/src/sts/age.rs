@@ -32,7 +32,7 @@ pub(super) fn fresh_until(
     now: SystemTime,
 ) -> Result<SystemTime, Refusal> {
     let signed = time(amz_date)
-        .ok_or_else(|| Denial::EvidenceMalformed("sts.amzDate is no time".to_owned()))?;
+        .ok_or_else(|| Denial::EvidenceMalformed("invalid sts.amzDate".to_owned()))?;
     let latest = now.max(asked);
     let age = latest.duration_since(signed).unwrap_or_default();
     let ahead = signed.duration_since(latest).unwrap_or_default();

@@ -15,7 +15,7 @@ pub(super) enum Outage {
     #[error("STS cannot be reached")]
     Unreachable(#[source] reqwest::Error),
     /// The answer was truncated.
-    #[error("the answer of STS was cut")]
+    #[error("the answer of STS is incomplete")]
     Cut(#[source] reqwest::Error),
     /// The answer is larger than any STS answer.
     #[error("the answer of STS is too large")]
@@ -27,7 +27,7 @@ pub(super) enum Outage {
     #[error("STS answers with status {} and {}", .0.as_u16(), .1)]
     Code(StatusCode, String),
     /// The answer is not from STS.
-    #[error("what answers with status {} is not STS", .0.as_u16())]
+    #[error("the server that answers with status {} is not STS", .0.as_u16())]
     Undecodable(StatusCode),
     /// More signatures were confirmed than can be remembered.
     #[error("too many signatures were confirmed within minutes")]

@@ -32,13 +32,13 @@ pub struct StsSettings {
 #[non_exhaustive]
 pub enum InvalidStsSettings {
     /// The endpoint's region is not in a known partition.
-    #[error("{0} is no region of a partition that is known")]
+    #[error("{0} is not a region of a known partition")]
     Region(String),
     /// The CA certificates are not PEM certificates.
-    #[error("the authorities of STS endpoints are not certificates in PEM")]
+    #[error("the CA certificates for STS endpoints are not PEM certificates")]
     Authorities,
     /// The system has no CA certificates, and none were configured.
-    #[error("the system has no certificates of authorities, and none were given")]
+    #[error("the system has no CA certificates, and none were configured")]
     NoAuthorities,
     /// The proxy is invalid.
     #[error("the proxy for AWS")]

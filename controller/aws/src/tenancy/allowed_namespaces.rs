@@ -27,7 +27,7 @@ pub struct AllowedNamespaces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Permission {
     /// Every namespace is allowed.
-    #[display("allowedNamespaces is empty: every namespace may use it")]
+    #[display("allowedNamespaces is empty: every namespace is allowed")]
     Everybody,
     /// The list contains the namespace's name.
     #[display("allowedNamespaces.list has the namespace")]

@@ -84,7 +84,7 @@ pub enum ResolutionError {
         invalid: InvalidRoleSpec,
     },
     /// The partition of a role does not match the cluster's region.
-    #[error("role {role} is not of partition {partition}, which region {region} is in")]
+    #[error("role {role} is not in partition {partition} of region {region}")]
     PartitionMismatch {
         /// The role's ARN.
         role: String,
@@ -94,7 +94,7 @@ pub enum ResolutionError {
         region: String,
     },
     /// The sources of an identity form a loop.
-    #[error("the sources of the identities are a loop: {}", path(.0))]
+    #[error("the sources of the identities form a loop: {}", path(.0))]
     ChainLoop(Vec<IdentityRef>),
     /// The chain has more sources than any real configuration.
     #[error("the chain of identities has more than {} links: {}", MAX_DEPTH, path(.0))]
@@ -161,7 +161,7 @@ pub enum ResolutionError {
     #[error("namespace {0} does not exist")]
     NamespaceNotFound(String),
     /// No object names an identity for the cluster.
-    #[error("no identity is named for the cluster: {0}")]
+    #[error("no object names an AWS identity for the cluster: {0}")]
     IdentityNotNamed(&'static str),
     /// The object that names the identity cannot be parsed.
     #[error("{kind} {name} of namespace {namespace} cannot be read: {detail}")]
@@ -191,7 +191,9 @@ pub enum ResolutionError {
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum AccountMismatch {
     /// The annotation of the namespace and the role have different accounts.
-    #[display("the namespace is of account {annotated}, and role {role} of another")]
+    #[display(
+        "the namespace belongs to account {annotated}, but role {role} belongs to another account"
+    )]
     OfNamespace {
         /// The account in the annotation.
         annotated: String,
@@ -199,7 +201,9 @@ pub enum AccountMismatch {
         role: String,
     },
     /// The cluster's first account and the account of its current identity differ.
-    #[display("the cluster's identity was of account {pinned} at first, and is of {resolved} now")]
+    #[display(
+        "the cluster's identity first belonged to account {pinned}, but now belongs to account {resolved}"
+    )]
     OfCluster {
         /// The first account.
         pinned: String,

@@ -75,19 +75,19 @@ pub enum InvalidRoleSpec {
     #[error("roleARN: {0}")]
     RoleArn(#[from] InvalidRoleArn),
     /// The session name is invalid.
-    #[error("sessionName has 2 to 64 letters, digits and characters of _+=,.@-")]
+    #[error("sessionName must have 2 to 64 letters, digits and characters of _+=,.@-")]
     SessionName,
     /// The validity is out of bounds.
-    #[error("durationSeconds is 900 to 43200")]
+    #[error("durationSeconds must be 900 to 43200")]
     DurationSeconds,
     /// The inline session policy is invalid.
-    #[error("inlinePolicy is JSON of at most 2048 characters")]
+    #[error("inlinePolicy must be JSON of at most 2048 characters")]
     InlinePolicy,
     /// The managed session policies are invalid.
-    #[error("policyARNs are at most 10 ARNs")]
+    #[error("policyARNs must have at most 10 ARNs")]
     PolicyArns,
     /// The external ID is invalid.
-    #[error("externalID has 2 to 1224 letters, digits and characters of _+=,.@:/-")]
+    #[error("externalID must have 2 to 1224 letters, digits and characters of _+=,.@:/-")]
     ExternalId,
 }
 

@@ -251,7 +251,7 @@ async fn the_condition_contains_the_identity_and_its_account() {
         (report.holds, report.reason),
         (ConditionStatus::True, "Resolved")
     );
-    let chain = "EC2 is asked as AWSClusterRoleIdentity/a over AWSClusterControllerIdentity/default, account 111122223333";
+    let chain = "EC2 is called as AWSClusterRoleIdentity/a over AWSClusterControllerIdentity/default, account 111122223333";
     assert_eq!(report.message, chain);
 
     let unknown = bed.cluster("tenant-a", "AWSClusterRoleIdentity/none");
@@ -395,7 +395,7 @@ async fn the_controller_identity_fallback_is_reported_without_resolution() {
         (
             ConditionStatus::Unknown,
             "ControllerIdentity",
-            "no identity is named for the cluster: EC2 is asked with the controller's own credentials, account 999988887777",
+            "no object names an AWS identity for the cluster: EC2 is called with the controller's own credentials, account 999988887777",
         )
     );
     // An identity that leads to the same credentials is one.

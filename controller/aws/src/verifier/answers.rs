@@ -57,7 +57,7 @@ impl Answers {
             // No identity was resolved.
             holds: ConditionStatus::Unknown,
             reason: reason::CONTROLLER_IDENTITY,
-            message: "EC2 is asked with the controller's own credentials".to_owned(),
+            message: "EC2 is called with the controller's own credentials".to_owned(),
         };
         vec![resolved, self.credentials(cluster, regions)]
     }
@@ -84,7 +84,7 @@ impl Answers {
             let wrong = ill.join("; ");
             (ConditionStatus::False, reason::CREDENTIALS_UNUSABLE, wrong)
         } else if well.is_empty() {
-            let message = "no instance has asked yet, so neither was EC2".to_owned();
+            let message = "EC2 was not called yet: no instance has sent a request".to_owned();
             (ConditionStatus::Unknown, reason::PENDING, message)
         } else {
             let message = format!("EC2 answered in {}", well.join(", "));

@@ -14,12 +14,12 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         ".aws",
         "!has(self.aws) || 'aws' in self.authorizedAttestors \
          || (has(self.tpm) && self.tpm.endorsementKeys.platform == 'aws')",
-        "these settings are of the attestor aws, which is not authorized",
+        "these settings are for the attestor aws, which is not authorized",
     ),
     (
         ".tpm",
         "!has(self.tpm) || 'tpm' in self.authorizedAttestors",
-        "these settings are of the attestor tpm, which is not authorized",
+        "these settings are for the attestor tpm, which is not authorized",
     ),
     (
         ".tpm.lateProviderIDs",
@@ -32,17 +32,17 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
     (
         ".adoption",
         "self.adoption != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
+        "Allow requires evidence: for insecure, use AllowWithoutEvidence",
     ),
     (
         ".adoption",
         "self.adoption != 'AllowWithoutEvidence' || 'insecure' in self.authorizedAttestors",
-        "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
+        "AllowWithoutEvidence is only for insecure: for other attestors, use Allow",
     ),
     (
         ".guestReportedAddresses",
         "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
-        "insecure gets no serving certificates, for any address",
+        "nodes with insecure get no serving certificates: use Refuse",
     ),
     (
         ".guestReportedAddresses",

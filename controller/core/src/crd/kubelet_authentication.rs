@@ -33,7 +33,7 @@ use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
     label("cluster.x-k8s.io/v1beta1", "v1alpha1"),
     label("cluster.x-k8s.io/v1beta2", "v1alpha1"),
     validation = Rule::new("self.metadata.name == self.spec.clusterName")
-        .message("must be the object's name: there is one a Cluster")
+        .message("must be the object's name: a Cluster has one KubeletAuthentication")
         .field_path(".spec.clusterName"),
     printcolumn(
         name = "Ready",
@@ -100,9 +100,9 @@ pub struct KubeletAuthenticationSpec {
             "x-kubernetes-validations" = [
                 rule(
                     "!('insecure' in self) || size(self) == 1",
-                    "insecure is authorized only alone: beside it, evidence proves nothing",
+                    "insecure cannot be combined with other attestors, because machines could join without their evidence",
                 ),
-                rule("!('null' in self)", "null approves everybody: it is for tests"),
+                rule("!('null' in self)", "null approves every request: it is only for tests"),
             ]
         )
     )]

@@ -38,7 +38,7 @@ use super::system_time;
         "self.metadata.name == self.spec.clusterName + '.' + self.spec.nodeName \
          || self.metadata.name.matches('^[-a-z0-9]{64,}([.]|$)')"
     )
-    .message("must follow the Cluster's in the object's name: there is one record a name")
+    .message("must follow the Cluster's name in the object's name: a node name has one NodeIdentity")
     .field_path(".spec.nodeName"),
     printcolumn(
         name = "Cluster",
@@ -128,7 +128,7 @@ use super::system_time;
     rule_at(
         ".formerUntil",
         "!has(self.formerUntil) || self.generation > 1",
-        "the first generation has no former one",
+        "the first generation has no earlier generation",
     ),
 ]))]
 pub struct NodeIdentitySpec {

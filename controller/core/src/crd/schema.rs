@@ -120,11 +120,11 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
             "x-kubernetes-validations": [
                 rule(
                     "self.all(index, index.matches('^([0-9]|1[0-9]|2[0-3])$'))",
-                    "a register is one of 0 to 23",
+                    "a register is a number from 0 to 23",
                 ),
                 rule(
                     "self.all(index, !index.matches('^[0-7]$') || !self[index].matches('(^|[^0-9a-f])0+(,|$)'))",
-                    "a register from 0 to 7 with only zeros is one that the firmware does not measure: any system \
+                    "a register from 0 to 7 with only zeros is not measured by the firmware: any system \
                      can write its bank",
                 ),
             ],

@@ -14,11 +14,11 @@ use crate::serving::ServingPolicy;
 pub(super) fn request(request: &CertificateSigningRequest) -> String {
     let spec = &request.spec;
     let user = spec.username.as_deref().unwrap_or_default();
-    format!("a request of {user} to {}", spec.signer_name)
+    format!("a request from {user} to {}", spec.signer_name)
 }
 
 pub(super) fn parsed(csr: &ParsedCsr) -> String {
-    let signed = "a request that its key has signed";
+    let signed = "a request signed with its own key";
     match csr.provider().filter(|_| csr.is_attested()) {
         Some(provider) => format!("{signed}, with evidence of {provider}"),
         None => format!("{signed}, without evidence"),
@@ -27,9 +27,9 @@ pub(super) fn parsed(csr: &ParsedCsr) -> String {
 
 pub(super) fn client(request: &ClientRequest) -> String {
     let by = match &request.requester {
-        Requester::First { token } => format!("by bootstrap token {token}"),
-        Requester::Renewal { uid } => format!("by certificate {uid}"),
-        Requester::Unmarked => "by a certificate that names no record".to_owned(),
+        Requester::First { token } => format!("with bootstrap token {token}"),
+        Requester::Renewal { uid } => format!("with certificate {uid}"),
+        Requester::Unmarked => "with a certificate without a node identity".to_owned(),
     };
     let ClientRequest {
         node_name,
@@ -60,7 +60,7 @@ fn listed(all: &[impl ToString]) -> String {
 pub(super) fn machine(machine: &Machine) -> String {
     let state = match machine.state {
         MachineState::Pending => "has no bootstrap data yet",
-        MachineState::Ready => "may join",
+        MachineState::Ready => "can join",
         MachineState::Deleting => "is being deleted",
     };
     let name = &machine.name;
@@ -73,18 +73,18 @@ pub(super) fn machine(machine: &Machine) -> String {
 pub(super) fn attested(csr: &AttestedCsr) -> String {
     let identity = csr.identity();
     if csr.request().evidence.is_none() {
-        return format!("nothing is proved of {}", identity.provider_id);
+        return format!("no evidence identifies {}", identity.provider_id);
     }
     let provider_id = &identity.provider_id;
     match &identity.endorsement_key {
-        Some(key) => format!("the evidence is of {provider_id}, endorsement key {key}"),
-        None => format!("the evidence is of {provider_id}"),
+        Some(key) => format!("the evidence identifies {provider_id}, endorsement key {key}"),
+        None => format!("the evidence identifies {provider_id}"),
     }
 }
 
 pub(super) fn named(csr: &NamedCsr) -> String {
     let (node, machine) = (&csr.request().node_name, &csr.machine().name);
-    format!("the Node of machine {machine} may be called {node}")
+    format!("machine {machine} is allowed to use node name {node}")
 }
 
 pub(super) fn claimed(grant: &Grant) -> String {
@@ -96,7 +96,7 @@ pub(super) fn signed(decision: &Decision) -> String {
         Decision::Issue(certificate) => {
             format!("a certificate until {}", time(certificate.not_after))
         }
-        Decision::Approve(_) => "kube-controller-manager signs what is approved".to_owned(),
+        Decision::Approve(_) => "kube-controller-manager signs the approved request".to_owned(),
         Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) | Decision::Retry(_) => {
             String::new()
         }

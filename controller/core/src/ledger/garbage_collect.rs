@@ -225,7 +225,7 @@ impl RecordLedger {
             tracing::debug!(
                 node = name.as_str(),
                 error = error_chain(&error),
-                "the status of a record could not be written"
+                "cannot write the status of the node identity"
             );
         }
     }
@@ -248,7 +248,7 @@ impl RecordLedger {
                 let replaced = written(self.records().replace(&buried, version).await);
                 if let Ok(Some(_)) = replaced {
                     let node = name.as_str();
-                    tracing::info!(node, generation, "the record became a tombstone");
+                    tracing::info!(node, generation, "the node identity is retired");
                 }
                 replaced.map(|replaced| replaced.map(|_| what))
             }

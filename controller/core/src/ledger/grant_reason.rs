@@ -17,28 +17,28 @@ use crate::verifier::Assurance;
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 pub enum GrantReason {
     /// The first record of the name.
-    #[display("the name's first record")]
+    #[display("first join")]
     First,
     /// The key that opened the generation requested again. The record did not change.
-    #[display("the key that opened the generation asked again")]
+    #[display("repeated request with the same key")]
     Again,
     /// The next generation of the same machine.
-    #[display("the machine came with another key: {_0}")]
+    #[display("re-enrolled with a new key ({_0})")]
     Reenrolled(ReenrolReason),
     /// The next generation, because an operator reset this one. The write clears the reset.
-    #[display("a person gave generation {_0} up; the annotation is used up")]
+    #[display("reset by an operator (generation {_0})")]
     Reset(u64),
     /// The name belongs to another machine now. The value is the previous holder.
-    #[display("the name was {_0}'s, which is gone")]
+    #[display("the previous machine {_0} no longer exists")]
     ChangedHands(ProviderId),
     /// The machine has another name now. The value is its previous name, whose record is retired.
-    #[display("the machine's name was {_0}")]
+    #[display("the previous node name of the machine was {_0}")]
     Renamed(NodeName),
     /// The first record of a Node that joined before this controller.
-    #[display("the Node joined before, and is taken on")]
+    #[display("adopted an existing node")]
     Adopted,
     /// A renewal had stronger evidence than the record. The value is the record's previous attestation provider.
-    #[display("the machine renewed with evidence that its record, of attestor {_0}, did not have")]
+    #[display("renewed with stronger evidence than at its join (attestor {_0})")]
     EvidenceAdded(Provider),
     /// The next certificate of the current generation. The record did not change.
     #[display("a renewal")]
@@ -49,16 +49,16 @@ pub enum GrantReason {
 #[derive(derive_more::Display, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReenrolReason {
     /// There was no Node with its name.
-    #[display("there was no Node of its name")]
+    #[display("no Node with its name")]
     NodeGone,
     /// Its Node was not ready.
-    #[display("its Node was not ready")]
+    #[display("Node NotReady")]
     NodeDown,
     /// Its certificates had expired.
     #[display("its certificates had expired")]
     Expired,
     /// Its record was retired.
-    #[display("its Machine had been gone")]
+    #[display("its Machine had been missing")]
     Returned,
 }
 

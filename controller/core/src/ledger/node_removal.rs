@@ -174,7 +174,7 @@ impl RecordLedger {
         tracing::info!(
             node = name.as_str(),
             uid = found.node.uid,
-            "deleted the Node of a former holder"
+            "deleted the Node of the previous machine"
         );
         Ok(true)
     }

@@ -331,7 +331,7 @@ impl RecordLedger {
             tracing::warn!(
                 node = name.as_str(),
                 error = error_chain(&error),
-                "the Node of the name's former holder could not be deleted"
+                "cannot delete the Node of the previous machine"
             );
         }
     }
@@ -380,7 +380,7 @@ impl RecordLedger {
             tracing::warn!(
                 node,
                 error,
-                "it could not be written down that a record comes from a backup"
+                "cannot note on the node identity that it comes from a backup"
             );
         }
     }
@@ -407,7 +407,7 @@ impl RecordLedger {
             tracing::warn!(
                 node,
                 error,
-                "the record of a node that was seen could not be brought up to date"
+                "cannot update the node identity of a node that sent a request"
             );
         }
     }

@@ -120,10 +120,10 @@ impl LastIssued {
 #[non_exhaustive]
 pub enum WriteError {
     /// The name already has a record. The record was not written.
-    #[error("the record exists already")]
+    #[error("the node identity already exists")]
     Exists,
     /// The record changed since it was read. The record was not written.
-    #[error("the record has changed meanwhile")]
+    #[error("the node identity has changed since it was read")]
     Conflict,
     /// The result of the write is not known.
     #[error(transparent)]

@@ -25,13 +25,13 @@ crate::reasons! {
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
         /// A serving certificate for an address is requested, and the addresses of the cluster's Services are unknown.
         /// The infrastructure provider can relay addresses from inside the machine, such as a Service address.
-        #[error("the addresses of the cluster's Services are not known, so the machine's addresses cannot be told from them")]
+        #[error("the Service addresses of the cluster are unknown, so an address of the machine can be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
-        ServiceRangesUnknown => "the addresses of the cluster's services are not known yet",
+        ServiceRangesUnknown => "the Service addresses of the cluster are not known yet",
         /// Another machine has the same node name, with a claim that is as strong or stronger: by its objects, its
         /// Node, or the addresses that its infrastructure reports. The request waits until one of them has another name
         /// or is gone.
-        #[error("machine {machine} has node name {node_name}, and so has machine {other}")]
+        #[error("machines {machine} and {other} have the same node name {node_name}")]
         #[cure("Rename one of the two machines. The log names them.")]
         NodeNameShared {
             /// The name.
@@ -40,7 +40,7 @@ crate::reasons! {
             machine: String,
             /// The other machine's.
             other: String,
-        } => "another machine has the node name too",
+        } => "another machine has the same node name",
         /// The machines of the cluster could not be read.
         #[error("the inventory is unavailable")]
         #[cure("Restore the management API server, or unpause the Cluster. The condition `Ready` names a missing \
@@ -50,54 +50,54 @@ crate::reasons! {
         #[error("the verifier is unavailable")]
         #[cure("See the conditions `AWSCredentialsReady` and `AttestorsAvailable`. The log names the service that \
                  does not answer.")]
-        VerifierUnavailable(#[source] Unavailable) => "the evidence could not be appraised",
+        VerifierUnavailable(#[source] Unavailable) => "the evidence could not be verified",
         /// EC2 does not show the instance yet, does not show it as running, or does not show its root volume or first
         /// interface. The instance can be that young.
-        #[error("EC2 does not know instance {0} yet")]
+        #[error("EC2 does not report instance {0} yet")]
         #[cure("Wait. If it lasts, check the instance and the account of the controller's credentials.")]
-        InstanceNotVisible(String) => "the instance is not known to its cloud yet",
+        InstanceNotVisible(String) => "EC2 does not report the instance yet",
         /// The node identities could not be read or written, there was no news of them for a minute, or this one is
         /// invalid.
-        #[error("the ledger is unavailable")]
+        #[error("the node identities are unavailable")]
         #[cure("Restore the management API server, or unpause the Cluster. The condition `Ready` names a missing \
                  right.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
         /// The machine already has a certificate, for another key or name. It can enroll again when its Node is down,
         /// when no certificate is valid, or when an operator resets the node identity.
-        #[error("the machine holds a certificate of node {0} that may still be valid")]
+        #[error("the machine has a certificate for node {0} that can still be valid")]
         #[cure("Stop the kubelet that uses the other key, or run `identities reset`.")]
-        IdentityLive(NodeName) => "the machine holds a valid certificate already",
+        IdentityLive(NodeName) => "the machine already has a valid certificate",
         /// The node joined with evidence, and the machine has none now: the authorized provider was changed to a weaker
         /// one. The request waits until an operator resets the node identity.
         #[error(
-            "node {0} joined with evidence of {1}, and this request has none; if it is the same machine, reset the record: \
-             node-attestation-controller identities reset <cluster> {0}"
+            "node {0} joined with evidence of {1}, and this request has none; if it is the same machine, run: \
+             node-attestation-controller identities reset --yes <cluster> {0}"
         )]
         #[cure("Run `identities reset`, if it is the same machine.")]
-        EvidenceExpected(NodeName, Provider) => "the node joined with evidence; an operator must reset its record",
+        EvidenceExpected(NodeName, Provider) => "the node joined with evidence; an operator must reset its node identity",
         /// The node name has no node identity, and a Node of that name is up. It can have joined before this
         /// controller. If adoption is allowed, the node requests with its own certificate.
-        #[error("node {0} is up, and whose it is is not recorded")]
+        #[error("Node {0} is running and has no NodeIdentity")]
         #[cure("Set `adoption: Allow`, if the Node is this machine. Delete the Node, if it is not.")]
-        NodeAlive(NodeName) => "a node of that name is up; where adoption is allowed, it asks with its own certificate",
+        NodeAlive(NodeName) => "a running Node already uses this name; if adoption is enabled, it must renew with its own certificate",
         /// The Node of that name has the provider ID of another machine of the cluster, and is not deleted.
-        #[error("the Node {0} is of another machine, {1}")]
+        #[error("Node {0} belongs to another machine, {1}")]
         #[cure("Rename one machine. If the other machine has another name now, delete the Node.")]
-        NodeOfAnotherMachine(NodeName, String) => "the node of that name is of another machine",
+        NodeOfAnotherMachine(NodeName, String) => "the Node of this name belongs to another machine",
         /// The machine that holds the node name is being deleted.
-        #[error("node {0} is held by {1}, which is being deleted")]
+        #[error("{1} holds node name {0} and is being deleted")]
         #[cure("Wait until the other machine is gone.")]
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
         /// The Nodes of the cluster could not be read.
-        #[error("the nodes are unavailable")]
+        #[error("the Nodes of the cluster are unavailable")]
         #[cure("Restore the workload API server. The log has the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
         /// The node identity changed each time the controller decided about it.
-        #[error("the record of node {0} does not stand still")]
+        #[error("the node identity of node {0} keeps changing; retrying")]
         #[cure("Nothing: the controller tries again.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
         /// A machine that is being deleted still has the name or address of the serving certificate.
-        #[error("{0} is still that of machine {1}, which is being deleted")]
+        #[error("{0} still belongs to machine {1}, which is being deleted")]
         #[cure("Wait until the other machine is gone.")]
         ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",
         /// The system provided no random bytes for a serial number.
@@ -114,11 +114,11 @@ crate::reasons! {
         SignerUnavailable(#[source] Unavailable) => "the certificate could not be signed yet",
         /// The external signer refuses. It does not have this CA key for this cluster, or its own policy forbids the
         /// certificate.
-        #[error("the external signer refuses")]
+        #[error("the external signer refuses to sign")]
         #[cure("Correct the options of the external signer. Its log has the cause.")]
         SignerRefused(#[source] Unavailable) => "the certificate could not be signed yet",
         /// The external signer's answer is not a signature with the CA key. The controller issued nothing.
-        #[error("the external signer's answer is not a signature by the CA's key")]
+        #[error("the answer of the external signer is not a signature with the CA key")]
         #[cure("Give the external signer the key that matches the CA certificate.")]
         SignatureInvalid => "the certificate could not be signed yet",
     }
@@ -143,5 +143,5 @@ impl Unavailable {
 
 /// A call that an [explanation](crate::decide::explain) does not make. The value names the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not asked: {0}")]
+#[error("not called: {0}")]
 pub struct NotAsked(pub &'static str);

@@ -11,7 +11,7 @@ crate::reasons! {
     pub Failure {
         /// The controller does not read this version of evidence. The annotation lists the versions that it reads.
         #[error(
-            "the evidence is of version {version}, and {} are read",
+            "the evidence has version {version}; supported versions: {}",
             EvidenceVersion::list(supported)
         )]
         #[cure("Upgrade the older of plugin and controller.")]
@@ -20,7 +20,7 @@ crate::reasons! {
             version: EvidenceVersion,
             /// The supported versions.
             supported: Vec<EvidenceVersion>,
-        } => "the version of the evidence is not supported; the annotation lists those that are",
+        } => "the evidence version is not supported; the annotation lists the supported versions",
         /// The evidence is older than permitted.
         #[error("the evidence is too old")]
         #[cure("Synchronize the clocks. The plugin's next run creates new evidence.")]
@@ -47,14 +47,14 @@ crate::reasons! {
         CertificateRejected => "the API server refuses the certificate",
         /// 20 minutes after its creation, the request still has no machine in the cluster. The machine is gone, or
         /// never existed. No node waits for the request any more.
-        #[error("the cluster has no such machine, twenty minutes after the request")]
+        #[error("the cluster has no such machine, 20 minutes after the request")]
         #[cure("Compare `identify` on the node with `spec.providerID` of the Machine.")]
-        MachineMissing => "the machine was not found for twenty minutes",
+        MachineMissing => "no machine was found for 20 minutes",
         /// The request was approved, and could not be decided for 10 minutes. An approved request must not stay open.
         /// The node sends another one by then.
-        #[error("approved, and undecided for too long: {0}")]
+        #[error("approved, but not verified in time: {0}")]
         #[cure("Find the cause in the log, and correct it. The node sends another request.")]
-        UndecidedTooLong(String) => "the request was approved, and could not be decided about in time",
+        UndecidedTooLong(String) => "the request was approved but could not be verified within ten minutes",
     }
 }
 

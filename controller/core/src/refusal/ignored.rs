@@ -6,13 +6,13 @@ crate::reasons! {
     pub Ignored {
         /// The request names another signer, or the signer of an attestation provider that this cluster does not
         /// authorize.
-        #[error("the signer is {0:?}, which is not one of ours")]
+        #[error("the signer {0:?} does not belong to this controller")]
         #[cure("Nothing, if it is not a request from the plugin. Otherwise, add the provider to \
                  `authorizedAttestors`.")]
         AnotherSigner(String) => "another signer answers this request",
         /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request names a built-in
         /// signer. Its own approver, or an operator, decides.
-        #[error("attestation is not enforced in this cluster, and Kubernetes' own signer is asked")]
+        #[error("attestation is not enforced in this cluster, and the request names a built-in signer")]
         #[cure("Nothing. To enforce attestation, set `autoApproveBindings: Remove`.")]
         NotEnforced => "attestation is not enforced in this cluster",
         /// The request is already denied.
@@ -24,15 +24,15 @@ crate::reasons! {
         #[cure("Nothing. The condition `Failed` has the reason.")]
         AlreadyFailed => "the request failed already",
         /// The controller approved the request, and kube-controller-manager signs it.
-        #[error("the request was approved already, and is not ours to sign")]
+        #[error("the request was already approved, and this controller does not sign for its signer")]
         #[cure("If no certificate follows, check that kube-controller-manager runs with \
                  `--cluster-signing-cert-file`.")]
         AlreadyApproved => "the request was approved already",
         /// The built-in client signer issued the certificate before the controller could deny the request: another
         /// approver accepts requests without evidence.
         #[error("the built-in client signer issued a certificate that we did not approve")]
-        #[cure("Close the auto-approval path that `cluster check` names. The certificate cannot be taken back.")]
-        IssuedByOthers => "the certificate was issued already",
+        #[cure("Close the auto-approval path that `cluster check` names. The certificate stays valid until it expires.")]
+        IssuedByOthers => "another signer issued a certificate for this request without attestation",
         /// The request already has its certificate.
         #[error("the certificate was issued already")]
         #[cure("Nothing.")]

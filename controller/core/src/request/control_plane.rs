@@ -39,7 +39,9 @@ impl ParsedCsr {
         extensions::none(self.csr())?;
         requester::is_node(&raw.username, &raw.groups, &node_name)?;
         if raw.uid.as_deref().is_some_and(|uid| !uid.is_empty()) {
-            return Err(unattested("the requester's certificate is not kubeadm's"));
+            return Err(unattested(
+                "the requester's certificate is not from kubeadm",
+            ));
         }
 
         let machines = inventory.by_name(node_name.as_str()).await;
@@ -49,7 +51,11 @@ impl ParsedCsr {
             .filter(|machine| machine.is_of_node(&node_name));
         let machine = match (machines.next(), machines.next()) {
             (Some(machine), None) if machine.control_plane => machine,
-            _ => return Err(unattested("the node is no control-plane machine's")),
+            _ => {
+                return Err(unattested(
+                    "the node does not belong to a control-plane machine",
+                ));
+            }
         };
         machine::may_go_on(&machine)?;
         let provider_id = machine.provider_id.clone();
@@ -62,7 +68,7 @@ impl ParsedCsr {
                 machine,
             }),
             Ok(_) => Err(unattested(
-                "the node has a record, and renews with evidence",
+                "the node has a node identity, and must renew with evidence",
             )),
             Err(refusal) => Err(refusal),
         }

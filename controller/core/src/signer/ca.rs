@@ -32,7 +32,7 @@ pub enum InvalidCa {
     #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
     KeyKind,
     /// The key does not match the certificate.
-    #[error("the CA key is not that of the CA certificate")]
+    #[error("the CA key does not match the CA certificate")]
     KeyMismatch,
 }
 

@@ -13,10 +13,10 @@ pub enum VerifierUnavailable {
     #[error("this controller has no verifier for the attestor {0:?}")]
     Unknown(String),
     /// Machines without evidence are admitted only with a flag of the controller.
-    #[error("insecure is authorized, and this controller runs without --allow-insecure")]
+    #[error("insecure is authorized, but this controller runs without --allow-insecure")]
     InsecureNotAllowed,
     /// The attestation provider is unavailable with the settings of this controller.
-    #[error("the attestor {attestor} is authorized, and this controller cannot use it: {why}")]
+    #[error("the attestor {attestor} is authorized, but this controller cannot use it: {why}")]
     Unusable {
         /// The name of the attestation provider.
         attestor: &'static str,
@@ -39,7 +39,7 @@ impl VerifierUnavailable {
     pub fn is_in(message: &str, attestor: &str) -> bool {
         let unknown = Self::Unknown(attestor.to_owned()).to_string();
         let unusable =
-            format!("the attestor {attestor} is authorized, and this controller cannot use it: ");
+            format!("the attestor {attestor} is authorized, but this controller cannot use it: ");
         let is_insecure = attestor == Self::InsecureNotAllowed.attestor();
         let not_allowed = Self::InsecureNotAllowed.to_string();
         [unknown, unusable]

@@ -161,6 +161,6 @@ fn region(text: &str) -> Result<String, String> {
     if is_region(text) {
         Ok(text.to_owned())
     } else {
-        Err("a region is one of AWS, such as eu-west-1".to_owned())
+        Err("must be an AWS region, such as eu-west-1".to_owned())
     }
 }

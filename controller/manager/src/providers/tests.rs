@@ -172,8 +172,8 @@ fn config_maps_without_a_management_cluster_are_refused() {
 
     let refused = providers(true).verifiers(&authentication, "");
 
-    let why = "endorsementKeys.configMaps are read by a controller with a management cluster, \
-               and there is none here: list the keys in allowList";
+    let why = "endorsementKeys.configMaps requires a management cluster, \
+               and this controller has none: list the keys in allowList";
     let expected = VerifierUnavailable::Unusable {
         attestor: "tpm",
         why: why.to_owned(),
@@ -190,7 +190,7 @@ fn a_tpm_platform_without_aws_clients_is_reported_as_unusable() {
 
     let refused = providers(true).verifiers(&authentication, "");
 
-    let why = "the platform aws, which is to tell the endorsement keys, cannot be asked: \
+    let why = "spec.tpm.endorsementKeys.platform is aws, but EC2 cannot be called: \
                no authorities";
     let expected = VerifierUnavailable::Unusable {
         attestor: "tpm",

@@ -73,7 +73,8 @@ impl FromStr for BindAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("{text:?} is no address with a port, such as :8080");
+        let invalid =
+            || format!("invalid value {text:?}: must be an address with a port, such as :8080");
         match text.strip_prefix(':') {
             Some(port) => port.parse().map(Self::All).map_err(|_| invalid()),
             None => text.parse().map(Self::One).map_err(|_| invalid()),

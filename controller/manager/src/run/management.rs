@@ -44,7 +44,7 @@ pub(super) struct ManagementArguments {
     /// Time between two inspections of a workload cluster that is in order
     #[arg(long, hide = true, value_name = "DURATION", value_parser = humantime::parse_duration)]
     sync_period: Option<Duration>,
-    /// Take a workload cluster's API server for another host's also where its address is ours
+    /// Accept workload clusters whose API server has a loopback address
     #[arg(long, hide = true)]
     insecure_allow_loopback: bool,
 }
@@ -59,7 +59,7 @@ pub(super) async fn run(
 ) -> Result<(), BoxError> {
     let access = for_controller(arguments.kubeconfig, arguments.context.as_deref()).await?;
     let server = access.server();
-    tracing::info!(server, "the management cluster");
+    tracing::info!(server, "using the management cluster");
     let (providers, work) = providers.with_management(&access, arguments.namespace.as_deref())?;
     let mut beside = JoinSet::new();
     beside.spawn(work);
@@ -83,7 +83,7 @@ pub(super) async fn run(
     tokio::select! {
         () = controller.run(stop) => {}
         // The watch ends only by a panic. Without it, identity changes would have no effect.
-        Some(_) = beside.join_next() => return Err("the watch of AWS identities ended".into()),
+        Some(_) = beside.join_next() => return Err("the watch of AWS identities stopped".into()),
     }
     tracing::info!("stopped");
     Ok(())

@@ -42,7 +42,7 @@ pub enum ClusterAccessError {
 #[non_exhaustive]
 pub enum InClusterAccessError {
     /// The service account's files or the environment variables are missing.
-    #[error("not in a cluster: there is no service account")]
+    #[error("not in a cluster: no service account was found")]
     ServiceAccount(#[from] InClusterError),
     /// The service account cannot be used.
     #[error("the service account gives no client")]
@@ -91,7 +91,7 @@ impl ClusterAccess {
         for path in paths {
             // A missing file causes an error below.
             if fs::metadata(path).is_ok_and(|file| !file.is_file() || file.len() > MAX_FILE_LEN) {
-                let why = format!("it is no file of at most {MAX_FILE_LEN} bytes");
+                let why = format!("it is not a regular file of at most {MAX_FILE_LEN} bytes");
                 return Err(unusable(why.into()));
             }
             let read = Kubeconfig::read_from(path).and_then(|next| kubeconfig.merge(next));

@@ -102,11 +102,11 @@ pub(crate) enum Excess {
     Event(usize),
     #[error("the API server's answer has more than {0} values")]
     Values(usize),
-    #[error("the API server's answer has more objects than the {0} that were asked for")]
+    #[error("the API server's answer has more objects than the requested {0}")]
     Items(usize),
     #[error("the API server's list has more than {0} pages")]
     Pages(usize),
-    #[error("the answers of this API server and others take too much memory")]
+    #[error("the answers of API servers exceed the available memory")]
     Memory,
     #[error("the API server's answer was not complete in time")]
     Time,

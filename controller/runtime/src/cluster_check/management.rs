@@ -64,10 +64,10 @@ async fn definitions(management: &ClusterAccess) -> Finding {
     if !missing.is_empty() {
         Finding::fail(format!("missing: {}", some(&missing)), CURE)
     } else if !other.is_empty() {
-        let what = format!("of another version than this program: {}", some(&other));
+        let what = format!("of a different version from this program: {}", some(&other));
         Finding::warn(what, CURE)
     } else {
-        Finding::pass(format!("{} are there, of this version", ours.len()))
+        Finding::pass(format!("{} installed, of this version", ours.len()))
     }
 }
 
@@ -86,7 +86,7 @@ async fn cluster_api(management: &ClusterAccess) -> Finding {
     match call(cluster_resource(management.client())).await {
         Ok(Some(resource)) => Finding::pass(format!("Cluster is served as {}", resource.version)),
         Ok(None) => Finding::fail(
-            "no version of Cluster that is read is served",
+            "the API server serves no supported version of Cluster",
             "install Cluster API: clusterctl init",
         ),
         Err(error) => Finding::failed(&error, "discover APIs"),
@@ -99,13 +99,13 @@ async fn rights(management: &ClusterAccess) -> Finding {
     match preflight::missing(client, preflight::management_rights()).await {
         Err(error) => Finding::failed(&error, "create selfsubjectaccessreviews"),
         Ok(missing) if missing.is_empty() => {
-            Finding::pass("this user may do all that the controller does here")
+            Finding::pass("this user has all permissions that the controller needs")
         }
         Ok(missing) => {
             let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
             Finding::warn(
-                format!("this user may not {}", some(&missing)),
-                "if it is the controller's: kubectl apply -k packaging/rbac",
+                format!("this user is not allowed to: {}", some(&missing)),
+                "if this is the user of the controller: kubectl apply -k packaging/rbac",
             )
         }
     }

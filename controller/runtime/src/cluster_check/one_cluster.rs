@@ -83,7 +83,7 @@ pub(super) async fn of_workload(
     let (access, version) = match answered {
         Ok(answered) => answered,
         Err(finding) => {
-            let skipped = || Finding::skip("the workload cluster cannot be asked");
+            let skipped = || Finding::skip("the workload cluster cannot be called");
             let mut findings = vec![("kubeconfig", finding)];
             findings.extend(workload::CHECKS.map(|name| (name, skipped())));
             return findings;
@@ -129,13 +129,13 @@ fn authentication(state: &ClusterState) -> Finding {
     if let Some(error) = &state.unreadable {
         return Finding::fail(
             format!("the KubeletAuthentication cannot be read: {error}"),
-            "correct the object, or delete it and create it again",
+            "correct the object, or recreate it",
         );
     }
     let Some(authentication) = &state.kubelet_authentication else {
         return Finding::warn(
-            "there is no KubeletAuthentication: nobody looks after the Cluster",
-            "authorize attestors for it",
+            "no KubeletAuthentication: the Cluster is not managed",
+            "create a KubeletAuthentication to authorize attestation providers",
         );
     };
     let status = authentication.status.as_ref();
@@ -145,23 +145,23 @@ fn authentication(state: &ClusterState) -> Finding {
             None => Finding::pass("Ready"),
             Some(condition) => Finding::warn(
                 format!(
-                    "Ready without all attestors, {}: {}",
+                    "Ready, but attestors are unavailable ({}): {}",
                     condition.reason, condition.message
                 ),
-                "remove the attestor from spec.authorizedAttestors, or start the controller with what it needs",
+                "remove the attestor from spec.authorizedAttestors, or correct the cause in the message",
             ),
         },
         Some(ready) if ready.status == "False" => Finding::fail(
             format!("not Ready, {}: {}", ready.reason, ready.message),
-            "the message says what is missing",
+            "correct the cause in the message",
         ),
         Some(ready) => Finding::warn(
             format!("Ready is unknown, {}: {}", ready.reason, ready.message),
-            "wait; then see the controller's log",
+            "wait; if it lasts, read the controller's log",
         ),
         None => Finding::fail(
-            "it has no condition Ready: no controller has looked at it",
-            "see whether the controller runs, and with which --namespace and --watch-filter",
+            "the KubeletAuthentication has no condition Ready: no controller has processed it",
+            "check that the controller runs, and its options --namespace and --watch-filter",
         ),
     }
 }
@@ -190,8 +190,8 @@ async fn machines(
         Finding::pass(format!("{}, each with its Machine", live.len()))
     } else {
         Finding::warn(
-            format!("their Machine is gone: {}", some(&without)),
-            "the controller retires them after ten minutes; if it does not, see its log",
+            format!("node identities without a Machine: {}", some(&without)),
+            "the controller retires them after ten minutes; if it does not, read its log",
         )
     }
 }
@@ -211,12 +211,12 @@ fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding
         ))
     } else {
         let what = format!(
-            "the nodes of live records cannot renew, because their attestor is not authorized: {}",
+            "nodes cannot renew, because the attestor of their node identity is not authorized: {}",
             counted(&unauthorized)
         );
         Finding::warn(
             what,
-            "move them to an authorized attestor, or authorize theirs again: `identities list` names them",
+            "move them to an authorized attestor, or authorize theirs again: list them with `identities list`",
         )
     }
 }

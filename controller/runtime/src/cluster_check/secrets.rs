@@ -35,20 +35,20 @@ pub(super) fn ca(
     read: &Result<Option<Secret>, CallError>,
     signing: KeylessSigning,
 ) -> Finding {
-    let name = format!("{}-ca", key.name);
+    let name = format!("{}/{}-ca", key.namespace, key.name);
     let secret = match read {
         Ok(Some(secret)) => secret,
         Ok(None) => {
-            let cure = "Cluster API creates it; an external control plane's has to be put there";
-            return Finding::fail(format!("there is no Secret {name}"), cure);
+            let cure = "wait for Cluster API; for an external control plane, create the Secret with tls.crt (and tls.key)";
+            return Finding::fail(format!("Secret {name} does not exist"), cure);
         }
         Err(error) => return Finding::failed(error, &format!("get secret {name}")),
     };
     let ca = match ClusterCa::from_secret(secret) {
         Ok(ca) => ca,
         Err(error) => {
-            let what = format!("Secret {name} is refused: {}", error_chain(&error));
-            let cure = "the cluster's CA in tls.crt, and its key in tls.key; with an external signer, no key";
+            let what = format!("Secret {name} is not accepted: {}", error_chain(&error));
+            let cure = "put the CA certificate into tls.crt and, without an external signer, its key into tls.key";
             return Finding::fail(what, cure);
         }
     };
@@ -56,11 +56,11 @@ pub(super) fn ca(
     let end = Timestamp::try_from(ca.not_after());
     let end = end.map_or_else(|_| "an unknown time".to_owned(), |end| format!("{end:.0}"));
     if let Some(error) = ca.out_of_time(now) {
-        let cure = "replace the CA; requests wait until then";
-        return Finding::fail(format!("{error}: it ends at {end}"), cure);
+        let cure = "replace the CA; requests stay pending until then";
+        return Finding::fail(format!("{error} (expiry: {end})"), cure);
     }
     let who = match (ca.signer(), signing) {
-        (Some(_), _) => "and the key is the certificate's",
+        (Some(_), _) => "with a matching key",
         (None, KeylessSigning::External) => "without a key: the controller's external signer signs",
         (None, KeylessSigning::Absent) => {
             let what = format!(
@@ -70,13 +70,13 @@ pub(super) fn ca(
         }
         (None, KeylessSigning::Unknown) => {
             let what = format!(
-                "Secret {name} has no tls.key; it is not known whether the controller has an external signer"
+                "Secret {name} has no tls.key; it is unknown whether the controller has an external signer"
             );
             return Finding::warn(what, KEY_MISSING);
         }
     };
     if ca.not_after() < now + SOON {
-        let what = format!("the CA ends at {end}, and no certificate outlives it");
+        let what = format!("the CA expires at {end}, and no certificate is valid for longer");
         return Finding::warn(what, "replace the CA");
     }
     Finding::pass(format!("valid until {end}, {who}"))
@@ -88,14 +88,14 @@ pub(super) async fn kubeconfig(
     key: &ObjectKey,
     reach: EgressPolicy,
 ) -> Result<ClusterAccess, Finding> {
-    let name = format!("{}-kubeconfig", key.name);
+    let name = format!("{}/{}-kubeconfig", key.namespace, key.name);
     let secret = match read(management, key, "kubeconfig").await {
         Ok(Some(secret)) => secret,
         Ok(None) => {
-            let what = format!("there is no Secret {name}");
+            let what = format!("Secret {name} does not exist");
             return Err(Finding::fail(
                 what,
-                "Cluster API creates it with the control plane",
+                "wait for Cluster API, which creates it with the control plane",
             ));
         }
         Err(error) => return Err(Finding::failed(&error, &format!("get secret {name}"))),
@@ -106,8 +106,11 @@ pub(super) async fn kubeconfig(
     parsed
         .and_then(|parsed| parsed.access(key))
         .map_err(|error| {
-            let what = format!("Secret {name} is refused: {}", error_chain(&error));
-            Finding::fail(what, "the controller refuses it, too: put the field right")
+            let what = format!("Secret {name} is not accepted: {}", error_chain(&error));
+            Finding::fail(
+                what,
+                "correct the field: the controller does not accept it either",
+            )
         })
 }
 
@@ -143,7 +146,7 @@ mod tests {
             (
                 KeylessSigning::Unknown,
                 State::Warn,
-                "has no tls.key; it is not known whether the controller has an external signer",
+                "has no tls.key; it is unknown whether the controller has an external signer",
             ),
         ] {
             let finding = found(signing);

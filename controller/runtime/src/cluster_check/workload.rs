@@ -26,7 +26,7 @@ use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of};
 pub(super) const CHECKS: [&str; 7] = [
     "workload-version",
     "workload-rights",
-    "ways-in",
+    "auto-approval",
     "admission-policy",
     "nodes",
     "requests",
@@ -56,8 +56,7 @@ impl Workload<'_> {
         let version = ServerVersion::from(version);
         let name = &version.name;
         if !version.hands_uids_on() {
-            let what =
-                format!("{name} does not hand the UID of a certificate on: renewals are denied");
+            let what = format!("{name} does not forward certificate UIDs: renewals are denied");
             return Finding::fail(what, "upgrade Kubernetes to 1.33 or later");
         }
         Finding::pass(name.clone())
@@ -89,8 +88,7 @@ impl Workload<'_> {
     }
 
     pub(super) async fn rights(&self) -> Finding {
-        const CURE: &str =
-            "give them to the kubeconfig's user: packaging/rbac/workload-cluster.yaml";
+        const CURE: &str = "grant them to the kubeconfig's user: kubectl apply -f packaging/rbac/workload-cluster.yaml";
         let available = self.signers_of(|attestor| !self.is_unavailable(attestor));
         let required = preflight::required_rights(&available);
         // The controller does not use them until the attestor is available.
@@ -107,14 +105,14 @@ impl Workload<'_> {
         };
         let missing = |rights: &[preflight::Right]| {
             let rights: Vec<_> = rights.iter().map(ToString::to_string).collect();
-            format!("the controller may not {}", some(&rights))
+            format!("the kubeconfig's user is not allowed to: {}", some(&rights))
         };
         if !required.is_empty() {
             Finding::fail(missing(&required), CURE)
         } else if !optional.is_empty() {
             Finding::warn(missing(&optional), CURE)
         } else {
-            Finding::pass("the kubeconfig's user may answer requests")
+            Finding::pass("the kubeconfig's user is allowed to answer requests")
         }
     }
 
@@ -134,28 +132,19 @@ impl Workload<'_> {
         if open.is_empty() {
             Finding::pass(what)
         } else if is_to_be_enforced(self.spec) {
-            Finding::fail(what, "close each as the line says")
+            Finding::fail(what, "close each path as shown in parentheses")
         } else {
-            let cure = "close each as the line says, or set autoApproveBindings: Remove";
+            let cure =
+                "close each path as shown in parentheses, or set autoApproveBindings: Remove";
             Finding::warn(what, cure)
         }
     }
 
     pub(super) async fn policy(&self) -> Finding {
-        match (
-            admission::is_enforced(self.client).await,
-            is_to_be_enforced(self.spec),
-        ) {
-            (Err(error), _) => {
+        match admission::is_enforced(self.client).await {
+            Ok(is_enforced) => enforcement(is_enforced, is_to_be_enforced(self.spec)),
+            Err(error) => {
                 Finding::failed(&error, "get validatingadmissionpolicies and their bindings")
-            }
-            (Ok(true), _) => Finding::pass("attestation is enforced"),
-            (Ok(false), true) => Finding::warn(
-                "attestation is not enforced yet: autoApproveBindings is Remove",
-                "the conditions of the KubeletAuthentication say what it waits for",
-            ),
-            (Ok(false), false) => {
-                Finding::pass("attestation is not enforced, as autoApproveBindings says")
             }
         }
     }
@@ -163,7 +152,7 @@ impl Workload<'_> {
     /// Checks that every Node has a record. `recorded` is `None` if the records could not be read.
     pub(super) async fn nodes(&self, recorded: Option<&BTreeSet<String>>) -> Finding {
         let Some(recorded) = recorded else {
-            return Finding::skip("the records could not be read");
+            return Finding::skip("the node identities could not be read");
         };
         let api: Api<MetadataOf<Node>> = Api::all(self.client.clone());
         let nodes = match all_metadata_of(&api, ListParams::default()).await {
@@ -179,16 +168,16 @@ impl Workload<'_> {
         let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();
         let (planes, workers): (Vec<String>, Vec<String>) = (names(planes), names(workers));
         if workers.is_empty() && planes.is_empty() {
-            Finding::pass(format!("{count}, each with a record"))
+            Finding::pass(format!("{count}, each with a node identity"))
         } else if workers.is_empty() {
             let planes = some(&planes);
             Finding::pass(format!(
-                "{count}; of control planes, without a record: {planes}"
+                "{count}; control-plane Nodes without a node identity: {planes}"
             ))
         } else {
             Finding::warn(
-                format!("without a record: {}", some(&workers)),
-                "they joined without attestation: take them on (adoption), or replace them",
+                format!("Nodes without a node identity: {}", some(&workers)),
+                "they joined without attestation: adopt them (spec.adoption), or replace them",
             )
         }
     }
@@ -224,7 +213,7 @@ impl Workload<'_> {
             pending.len(),
             oldest.as_secs()
         );
-        let cure = format!("run: node-attestation-controller explain {name} with the Cluster");
+        let cure = format!("run: node-attestation-controller explain {name} --cluster CLUSTER");
         if *oldest > LATE {
             Finding::fail(what, cure)
         } else if *oldest > SLOW {
@@ -248,13 +237,31 @@ impl Workload<'_> {
         });
         let unsupported: Vec<_> = unsupported.map(kube::ResourceExt::name_any).collect();
         if unsupported.is_empty() {
-            Finding::pass("no request has evidence of a version that is not read")
+            Finding::pass("the controller supports the evidence versions of all requests")
         } else {
             Finding::warn(
-                format!("not read by the controller: {}", some(&unsupported)),
+                format!(
+                    "requests with an unsupported evidence version: {}",
+                    some(&unsupported)
+                ),
                 "upgrade the controller before the plugin",
             )
         }
+    }
+}
+
+/// The finding about the admission policy.
+fn enforcement(is_enforced: bool, is_to_be_enforced: bool) -> Finding {
+    match (is_enforced, is_to_be_enforced) {
+        (true, _) => Finding::pass("attestation is enforced"),
+        (false, true) => Finding::warn(
+            "attestation is not enforced yet (autoApproveBindings: Remove)",
+            "wait; the condition AutoApprovePathsClosed of the KubeletAuthentication has the cause",
+        ),
+        (false, false) => Finding::warn(
+            "attestation is not enforced (autoApproveBindings: Report)",
+            "set autoApproveBindings: Remove",
+        ),
     }
 }
 
@@ -264,4 +271,27 @@ fn is_pending(request: &CertificateSigningRequest) -> bool {
     certificate.is_none_or(|certificate| certificate.0.is_empty())
         && !has_condition(request, DENIED)
         && !has_condition(request, FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_does_not_enforce_attestation_gets_a_warning() {
+        for (is_to_be_enforced, words) in [
+            (true, "not enforced yet (autoApproveBindings: Remove)"),
+            (false, "not enforced (autoApproveBindings: Report)"),
+        ] {
+            let finding = enforcement(false, is_to_be_enforced);
+
+            assert_eq!(finding.state, State::Warn, "{finding:?}");
+            assert!(finding.what.ends_with(words), "{finding:?}");
+            assert!(!finding.cure.is_empty(), "{finding:?}");
+        }
+        for is_to_be_enforced in [true, false] {
+            assert_eq!(enforcement(true, is_to_be_enforced).state, State::Pass);
+        }
+    }
 }

@@ -184,7 +184,9 @@ async fn an_unreadable_config_map_is_named_and_read_again_after_five_seconds() {
     let config_maps = world.config_maps(&["a", "b"]);
     assert!(config_maps.last_outcome().is_none());
 
-    let absent = Err(ConfigMapUnread("there is no ConfigMap prod/b".to_owned()));
+    let absent = Err(ConfigMapUnread(
+        "ConfigMap prod/b does not exist".to_owned(),
+    ));
     assert_eq!(values(&config_maps).await, absent);
     assert_eq!(
         config_maps.last_outcome().unwrap().unwrap_err(),
@@ -243,7 +245,7 @@ async fn a_config_map_over_the_memory_share_is_named_and_uses_no_memory() {
 
     let memory = values(&config_maps).await.unwrap_err().to_string();
     assert!(
-        memory.starts_with("ConfigMap prod/large takes more memory"),
+        memory.starts_with("ConfigMap prod/large exceeds the available memory"),
         "{memory}"
     );
 

@@ -68,7 +68,7 @@ async fn liveness_names_the_loop_that_is_silent() {
 
     assert_eq!(
         (&*status, &*body),
-        (UNAVAILABLE, "no sign of life for 0 s: the election\n")
+        (UNAVAILABLE, "no heartbeat for 0 s: the election\n")
     );
 }
 

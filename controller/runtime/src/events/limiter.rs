@@ -70,7 +70,7 @@ impl Limiter {
             });
             if self.machines.len() >= MAX_MACHINES {
                 if self.left_out == 0 {
-                    tracing::warn!("events on machines are left out: there are too many machines");
+                    tracing::warn!("skipping Events on machines: there are too many machines");
                 }
                 self.left_out += 1;
                 return None;
@@ -95,7 +95,7 @@ impl Limiter {
             {
                 let more = std::mem::take(&mut machine.left_out) - 1;
                 let note = event.note.unwrap_or_default();
-                let note = format!("{more} more events were left out before this one: {note}");
+                let note = format!("{more} more Events were skipped before this one: {note}");
                 event.note = Some(cut(note));
                 told.push(*event);
             }
@@ -140,7 +140,7 @@ mod tests {
         let notes: Vec<_> = told.iter().filter_map(|one| one.note.as_deref()).collect();
         assert_eq!(
             notes,
-            ["9989 more events were left out before this one: 9999"]
+            ["9989 more Events were skipped before this one: 9999"]
         );
         assert!(
             limiter.left_out(later + OF_CLUSTER.every).is_empty(),

@@ -55,9 +55,7 @@ impl Explainer {
         let first = pem::parse_many(&ca_certificates).unwrap_or_default();
         let first = first.into_iter().next().map(pem::Pem::into_contents);
         let Some(ca) = first.or_else(|| trusted.clone().next().cloned()) else {
-            return Err(ExplainError::File(
-                "there is no certificate of the CA".into(),
-            ));
+            return Err(ExplainError::File("no CA certificate was given".into()));
         };
         let signer = rehearsed_signer(&ca).map_err(ExplainError::File)?;
         let unasked = Unasked::default();
@@ -78,7 +76,7 @@ impl Explainer {
             context: context.map_err(|error| ExplainError::File(error.into()))?,
             workload,
             management: None,
-            signed_by: "the controller, with the key of --ca-key or by its external signer"
+            signed_by: "the controller, with the key of --ca-key or with its external signer"
                 .to_owned(),
             unasked,
             notes: Vec::new(),
@@ -94,7 +92,7 @@ struct Unknown;
 impl Unknown {
     fn records() -> Unavailable {
         Unavailable::new(NotAsked(
-            "the records, which are in the memory of the controller",
+            "the node identities, which are in the memory of the controller",
         ))
     }
 }
@@ -150,7 +148,7 @@ struct SeenNodes(
 );
 
 fn no_kubeconfig() -> Unavailable {
-    Unavailable::new(NotAsked("the Nodes, without a kubeconfig"))
+    Unavailable::new(NotAsked("the Nodes, because no kubeconfig was given"))
 }
 
 #[async_trait::async_trait]

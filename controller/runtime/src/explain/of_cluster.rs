@@ -89,7 +89,7 @@ async fn read(
     let mut audiences: BTreeSet<_> = trusted.iter().map(|der| Audience::of_ca(der)).collect();
     for text in &spec.audiences {
         let audience = Audience::parse(text);
-        audiences.insert(audience.map_err(|_| format!("{text:?} is no audience"))?);
+        audiences.insert(audience.map_err(|_| format!("{text:?} is not an audience"))?);
     }
     check_stored(spec)?;
     let serving_address_ranges = serving_address_ranges(spec)?;
@@ -103,11 +103,11 @@ async fn read(
             let signing = KeylessSigning::of(&said.authentication);
             signing_of(&ca, &name, signing, &mut notes)?
         }
-        Ok(None) => return Err(format!("there is no Secret {name}").into()),
+        Ok(None) => return Err(format!("Secret {name} does not exist").into()),
         Err(error) => {
             let error = error_chain(&error);
             notes.push(format!(
-                "Secret {name} cannot be read, so that it is taken to have the kubeconfig's CA with its key: {error}"
+                "Secret {name} cannot be read; the checks assume that it has the kubeconfig's CA with its key: {error}"
             ));
             let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
             let signer = rehearsed_signer(ca)?;
@@ -123,13 +123,13 @@ async fn read(
     let enforced = enforced.unwrap_or_else(|error| {
         let error = error_chain(&error);
         notes.push(format!(
-            "it is not known whether attestation is enforced: {error}"
+            "cannot determine whether attestation is enforced: {error}"
         ));
         true
     });
     notes.extend(unavailable_attestors(&said.authentication));
     if said.cluster.paused {
-        notes.push("the Cluster is paused: nothing is answered".to_owned());
+        notes.push("the Cluster is paused: the controller does not answer requests".to_owned());
     }
     let records = KubeRecords::start(
         client.clone(),
@@ -194,7 +194,9 @@ async fn revocations(
         Ok(list) => revocations.read(list),
         Err(error) => {
             let error = error_chain(&error);
-            notes.push(format!("it is not known what is revoked: {error}"));
+            notes.push(format!(
+                "cannot read the list of revoked certificates: {error}"
+            ));
         }
     }
     revocations
@@ -231,16 +233,16 @@ fn signing_of(
         }
         (None, KeylessSigning::Absent) => {
             notes.push(format!(
-                "no request of the Cluster is answered, until Secret {name} has the CA's key or the controller has an \
-                 external signer (--signer-endpoint); the checks are made as if it had one"
+                "the controller does not answer requests of the Cluster until Secret {name} has the CA key or the controller has an \
+                 external signer (--signer-endpoint); the checks assume that it has one"
             ));
             format!("no program: Secret {name} has no tls.key")
         }
         (None, KeylessSigning::Unknown) => {
             notes.push(format!(
-                "Secret {name} has no tls.key, and the Cluster is not Ready: it is not known whether the controller has \
-                 an external signer (--signer-endpoint), without which no request is answered; the checks are made as \
-                 if it had one"
+                "Secret {name} has no tls.key, and the Cluster is not Ready, so it is unknown whether the controller has \
+                 an external signer (--signer-endpoint), which is required to answer requests; the checks assume \
+                 that it has one"
             ));
             format!("an external signer, or no program: Secret {name} has no tls.key")
         }
@@ -300,7 +302,7 @@ pub(crate) async fn by_secret(
         let error = error_chain(&error);
         format!("Secret {name} cannot be read ({OTHERWISE}): {error}")
     })?;
-    let found = found.ok_or_else(|| format!("there is no Secret {name} ({OTHERWISE})"))?;
+    let found = found.ok_or_else(|| format!("Secret {name} does not exist ({OTHERWISE})"))?;
     let text = found.data.as_ref().and_then(|data| data.get("value"));
     let text = text.map(|bytes| bytes.0.as_slice()).unwrap_or_default();
     let refused = |error| {
@@ -358,12 +360,12 @@ mod tests {
             (
                 KeylessSigning::Absent,
                 "no program: Secret prod-1-ca has no tls.key",
-                "no request of the Cluster is answered, until Secret prod-1-ca has the CA's key",
+                "does not answer requests of the Cluster until Secret prod-1-ca has the CA key",
             ),
             (
                 KeylessSigning::Unknown,
                 "an external signer, or no program: Secret prod-1-ca has no tls.key",
-                "it is not known whether the controller has an external signer (--signer-endpoint)",
+                "it is unknown whether the controller has an external signer (--signer-endpoint)",
             ),
         ] {
             let (who, notes) = signed_by(signing);

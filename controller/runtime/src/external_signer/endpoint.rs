@@ -16,7 +16,7 @@ pub struct SignerEndpoint(PathBuf);
 
 /// The text is not a signer endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is not unix:// with the absolute path of a socket, of at most {MAX_PATH_LEN} bytes")]
+#[error("must be unix:// with the absolute path of a socket, of at most {MAX_PATH_LEN} bytes")]
 pub struct InvalidEndpoint;
 
 impl SignerEndpoint {

@@ -133,12 +133,12 @@ fn each_invalid_field_is_reported() {
         (
             "tokenID: abcdef",
             "token: abcdef",
-            "machines.yaml is no list of machines: ",
+            "machines.yaml is not a list of machines: ",
         ),
         (
             "machines:",
             "machines",
-            "machines.yaml is no list of machines: ",
+            "machines.yaml is not a list of machines: ",
         ),
         (
             "machines:",
@@ -163,7 +163,7 @@ fn each_invalid_field_is_reported() {
         (
             "name: worker-2",
             "name: worker-2\n  name: x",
-            "machines.yaml is no list of machines: ",
+            "machines.yaml is not a list of machines: ",
         ),
     ] {
         let text = VALID.replacen(from, to, 1);

@@ -152,8 +152,8 @@ fn validations() -> Vec<(String, &'static str, String)> {
     let mut all = vec![
         (
             "!variables.byToken || variables.ourSigner".to_owned(),
-            "bootstrap tokens may not use this signer",
-            "'bootstrap tokens may not use signer ' + variables.signer + ': nodes of this cluster \
+            "bootstrap tokens are not allowed to use this signer",
+            "'bootstrap tokens are not allowed to use signer ' + variables.signer + ': nodes of this cluster \
              join through kubelet-authenticator'"
                 .to_owned(),
         ),
@@ -161,7 +161,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
             "!variables.byToken || variables.ourName".to_owned(),
             "a bootstrap token's request is named as kubelet-authenticator names it",
             format!(
-                "'bootstrap tokens may only create requests that kubelet-authenticator names \
+                "'bootstrap tokens can create only requests that kubelet-authenticator names \
                  ({CSR_NAME_PREFIX}...): nodes of this cluster join through it'"
             ),
         ),
@@ -169,8 +169,8 @@ fn validations() -> Vec<(String, &'static str, String)> {
             "!variables.byNode || variables.ourSigner || variables.servingSigner \
              || (variables.builtInSigner && variables.builtInRenewal)"
                 .to_owned(),
-            "nodes may not use this signer",
-            "'nodes may not use signer ' + variables.signer + ': nodes of this cluster renew \
+            "nodes are not allowed to use this signer",
+            "'nodes are not allowed to use signer ' + variables.signer + ': nodes of this cluster renew \
              through kubelet-authenticator'"
                 .to_owned(),
         ),
@@ -207,11 +207,11 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
     [
         bound(
             all(&bare),
-            "the request has labels, finalizers, owner references or a self link, and may have none",
+            "the request must not have labels, finalizers, owner references or a self link",
         ),
         bound(
             annotated,
-            "the request has other annotations than its endorsement key, or a longer one",
+            "the request must not have annotations except its endorsement key, which must not be longer",
         ),
         bound(
             all(&["name", "generateName"].map(short)),
@@ -219,7 +219,7 @@ fn metadata_bounds() -> [(String, &'static str, String); 4] {
         ),
         bound(
             MANAGED_FIELDS.to_owned(),
-            "the request has more managed fields than a request",
+            "the request has too many managed fields",
         ),
     ]
 }

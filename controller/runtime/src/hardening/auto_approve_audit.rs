@@ -52,8 +52,8 @@ impl fmt::Display for AutoApprovePath {
             Self::Authorizer { holder, grant } => (holder, *grant),
         };
         let gain = match grant {
-            Grant::NodeClient => "any node's certificate",
-            Grant::SelfNodeClient => "a node's certificate again and again",
+            Grant::NodeClient => "a certificate for any node",
+            Grant::SelfNodeClient => "renewals of node certificates",
         };
         write!(f, "{holder} gets {gain} unattested, ")?;
         match self {
@@ -62,12 +62,12 @@ impl fmt::Display for AutoApprovePath {
                 f.write_str(if open.is_kubeadms {
                     " (set autoApproveBindings: Remove, or delete it)"
                 } else {
-                    " (delete it, or take this subject out of it)"
+                    " (delete it, or remove this subject from it)"
                 })
             }
             Self::Authorizer { grant, .. } => write!(
                 f,
-                "by an authorizer other than RBAC (have it not allow create of \
+                "by an authorizer other than RBAC (deny it create of \
                  certificatesigningrequests/{})",
                 grant.subresource()
             ),
@@ -78,7 +78,7 @@ impl fmt::Display for AutoApprovePath {
 /// The message of the condition `AutoApprovePathsClosed`: each open path, with its remedy.
 pub fn message(open: &[AutoApprovePath]) -> String {
     if open.is_empty() {
-        return "no binding or authorizer has kubelet certificates approved unattested".to_owned();
+        return "no binding or authorizer approves requests without evidence".to_owned();
     }
     let named = open.iter().take(MAX_NAMED).map(ToString::to_string);
     let more = open.len().saturating_sub(MAX_NAMED);

@@ -32,7 +32,8 @@ impl Identities {
         let seconds = now.duration_since(SystemTime::UNIX_EPOCH);
         let seconds = seconds.unwrap_or_default().as_secs();
         ensure!(floor <= seconds, IdentitiesError::FloorInFuture(floor));
-        let note = format!("the generations before {floor} of all nodes are refused");
+        let note =
+            format!("the certificates of all nodes from before generation {floor} are refused");
         let raise = |decisions: &mut RevocationDecisions| {
             let before = decisions.floor;
             ensure!(
@@ -58,7 +59,7 @@ impl Identities {
         machine: ProviderId,
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
-        let note = format!("machine {machine} can claim names again, whatever was revoked");
+        let note = format!("machine {machine} can claim node names again");
         let release = |decisions: &mut RevocationDecisions| {
             decisions.release(machine, now);
             Ok((RELEASED_MACHINES_ANNOTATION, decisions.released_text()))

@@ -165,7 +165,7 @@ fn of_attestors(phase: &ClusterPhase) -> &[ConditionReport] {
 /// The initial condition, before any value is known.
 fn pending(of: &'static str, status: &KubeletAuthenticationStatus) -> Option<ConditionReport> {
     let first = conditions::find(&status.conditions, of).is_none();
-    let message = "nothing is known yet";
+    let message = "the controller has not checked the cluster yet";
     first.then(|| report(of, ConditionStatus::Unknown, reason::PENDING, message))
 }
 
@@ -175,7 +175,8 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
         ClusterPhase::Waiting => return None,
         ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
         ClusterPhase::Serving { ca: Some(why), .. } => {
-            let message = format!("{why}: nothing can be signed until it is replaced");
+            let message =
+                format!("{why}: the controller cannot sign certificates until it is replaced");
             (reason::CA_EXPIRED, message)
         }
         ClusterPhase::Serving { health, .. } => match &health.answers {
@@ -184,13 +185,13 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
             ApiReachability::Refused(error) => (reason::KUBECONFIG_WITHOUT_ACCESS, error.clone()),
             ApiReachability::Yes(_) if !health.missing.is_empty() => {
                 let missing = health.missing.join(", ");
-                let message = format!("the kubeconfig's user may not: {missing}");
+                let message = format!("the kubeconfig's user is not allowed to {missing}");
                 (reason::KUBECONFIG_WITHOUT_ACCESS, message)
             }
             ApiReachability::Yes(version) if !version.hands_uids_on() => {
                 let message = format!(
-                    "the API server is {}; before 1.33 it does not hand the UID of a certificate \
-                     on, so nodes can join and not renew",
+                    "the API server has version {}: Kubernetes before 1.33 does not forward certificate UIDs, so \
+                     nodes can join but cannot renew",
                     version.name
                 );
                 (reason::KUBERNETES_TOO_OLD, message)
@@ -204,16 +205,16 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
 /// The condition `Ready` for a served cluster: whether the periodic work is complete.
 fn kept_up(health: &Health) -> ConditionReport {
     let undone = health.undone.join("; ");
-    let mut parts = vec!["requests are answered".to_owned()];
+    let mut parts = vec!["serving requests".to_owned()];
     if let Some((gone, IdentityCounts { live, .. })) = health.held_back.zip(health.identities) {
         parts.push(format!(
-            "the Machines of {gone} of {live} live records are missing, so that no record is \
-             retired. If these Machines are gone for good, allow it: kubectl annotate \
+            "the Machines of {gone} of {live} live node identities are missing, so the controller retires no node \
+             identity. If these Machines are gone for good, allow it: kubectl annotate \
              kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
         ));
     }
     if !undone.is_empty() {
-        parts.push(format!("this was not done: {undone}"));
+        parts.push(format!("these tasks failed: {undone}"));
     }
     if health.held_back.is_some() {
         not_ready(reason::MANY_MACHINES_MISSING, parts.join("; "))
@@ -234,7 +235,14 @@ fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     use ConditionStatus::{False, True, Unknown};
     const REACHABLE: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;
     const CLOSED: &str = conditions::AUTO_APPROVE_PATHS_CLOSED;
-    let not_asked = |of| report(of, Unknown, reason::PENDING, "the API server was not asked");
+    let not_asked = |of| {
+        report(
+            of,
+            Unknown,
+            reason::PENDING,
+            "the API server was not called",
+        )
+    };
     let health = match phase {
         ClusterPhase::Serving { health, .. } => health,
         ClusterPhase::Waiting => return [None, None],
@@ -268,7 +276,7 @@ fn of_record_attestors(unauthorized: &BTreeMap<String, usize>) -> ConditionRepor
         return report(AUTHORIZED, ConditionStatus::True, reason::AUTHORIZED, "");
     }
     let message = format!(
-        "nodes cannot renew, because the attestor of their record is not authorized: {}. Move them to an authorized \
+        "nodes cannot renew, because the attestor of their node identity is not authorized: {}. Move them to an authorized \
          attestor, replace their Machines, or authorize it again: node-attestation-controller identities list",
         counted(unauthorized)
     );
@@ -315,7 +323,7 @@ fn of_returning_nodes(
 /// Whether the addresses of Services are known.
 fn of_services(services: &ServiceAddresses) -> ConditionReport {
     const KNOWN: &str = conditions::SERVICE_RANGES_KNOWN;
-    const WAITING: &str = "serving requests with addresses wait, unless EC2 reports the addresses";
+    const WAITING: &str = "requests for serving certificates with addresses stay pending, unless EC2 reports the addresses";
     let not_known = if services.are_known { "" } else { WAITING };
     let (reason, message) = match &services.unreadable {
         Some(entry) => {

@@ -393,12 +393,12 @@ impl Upkeep {
                 let count = nodes.len();
                 let at_least = if count < MAX_WITHOUT { "" } else { "at least " };
                 format!(
-                    "{at_least}{count} Nodes have no record, which they get when they join through the \
+                    "{at_least}{count} Nodes have no node identity, which they get when they join with the \
                      plugin: {}",
                     named.join(", ")
                 )
             }
-            Err(error) => format!("the Nodes without a record are unknown: {error}"),
+            Err(error) => format!("the Nodes without a node identity are unknown: {error}"),
         }))
     }
 

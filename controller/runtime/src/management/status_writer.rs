@@ -67,7 +67,7 @@ impl StatusWriter {
             }
             // The watch will deliver the other version.
             Err(error) if error.is_conflict() => {
-                let error = "the object has changed meanwhile".to_owned();
+                let error = "the object has changed since it was read".to_owned();
                 (Written::Conflict, error)
             }
             Err(error) => (Written::Failed, error_chain(&Unavailable::from(error))),

@@ -84,27 +84,25 @@ fn words(done: &SweepAction) -> (&'static str, String) {
         Swept::Buried => (
             "RecordRetired",
             format!(
-                "the machine is gone: generation {generation} and its certificates are worth \
-                 nothing"
+                "The Machine no longer exists. Revoked the certificates of generation \
+                 {generation}."
             ),
         ),
         Swept::Contradicted => (
             "ProviderIdDiffers",
             format!(
-                "the infrastructure has another provider ID for this Machine than the one with \
-                 which it joined, or that one for another: generation {generation} and its \
-                 certificates are worth nothing"
+                "The provider ID of this Machine no longer matches the ID with which node {node_name} \
+                 joined. Revoked the certificates of generation {generation}."
             ),
         ),
         Swept::NodeRemoved => (
             "NodeRemoved",
-            format!("Node {node_name} was deleted: nobody holds the name"),
+            format!("Deleted Node {node_name}: no NodeIdentity uses this name."),
         ),
         Swept::StaleNodeRemoved => (
             "StaleNodeRemoved",
             format!(
-                "Node {node_name} was deleted: it was left by the holder before generation \
-                 {generation}"
+                "Deleted Node {node_name} of the previous machine, before generation {generation}."
             ),
         ),
     }

@@ -37,23 +37,23 @@ metrics! {
     BUILD = Info "node_attestation_build" &["version"],
         "The version of the controller";
     CSRS = Counter "node_attestation_csr" &["outcome", "reason", "provider"],
-        "Decisions on requests; one that waits counts once";
+        "Decisions on requests; a pending request counts once";
     CSR_DURATION = Histogram "node_attestation_csr_duration_seconds" &["outcome"],
-        "Time from the begin of a decision until its answer was written";
+        "Time from the start of a decision until its answer is written";
     PENDING = Gauge "node_attestation_pending_csrs" CLUSTER,
         "Requests without an answer";
     OLDEST_PENDING = Gauge "node_attestation_oldest_pending_csr_seconds" CLUSTER,
         "Age of the oldest request without an answer";
     CLUSTERS = Gauge "node_attestation_clusters" &["phase"],
-        "Clusters that this replica looks after";
+        "Clusters served by this replica";
     CONDITION = Gauge "node_attestation_cluster_condition" &["namespace", "cluster", "type", "status"],
-        "1 for the status that the condition has";
+        "1 for the current status of the condition";
     RECORDS = Gauge "node_attestation_records" &["namespace", "cluster", "state"],
-        "Records of node names";
+        "Node identities";
     EARLIEST_EXPIRY = Gauge "node_attestation_earliest_expiry_timestamp_seconds" CLUSTER,
-        "The first end of a live node's certificate";
+        "The earliest expiry of a live node's certificate";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" &["namespace", "cluster", "subject"],
-        "The first end of a certificate that vouches for endorsement keys, from 90 days before it";
+        "The earliest expiry of an endorsement key certificate or its issuers, from 90 days before it";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,
         "Machines whose firmware does not extend the registers that they quote";
     LEADER = Gauge "node_attestation_leader" LEASE,
@@ -61,23 +61,23 @@ metrics! {
     LEASE_AGE = Gauge "node_attestation_lease_age_seconds" LEASE,
         "Time since this replica renewed the Lease that it holds";
     TERMS = Counter "node_attestation_terms" LEASE,
-        "Times that this replica took the Lease";
+        "Number of times that this replica acquired the Lease";
     WATCH_UP = Gauge "node_attestation_watch_up" WATCH,
-        "Whether the watch holds";
+        "Whether the watch works";
     WATCH_AGE = Gauge "node_attestation_watch_age_seconds" WATCH,
         "Time since the API server sent anything on the watch";
     WATCH_FAILURES = Counter "node_attestation_watch_failures" &["kind"],
-        "Failures of watches";
+        "Watch failures";
     RECORD_WRITES = Counter "node_attestation_record_writes" &["operation", "result"],
-        "Writes of records";
+        "Writes of node identities";
     STATUS_WRITES = Counter "node_attestation_status_writes" &["result"],
-        "Writes of the status of KubeletAuthentications";
+        "Status writes of KubeletAuthentications";
     CLOUD = Counter "node_attestation_cloud_requests" &["service", "operation", "result"],
-        "Calls of the cloud's APIs";
+        "Calls to cloud APIs";
     SIGNER = Counter "node_attestation_signer_requests" &["operation", "code"],
-        "Calls of the external signer";
+        "Calls to the external signer";
     SIGNER_DURATION = Histogram "node_attestation_signer_duration_seconds" &["operation", "code"],
-        "Time of such calls, with the wait for a turn";
+        "Duration of calls to the external signer, including the wait for a turn";
     CPU = Counter "process_cpu_seconds" NONE,
         "Processor time";
     RESIDENT = Gauge "process_resident_memory_bytes" NONE,
@@ -87,7 +87,7 @@ metrics! {
     THREADS = Gauge "process_threads" NONE,
         "Threads";
     OPEN_FILES = Gauge "process_open_fds" NONE,
-        "Open files, connections among them";
+        "Open files, including connections";
     MAX_FILES = Gauge "process_max_fds" NONE,
         "The limit of open files";
     STARTED = Gauge "process_start_time_seconds" NONE,

@@ -18,7 +18,7 @@ pub enum NotWell {
     #[error("not listed yet: {}", .0.join(", "))]
     NotListed(Vec<&'static str>),
     /// A loop has stopped sending heartbeats.
-    #[error("no sign of life for {} s: {of}", silence.as_secs())]
+    #[error("no heartbeat for {} s: {of}", silence.as_secs())]
     Silent {
         /// The loop.
         of: &'static str,

@@ -232,7 +232,7 @@ async fn a_loop_without_a_sign_of_life_is_named_until_it_gives_one_or_ends() {
     tokio::time::advance(Duration::from_secs(1)).await;
 
     let error = metrics.live().unwrap_err();
-    assert_eq!(error.to_string(), "no sign of life for 61 s: the election");
+    assert_eq!(error.to_string(), "no heartbeat for 61 s: the election");
 
     beat.beat();
     assert_eq!(metrics.live(), Ok(()));

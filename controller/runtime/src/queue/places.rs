@@ -102,7 +102,7 @@ impl Queue {
             let requester = requester.as_deref();
             tracing::warn!(
                 requester,
-                "too many requests are pending; the newest are left out"
+                "too many requests are pending; the newest are ignored for now"
             );
         }
         let left_out = self.left_out.get_or_insert_with(|| LeftOut {

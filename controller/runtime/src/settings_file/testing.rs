@@ -59,7 +59,7 @@ pub fn changed(case: &Case) -> Value {
     object
 }
 
-const UNMEASURED: &str = "a register from 0 to 7 with only zeros is one that the firmware does not measure: any system \
+const UNMEASURED: &str = "a register from 0 to 7 with only zeros is not measured by the firmware: any system \
                           can write its bank";
 
 /// The cases. Each rule is violated at least once.
@@ -73,31 +73,31 @@ pub fn cases() -> Vec<Case> {
             "/metadata/name",
             json!("other"),
             "spec.clusterName",
-            "must be the object's name: there is one a Cluster",
+            "must be the object's name: a Cluster has one KubeletAuthentication",
         ),
         case(
             "/spec",
             with("tpm", "aws", json!({})),
             "spec.aws",
-            "these settings are of the attestor aws, which is not authorized",
+            "these settings are for the attestor aws, which is not authorized",
         ),
         case(
             "/spec",
             with("aws", "tpm", json!({})),
             "spec.tpm",
-            "these settings are of the attestor tpm, which is not authorized",
+            "these settings are for the attestor tpm, which is not authorized",
         ),
         case(
             "/spec",
             with("insecure", "adoption", json!("Allow")),
             "spec.adoption",
-            "Allow needs evidence, and insecure has none: the value for it is AllowWithoutEvidence",
+            "Allow requires evidence: for insecure, use AllowWithoutEvidence",
         ),
         case(
             "/spec/adoption",
             json!("AllowWithoutEvidence"),
             "spec.adoption",
-            "AllowWithoutEvidence is for insecure: the other attestors have evidence, and Allow",
+            "AllowWithoutEvidence is only for insecure: for other attestors, use Allow",
         ),
         case(
             "/spec",
@@ -108,7 +108,7 @@ pub fn cases() -> Vec<Case> {
                 "servingAddressRanges": ["10.0.0.0/8"],
             }),
             "spec.guestReportedAddresses",
-            "insecure gets no serving certificates, for any address",
+            "nodes with insecure get no serving certificates: use Refuse",
         ),
         case(
             "/spec",
@@ -134,13 +134,13 @@ pub fn cases() -> Vec<Case> {
             "/spec/authorizedAttestors",
             json!(["aws", "tpm", "insecure"]),
             "spec.authorizedAttestors",
-            "insecure is authorized only alone: beside it, evidence proves nothing",
+            "insecure cannot be combined with other attestors, because machines could join without their evidence",
         ),
         case(
             "/spec",
             bare("null"),
             "spec.authorizedAttestors",
-            "null approves everybody: it is for tests",
+            "null approves every request: it is only for tests",
         ),
         case(
             "/spec/servingAddressRanges",
@@ -183,7 +183,7 @@ pub fn cases() -> Vec<Case> {
             "/spec/tpm/pcrPolicy/allowed",
             json!([{"24": "a".repeat(64)}]),
             "spec.tpm.pcrPolicy.allowed[0]",
-            "a register is one of 0 to 23",
+            "a register is a number from 0 to 23",
         ),
         case(
             "/spec/tpm/pcrPolicy/allowed",

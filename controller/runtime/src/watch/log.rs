@@ -79,7 +79,7 @@ impl WatchLog {
                 kind,
                 object,
                 error,
-                "the watch failed; it is tried again until it holds"
+                "the watch failed; the controller retries it"
             );
         } else {
             tracing::debug!(kind, object, error, "the watch failed again");

@@ -35,7 +35,7 @@ pub(crate) struct Authority {
 
 /// A text that is not a CA argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it is not CERT,KEY-LABEL or CERT,KEY-LABEL,NAMESPACE/NAME")]
+#[error("must be CERT,KEY-LABEL or CERT,KEY-LABEL,NAMESPACE/NAME")]
 pub(crate) struct InvalidAuthority;
 
 /// A certificate that cannot be read.

@@ -27,7 +27,7 @@ enum PinErrorSource {
     #[error(transparent)]
     File(io::Error),
     #[error(
-        "group or others have access to it (mode {0:04o}): make it the signer's alone, with `chmod 0600`"
+        "group or others have access to it (mode {0:04o}): restrict it to the signer with `chmod 0600`"
     )]
     Exposed(u32),
     #[error("it is longer than {MAX_LEN} bytes")]

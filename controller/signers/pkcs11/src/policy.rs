@@ -74,7 +74,7 @@ pub(crate) fn check(
         .map_err(|_| Refused("it is not the DER of a TBSCertificate"))?;
     require(
         certificate.signature().oid.to_string() == identifier(algorithm),
-        "its algorithm is another than the request's",
+        "its algorithm does not match the request",
     )?;
     let ca = authority.certificate.tbs_certificate();
     require(
@@ -113,10 +113,14 @@ fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
             COMMON_NAME => users.push(text().to_owned()),
             ORGANIZATION => groups.push(text().to_owned()),
             USER_UID => uids = uids.saturating_add(1),
-            _ => return Err(Refused("its subject has an attribute that no node has")),
+            _ => {
+                return Err(Refused(
+                    "its subject has an attribute that is not allowed for a node",
+                ));
+            }
         }
     }
-    require(groups == [NODES_GROUP], "its group is not that of nodes")?;
+    require(groups == [NODES_GROUP], "its group is not system:nodes")?;
     require(uids <= 1, "its subject has two UIDs")?;
     match users.as_slice() {
         [user] if user.len() > NODE_USER_PREFIX.len() && user.starts_with(NODE_USER_PREFIX) => {
@@ -132,13 +136,13 @@ fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result
     let constraints = constraints.map_err(|_| UNREADABLE)?;
     require(
         constraints.is_some_and(|(_, constraints)| !constraints.ca),
-        "it is a CA's",
+        "it is a CA certificate",
     )?;
     let usage = certificate.get_extension::<KeyUsage>();
     let usage = usage.map_err(|_| UNREADABLE)?;
     require(
         usage.is_some_and(|(_, usage)| usage.0 == KeyUsages::DigitalSignature),
-        "its key usage is not that of a node",
+        "its key usage is not allowed for a node",
     )?;
     let extended = certificate.get_extension::<ExtendedKeyUsage>();
     let extended = extended.map_err(|_| UNREADABLE)?.map(|(_, usage)| usage.0);
@@ -146,7 +150,7 @@ fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result
         Some([CLIENT_AUTH]) => false,
         Some([SERVER_AUTH]) => true,
         Some(_) | None => {
-            return Err(Refused("its extended key usage is not that of a node"));
+            return Err(Refused("its extended key usage is not allowed for a node"));
         }
     };
     let extensions = certificate.extensions().into_iter().flatten();
@@ -156,7 +160,10 @@ fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result
     let mut seen = Vec::new();
     for extension in extensions {
         let oid = extension.extn_id;
-        require(is_known(&oid), "it has an extension that no node has")?;
+        require(
+            is_known(&oid),
+            "it has an extension that is not allowed for a node",
+        )?;
         require(!seen.contains(&oid), "it has an extension twice")?;
         seen.push(oid);
     }

@@ -57,7 +57,7 @@ impl<T: Keys> Service<T> {
         for authority in &authorities {
             match token.check_key(&authority.key_label) {
                 Err(error @ TokenError::PinRefused) => {
-                    tracing::error!(error = chain(&error), "nothing can be signed");
+                    tracing::error!(error = chain(&error), "cannot sign");
                     break;
                 }
                 checked => checked?,
@@ -100,7 +100,7 @@ impl<T: Keys> Service<T> {
             tracing::warn!("refused: the token is busy");
             Status::resource_exhausted(BUSY)
         })?;
-        let closed = |_| Status::unavailable("the signer stops");
+        let closed = |_| Status::unavailable("the signer is stopping");
         let _of_all = self.calls.acquire().await.map_err(closed)?;
         let token = self.token.clone();
         let answer = tokio::task::spawn_blocking(move || {
@@ -186,9 +186,13 @@ impl<T: Keys> ExternalSigner for Service<T> {
         let request = request.into_inner();
         let (namespace, cluster) = (&request.cluster_namespace, &request.cluster_name);
         let Some((authority, turns)) = self.authority(&request) else {
-            tracing::warn!(namespace, cluster, "refused: the CA is not of this cluster");
+            tracing::warn!(
+                namespace,
+                cluster,
+                "refused: the CA does not belong to this cluster"
+            );
             return Err(Status::permission_denied(
-                "this signer has no key of this CA for this cluster",
+                "this signer has no key for this CA and this cluster",
             ));
         };
         let algorithm = request.algorithm();

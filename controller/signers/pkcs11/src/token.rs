@@ -59,10 +59,10 @@ pub(crate) enum TokenError {
         source: Error,
     },
     /// No token has the label.
-    #[error("there is no token {0:?}")]
+    #[error("token {0:?} does not exist")]
     NoToken(String),
     /// Several tokens have the label. The signer cannot determine which of them the PIN is for.
-    #[error("{count} tokens have the label {label:?}, and one is needed")]
+    #[error("{count} tokens have the label {label:?}, but exactly one is required")]
     Tokens {
         /// The label.
         label: String,
@@ -71,11 +71,11 @@ pub(crate) enum TokenError {
     },
     /// The PIN is wrong or locked.
     #[error(
-        "the token refused the PIN, which is not tried again. Correct the PIN file, then restart the signer"
+        "the token refused the PIN, and the signer does not retry it. Correct the PIN file, then restart the signer"
     )]
     PinRefused,
     /// The number of private keys with the label is not one.
-    #[error("{count} private keys have the label {label:?}, and one is needed")]
+    #[error("{count} private keys have the label {label:?}, but exactly one is required")]
     Key {
         /// The label.
         label: String,
@@ -265,13 +265,13 @@ mod tests {
             chosen(&[Some("other"), None]),
             Err("the token failed".to_owned())
         );
-        let none = Err("there is no token \"clusters\"".to_owned());
+        let none = Err("token \"clusters\" does not exist".to_owned());
         assert_eq!(chosen(&[Some("other")]), none);
     }
 
     #[test]
     fn two_tokens_with_one_label_are_refused() {
-        let two = "2 tokens have the label \"clusters\", and one is needed".to_owned();
+        let two = "2 tokens have the label \"clusters\", but exactly one is required".to_owned();
         assert_eq!(
             chosen(&[Some("clusters"), None, Some("clusters")]),
             Err(two)

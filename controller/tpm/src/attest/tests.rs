@@ -143,7 +143,7 @@ fn a_selection_of_registers_that_no_pc_has_is_denied() {
     assert_eq!(
         forger.verify(&four_bytes(1)),
         Err(TpmDenial::QuoteSelection(
-            "it is over a register that no PC has"
+            "it covers a register that a PC does not have"
         ))
     );
 }

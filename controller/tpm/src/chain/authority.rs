@@ -44,17 +44,17 @@ impl Authority {
     /// Parses the certificate of an authority that an operator listed.
     pub(super) fn read(block: &pem::Pem) -> Result<Self, String> {
         if block.tag() != "CERTIFICATE" {
-            return Err("it has something else than certificates".to_owned());
+            return Err("it has blocks other than certificates".to_owned());
         }
         let certificate = super::one(block.contents())?;
         ensure!(
             certificate.is_ca(),
-            "its certificate is of no authority".to_owned()
+            "its certificate is not a CA certificate".to_owned()
         );
         let usage = certificate.key_usage();
         let usage = usage.map_err(|_| "its certificate has an extension twice")?;
         if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
-            return Err("its key signs no certificates".to_owned());
+            return Err("its key usage does not allow it to sign certificates".to_owned());
         }
         let key = AuthorityKey::read(certificate.public_key()).map_err(|kind| {
             let name = name(certificate.subject());
@@ -109,14 +109,17 @@ pub(super) fn issued(
             signs = usage.key_cert_sign();
         } else if let ParsedExtension::ExtendedKeyUsage(usage) = parsed {
             if !usage.any && !usage.other.contains(&EK_CERTIFICATE) {
-                return Err("its extended key usage is not that of endorsement keys".to_owned());
+                return Err("its extended key usage is not allowed for endorsement keys".to_owned());
             }
         } else {
             pass_over(extension)?;
         }
     }
-    ensure!(is_authority, "it is not an authority's".to_owned());
-    ensure!(signs, "its key signs no certificates".to_owned());
+    ensure!(is_authority, "it is not a CA certificate".to_owned());
+    ensure!(
+        signs,
+        "its key usage does not allow it to sign certificates".to_owned()
+    );
     let not_issued = |why: NotIssued| why.to_string();
     permits(most, below).map_err(not_issued)?;
     valid_at(authority.validity(), now).map_err(not_issued)?;

@@ -48,7 +48,7 @@ pub(super) enum NotSigned {
         "the signature algorithm {0} is not accepted (RSA PKCS #1 and ECDSA with SHA-256, SHA-384 or SHA-512 are)"
     )]
     Algorithm(String),
-    #[error("its key is of another kind ({key}) than the signature ({algorithm})")]
+    #[error("its key ({key}) does not match the signature algorithm ({algorithm})")]
     KeyOfAnotherKind { key: String, algorithm: String },
     #[error("the signature ({0}) does not verify with its key")]
     Invalid(String),

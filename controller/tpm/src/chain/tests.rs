@@ -294,7 +294,7 @@ fn a_certificate_that_is_not_an_endorsement_keys_is_denied() {
     );
     assert_eq!(
         of(&|contents| contents.authority = true),
-        unfit("it is an authority's")
+        unfit("it is a CA certificate")
     );
     assert_eq!(
         of(&|contents| contents.unknown_extension = Some(true)),
@@ -462,12 +462,15 @@ fn an_invalid_authority_is_refused() {
     for (text, detail) in [
         (
             no_authority.intermediates_pem(),
-            "its certificate is of no authority",
+            "its certificate is not a CA certificate",
         ),
-        (&*of_a_tpm, "its certificate is of no authority"),
-        (&*lists, "its key signs no certificates"),
+        (&*of_a_tpm, "its certificate is not a CA certificate"),
+        (
+            &*lists,
+            "its key usage does not allow it to sign certificates",
+        ),
         (&*garbage, "it is not one certificate in DER"),
-        (&*key, "it has something else than certificates"),
+        (&*key, "it has blocks other than certificates"),
         ("", "it has no certificate"),
         ("-----BEGIN CERTIFICATE-----\n", "it has no certificate"),
     ] {

@@ -78,7 +78,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
     let denial = policy.allows(&registers(&[(0, 3), (4, 1), (7, 3)]));
     let said = denial.unwrap_err().to_string();
     assert!(
-        said.starts_with("registers 0, 7 are in no allowed state; register 0 is 0303"),
+        said.starts_with("registers 0, 7 are not in an allowed state; register 0 is 0303"),
         "{said}"
     );
 }

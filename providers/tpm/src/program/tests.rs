@@ -41,7 +41,7 @@ fn refused(text: &str) -> String {
     let (_folder, program) = script(text);
     let error = asked(&program, MINUTE).unwrap_err();
     let said = error.what().replace(program.to_str().unwrap(), "PROGRAM");
-    let said = said.strip_prefix("the TPM cannot be asked: ").unwrap();
+    let said = said.strip_prefix("cannot use the TPM: ").unwrap();
     said.to_owned()
 }
 
@@ -80,16 +80,16 @@ fn loader_errors_are_translated() {
         (
             "PROG: error while loading shared libraries: libtss2-esys.so.0: cannot open shared \
              object file: No such file or directory",
-            "the library libtss2-esys.so.0 that speaks to TPMs is not installed, or is damaged",
+            "the library libtss2-esys.so.0 for TPMs is missing or damaged",
         ),
         (
             "PROG: symbol lookup error: PROG: undefined symbol: Esys_Free",
-            "the libraries that speak to TPMs are not those that PROGRAM was built for: PROG: \
+            "the TPM libraries do not match the libraries that PROGRAM was built for: PROG: \
              symbol lookup error: PROG: undefined symbol: Esys_Free",
         ),
         (
             "PROG: /lib/libc.so.6: version `GLIBC_2.38' not found (required by PROG)",
-            "the libraries that speak to TPMs are not those that PROGRAM was built for: PROG: \
+            "the TPM libraries do not match the libraries that PROGRAM was built for: PROG: \
              /lib/libc.so.6: version `GLIBC_2.38' not found (required by PROG)",
         ),
     ] {
@@ -102,15 +102,15 @@ fn loader_errors_are_translated() {
 fn a_program_without_an_answer_is_reported_with_its_exit_status() {
     assert_eq!(
         refused("#!/bin/sh\necho why >&2\nexit 3\n"),
-        "PROGRAM ended without an answer (exit status: 3): why"
+        "PROGRAM exited without an answer (exit status: 3): why"
     );
     assert_eq!(
         refused("#!/bin/sh\nkill -9 $$\n"),
-        "PROGRAM ended without an answer (signal: 9 (SIGKILL))"
+        "PROGRAM exited without an answer (signal: 9 (SIGKILL))"
     );
     assert_eq!(
         refused("#!/bin/sh\necho hello\n"),
-        "PROGRAM is of another release than this plugin"
+        "PROGRAM belongs to a different release from this plugin"
     );
 }
 
@@ -123,11 +123,11 @@ fn a_large_program_output_is_read_completely() {
 
     assert_eq!(
         refused(&format!("#!/bin/sh\n{much}\n")),
-        "PROGRAM is of another release than this plugin"
+        "PROGRAM belongs to a different release from this plugin"
     );
     let said = refused(&format!("#!/bin/sh\n{much} >&2\nexit 3\n"));
     let words = format!(
-        "PROGRAM ended without an answer (exit status: 3): {}",
+        "PROGRAM exited without an answer (exit status: 3): {}",
         "x".repeat(3000)
     );
     assert!(said.starts_with(&words) && said.len() < 4096, "{said}");

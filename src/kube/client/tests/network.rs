@@ -93,13 +93,13 @@ fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
             ConnectionFault::ExpiredCertificate,
             "expired at",
             -1,
-            "renew the API server's certificate, or set this machine's clock by NTP",
+            "renew the API server's certificate, or set the clock of this machine with NTP",
         ),
         (
             ConnectionFault::NotYetValidCertificate,
             "is not valid before",
             1,
-            "set this machine's clock by NTP",
+            "set the clock of this machine with NTP",
         ),
     ] {
         let server = ApiServer::start();
@@ -116,7 +116,7 @@ fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
         let (limit, now) = times
             .unwrap()
             .1
-            .split_once(", and our clock says ")
+            .split_once(" (clock of this machine: ")
             .unwrap();
         let [limit, now] = [limit, now].map(|time| {
             let time = humantime::parse_rfc3339(time).unwrap();

@@ -342,7 +342,7 @@ impl Story<'_> {
     }
 
     fn identities_are_explained(&self) -> bool {
-        println!("\n== Whom EC2 is asked as ==");
+        println!("\n== Whom EC2 is called as ==");
         let permitted = TENANTS.iter().filter(|(name, _)| *name != STRANGER);
         let explained = permitted.map(|(name, account)| {
             let text = self.explain(name);

@@ -154,12 +154,12 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
         (
             "tpm.pcrPolicy.allowed[0]",
             state("24", "a"),
-            "a register is one of 0 to 23",
+            "a register is a number from 0 to 23",
         ),
         (
             "tpm.pcrPolicy.allowed[0]",
             state("07", "a"),
-            "a register is one of 0 to 23",
+            "a register is a number from 0 to 23",
         ),
         (
             "tpm.pcrPolicy.allowed[0].7",
@@ -170,7 +170,7 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
         (
             "tpm.pcrPolicy.allowed[0]",
             state("0", "0"),
-            "is one that the firmware does not measure",
+            "is not measured by the firmware",
         ),
         // Of the bank SHA-384.
         (

@@ -82,32 +82,35 @@ fn other_encodings_are_refused() {
     let too_deep = [[0x30, 0x80].repeat(9), vec![0; 18]].concat();
     let deepest = [[0x30, 0x80].repeat(8), vec![0; 16]].concat();
     for (ber, detail) in [
-        (&[][..], "it ends before its end"),
-        (&[0x30], "it ends before its end"),
-        (&[0x30, 2, 0], "it ends before its end"),
-        (&[0x30, 0x80, 2, 0], "it ends before its end"),
-        (&[0x30, 0x82, 1], "it ends before its end"),
-        (&[0, 0], "an end of contents is out of place"),
+        (&[][..], "it is truncated"),
+        (&[0x30], "it is truncated"),
+        (&[0x30, 2, 0], "it is truncated"),
+        (&[0x30, 0x80, 2, 0], "it is truncated"),
+        (&[0x30, 0x82, 1], "it is truncated"),
+        (&[0, 0], "an end-of-contents marker is out of place"),
         (
             &[0x30, 0x80, 0, 1, 0, 0],
-            "an end of contents is out of place",
+            "an end-of-contents marker is out of place",
         ),
         (&[0x3f, 0x20, 0], "a tag has a large number"),
         (&[0x04, 0x80, 0, 0], "a primitive element has no length"),
-        (&[0x04, 0x81, 1, 7], "a length has not its shortest form"),
-        (&[0x04, 0x82, 0, 0x80], "a length has not its shortest form"),
+        (&[0x04, 0x81, 1, 7], "a length is not in its shortest form"),
+        (
+            &[0x04, 0x82, 0, 0x80],
+            "a length is not in its shortest form",
+        ),
         (&[0x04, 0x83, 1, 0, 0], "a length is too large"),
         (&[0x04, 0xff], "a length is too large"),
         (
             &[0x24, 0x80, 0x24, 0, 0, 0],
-            "a piece of an octet string is something else",
+            "a part of an octet string has a different type",
         ),
         (
             &[0x24, 0x80, 0x30, 0, 0, 0],
-            "a piece of an octet string is something else",
+            "a part of an octet string has a different type",
         ),
-        (&[0x24, 3, 0x04, 2, 7, 7], "it ends before its end"),
-        (&[0x04, 0, 0], "bytes follow after its end"),
+        (&[0x24, 3, 0x04, 2, 7, 7], "it is truncated"),
+        (&[0x04, 0, 0], "bytes follow its end"),
         (&too_deep, "it is nested too deeply"),
     ] {
         assert_eq!(to_der(ber), Err(InvalidBer(detail)), "{ber:x?}");
@@ -142,7 +145,7 @@ fn base64_is_read_in_lines_of_any_length() {
         ("\r\n".to_owned(), "it is empty"),
         (format!("{first} {second}"), "it is not base64"),
         (one_line.replace('=', ""), "it is not base64"),
-        (STANDARD.encode([0x04]), "it ends before its end"),
+        (STANDARD.encode([0x04]), "it is truncated"),
     ] {
         assert_eq!(decode(&text), Err(InvalidBer(why)), "{text}");
     }

@@ -44,11 +44,11 @@ pub enum InvalidSigners {
     Key(usize, String),
     /// The key of the certificate that begins in this line, for this region, is already known as the key of another
     /// region.
-    #[error("line {0}: the key that is given for {1} is the one of {2}")]
+    #[error("line {0}: the key for {1} is the key for {2}")]
     KeyOfAnotherRegion(usize, String, String),
     /// The certificate that begins in this line has the issuer and serial number of a known signer of this region, but
     /// a different key.
-    #[error("line {0}: {1} has a signer of this issuer and serial number with another key")]
+    #[error("line {0}: {1} has a signer with the same issuer and serial number, and another key")]
     AnotherKey(usize, String),
 }
 

@@ -197,10 +197,10 @@ fn a_signer_that_contradicts_a_known_one_is_refused() {
 
     assert_eq!(
         below_another_region.unwrap_err().to_string(),
-        "line 2: the key that is given for us-east-1 is the one of us-iso-east-1"
+        "line 2: the key for us-east-1 is the key for us-iso-east-1"
     );
     assert_eq!(
         under_a_known_name.unwrap_err().to_string(),
-        "line 2: us-iso-east-1 has a signer of this issuer and serial number with another key"
+        "line 2: us-iso-east-1 has a signer with the same issuer and serial number, and another key"
     );
 }

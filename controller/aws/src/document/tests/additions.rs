@@ -10,7 +10,7 @@ const CONSTRUCTED: u8 = 0x20;
 const NULL: [u8; 2] = [0x05, 0x00];
 
 fn structure() -> AwsDenial {
-    AwsDenial::DocumentStructure("an element is missing, or of another type")
+    AwsDenial::DocumentStructure("an element is missing or has an unexpected type")
 }
 
 fn unsigned_attributes() -> AwsDenial {
@@ -102,7 +102,7 @@ fn an_extra_element_in_any_structure_is_denied() {
         ("its content", vec![1], structure()),
         ("SignedData", vec![1, 0], structure()),
         ("digestAlgorithms", vec![1, 0, 1], {
-            AwsDenial::DocumentAlgorithm("another digest algorithm")
+            AwsDenial::DocumentAlgorithm("different digest algorithm")
         }),
         ("its one", vec![1, 0, 1, 0], parameters()),
         ("EncapsulatedContentInfo", vec![1, 0, 2], structure()),
@@ -114,17 +114,17 @@ fn an_extra_element_in_any_structure_is_denied() {
         (
             "signedAttrs",
             in_signer(&[3]),
-            attributes("one is malformed"),
+            attributes("an attribute is malformed"),
         ),
         (
             "Attribute",
             in_signer(&[3, 0]),
-            attributes("one is malformed"),
+            attributes("an attribute is malformed"),
         ),
         (
             "its values",
             in_signer(&[3, 0, 1]),
-            attributes("one is malformed"),
+            attributes("an attribute is malformed"),
         ),
         ("signatureAlgorithm", in_signer(&[4]), parameters()),
     ] {
@@ -154,7 +154,7 @@ fn an_extra_element_in_the_algorithm_protection_is_denied() {
         members.push(Element::Leaf(NULL.to_vec()));
     });
 
-    assert_eq!(denied, attributes("the algorithms are protected as others"));
+    assert_eq!(denied, attributes("the protected algorithms differ"));
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn a_document_without_signature_is_denied() {
     );
     assert_eq!(
         denial(&unsigned),
-        algorithm("a signature of another length than 2048 bits")
+        algorithm("the signature does not have 2048 bits")
     );
     assert_eq!(denial(&without_signer), AwsDenial::DocumentSigners(0));
 }
@@ -145,7 +145,7 @@ fn a_document_of_another_region_than_its_signer_is_denied() {
     changed.content = Some(elsewhere);
     assert_eq!(
         denial(&changed),
-        attributes("the digest is not the document's")
+        attributes("the digest does not match the document")
     );
     // Another issuer with the same serial number.
     let another_issuer = message().resigned(&SIGNER, |signer| {
@@ -180,7 +180,7 @@ fn a_document_outside_the_signed_content_is_refused() {
 
     assert_eq!(
         denial(&exchanged),
-        attributes("the digest is not the document's")
+        attributes("the digest does not match the document")
     );
     assert!(AwsEvidence::parse(evidence("").as_bytes()).is_ok());
     assert!(matches!(
@@ -214,10 +214,10 @@ fn certificates_and_other_than_one_signer_are_denied() {
 
 #[test]
 fn signed_attributes_that_are_not_of_the_document_are_denied() {
-    assert_eq!(with_attributes(Vec::clear), attributes("there are none"));
+    assert_eq!(with_attributes(Vec::clear), attributes("they are missing"));
     for (kind, missing) in [
-        (CONTENT_TYPE, "there is no content type"),
-        (MESSAGE_DIGEST, "there is no digest"),
+        (CONTENT_TYPE, "the content type is missing"),
+        (MESSAGE_DIGEST, "the digest is missing"),
     ] {
         assert_eq!(
             with_attributes(|all| all.retain(|attribute| attribute.kind != kind)),
@@ -234,7 +234,7 @@ fn signed_attributes_that_are_not_of_the_document_are_denied() {
             let again = all.iter().find(|attribute| attribute.kind == kind).cloned();
             all.extend(again);
         });
-        assert_eq!(repeated, attributes("one is repeated"));
+        assert_eq!(repeated, attributes("an attribute is repeated"));
     }
     let two_values = with_attributes(|all| {
         let digest = all
@@ -243,35 +243,32 @@ fn signed_attributes_that_are_not_of_the_document_are_denied() {
         let values = &mut digest.unwrap().values;
         values.push(values[0].clone());
     });
-    assert_eq!(two_values, attributes("one is malformed"));
+    assert_eq!(two_values, attributes("an attribute is malformed"));
     for (attribute, detail) in [
         (
             Attribute::message_digest(&[0; 32]),
-            "the digest is not the document's",
+            "the digest does not match the document",
         ),
         (
             Attribute::message_digest(&[]),
-            "the digest is not the document's",
+            "the digest does not match the document",
         ),
         (
             Attribute::content_type(SIGNED_DATA),
             "the content type is not plain data",
         ),
-        (
-            Attribute::signing_time(b"never"),
-            "the signing time is no time",
-        ),
+        (Attribute::signing_time(b"never"), "invalid signing time"),
         (
             Attribute::algorithm_protection(SHA_1, RSA_WITH_SHA_256),
-            "the algorithms are protected as others",
+            "the protected algorithms differ",
         ),
         (
             Attribute::algorithm_protection(SHA_256, RSA),
-            "the algorithms are protected as others",
+            "the protected algorithms differ",
         ),
         (
             Attribute::single(ALGORITHM_PROTECTION, vec![0x30, 0x00]),
-            "the algorithms are protected as others",
+            "the protected algorithms differ",
         ),
     ] {
         assert_eq!(with_attributes(replaced(attribute)), attributes(detail));
@@ -335,19 +332,22 @@ fn content_that_is_detached_or_no_plain_data_is_denied() {
 
     assert_eq!(denial(&detached), structure("its content is detached"));
     assert_eq!(denial(&nested), structure("its content is not plain data"));
-    assert_eq!(denial(&no_signed_data), structure("it is no signed data"));
+    assert_eq!(denial(&no_signed_data), structure("it is not SignedData"));
     assert_eq!(
         denial(&another_version),
-        structure("it has another version")
+        structure("its version is not supported")
     );
-    assert_eq!(denial(&by_key_id), structure("it has another version"));
+    assert_eq!(
+        denial(&by_key_id),
+        structure("its version is not supported")
+    );
     assert_eq!(
         SIGNERS.verify("AAEC").unwrap_err(),
         undecodable("an end of contents is out of place")
     );
     assert_eq!(
         SIGNERS.verify("BAEB").unwrap_err(),
-        structure("it is no signed data")
+        structure("it is not SignedData")
     );
 }
 
@@ -367,23 +367,23 @@ fn other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
     pkcs7.signers[0].signature_algorithm = DSA_WITH_SHA_1;
 
     for message in [announced_sha_1, announced_both, pkcs7] {
-        assert_eq!(denial(&message), algorithm("another digest algorithm"));
+        assert_eq!(denial(&message), algorithm("different digest algorithm"));
     }
     assert_eq!(
         denial(&announced_none),
-        structure("an element is missing, or of another type")
+        structure("an element is missing or has an unexpected type")
     );
     assert_eq!(
         after(|signer| signer.digest_algorithm = SHA_1),
-        algorithm("another digest algorithm")
+        algorithm("different digest algorithm")
     );
     assert_eq!(
         after(|signer| signer.signature_algorithm = DSA_WITH_SHA_1),
-        algorithm("another signature algorithm")
+        algorithm("different signature algorithm")
     );
     assert_eq!(
         denial(&signed_with_1024_bits),
-        algorithm("a signature of another length than 2048 bits")
+        algorithm("the signature does not have 2048 bits")
     );
     // What IMDS gives as `signature`: the signature alone, of a key that regions share.
     assert_eq!(

@@ -35,7 +35,7 @@ fn a_repeated_name_is_denied() {
             panic!("{name}");
         };
         assert!(
-            detail.starts_with("no JSON object of different names"),
+            detail.starts_with("not a JSON object with unique names"),
             "{detail}"
         );
     }
@@ -57,7 +57,7 @@ fn a_document_that_is_not_a_json_object_is_denied() {
             panic!("{document}");
         };
         assert!(
-            detail.starts_with("no JSON object of different names"),
+            detail.starts_with("not a JSON object with unique names"),
             "{detail}"
         );
     }
@@ -176,7 +176,7 @@ fn fields_of_another_form_are_denied() {
         for other in others {
             assert_eq!(
                 denied(valid, other),
-                malformed(&format!("{name} has another form")),
+                malformed(&format!("{name} has an invalid form")),
                 "{other}"
             );
         }

@@ -320,7 +320,7 @@ async fn a_request_over_the_waiting_limit_fails_immediately() {
         third
             .unwrap_err()
             .to_string()
-            .contains("too many requests wait")
+            .contains("too many requests are waiting")
     );
     instances
         .describe(ours(), OTHER_REGION, INSTANCE)
@@ -340,7 +340,7 @@ async fn a_throttled_batch_fails_all_its_requests_and_pauses_calls_to_ec2() {
         answer
             .unwrap_err()
             .to_string()
-            .contains("asked too often: RequestLimitExceeded")
+            .contains("throttles the controller: RequestLimitExceeded")
     }));
     let calls = ec2.calls().len();
     assert!(calls <= 2, "{calls} calls");

@@ -215,7 +215,7 @@ async fn an_instance_unknown_to_ec2_is_queried_again() {
         let told = key_of(&cluster, instance).await.unwrap_err().to_string();
 
         let id = &instance.id;
-        let expected = format!("EC2 in eu-west-1 does not know the instance {id}, or not yet");
+        let expected = format!("EC2 in eu-west-1 does not report the instance {id}, or not yet");
         assert_eq!(told, expected);
     }
 
@@ -231,7 +231,7 @@ async fn an_ec2_error_instead_of_a_key_is_an_outage_with_its_cause() {
     for (failure, message) in [
         (
             Failure::throttled(),
-            "EC2 {} is asked too often: RequestLimitExceeded",
+            "EC2 {} throttles the controller: RequestLimitExceeded",
         ),
         (
             Failure::out_of_order(),
@@ -247,20 +247,20 @@ async fn an_ec2_error_instead_of_a_key_is_an_outage_with_its_cause() {
         ),
         (
             Failure::unauthorized(),
-            "EC2 {} does not let the controller call ec2:GetInstanceTpmEkPub: UnauthorizedOperation",
+            "EC2 {} does not allow the controller to call ec2:GetInstanceTpmEkPub: UnauthorizedOperation",
         ),
         (
             Failure::bad_credentials(),
-            "EC2 {} cannot be asked with the cluster's AWS credentials: AuthFailure",
+            "EC2 {} cannot be called with the cluster's AWS credentials: AuthFailure",
         ),
         (
             Failure::expired_credentials(),
-            "EC2 {} cannot be asked with the cluster's AWS credentials: RequestExpired",
+            "EC2 {} cannot be called with the cluster's AWS credentials: RequestExpired",
         ),
-        (Failure::Cut, "EC2 {} could not be asked: no connection"),
+        (Failure::Cut, "EC2 {} could not be called: no connection"),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} could not be asked: its answer cannot be read",
+            "EC2 {} could not be called: its answer cannot be read",
         ),
     ] {
         MOTO.inject(scope(account), Times::once(), failure.clone());
@@ -349,7 +349,7 @@ async fn a_key_query_over_the_rate_limit_waits() {
 
     assert_eq!(
         told,
-        "EC2 in eu-west-1 is not asked now: too many requests wait for it"
+        "EC2 in eu-west-1 is not called now: too many requests are waiting for it"
     );
     assert_eq!(calls(account).len(), 1);
 }
@@ -372,7 +372,7 @@ async fn an_answer_for_another_instance_or_key_is_refused() {
         STANDARD.encode(&tpm.rsa.der),
     );
     let other = "i-00000000000000002";
-    let not_asked = "it is of another instance or key";
+    let not_asked = "it belongs to another instance or key";
     let cluster = cluster(account);
     for (body, why) in [
         (answer(other, p384, "der", &key), not_asked),
@@ -386,7 +386,8 @@ async fn an_answer_for_another_instance_or_key_is_refused() {
 
         let told = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
-        let expected = format!("EC2 in eu-west-1 answers with no endorsement key of {id}: {why}");
+        let expected =
+            format!("EC2 in eu-west-1 returned no valid endorsement key for {id}: {why}");
         assert_eq!(told, expected);
     }
     let good = Failure::Body(answer(id, p384, "der", &key));

@@ -169,7 +169,7 @@ async fn a_role_that_denies_session_tags_fails_with_the_denied_action() {
     assert_eq!(error.kind.reason(), "AssumeRoleDenied");
     assert_eq!(
         error.kind.to_string(),
-        "AWS refuses sts:TagSession, which the call needs too (request 01234567-89ab-cdef-0123-456789abcdef)"
+        "AWS refuses sts:TagSession, which the call also requires (request 01234567-89ab-cdef-0123-456789abcdef)"
     );
     assert_eq!(sts.parameters().len(), 1);
 

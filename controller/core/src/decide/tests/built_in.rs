@@ -243,7 +243,7 @@ fn a_control_plane_machine_is_identified_by_its_node_reference() {
     let decision = decided(&stock_renewal(), &named("n1"));
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 
-    let no_machine = "the node is no control-plane machine's";
+    let no_machine = "the node does not belong to a control-plane machine";
     assert_eq!(unattested(&stock_renewal(), &named("n2")), no_machine);
 }
 
@@ -254,7 +254,7 @@ fn the_exception_is_for_control_plane_machines_only() {
         machine.node_name = Some(NodeName::parse("n2").unwrap());
         machine.dns_names = vec!["n1".to_owned()];
     });
-    let no_machine = "the node is no control-plane machine's";
+    let no_machine = "the node does not belong to a control-plane machine";
     assert_eq!(unattested(&stock_renewal(), &worker), no_machine);
     assert_eq!(unattested(&stock_renewal(), &another), no_machine);
 
@@ -291,7 +291,7 @@ fn the_control_plane_exception_requires_an_exact_kubeadm_request() {
     marked.spec.uid = Some(UID.to_owned());
     assert_eq!(
         unattested(&marked, &cluster()),
-        "the requester's certificate is not kubeadm's"
+        "the requester's certificate is not from kubeadm"
     );
 }
 
@@ -302,6 +302,6 @@ fn a_control_plane_node_that_has_a_record_renews_with_evidence() {
 
     assert_eq!(
         unattested(&stock_renewal(), &cluster),
-        "the node has a record, and renews with evidence"
+        "the node has a node identity, and must renew with evidence"
     );
 }

@@ -51,23 +51,26 @@ fn an_explained_decision_lists_every_check_without_writing_a_record() {
     let expected = [
         (
             "triage",
-            format!("a request of system:bootstrap:abcdef to {signer}"),
+            format!("a request from system:bootstrap:abcdef to {signer}"),
         ),
         (
             "parse",
-            "a request that its key has signed, with evidence of null".to_owned(),
+            "a request signed with its own key, with evidence of null".to_owned(),
         ),
         (
             "conform_client",
-            "node n1 on machine metal:///rack/m1, by bootstrap token abcdef, for 168h".to_owned(),
+            "node n1 on machine metal:///rack/m1, with bootstrap token abcdef, for 168h".to_owned(),
         ),
-        ("locate", "machine m1 may join; its Node is n1".to_owned()),
-        ("attest", "the evidence is of metal:///rack/m1".to_owned()),
+        ("locate", "machine m1 can join; its Node is n1".to_owned()),
+        (
+            "attest",
+            "the evidence identifies metal:///rack/m1".to_owned(),
+        ),
         (
             "check_node_name",
-            "the Node of machine m1 may be called n1".to_owned(),
+            "machine m1 is allowed to use node name n1".to_owned(),
         ),
-        ("claim", "generation 1: the name's first record".to_owned()),
+        ("claim", "generation 1: first join".to_owned()),
         (
             "sign",
             "a certificate until 2027-01-22T08:00:00Z".to_owned(),

@@ -186,7 +186,7 @@ fn a_serving_renewal_outside_a_new_address_range_is_denied() {
 fn the_denial_names_the_address_and_the_setting() {
     assert_eq!(
         out_of_range(ADDRESS_6).to_string(),
-        "2001:db8::1 is outside of servingAddressRanges"
+        "2001:db8::1 is outside servingAddressRanges"
     );
 }
 

@@ -89,10 +89,7 @@ fn a_reset_grant_reason_contains_the_released_generation() {
 
     assert_eq!(opening, GrantReason::Reset(1));
     assert_eq!(opening.reason(), "IdentityReset");
-    assert_eq!(
-        opening.to_string(),
-        "a person gave generation 1 up; the annotation is used up"
-    );
+    assert_eq!(opening.to_string(), "reset by an operator (generation 1)");
 }
 
 #[test]

@@ -319,6 +319,6 @@ fn ambiguous(first: (&str, &str), second: (&str, &str)) -> Unavailable {
 /// The error if too many machines can have a name.
 pub(super) fn too_many(name: &str) -> Unavailable {
     Unavailable::new(format!(
-        "more than {MAX_NAMESAKES} machines may have the name {name}"
+        "more than {MAX_NAMESAKES} machines can have the node name {name}"
     ))
 }

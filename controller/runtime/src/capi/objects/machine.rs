@@ -49,7 +49,7 @@ const MAX_ADDRESSES: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each says something of its own"
+    reason = "each has a different meaning"
 )]
 pub(in crate::capi) struct Machine {
     pub(in crate::capi) uid: String,

@@ -223,8 +223,11 @@ fn requests_of_kubelets_and_the_plugin_pass_the_bounds() {
 
 #[test]
 fn metadata_that_makes_a_request_large_is_refused() {
-    let (name, bare) = ("the name of the request is too long", "may have none");
-    let (annotation, fields) = ("other annotations", "more managed fields");
+    let (name, bare) = (
+        "the name of the request is too long",
+        "must not have labels",
+    );
+    let (annotation, fields) = ("must not have annotations", "too many managed fields");
     let many = |prefix: &str| -> Map<String, Value> {
         let keys = (0..9).map(|number| (format!("{prefix}{number}"), json!({})));
         keys.collect()

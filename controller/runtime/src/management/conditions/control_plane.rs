@@ -39,9 +39,9 @@ pub(in crate::management) fn set(
         return;
     };
     let message = format!(
-        "{kind}: {service} does not give the key of the cluster's CA, signs no client certificates for the requests of \
-         kubelets, and does not accept bootstrap tokens of the cluster. Nodes cannot join with this controller. They get \
-         no serving certificates from it either, because these need the record of a join. Let the nodes join with the \
+        "{kind}: {service} does not provide the CA key of the cluster, does not sign client certificates for kubelet \
+         requests, and does not accept bootstrap tokens. Nodes cannot join with this controller. They get \
+         no serving certificates from it either, because these require the node identity from a join. Let the nodes join with the \
          authentication of {service}, and delete the KubeletAuthentication"
     );
     let report = report(
@@ -104,7 +104,7 @@ mod tests {
         for (kind, service) in MANAGED {
             let (holds, reason, message) = said(&mut status, Some(kind)).unwrap();
             assert_eq!((&*holds, &*reason), ("False", "ManagedControlPlane"));
-            let begin = format!("{kind}: {service} does not give the key of the cluster's CA, ");
+            let begin = format!("{kind}: {service} does not provide the CA key of the cluster, ");
             assert!(message.starts_with(&begin), "{message}");
         }
         for other in [

@@ -17,28 +17,28 @@ use crate::settings_file::Contradiction;
 /// Its `Display` is the message of a condition, without secrets.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::management) enum NotReady {
-    #[error("there is no Cluster {0}")]
+    #[error("Cluster {0} does not exist")]
     ClusterNotFound(String),
     #[error("the Cluster is paused")]
     ClusterPaused,
     #[error("annotation cluster.x-k8s.io/paused is set")]
     Paused,
-    #[error("it must have the name of its Cluster, {0}, so that there is one a Cluster")]
+    #[error("it must have the name of its Cluster, {0}: a Cluster has one KubeletAuthentication")]
     Misnamed(String),
-    #[error("there is no Secret {0}")]
+    #[error("Secret {0} does not exist")]
     KubeconfigNotFound(String),
     #[error("the kubeconfig in Secret {name} is refused: {}", error_chain(source))]
     KubeconfigRefused {
         name: String,
         source: KubeconfigRefused,
     },
-    #[error("there is no Secret {0}")]
+    #[error("Secret {0} does not exist")]
     CaNotFound(String),
     #[error("the CA in Secret {name} cannot be used: {}", error_chain(source))]
     CaRefused { name: String, source: CaRefused },
     #[error(
-        "Cluster {0} has the private key of this CA: a certificate of one cluster would be good in the other. \
-         Give one of them a CA of its own"
+        "Cluster {0} has the private key of this CA: a certificate of one cluster would be valid in the other. \
+         Give each Cluster a separate CA"
     )]
     SharedCa(ObjectKey),
     /// None of the authorized attestors is available.
@@ -61,11 +61,11 @@ pub(in crate::management) enum NotReady {
     CaKeyNotFound(String),
     #[error(
         "its namespace has more than {0} KubeletAuthentications, and the {0} oldest are served: delete those of \
-         Clusters that no longer exist, or have the operator raise --max-clusters-per-namespace"
+         Clusters that no longer exist, or ask the operator to raise --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),
     /// The tasks of the cluster panicked, and restart.
-    #[error("it failed, and begins again")]
+    #[error("internal error; restarting")]
     Broken,
 }
 

@@ -98,9 +98,9 @@ fn too_many_missing_machines_set_a_condition_with_the_annotation() {
         ("False", "ManyMachinesMissing")
     );
     for words in [
-        "12 of 40 live records",
+        "12 of 40 live node identities",
         "attestation.cluster.x-k8s.io/allow-retirement=12",
-        "this was not done: bootstrap tokens: late",
+        "these tasks failed: bootstrap tokens: late",
     ] {
         assert!(ready.message.contains(words), "{}", ready.message);
     }
@@ -185,15 +185,15 @@ fn unknown_addresses_of_services_are_a_condition() {
         (
             of(false, None),
             "ServiceRangesUnknown",
-            "serving requests with addresses wait, unless EC2 reports the addresses: neither the Cluster \
+            "requests for serving certificates with addresses stay pending, unless EC2 reports the addresses: neither the Cluster \
              (spec.clusterNetwork.services.cidrBlocks) nor the workload cluster (kubectl get servicecidrs) has the \
              addresses of Services",
         ),
         (
             of(false, Some("10.96.0.0")),
             "ServiceRangeInvalid",
-            "an entry of spec.clusterNetwork.services.cidrBlocks of the Cluster is invalid: \"10.96.0.0\"; serving \
-             requests with addresses wait, unless EC2 reports the addresses",
+            "an entry of spec.clusterNetwork.services.cidrBlocks of the Cluster is invalid: \"10.96.0.0\"; requests for \
+             serving certificates with addresses stay pending, unless EC2 reports the addresses",
         ),
         (
             of(true, Some("10.96.0.0")),

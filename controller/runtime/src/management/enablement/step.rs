@@ -61,7 +61,7 @@ pub(super) enum EnableError {
     #[error(transparent)]
     Invalid(#[from] InvalidOwnAttestors),
     #[error(
-        "the KubeletAuthentication was created by a person and authorizes other attestors: change it, or \
+        "the KubeletAuthentication was created by a user and authorizes different attestors: change it, or \
          remove the annotation or variable of the Cluster"
     )]
     MadeByPerson,
@@ -262,7 +262,7 @@ async fn write(
                 .await?;
             tracing::info!(
                 cluster = name,
-                "the owner of the KubeletAuthentication is renewed"
+                "updated the owner of the KubeletAuthentication"
             );
         }
         Step::Report(error) => return Ok(Some(error)),

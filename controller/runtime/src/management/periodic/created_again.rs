@@ -88,7 +88,7 @@ fn decided(
         annotations.insert(LOWEST_VALID_GENERATION_ANNOTATION, floor);
         tracing::warn!(
             floor = decisions.floor,
-            "the Cluster was created again: certificates from before are refused"
+            "the Cluster was recreated: earlier certificates are refused"
         );
     }
     (decisions, annotations)

@@ -126,7 +126,7 @@ impl RevocationList {
         };
         if left_out > 0 {
             return Err(format!(
-                "the list is full: the certificates or keys of {left_out} records are not refused"
+                "the list is full: the certificates or keys of {left_out} node identities are not refused"
             ));
         }
         self.forbidden.clone().map_or(Ok(()), Err)
@@ -143,8 +143,8 @@ impl RevocationList {
         }
         revocations.forget();
         Err(format!(
-            "the list in the workload cluster has {records} records and {keys} keys, for which there is no memory: other \
-             clusters have large lists, too. Delete the entries of this list that are not the controller's"
+            "the list in the workload cluster has {records} node identities and {keys} keys, which exceed the available memory: other \
+             clusters also have large lists. Delete the entries of this list that are not the controller's"
         ))
     }
 
@@ -181,13 +181,10 @@ impl RevocationList {
         if self.failures.is_first() {
             tracing::warn!(
                 error,
-                "the list of revoked certificates cannot be updated; it is tried again"
+                "cannot update the list of revoked certificates; the controller retries"
             );
         } else {
-            tracing::debug!(
-                error,
-                "the list of revoked certificates cannot be updated yet"
-            );
+            tracing::debug!(error, "cannot update the list of revoked certificates yet");
         }
     }
 }

@@ -102,10 +102,11 @@ impl Supervisor {
         let cluster = self.key.to_string();
         tracing::info!(
             cluster,
-            "the cluster is released: nodes can join without attestation"
+            "stopped enforcing attestation: nodes can join without evidence"
         );
         if is_late {
-            let message = "the admission policy for requests is removed: stock kubelets can join";
+            let message =
+                "removed the admission policy for requests: kubelets without the plugin can join";
             self.write_event(("Normal", "Release", "PolicyRemoved", message.to_owned()))
                 .await;
         }
@@ -114,17 +115,17 @@ impl Supervisor {
     async fn tell_failure(&self, error: &str, is_first: bool) {
         let cluster = self.key.to_string();
         if !is_first {
-            tracing::debug!(cluster, error, "the admission policy is still there");
+            tracing::debug!(cluster, error, "the admission policy still exists");
             return;
         }
         tracing::warn!(
             cluster,
             error,
-            "the admission policy for requests cannot be removed, and refuses stock kubelets; it is tried again"
+            "cannot remove the admission policy for requests, which refuses kubelets without the plugin; the controller retries"
         );
         let message = format!(
-            "the KubeletAuthentication was deleted, and the admission policy for requests cannot be removed. It \
-             refuses stock kubelets, and is tried again: {error}"
+            "the KubeletAuthentication was deleted, but the admission policy for requests cannot be removed. It \
+             refuses kubelets without the plugin. The controller retries: {error}"
         );
         self.write_event(("Warning", "Release", "PolicyNotRemoved", message))
             .await;

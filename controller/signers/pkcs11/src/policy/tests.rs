@@ -128,13 +128,13 @@ fn the_certificates_of_a_kubelets_client_and_server_are_signed() {
 #[test]
 fn a_certificate_that_is_not_for_a_node_is_refused() {
     let cases: [(&str, Change); 14] = [
-        ("its group is not that of nodes", |params| {
+        ("its group is not system:nodes", |params| {
             params.distinguished_name = named(&[
                 (DnType::OrganizationName, "system:masters"),
                 (DnType::CommonName, "system:node:n1"),
             ]);
         }),
-        ("its group is not that of nodes", |params| {
+        ("its group is not system:nodes", |params| {
             params.distinguished_name = named(&[(DnType::CommonName, "system:node:n1")]);
         }),
         ("its user is not a node", |params| {
@@ -149,36 +149,51 @@ fn a_certificate_that_is_not_for_a_node_is_refused() {
                 (DnType::CommonName, "system:node:"),
             ]);
         }),
-        ("its subject has an attribute that no node has", |params| {
-            params
-                .distinguished_name
-                .push(DnType::OrganizationalUnitName, "x");
-        }),
-        ("it is a CA's", |params| {
+        (
+            "its subject has an attribute that is not allowed for a node",
+            |params| {
+                params
+                    .distinguished_name
+                    .push(DnType::OrganizationalUnitName, "x");
+            },
+        ),
+        ("it is a CA certificate", |params| {
             params.is_ca = IsCa::Ca(RcgenConstraints::Unconstrained);
         }),
-        ("it is a CA's", |params| params.is_ca = IsCa::NoCa),
-        ("its key usage is not that of a node", |params| {
+        ("it is a CA certificate", |params| params.is_ca = IsCa::NoCa),
+        ("its key usage is not allowed for a node", |params| {
             params.key_usages.push(KeyUsagePurpose::KeyCertSign);
         }),
-        ("its key usage is not that of a node", |params| {
+        ("its key usage is not allowed for a node", |params| {
             params.key_usages.clear();
         }),
-        ("its extended key usage is not that of a node", |params| {
-            params
-                .extended_key_usages
-                .push(ExtendedKeyUsagePurpose::ServerAuth);
-        }),
-        ("its extended key usage is not that of a node", |params| {
-            params.extended_key_usages.clear();
-        }),
-        ("it has an extension that no node has", |params| {
-            params.subject_alt_names = vec![SanType::DnsName("n1".try_into().unwrap())];
-        }),
-        ("it has an extension that no node has", |params| {
-            let extension = CustomExtension::from_oid_content(&[1, 2, 3], vec![5, 0]);
-            params.custom_extensions.push(extension);
-        }),
+        (
+            "its extended key usage is not allowed for a node",
+            |params| {
+                params
+                    .extended_key_usages
+                    .push(ExtendedKeyUsagePurpose::ServerAuth);
+            },
+        ),
+        (
+            "its extended key usage is not allowed for a node",
+            |params| {
+                params.extended_key_usages.clear();
+            },
+        ),
+        (
+            "it has an extension that is not allowed for a node",
+            |params| {
+                params.subject_alt_names = vec![SanType::DnsName("n1".try_into().unwrap())];
+            },
+        ),
+        (
+            "it has an extension that is not allowed for a node",
+            |params| {
+                let extension = CustomExtension::from_oid_content(&[1, 2, 3], vec![5, 0]);
+                params.custom_extensions.push(extension);
+            },
+        ),
         ("it lives for too long", |params| {
             params.not_after = date_time_ymd(2029, 1, 1);
         }),
@@ -274,7 +289,7 @@ fn a_certificate_of_another_issuer_or_algorithm_is_refused() {
     let of_another = checked_in(&message, &other, algorithm);
     assert_eq!(of_another, Err(Refused("its issuer is not the CA")));
     let otherwise = checked_in(&message, &ca, SignatureAlgorithm::RsaPkcs1Sha256);
-    let expected = "its algorithm is another than the request's";
+    let expected = "its algorithm does not match the request";
     assert_eq!(otherwise, Err(Refused(expected)));
 }
 

@@ -151,12 +151,18 @@ fn a_chain_with_an_authority_that_is_not_fit_is_denied() {
             Flaw::NotYetValid,
             "its own certificate is valid from 2223-07-06",
         ),
-        (Flaw::NotAnAuthority, "it is not an authority's"),
-        (Flaw::SignsLists, "its key signs no certificates"),
-        (Flaw::NoKeyUsage, "its key signs no certificates"),
+        (Flaw::NotAnAuthority, "it is not a CA certificate"),
+        (
+            Flaw::SignsLists,
+            "its key usage does not allow it to sign certificates",
+        ),
+        (
+            Flaw::NoKeyUsage,
+            "its key usage does not allow it to sign certificates",
+        ),
         (
             Flaw::ForServers,
-            "its extended key usage is not that of endorsement keys",
+            "its extended key usage is not allowed for endorsement keys",
         ),
         (
             Flaw::Unknown { critical: true },

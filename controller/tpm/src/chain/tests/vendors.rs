@@ -183,7 +183,7 @@ fn a_certificate_for_another_use_of_the_key_is_denied() {
             let expected = if is_accepted {
                 Ok(())
             } else {
-                unfit("its key usage is not that of an endorsement key")
+                unfit("its key usage is not allowed for an endorsement key")
             };
             assert_eq!(by_issuer(&issued, kind), expected, "{kind:?} {usages:?}");
         }
@@ -406,7 +406,7 @@ fn bytes_behind_a_listed_certificate_are_named() {
 
     assert_eq!(
         listed(&[&pem(&longer)]).unwrap_err().to_string(),
-        "requireCA[0]: it has bytes after the end of its certificate (`openssl x509` removes them)"
+        "requireCA[0]: it has bytes after its certificate (`openssl x509` removes them)"
     );
 }
 

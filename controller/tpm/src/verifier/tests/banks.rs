@@ -71,7 +71,7 @@ fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
         });
         Registers::of_bank(bank, digests.into()).unwrap()
     };
-    let another_bank = "it is over another bank than the registers that came with it";
+    let another_bank = "its bank does not match the registers in the evidence";
     for (registers, denial) in [
         (of(Bank::Sha384, 4), TpmDenial::QuoteDigest),
         (

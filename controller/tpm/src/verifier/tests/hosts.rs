@@ -24,7 +24,7 @@ impl KeyLists for Lists {
     async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
         let lists = self.0.clone();
 
-        lists.ok_or_else(|| Unavailable::new("there is no ConfigMap metal/rack-1"))
+        lists.ok_or_else(|| Unavailable::new("ConfigMap metal/rack-1 does not exist"))
     }
 
     fn report(&self) -> ConditionReport {
@@ -154,7 +154,7 @@ fn an_unreadable_config_map_defers_requests_without_denial() {
 
         let why = waits(case.enrol(&GOOD.enrolment));
 
-        assert_eq!(why, "there is no ConfigMap metal/rack-1");
+        assert_eq!(why, "ConfigMap metal/rack-1 does not exist");
     }
 }
 

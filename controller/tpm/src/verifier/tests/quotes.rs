@@ -248,22 +248,25 @@ fn a_quote_over_other_registers_or_banks_is_denied() {
     for (selection, detail) in [
         (
             "sha256:0,4",
-            "it is over other registers than those that came with it",
+            "it does not cover the registers in the evidence",
         ),
         (
             "sha256:0,4,7,8",
-            "it is over other registers than those that came with it",
+            "it does not cover the registers in the evidence",
         ),
         (
             "sha256:0,4,8",
-            "it is over other registers than those that came with it",
+            "it does not cover the registers in the evidence",
         ),
         (
             "sha1:0,4,7",
-            "it is over another bank than the registers that came with it",
+            "its bank does not match the registers in the evidence",
         ),
-        ("sha256:0,4,7+sha1:0", "it is not over one bank"),
-        ("sha1:0,4,7+sha256:0,4,7", "it is not over one bank"),
+        ("sha256:0,4,7+sha1:0", "it does not cover exactly one bank"),
+        (
+            "sha1:0,4,7+sha256:0,4,7",
+            "it does not cover exactly one bank",
+        ),
     ] {
         let statement = machine.quote_over(&data, selection);
         let mut response = good.response.clone();
@@ -285,7 +288,7 @@ fn a_quote_over_no_registers_is_denied() {
     case.allow("m1", digest(&machine));
     let mut good = Good::of(&machine, &case);
     assert_eq!(good.response.quote.registers, Registers::default());
-    let no_register = TpmDenial::QuoteSelection("it is over no register");
+    let no_register = TpmDenial::QuoteSelection("it covers no register");
 
     assert_eq!(denied(case.respond(&good.response)), no_register);
     good.response.quote.registers = GOOD.response.quote.registers.clone();

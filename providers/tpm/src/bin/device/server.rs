@@ -16,7 +16,7 @@ pub(crate) fn answer_one() -> io::Result<()> {
     io::stdin().lock().take(MAX_LINE_LEN).read_line(&mut line)?;
     let answer = match serde_json::from_str::<Question>(&line) {
         Ok(question) if !is_child_of(question.asker) => {
-            return Err(io::Error::other("who asked has ended"));
+            return Err(io::Error::other("the calling program has exited"));
         }
         Ok(question) => answer(question),
         Err(_) => Err(DeviceError::Question),

@@ -155,7 +155,7 @@ fn an_infra_machine_of_many_machines_visits_few() {
         let error = block_on(inventory.by_name("one")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "more than 64 machines may have the name one"
+            "more than 64 machines can have the node name one"
         );
     });
 }

@@ -183,7 +183,7 @@ async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
     let published = publish(&mut greedy, &access, &world).await;
 
     let error = published.unwrap_err();
-    assert!(error.contains("no memory"), "{error}");
+    assert!(error.contains("exceed the available memory"), "{error}");
     assert!(!world.revocations.is_read(), "its requests wait");
     let mut list = RevocationList::within(&Share::alone(OWN_MEMORY));
     publish(&mut list, &access, &world).await.unwrap();
