@@ -244,7 +244,7 @@ fn an_unexpected_certificate_exits_with_13_and_is_not_stored() {
         (Flaw::AnotherUsage, "client auth"),
         (Flaw::Expired, "expired"),
         (Flaw::NotYetValid, "not valid before"),
-        (Flaw::Garbage, "cannot be read"),
+        (Flaw::Garbage, "it is not an X.509 certificate in DER"),
         (Flaw::NoPem, "CERTIFICATE"),
     ] {
         let (_server, node) = node(Signer::flawed(flaw));

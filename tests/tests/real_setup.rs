@@ -288,7 +288,7 @@ fn a_refused_machine_shows_the_reason_and_joins_once_accepted() {
     );
     let journal = machine.journal();
     assert!(
-        journal.contains("the kubelet is set up, and has no credential yet: ")
+        journal.contains("the kubelet is set up, but has no credential yet: ")
             && journal.contains("was denied"),
         "{journal}"
     );
@@ -329,7 +329,7 @@ fn an_unknown_machine_joins_by_a_discovery_file_once_known() {
 
     let said = || node.said(&joined);
     let journal = node.machine.journal();
-    let waits = "the kubelet is set up, and has no credential yet: ";
+    let waits = "the kubelet is set up, but has no credential yet: ";
     assert!(journal.contains(waits), "{}", said());
     CLUSTER.accept(LATE);
     plane.wait_for_node_ready(LATE.name);

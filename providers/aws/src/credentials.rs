@@ -198,12 +198,15 @@ pub(crate) mod tests {
         let no_end = JSON.replace("2026-01-01T06:00:00Z", "soon");
         let no_text = JSON.replace("\"IQoJb3JpZ2luX2Vj+/=\"", "1234567890");
         for (json, words) in [
-            (failed.as_str(), "says \"AssumeRoleUnauthorizedAccess\""),
+            (
+                failed.as_str(),
+                "returned \"AssumeRoleUnauthorizedAccess\" instead of credentials",
+            ),
             (&no_key, "the SecretAccessKey of"),
             (&no_end, "the Expiration of"),
             (&no_text, "line 7, column"),
             ("<html>", "line 1, column 1"),
-            ("{}", "says \"\""),
+            ("{}", "returned \"\" instead of credentials"),
         ] {
             let error = Credentials::parse(json).unwrap_err();
             let shown = format!("{error} {error:?}");

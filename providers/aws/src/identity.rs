@@ -169,7 +169,10 @@ pub(crate) mod tests {
                 "<html>",
                 "it is not a CMS message with content: it is not base64",
             ),
-            ("PGh0bWw+", "it is not a CMS message with its content"),
+            (
+                "PGh0bWw+",
+                "it is not a CMS message with content: it is truncated",
+            ),
             (&other_json, "the document is not an instance identity"),
         ] {
             let error = Identity::parse(text).unwrap_err().to_string();

@@ -235,7 +235,7 @@ mod tests {
             (
                 PCRS.entry(),
                 "0,24",
-                "--tpm-pcrs: a list of PCRs from 0 to 23",
+                "--tpm-pcrs: must be a list of PCRs from 0 to 23",
             ),
             (
                 TCTI.entry(),

@@ -132,7 +132,7 @@ fn a_value_of_another_form_is_named_with_its_field() {
 fn an_option_of_another_form_is_named_with_the_form_that_it_should_have() {
     for (option, form) in [
         ("--aws-sts-endpoint=sts.internal", "REGION=ENDPOINT"),
-        ("--aws-sts-endpoint=Ireland=sts.internal", "no region"),
+        ("--aws-sts-endpoint=Ireland=sts.internal", "is not a region"),
         (
             "--aws-sts-endpoint=eu-west-1=https://sts.internal",
             "a lower-case host name",

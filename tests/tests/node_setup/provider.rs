@@ -58,7 +58,7 @@ fn a_plugin_for_another_provider_is_refused_until_it_is_replaced() {
     // With this plugin, there is nothing to replace.
     let again = host.setup_with(&["--replace"]).succeeded();
     assert!(
-        again.stdout.contains("runs this plugin already"),
+        again.stdout.contains("already runs this plugin"),
         "{again:#?}"
     );
 }

@@ -52,7 +52,9 @@ fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
     }
     let spaced = ["render", "--state-directory", "/a b", "kubelet-drop-in"];
     let refused = node.command(&spaced).failed(2);
-    refused.saying("--state-directory \"/a b\" is not an absolute path that systemd takes");
+    refused.saying(
+        "--state-directory \"/a b\" is not an absolute path without special characters of systemd",
+    );
 }
 
 #[test]

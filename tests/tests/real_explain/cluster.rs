@@ -116,8 +116,8 @@ fn a_healthy_cluster_has_one_warning_and_strict_fails_on_it() {
 /// The lines of a failing check.
 const MISSING_CA: &str = "\
 fail  ca: Secret check-broken/prod-1-ca does not exist
-      cure: wait for Cluster API; for an external control plane, create the Secret
-      with tls.crt (and tls.key)
+      cure: wait for Cluster API; for an external control plane, create the
+      Secret with tls.crt (and tls.key)
       see: docs/cluster-check.md#check-ca
 ";
 

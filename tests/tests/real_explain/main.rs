@@ -263,7 +263,7 @@ Event:     FirstJoin on Machine m1 at TIME: issued a certificate
            of generation 1 for node m1 on machine generic:///prod-1/m1: first
            join
 Note:      the request was answered before: the checks are made for that time,
-           with the current machines and node identities
+           with the current Machines and node identities
 ";
 
 /// The text without what differs from run to run.

@@ -67,7 +67,7 @@ fn the_environment_proxy_is_used_for_remote_servers() {
 
     let error = client.get(NAME, short()).unwrap_err();
     let words = format!(
-        "the proxy {} (HTTPS_PROXY) does not connect to https://api.invalid: it answers 502",
+        "the proxy {} (HTTPS_PROXY) does not connect to https://api.invalid: status 502",
         proxy.url()
     );
     assert!(is(&error, &words), "{error:?}");
@@ -104,9 +104,9 @@ fn a_proxys_failure_names_the_proxy_its_source_and_its_status() {
     for (address, words, kind) in [
         (free.to_string(), "Connection refused", passes),
         ("proxy.invalid:3128".to_owned(), "cannot reach", passes),
-        (forbidding.to_string(), "it answers 403 Forbidden", decides),
-        (asking.to_string(), "it answers 407 Proxy Auth", decides),
-        (odd.to_string(), "it answers 501 Not Implemented", passes),
+        (forbidding.to_string(), "status 403 Forbidden", decides),
+        (asking.to_string(), "status 407 Proxy Auth", decides),
+        (odd.to_string(), "status 501 Not Implemented", passes),
         (no_proxy.to_string(), "does not connect to", passes),
     ] {
         let proxy = format!("http://user:0123456789abcdef@{address}");

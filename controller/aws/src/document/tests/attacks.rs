@@ -72,7 +72,7 @@ fn an_empty_or_malformed_payload_is_denied() {
     );
     assert_eq!(
         refused(valid.get(..616).unwrap()),
-        undecodable("it ends before its end")
+        undecodable("it is truncated")
     );
 }
 
@@ -90,7 +90,7 @@ fn a_document_without_signature_is_denied() {
     );
     assert_eq!(
         SIGNERS.verify(&to_lines(plain.as_bytes())).unwrap_err(),
-        undecodable("bytes follow after its end")
+        undecodable("bytes follow its end")
     );
     assert_eq!(
         denial(&unsigned),
@@ -343,7 +343,7 @@ fn content_that_is_detached_or_no_plain_data_is_denied() {
     );
     assert_eq!(
         SIGNERS.verify("AAEC").unwrap_err(),
-        undecodable("an end of contents is out of place")
+        undecodable("an end-of-contents marker is out of place")
     );
     assert_eq!(
         SIGNERS.verify("BAEB").unwrap_err(),
@@ -388,7 +388,7 @@ fn other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
     // What IMDS gives as `signature`: the signature alone, of a key that regions share.
     assert_eq!(
         SIGNERS.verify(&to_lines(&[0x30; 128])).unwrap_err(),
-        undecodable("bytes follow after its end")
+        undecodable("bytes follow its end")
     );
 }
 
@@ -407,11 +407,11 @@ fn an_encoding_with_unbounded_cost_is_denied() {
     let valid = message().to_ber();
     assert_eq!(
         refused(&valid[..valid.len() - 2]),
-        undecodable("it ends before its end")
+        undecodable("it is truncated")
     );
     assert_eq!(
         refused(&[&valid[..], &[0, 0]].concat()),
-        undecodable("bytes follow after its end")
+        undecodable("bytes follow its end")
     );
     assert_eq!(
         refused(&vec![0x30; 16 * 1024 + 1]),

@@ -302,7 +302,10 @@ async fn no_evidence_field_can_inject_a_header() {
             ..(*proof).clone()
         });
         let rule = refused.unwrap_err().to_string();
-        assert_eq!(rule, "sts.sessionToken is no session token", "{smuggled:?}");
+        assert_eq!(
+            rule, "sts.sessionToken is not a valid session token",
+            "{smuggled:?}"
+        );
     }
 
     bed.verify(&node).await.unwrap();

@@ -119,7 +119,7 @@ fn many_values_in_reverse_order_are_denied() {
 
     assert_eq!(
         not_strict_der(&csr.der()),
-        "the request is not in its DER encoding"
+        "the request is not in canonical DER encoding"
     );
 }
 
@@ -161,7 +161,10 @@ fn deep_nesting_in_evidence_is_denied() {
     let Denial::EvidenceMalformed(detail) = denied(&object(request)) else {
         panic!("not malformed");
     };
-    assert_eq!(detail, "the evidence is not the JSON object of its version");
+    assert_eq!(
+        detail,
+        "the evidence does not match the JSON format of its version"
+    );
 }
 
 #[test]
