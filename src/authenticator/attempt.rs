@@ -63,10 +63,13 @@ impl RenewalError {
         now: SystemTime,
     ) -> Option<Self> {
         let until = record.holds(scope, now)?;
+        let times = match record.count {
+            1 => "once".to_owned(),
+            count => format!("{count} times"),
+        };
         let what = format!(
-            "back-off until {} after {} failures like this (exit code {}): {}",
+            "back-off until {}; failed {times} with exit code {}: {}",
             humantime::format_rfc3339_seconds(until),
-            record.count,
             record.code,
             record.message
         );
