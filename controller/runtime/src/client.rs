@@ -22,6 +22,7 @@ mod egress;
 mod flow;
 mod kubeconfig;
 mod lookup;
+mod processor;
 mod response_limits;
 mod retry;
 mod server_time;

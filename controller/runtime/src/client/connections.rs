@@ -6,6 +6,7 @@
 //! - A dead connection is detected, even while nothing is sent. After a call without a timely response, a connection
 //!   gets no further calls.
 //! - For each call and each connection, the number of received bytes that are not read yet is limited.
+//! - The processor time of connections to a tenant's API server is limited for its namespace.
 
 use std::future::poll_fn;
 use std::io;
@@ -34,6 +35,7 @@ use tokio_rustls::client::TlsStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceExt as _, service_fn};
 
+use super::processor::Processor;
 use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
 use crate::shared::Shared;
@@ -100,6 +102,8 @@ pub(super) struct Connections {
     server_name: Option<String>,
     windows: Windows,
     share: Share,
+    /// Of a tenant's API server.
+    processor: Option<Processor>,
     open: Shared<Vec<Connection>>,
     dialling: tokio::sync::Mutex<()>,
 }
@@ -126,6 +130,7 @@ impl Connections {
             server_name,
             windows,
             share: Share::new(namespace, windows.own),
+            processor: (named_by == NamedBy::Tenant).then(|| Processor::of(namespace)),
             open: Shared::new("connections to an API server", Vec::new()),
             dialling: tokio::sync::Mutex::default(),
         });
@@ -195,7 +200,7 @@ impl Connections {
             .await?
             .into_inner();
         probe_while_idle(&tcp)?;
-        let tls = self.tls.connect(name, tcp).await?;
+        let tls = limited(self.processor.as_ref(), self.tls.connect(name, tcp)).await?;
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
         let window = if is_http2 {
             self.windows.connection
@@ -206,9 +211,11 @@ impl Connections {
         let has_memory = usize::try_from(window).is_ok_and(|window| holding.resize(window));
         ensure!(has_memory, Excess::Memory.into());
         let sender = if is_http2 {
-            http2(tls, self.windows).boxed().await?
+            http2(tls, self.windows, self.processor.as_ref())
+                .boxed()
+                .await?
         } else {
-            http1(tls, self.windows).await?
+            http1(tls, self.windows, self.processor.as_ref()).await?
         };
         Ok(Connection {
             sender,
@@ -229,15 +236,34 @@ fn probe_while_idle(tcp: &TcpStream) -> io::Result<()> {
     SockRef::from(tcp).set_tcp_keepalive(&probes)
 }
 
-async fn http1(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, BoxError> {
+/// Limits the processor time of this future, if the API server is a tenant's.
+fn limited<'a, F>(processor: Option<&Processor>, future: F) -> BoxFuture<'a, F::Output>
+where
+    F: Future + Send + 'a,
+{
+    match processor {
+        Some(processor) => processor.limited(future).boxed(),
+        None => future.boxed(),
+    }
+}
+
+async fn http1(
+    tls: TlsStream<TcpStream>,
+    windows: Windows,
+    processor: Option<&Processor>,
+) -> Result<Sender, BoxError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(usize::try_from(windows.answer)?);
     let (sender, connection) = builder.handshake(TokioIo::new(tls)).await?;
-    tokio::spawn(connection);
+    tokio::spawn(limited(processor, connection));
     Ok(Sender::Http1(sender))
 }
 
-async fn http2(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, BoxError> {
+async fn http2(
+    tls: TlsStream<TcpStream>,
+    windows: Windows,
+    processor: Option<&Processor>,
+) -> Result<Sender, BoxError> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -250,11 +276,12 @@ async fn http2(tls: TlsStream<TcpStream>, windows: Windows) -> Result<Sender, Bo
     let (sender, mut connection) = handshake.await?;
     let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
     let told = allowed.clone();
-    tokio::spawn(poll_fn(move |context| {
+    let connection = poll_fn(move |context| {
         let ended = connection.poll_unpin(context);
         told.store(connection.current_max_send_streams(), Ordering::Relaxed);
         ended
-    }));
+    });
+    tokio::spawn(limited(processor, connection));
     Ok(Sender::Http2 { sender, allowed })
 }
 
@@ -364,9 +391,48 @@ impl HttpBody for Answer {
 
 #[cfg(test)]
 mod tests {
+    use rustls::RootCertStore;
+    use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_handshake_takes_processor_time_of_its_namespace() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut tcp, _) = listener.accept().await.unwrap();
+            tcp.write_all(b"no TLS").await.unwrap();
+        });
+        let dial = service_fn(move |_| async move {
+            let tcp = TcpStream::connect(address).await?;
+            Ok::<_, BoxError>(TokioIo::new(tcp))
+        });
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let processor = Processor::slow();
+        let windows = Windows::of(NamedBy::Tenant);
+        let connections = Connections {
+            dial: Dial::new(dial),
+            tls: TlsConnector::from(Arc::new(tls)),
+            server_name: Some("a.example".to_owned()),
+            windows,
+            share: Share::new("a", windows.own),
+            processor: Some(processor.clone()),
+            open: Shared::new("connections to an API server", Vec::new()),
+            dialling: tokio::sync::Mutex::default(),
+        };
+
+        let server = Uri::from_static("https://a.example");
+        assert!(connections.connect(&server).await.is_err());
+
+        assert!(processor.missing() > Duration::from_secs(1));
+    }
 
     #[tokio::test]
     async fn a_silent_connection_is_probed() {

@@ -10,6 +10,10 @@ use memchr::memchr3;
 
 use super::Excess;
 
+/// The maximum number of bytes to remove from a text, as a multiple of the bytes to forward: half of most objects is
+/// removed, and all of an object that exceeds its limit.
+const REMOVED: usize = 4;
+
 /// The maximum length of the keys to recognize.
 const MAX_KEY_LEN: usize = 16;
 
@@ -45,6 +49,7 @@ impl Limits {
 #[derive(Debug, Default)]
 struct Size {
     bytes: usize,
+    removed: usize,
     values: usize,
     items: usize,
     object: usize,
@@ -139,7 +144,7 @@ impl Sieve {
                 // Strings make up most of an object.
                 let rest = piece.get(index..).unwrap_or_default();
                 let within = memchr3(b'"', b'\\', b'\n', rest).unwrap_or(rest.len());
-                self.size.bytes += if self.skipped.is_none() { within } else { 0 };
+                self.add(within);
                 index += within;
             }
         }
@@ -155,7 +160,8 @@ impl Sieve {
 
     fn check(&self) -> Result<(), Excess> {
         let Self { size, limits, .. } = self;
-        if size.bytes > limits.bytes {
+        let removed = limits.bytes.saturating_mul(REMOVED);
+        if size.bytes > limits.bytes || size.removed > removed {
             Err(if limits.lines {
                 Excess::Event(limits.bytes)
             } else {
@@ -197,8 +203,16 @@ impl Sieve {
             }
             (Text::Outside | Text::Value, _) => {}
         }
-        self.size.bytes += usize::from(self.skipped.is_none());
+        self.add(1);
         Ok(())
+    }
+
+    fn add(&mut self, bytes: usize) {
+        if self.skipped.is_none() {
+            self.size.bytes += bytes;
+        } else {
+            self.size.removed += bytes;
+        }
     }
 
     fn quoted(&mut self) -> Text {

@@ -322,7 +322,7 @@ async fn an_answer_of_a_tenants_api_server_has_few_values() {
 }
 
 #[tokio::test]
-async fn unlimited_managed_fields_are_removed() {
+async fn megabytes_of_managed_fields_are_removed() {
     let many = vec!["{}"; 500_000].join(",");
     let object = format!(r#"{{"metadata":{{"name":"a","managedFields":[{many}]}}}}"#);
     for (url, text) in [
@@ -336,6 +336,16 @@ async fn unlimited_managed_fields_are_removed() {
         let pieces = stream::iter(vec![text.into_bytes()]);
         let read = read_of(NamedBy::Tenant, url, 200, pieces).await;
         assert!(read.is_ok_and(|read| read < 200), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_endless_managed_fields_ends() {
+    let begin = br#"{"metadata":{"name":"a","managedFields":[""#.to_vec();
+    let whole = || stream::iter([begin.clone()]).chain(stream::repeat(vec![b'x'; 1024 * 1024]));
+    for named_by in [NamedBy::Operator, NamedBy::Tenant] {
+        let read = read_of(named_by, OBJECT, 200, Box::pin(whole())).await;
+        assert_eq!(read, Err(Excess::Length(MAX_OBJECT_LEN)), "{named_by:?}");
     }
 }
 

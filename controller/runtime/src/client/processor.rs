@@ -1,0 +1,283 @@
+//! The processor time for connections to tenants' API servers.
+//!
+//! An API server determines what its handshake and its frames cost: it can send a chain that takes a hundred signature
+//! checks, close each connection after one response, or send control frames at the full speed of the network. No limit
+//! of calls or of response lengths covers that.
+//!
+//! # Guarantees
+//!
+//! - After a burst of [`BURST`], all connections of a namespace together take at most the fourth part of one processor.
+//! - Only connections of the same namespace wait.
+
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::shared::{Shared, Swept};
+
+/// The processor time that a namespace can take at once. A thousand handshakes take about two seconds.
+const BURST: Duration = Duration::from_secs(5);
+
+/// A namespace gets one of this number of parts of a processor.
+const PARTS: u32 = 4;
+
+/// The shortest wait. Otherwise, all connections of a namespace would wake up for each short poll of one of them.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The time between two log lines about a namespace.
+const TOLD_EVERY: Duration = Duration::from_hours(1);
+
+static PROCESS: LazyLock<Arc<Spent>> = LazyLock::new(Arc::default);
+
+/// The processor time that was spent, by namespace.
+#[derive(Debug)]
+struct Spent(Shared<Swept<String, Budget>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Budget {
+    /// The time at which the whole burst is available again.
+    whole_at: Instant,
+    /// The time from which the next wait is logged.
+    told_from: Instant,
+}
+
+impl Default for Spent {
+    fn default() -> Self {
+        Self(Shared::new(
+            "processor time of connections",
+            Swept::default(),
+        ))
+    }
+}
+
+/// The processor time of the connections of one namespace.
+#[derive(Debug, Clone)]
+pub(super) struct Processor {
+    spent: Arc<Spent>,
+    namespace: Arc<str>,
+    /// The processor time of the current thread.
+    clock: fn() -> Duration,
+}
+
+impl Processor {
+    /// The processor time of this namespace in this process.
+    pub(super) fn of(namespace: &str) -> Self {
+        Self {
+            spent: PROCESS.clone(),
+            namespace: namespace.into(),
+            clock: thread_time,
+        }
+    }
+
+    /// The same future, which takes its processor time from this budget, and waits while none is left.
+    pub(super) fn limited<F>(&self, future: F) -> Limited<F> {
+        Limited {
+            processor: self.clone(),
+            future: Box::pin(future),
+            pause: None,
+        }
+    }
+
+    /// The time of the next attempt, if no time is left.
+    fn next(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let over = |budget: &Budget| {
+            let missing = budget.whole_at.saturating_duration_since(now);
+            missing.saturating_sub(BURST * PARTS)
+        };
+        let spent = self.spent.0.read(|spent| {
+            let budget = spent.get(&*self.namespace)?;
+            Some((over(budget), budget.told_from <= now))
+        });
+        let (over, is_told) = spent.filter(|(over, _)| !over.is_zero())?;
+        if is_told {
+            self.tell(now);
+        }
+        Some(now + over.max(PAUSE))
+    }
+
+    fn tell(&self, now: Instant) {
+        self.spent.0.write(|spent| {
+            if let Some(budget) = spent.get_mut(&*self.namespace) {
+                budget.told_from = now + TOLD_EVERY;
+            }
+        });
+        tracing::warn!(
+            namespace = &*self.namespace,
+            "the API servers of this namespace take too much processor time: their connections wait"
+        );
+    }
+
+    fn charge(&self, time: Duration) {
+        let now = Instant::now();
+        let is_dead = |_: &_, budget: &mut Budget| budget.whole_at.max(budget.told_from) <= now;
+        self.spent.0.write(|spent| {
+            let budget =
+                spent.get_or_insert_with((*self.namespace).to_owned(), is_dead, || Budget {
+                    whole_at: now,
+                    told_from: now,
+                });
+            budget.whole_at = budget.whole_at.max(now) + time * PARTS;
+        });
+    }
+
+    /// A budget in which each poll takes two seconds.
+    #[cfg(test)]
+    pub(super) fn slow() -> Self {
+        thread_local! {
+            static TIME: std::cell::Cell<Duration> = const { std::cell::Cell::new(Duration::ZERO) };
+        }
+        Self {
+            spent: Arc::default(),
+            namespace: "slow".into(),
+            clock: || {
+                TIME.set(TIME.get() + Duration::from_secs(2));
+                TIME.get()
+            },
+        }
+    }
+
+    /// The processor time that is missing from the whole burst.
+    #[cfg(test)]
+    pub(super) fn missing(&self) -> Duration {
+        let budget = self
+            .spent
+            .0
+            .read(|spent| spent.get(&*self.namespace).copied());
+        let now = Instant::now();
+        budget.map_or(Duration::ZERO, |it| {
+            it.whole_at.saturating_duration_since(now) / PARTS
+        })
+    }
+}
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither part is ever negative.
+    let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanoseconds)
+}
+
+/// A future that waits while its namespace has no processor time left.
+pub(super) struct Limited<F> {
+    processor: Processor,
+    future: Pin<Box<F>>,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl<F: Future> Future for Limited<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.get_mut();
+        loop {
+            if let Some(pause) = &mut this.pause {
+                ready!(pause.as_mut().poll(context));
+                this.pause = None;
+            }
+            let Some(next) = this.processor.next() else {
+                break;
+            };
+            this.pause = Some(Box::pin(sleep_until(next)));
+        }
+        let begin = (this.processor.clock)();
+        let polled = this.future.as_mut().poll(context);
+        let end = (this.processor.clock)();
+        this.processor.charge(end.saturating_sub(begin));
+        polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+
+    use tracing::Level;
+
+    use super::*;
+    use crate::testing::ThreadLog;
+
+    thread_local! {
+        static TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    fn processor(spent: &Arc<Spent>, namespace: &str) -> Processor {
+        Processor {
+            spent: spent.clone(),
+            namespace: namespace.into(),
+            clock: || TIME.get(),
+        }
+    }
+
+    /// Takes this processor time in one poll; returns how long it waited before.
+    async fn take(processor: &Processor, time: Duration) -> Duration {
+        let begin = Instant::now();
+        let work = poll_fn(|_| {
+            TIME.set(TIME.get() + time);
+            Poll::Ready(())
+        });
+        processor.limited(work).await;
+        begin.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_waits_after_its_burst_of_processor_time_and_others_do_not() {
+        let spent = Arc::default();
+        let (hostile, other) = (processor(&spent, "hostile"), processor(&spent, "other"));
+
+        assert_eq!(take(&hostile, BURST).await, Duration::ZERO);
+        assert_eq!(take(&hostile, BURST).await, Duration::ZERO);
+        assert_eq!(take(&other, BURST).await, Duration::ZERO);
+
+        assert_eq!(take(&hostile, Duration::ZERO).await, BURST * PARTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_the_burst_a_namespace_gets_a_quarter_of_a_processor() {
+        let processor = processor(&Arc::default(), "a");
+        take(&processor, BURST).await;
+        let (begin, work) = (Instant::now(), Duration::from_millis(100));
+
+        for _ in 0..100 {
+            take(&processor, work).await;
+        }
+
+        let took = begin.elapsed();
+        let (least, most) = (99 * work * PARTS, 100 * work * PARTS);
+        assert!((least..=most).contains(&took), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unused_budget_is_whole_again_and_forgotten() {
+        let spent = Arc::default();
+        let first = processor(&spent, "a");
+        take(&first, BURST * 2).await;
+        assert_eq!(first.missing(), BURST * 2);
+
+        tokio::time::sleep(BURST * 2 * PARTS + TOLD_EVERY).await;
+
+        assert_eq!(first.missing(), Duration::ZERO);
+        take(&processor(&spent, "b"), BURST).await;
+        assert_eq!(spent.0.read(Swept::len), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_that_waits_is_logged_once_an_hour() {
+        let log = ThreadLog::start(Level::WARN);
+        let processor = processor(&Arc::default(), "hostile");
+
+        for _ in 0..10 {
+            take(&processor, BURST).await;
+        }
+
+        assert_eq!(
+            log.count(&["namespace=\"hostile\"", "too much processor time"]),
+            1
+        );
+    }
+}
