@@ -199,7 +199,7 @@ fn a_crash_between_approval_and_signing_is_recovered() {
 #[test]
 fn an_api_server_that_restarts_is_found_again() {
     const MACHINE: Machine = Machine::new("restarted", "rest01");
-    let mut bed = RealBed::start(Controllers::None);
+    let bed = RealBed::start(Controllers::None);
     let mut controller = bed.null(&[MACHINE]).start();
     controller.wait_until_it_watches();
 
@@ -213,7 +213,7 @@ fn an_api_server_that_restarts_is_found_again() {
 fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
     const BEFORE: Machine = Machine::new("before-backup", "back01");
     const AFTER: Machine = Machine::new("after-restore", "back02");
-    let mut bed = RealBed::start(Controllers::None);
+    let bed = RealBed::start(Controllers::None);
     let setup = bed.null(&[BEFORE, AFTER]);
     // The token of a request that is filed after the restore is in the backup.
     let (before, after) = (bed.stamped(BEFORE), bed.stamped(AFTER));

@@ -32,6 +32,7 @@ mod watch;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -56,8 +57,9 @@ pub const DEADLINE: Duration = Duration::from_secs(180);
 pub struct ControlPlane {
     // Processes first: fields are dropped in order, and they write into the directory.
     controller_manager: Option<Process>,
-    apiserver: Process,
-    etcd: Process,
+    // Locked: a test restarts them while clusters and nodes share the control plane.
+    apiserver: RwLock<Process>,
+    etcd: RwLock<Process>,
     server: String,
     ca: CertificateAuthority,
     admin: Kubectl,
@@ -192,9 +194,12 @@ impl ControlPlane {
 
     /// Restarts kube-apiserver on the same port; its clients' connections and watches break.
     #[track_caller]
-    pub fn restart_apiserver(&mut self) {
-        self.apiserver.kill();
-        self.apiserver = self.apiserver.start_again();
+    pub fn restart_apiserver(&self) {
+        {
+            let mut apiserver = write(&self.apiserver);
+            apiserver.kill();
+            *apiserver = apiserver.start_again();
+        }
         self.wait_until_ready();
     }
 
@@ -202,33 +207,38 @@ impl ControlPlane {
     #[track_caller]
     pub fn backup(&self) -> PathBuf {
         let backup = self.directory("backup");
-        self.etcd.signal(Signal::STOP);
+        self.etcd().signal(Signal::STOP);
         copy(&self.scratch.join("etcd"), &backup);
-        self.etcd.signal(Signal::CONT);
+        self.etcd().signal(Signal::CONT);
         backup
     }
 
     /// Stops kube-apiserver and etcd, and starts them with the data of a backup.
     #[track_caller]
-    pub fn restore(&mut self, backup: &Path) {
-        self.apiserver.kill();
-        self.etcd.kill();
-        let data = self.scratch.join("etcd");
-        fs::remove_dir_all(&data).expect("remove etcd's data");
-        copy(backup, &data);
-        self.etcd = self.etcd.start_again();
-        self.apiserver = self.apiserver.start_again();
+    pub fn restore(&self, backup: &Path) {
+        {
+            let (mut apiserver, mut etcd) = (write(&self.apiserver), write(&self.etcd));
+            apiserver.kill();
+            etcd.kill();
+            let data = self.scratch.join("etcd");
+            fs::remove_dir_all(&data).expect("remove etcd's data");
+            copy(backup, &data);
+            *etcd = etcd.start_again();
+            *apiserver = apiserver.start_again();
+        }
         self.wait_until_ready();
     }
 
     /// etcd's process.
-    pub fn etcd(&self) -> &Process {
-        &self.etcd
+    pub fn etcd(&self) -> RwLockReadGuard<'_, Process> {
+        self.etcd.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// kube-apiserver's process.
-    pub fn apiserver(&self) -> &Process {
-        &self.apiserver
+    pub fn apiserver(&self) -> RwLockReadGuard<'_, Process> {
+        self.apiserver
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// kube-controller-manager's process, if any.
@@ -244,6 +254,11 @@ impl ControlPlane {
     fn describe(&self, user: User) -> Kubeconfig {
         Kubeconfig::new(&self.server, self.ca.certificate_pem(), user)
     }
+}
+
+/// The lock of a process, which a failed test can leave poisoned.
+fn write(process: &RwLock<Process>) -> RwLockWriteGuard<'_, Process> {
+    process.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Copies a directory's contents.

@@ -374,7 +374,7 @@ const VERSIONS: &str = "jsonpath={.items[*].metadata.resourceVersion}";
 
 #[test]
 fn a_deleted_revocation_list_blocks_no_node_and_is_restored() {
-    let mut bed = Bed::start(Controllers::None, &[]);
+    let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     let node = bed.node_with_uid("n", &uid(1, 1).to_string());
     let other = bed.node_with_uid("n", &uid(1, 2).to_string());

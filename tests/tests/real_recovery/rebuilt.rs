@@ -1,46 +1,14 @@
 //! A workload cluster that is built again with the same CA.
 
-use std::process::Output;
-
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, Controllers, DEADLINE, KubeadmBinding, Kubectl, User,
+    ControlPlane, Controllers, DEADLINE, KubeadmBinding, User,
 };
-use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::workload_kubeconfig;
 use serde_json::json;
 
 use crate::bed::{Manager, authorize, first_exec, kubelet, management};
-use crate::witness::workload;
-
-/// kubectl at this API server, with the stored certificate of a node.
-fn as_node(plane: &ControlPlane, kubelet: &Kubelet) -> Kubectl {
-    let stored = kubelet
-        .var_lib()
-        .join("kubelet-authenticator/kubelet-client.pem");
-    let home = plane.directory("as-node");
-    let pair = home.join("kubelet-client.pem");
-    std::fs::copy(stored, &pair).unwrap();
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "node",
-        "clusters": [{"name": "node", "cluster": {
-            "server": plane.server(), "certificate-authority": plane.ca_cert_path(),
-        }}],
-        "users": [{"name": "node", "user": {
-            "client-certificate": &pair, "client-key": &pair,
-        }}],
-        "contexts": [{"name": "node", "context": {"cluster": "node", "user": "node"}}],
-    });
-    let kubeconfig = home.join("kubeconfig");
-    std::fs::write(&kubeconfig, config.to_string()).unwrap();
-    plane.kubectl_with(kubeconfig)
-}
-
-/// Labels the Node with this value. With the value that it has, kubectl would write nothing.
-fn label(node: &Kubectl, value: usize) -> Output {
-    let label = format!("example.com/tried={value}");
-    node.run(["label", "node", "m1", &label, "--overwrite"])
-}
+use crate::witness::{as_node, label, workload};
 
 #[test]
 fn a_cluster_rebuilt_with_the_same_ca_refuses_previous_certificates() {
@@ -57,7 +25,11 @@ fn a_cluster_rebuilt_with_the_same_ca_refuses_previous_certificates() {
     let mut kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
     kubelet.wait_until_ready();
     kubelet.kill();
-    assert!(label(&as_node(&previous, &kubelet), 0).status.success());
+    assert!(
+        label(&as_node(&previous, &kubelet), "m1", 0)
+            .status
+            .success()
+    );
 
     let rebuilt = ControlPlane::builder()
         .controllers(Controllers::Default)
@@ -69,13 +41,13 @@ fn a_cluster_rebuilt_with_the_same_ca_refuses_previous_certificates() {
     }));
     let node = as_node(&rebuilt, &kubelet);
     // The CA is the same: until the controller serves the cluster, the certificate is valid there.
-    assert!(label(&node, 1).status.success());
+    assert!(label(&node, "m1", 1).status.success());
     cluster.write_kubeconfig(&workload_kubeconfig("prod-1", &rebuilt));
 
     let mut value = 1;
     let refused = poll(DEADLINE, || {
         value += 1;
-        let tried = label(&node, value);
+        let tried = label(&node, "m1", value);
         let said = String::from_utf8_lossy(&tried.stderr).into_owned();
         (!tried.status.success()).then_some(said)
     });

@@ -10,12 +10,14 @@ use serde_json::{Value, json};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, kubelet, management};
 use crate::witness::{
-    issued, mark, record, uid_of, wait_for_certificate, wait_until_not_ready, wait_until_ready,
-    workload,
+    PATIENCE, as_node, issued, label, lose_disk, mark, record, requests, uid_of,
+    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
 };
 
 /// A lifetime with a renewal after 45 to 63 seconds.
 const SECONDS: u32 = 90;
+
+const PLUGIN: &str = "kubelet-authenticator-null";
 
 /// Runs a command of `identities` on the Cluster; returns what it prints.
 #[track_caller]
@@ -56,7 +58,7 @@ fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
     let manager = Manager::null(&management, &[]);
     let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
     authorize(&management, &cluster, &["aws"], spec).wait_until_ready(kubectl);
-    let mut kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+    let mut kubelet = kubelet(&cluster, &machine, PLUGIN).start();
     kubelet.wait_until_ready();
     let backup = now(&management);
     identities(&management, &["reset", "--yes", "prod-1", "m1"]);
@@ -114,7 +116,7 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
     let _manager = Manager::null(&management, &[]);
     let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
     authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
-    let kubelet = kubelet(&cluster, &machine, "kubelet-authenticator-null").start();
+    let kubelet = kubelet(&cluster, &machine, PLUGIN).start();
     kubelet.wait_until_ready();
     let is_first = |csr: &Value| uid_of(csr).ends_with(".1");
     assert!(issued(&plane, "m1").iter().all(is_first));
@@ -136,4 +138,71 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
         "{record:#}"
     );
     wait_until_ready(&plane, "m1");
+}
+
+#[test]
+fn a_revoked_certificate_stays_refused_after_the_management_clusters_etcd_was_restored() {
+    let management = management();
+    let builder = management.cluster("prod-1").workload(workload().into());
+    let cluster = builder.create();
+    let plane = cluster.control_plane().clone();
+    let [revoked, later] = ["m1", "m2"].map(|name| cluster.machine(name).create());
+    let _manager = Manager::null(&management, &[]);
+    authorize(&management, &cluster, &["aws"], json!({})).wait_until_ready(management.kubectl());
+    let mut kubelet = kubelet(&cluster, &revoked, PLUGIN).start();
+    kubelet.wait_until_ready();
+    let node = as_node(&plane, &kubelet);
+    assert!(label(&node, "m1", 0).status.success());
+    let backup = management.control_plane().backup();
+    let before = now(&management);
+    identities(&management, &["revoke", "--yes", "prod-1", "m1"]);
+    let mut tries = 0;
+    let mut refused = || {
+        tries += 1;
+        let tried = label(&node, "m1", tries);
+        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+        said.contains("is revoked").then_some(())
+    };
+    assert!(poll(PATIENCE, &mut refused).is_some());
+    // The watches come to resource versions that the restored API server reaches late.
+    let objects: Vec<_> = (0..500)
+        .map(|number| {
+            json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": format!("filler-{number}"), "namespace": "default"},
+            })
+        })
+        .collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    management.kubectl().apply_object(&list);
+
+    management.control_plane().restore(&backup);
+
+    // The same controller answers requests that are filed afterwards.
+    assert_eq!(mark(&now(&management)), mark(&before));
+    let other = self::kubelet(&cluster, &later, PLUGIN).start();
+    other.wait_until_ready();
+    assert_eq!(refused(), Some(()));
+    // Nor does the machine get another certificate with its token.
+    let known = requests(&plane, "m1").len();
+    lose_disk(&mut kubelet);
+    let denied = poll(PATIENCE, || {
+        let filed = requests(&plane, "m1").into_iter().skip(known);
+        let mut conditions =
+            filed.filter_map(|csr| csr["status"]["conditions"][0].as_object().cloned());
+        conditions.next()
+    });
+    let denied = denied.expect("the request was not answered");
+    assert_eq!(denied["type"], "Denied", "{denied:#?}");
+    assert_eq!(denied["reason"], "IdentityRevoked", "{denied:#?}");
+    assert_eq!(refused(), Some(()));
+
+    // Until an operator permits it.
+    identities(
+        &management,
+        &["reset", "--revoked", "--yes", "prod-1", "m1"],
+    );
+    wait_for_certificate(&plane, "m1", 1, |_| true);
+    wait_until_ready(&plane, "m1");
+    assert_eq!(refused(), Some(()));
 }

@@ -1,6 +1,7 @@
 //! Observations of nodes: on both clusters, and in the controller's log.
 
 use std::fs;
+use std::process::Output;
 use std::time::Duration;
 
 use base64::prelude::*;
@@ -9,7 +10,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::{Process, poll};
-use serde_json::Value;
+use serde_json::{Value, json};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::oid_registry::Oid;
@@ -174,4 +175,33 @@ pub fn lose_disk(kubelet: &mut Kubelet) {
         fs::remove_file(entry.path()).unwrap();
     }
     kubelet.start();
+}
+
+/// kubectl at this API server, with the stored certificate of a node.
+pub fn as_node(plane: &ControlPlane, kubelet: &Kubelet) -> Kubectl {
+    let stored = kubelet
+        .var_lib()
+        .join("kubelet-authenticator/kubelet-client.pem");
+    let home = plane.directory("as-node");
+    let pair = home.join("kubelet-client.pem");
+    std::fs::copy(stored, &pair).unwrap();
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "node",
+        "clusters": [{"name": "node", "cluster": {
+            "server": plane.server(), "certificate-authority": plane.ca_cert_path(),
+        }}],
+        "users": [{"name": "node", "user": {
+            "client-certificate": &pair, "client-key": &pair,
+        }}],
+        "contexts": [{"name": "node", "context": {"cluster": "node", "user": "node"}}],
+    });
+    let kubeconfig = home.join("kubeconfig");
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    plane.kubectl_with(kubeconfig)
+}
+
+/// Labels the Node with this value. With the value that it has, kubectl would write nothing.
+pub fn label(kubectl: &Kubectl, node: &str, value: usize) -> Output {
+    let label = format!("example.com/tried={value}");
+    kubectl.run(["label", "node", node, &label, "--overwrite"])
 }

@@ -1,13 +1,14 @@
 use std::fs::File;
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::RwLock;
 use std::sync::atomic::AtomicU32;
 use std::thread;
 use std::time::Duration;
 
 use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 
-use super::{ControlPlane, DEADLINE, Kubeconfig, Kubectl, User};
+use super::{ControlPlane, DEADLINE, Kubeconfig, Kubectl, User, write};
 use crate::binaries::control_plane_binary;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Launch, Process, Scratch, free_port, poll};
@@ -147,8 +148,8 @@ impl ControlPlaneBuilder {
         let kubeconfig = kubeconfig.write(&scratch.join("admin.kubeconfig"));
         let mut cluster = ControlPlane {
             controller_manager: None,
-            apiserver,
-            etcd,
+            apiserver: RwLock::new(apiserver),
+            etcd: RwLock::new(etcd),
             server,
             admin: Kubectl::new(kubeconfig, scratch.path()),
             ca,
@@ -287,7 +288,7 @@ impl ControlPlaneBuilder {
 
 impl ControlPlane {
     #[track_caller]
-    pub(super) fn wait_until_ready(&mut self) {
+    pub(super) fn wait_until_ready(&self) {
         assert!(
             self.become_ready().is_ok(),
             "the API server's port was taken meanwhile"
@@ -297,12 +298,12 @@ impl ControlPlane {
     /// Waits for readiness, and for the namespace of bootstrap tokens: it is created after the API server reports
     /// itself ready.
     #[track_caller]
-    fn become_ready(&mut self) -> Result<(), PortTaken> {
+    fn become_ready(&self) -> Result<(), PortTaken> {
         let admin = &self.admin;
         let address = self.server.trim_start_matches("https://");
         ready(
             "the API server",
-            &mut [&mut self.etcd, &mut self.apiserver],
+            &mut [&mut *write(&self.etcd), &mut *write(&self.apiserver)],
             || {
                 // A port without a listener is found without a program.
                 TcpStream::connect(address).is_ok()
