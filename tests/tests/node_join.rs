@@ -409,3 +409,50 @@ fn a_manual_renewal_uses_the_cluster_in_the_kubelet_kubeconfig() {
     let origin = node.json("origin.json");
     assert_eq!(origin["endpoint"]["server"], server.url());
 }
+
+#[test]
+fn an_impostor_at_the_clusters_address_gets_no_request_and_no_trust() {
+    for plugin in [NULL, INSECURE] {
+        let (server, impostor) = (issuing(), issuing());
+        let mut node = Node::new(plugin, &server);
+        node.run().succeeded();
+        let ca = |node: &Node| node.json("origin.json")["endpoint"]["caPem"].clone();
+        let stored = ca(&node);
+        assert_eq!(stored.as_str().unwrap().trim(), server.ca_pem().trim());
+        fs::remove_file(node.file("kubelet-client.pem")).unwrap();
+        let info = with_ca(&server, &impostor.url(), server.ca_pem());
+        node.set_env("KUBERNETES_EXEC_INFO", info);
+
+        let run = node.run().failed(8);
+
+        assert!(
+            run.stderr.contains("is not signed by the cluster's CA"),
+            "{run:#?}"
+        );
+        assert!(impostor.connections() > 0);
+        assert_eq!((impostor.requests().len(), server.creates()), (0, 1));
+        assert_eq!(ca(&node), stored);
+    }
+}
+
+#[test]
+fn a_cluster_is_followed_to_a_new_address_with_a_new_ca_if_one_bundle_has_both() {
+    for plugin in [NULL, INSECURE] {
+        let (old, new) = (issuing(), issuing());
+        let mut node = Node::new(plugin, &old);
+        node.run().succeeded();
+        let both = format!("{}{}", old.ca_pem(), new.ca_pem());
+
+        for bundle in [&both, new.ca_pem()] {
+            node.set_env("KUBERNETES_EXEC_INFO", with_ca(&new, &new.url(), bundle));
+            node.run().succeeded();
+        }
+
+        let endpoint = &node.json("origin.json")["endpoint"];
+        assert_eq!(endpoint["server"], new.url(), "{plugin}");
+        assert_eq!(
+            endpoint["caPem"].as_str().unwrap().trim(),
+            new.ca_pem().trim()
+        );
+    }
+}
