@@ -29,8 +29,19 @@ impl Site {
     /// Starts a site without Clusters.
     #[track_caller]
     pub fn start() -> Arc<Self> {
+        Self::of(|management| Manager::null(management, &[]))
+    }
+
+    /// Starts one whose controller admits machines without evidence, too.
+    #[track_caller]
+    pub fn insecure() -> Arc<Self> {
+        Self::of(|management| Manager::insecure(management, &[]))
+    }
+
+    #[track_caller]
+    fn of(manager: impl FnOnce(&Management) -> Manager) -> Arc<Self> {
         let management = management();
-        let manager = Manager::null(&management, &[]);
+        let manager = manager(&management);
         Arc::new(Self {
             management,
             manager,
@@ -67,7 +78,18 @@ impl Scene {
     /// Makes the controller manage this Cluster with these settings from now on.
     #[track_caller]
     pub fn attend(site: &Arc<Site>, cluster: WorkloadCluster, settings: Value) -> Self {
-        let authentication = authorize(&site.management, &cluster, &["aws"], settings);
+        Self::attend_by(site, cluster, "aws", settings)
+    }
+
+    /// The same with this attestor.
+    #[track_caller]
+    pub fn attend_by(
+        site: &Arc<Site>,
+        cluster: WorkloadCluster,
+        attestor: &str,
+        settings: Value,
+    ) -> Self {
+        let authentication = authorize(&site.management, &cluster, &[attestor], settings);
         authentication.wait_until_ready(site.management.kubectl());
         Self {
             site: site.clone(),

@@ -1,18 +1,22 @@
 //! Names that change their holders, and the Nodes that former holders left.
 
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
+use kubelet_authenticator_tests::controller::{Application, PATIENCE, is_answered, is_issued};
 use kubelet_authenticator_tests::management::Machine;
-use kubelet_authenticator_tests::scene::{SWEPT, Scene};
+use kubelet_authenticator_tests::scene::{SWEPT, Scene, Site};
 use serde_json::{Value, json};
 
 use crate::SITE;
 
 /// Two machines of the same name, one after the other: the first has joined and is gone. Returns the second, and the
 /// Node that the first left.
-fn reused(scene: &Scene, name: &str) -> (Machine, Value) {
+fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     let first = scene.cluster.machine("first").node_name(name).create();
-    let credential = scene.join(&first);
+    let credential = join(scene, &first);
     let node = node(name, first.provider_id());
     let plane = scene.cluster.control_plane();
     let node = plane.kubectl_with(&credential).create_object(&node);
@@ -20,6 +24,23 @@ fn reused(scene: &Scene, name: &str) -> (Machine, Value) {
     scene.wait_for_record(name, |record| record["spec"]["tombstone"].is_object());
     let second = scene.cluster.machine("second").node_name(name).create();
     (second, node)
+}
+
+/// How a machine joins; returns a kubeconfig with its certificate.
+type Join = fn(&Scene, &Machine) -> PathBuf;
+
+/// Joins with a bootstrap token only.
+fn join_without_evidence(scene: &Scene, machine: &Machine) -> PathBuf {
+    let (name, provider_id) = (machine.node_name(), machine.provider_id());
+    let application = Application::claiming(name, provider_id, Provider::INSECURE, None);
+    scene.join_by(&machine.bootstrap_kubeconfig(), &application)
+}
+
+/// A Cluster whose machines join with their bootstrap tokens only.
+fn insecure(namespace: &str, settings: Value) -> Scene {
+    static INSECURE: LazyLock<Arc<Site>> = LazyLock::new(Site::insecure);
+    let cluster = Scene::unattended(&INSECURE, namespace);
+    Scene::attend_by(&INSECURE, cluster, "insecure", settings)
 }
 
 /// A Node as the kubelet of this machine creates it.
@@ -57,14 +78,12 @@ fn a_machine_pool_gets_an_event_for_an_unlisted_member() {
     assert!(answered.as_ref().is_some_and(is_issued), "{answered:?}");
 }
 
-#[test]
-fn a_stale_node_is_deleted_before_its_name_is_granted() {
-    let scene = Scene::start(&SITE, "stale-deleted", json!({}));
-    let (second, stale) = reused(&scene, "again");
+fn a_stale_node_goes(scene: &Scene, join: Join) {
+    let (second, stale) = reused(scene, join, "again");
 
-    scene.join(&second);
+    join(scene, &second);
 
-    let uid = uid_of_node(&scene, "again");
+    let uid = uid_of_node(scene, "again");
     assert_ne!(uid.as_ref(), Some(&stale["metadata"]["uid"]));
     assert!(scene.record("again")["spec"]["generation"].as_u64() > Some(1));
     assert_eq!(
@@ -73,12 +92,26 @@ fn a_stale_node_is_deleted_before_its_name_is_granted() {
     );
 }
 
+#[test]
+fn a_stale_node_is_deleted_before_its_name_is_granted() {
+    let scene = Scene::start(&SITE, "stale-deleted", json!({}));
+
+    a_stale_node_goes(&scene, Scene::join);
+}
+
+#[test]
+fn a_stale_node_is_deleted_before_its_name_is_granted_without_evidence() {
+    let scene = insecure("stale-insecure", json!({}));
+
+    a_stale_node_goes(&scene, join_without_evidence);
+}
+
 /// The plugin is on some machines only, and names are used again: by a worker, and by a machine of the control plane,
 /// both of stock kubeadm.
-fn stock_nodes_stay(scene: &Scene) {
+fn stock_nodes_stay(scene: &Scene, join: Join) {
     let retired = ["cp-1", "node-1", "node-2", "node-9"].map(|name| {
         let machine = scene.cluster.machine(name).create();
-        scene.join(&machine);
+        join(scene, &machine);
         (name, machine.provider_id().to_owned(), machine)
     });
     let [.., (last, of_last, _)] = &retired;
@@ -116,7 +149,7 @@ fn stock_nodes_stay(scene: &Scene) {
 fn nodes_of_machines_without_a_record_stay_while_attestation_is_reported() {
     let scene = Scene::start(&SITE, "stock-reported", json!({}));
 
-    stock_nodes_stay(&scene);
+    stock_nodes_stay(&scene, Scene::join);
 }
 
 #[test]
@@ -126,7 +159,24 @@ fn nodes_of_machines_without_a_record_stay_while_attestation_is_enforced() {
     let message = scene.wait_for_paths("True", "Closed", &[]);
     assert!(!message.contains("not enforced"), "{message}");
 
-    stock_nodes_stay(&scene);
+    stock_nodes_stay(&scene, Scene::join);
+}
+
+#[test]
+fn nodes_of_machines_without_a_record_stay_beside_insecure_nodes() {
+    let scene = insecure("stock-insecure", json!({}));
+
+    stock_nodes_stay(&scene, join_without_evidence);
+}
+
+#[test]
+fn nodes_of_machines_without_a_record_stay_beside_insecure_nodes_under_enforcement() {
+    let settings = json!({"autoApproveBindings": "Remove"});
+    let scene = insecure("stock-closed", settings);
+    let message = scene.wait_for_paths("True", "Closed", &[]);
+    assert!(!message.contains("not enforced"), "{message}");
+
+    stock_nodes_stay(&scene, join_without_evidence);
 }
 
 #[test]
@@ -144,8 +194,8 @@ fn a_name_reported_for_two_machines_waits_until_only_one_has_it() {
     scene.assert_waits("first", &name, "NodeNameShared");
     let event = scene.wait_for_event("first", "NodeNameShared");
     let message = event["message"].as_str().unwrap();
-    let both = ["machine first", "machine second", host];
-    assert!(both.iter().all(|it| message.contains(it)), "{message}");
+    let both = "machines first and second have the same node name rack-3.example.com";
+    assert!(message.contains(both), "{message}");
 
     second.set_addresses(&[("Hostname", "rack-4.example.com")]);
     let answered = poll(4 * PATIENCE, || {
