@@ -202,6 +202,8 @@ fn a_revoked_certificate_stays_refused_after_the_management_clusters_etcd_was_re
         &management,
         &["reset", "--revoked", "--yes", "prod-1", "m1"],
     );
+    // The plugin would wait for minutes after the denial.
+    lose_disk(&mut kubelet);
     wait_for_certificate(&plane, "m1", 1, |_| true);
     wait_until_ready(&plane, "m1");
     assert_eq!(refused(), Some(()));
