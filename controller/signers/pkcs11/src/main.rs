@@ -33,10 +33,12 @@
 //! - `server_names`: the names and addresses of servers' certificates
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
+//! - `log_lines`: the rates of log lines about calls without a signature
 //! - `turns`: the own turns of one CA, which abandoned calls keep
 //! - `service`: the gRPC service
 
 mod authority;
+mod log_lines;
 mod pin;
 mod policy;
 mod server_names;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status};
 
 use crate::authority::{Authority, Cluster};
+use crate::log_lines::LogLines;
 use crate::policy;
 use crate::server_names::Reserved;
 use crate::token::{Keys, TokenError};
@@ -39,6 +40,7 @@ pub(crate) struct Service<T> {
     /// The latest check of the token. All concurrent calls of `Status` wait for it.
     checked: parking_lot::Mutex<Option<Checked>>,
     reserved: Reserved,
+    lines: LogLines,
     clock: fn() -> SystemTime,
 }
 
@@ -89,6 +91,7 @@ impl<T: Keys> Service<T> {
             good: watch::Sender::new(None),
             checked: parking_lot::Mutex::default(),
             reserved,
+            lines: LogLines::default(),
             clock,
         })
     }
@@ -110,11 +113,17 @@ impl<T: Keys> Service<T> {
     /// a call occupies a turn of its CA only.
     async fn ask<A: Send + 'static>(
         &self,
-        Signing { turns, line, .. }: &Signing,
+        Signing {
+            authority,
+            turns,
+            line,
+        }: &Signing,
         question: impl FnOnce(&T) -> Result<A, TokenError> + Send + 'static,
     ) -> Result<A, Status> {
         let (turn, _caller) = turns.take().await.map_err(|Busy| {
-            tracing::warn!("refused: the token is busy");
+            if let Ok(left_out) = self.lines.take(&authority.cluster.namespace) {
+                tracing::warn!(left_out, "refused: the token is busy");
+            }
             Status::resource_exhausted(BUSY)
         })?;
         let _of_all = line.turn().await;
@@ -131,7 +140,9 @@ impl<T: Keys> Service<T> {
         }
         answer.map_err(|error| {
             let error = chain(&error);
-            tracing::error!(error, "the token did not answer");
+            if let Ok(left_out) = self.lines.take(&authority.cluster.namespace) {
+                tracing::error!(error, left_out, "the token did not answer");
+            }
             Status::unavailable(error)
         })
     }
@@ -202,11 +213,14 @@ impl<T: Keys> ExternalSigner for Service<T> {
         let request = request.into_inner();
         let (namespace, cluster) = (&request.cluster_namespace, &request.cluster_name);
         let Some(signing) = self.signing(&request) else {
-            tracing::warn!(
-                namespace,
-                cluster,
-                "refused: the CA does not belong to this cluster"
-            );
+            if let Ok(left_out) = self.lines.take(namespace) {
+                tracing::warn!(
+                    namespace,
+                    cluster,
+                    left_out,
+                    "refused: the CA does not belong to this cluster"
+                );
+            }
             return Err(Status::permission_denied(
                 "this signer has no key for this CA and this cluster",
             ));
@@ -222,7 +236,9 @@ impl<T: Keys> ExternalSigner for Service<T> {
             Ok(certificate) => certificate,
             Err(refused) => {
                 let reason = refused.to_string();
-                tracing::warn!(namespace, cluster, reason, "refused");
+                if let Ok(left_out) = self.lines.take(namespace) {
+                    tracing::warn!(namespace, cluster, reason, left_out, "refused");
+                }
                 return Err(Status::permission_denied(reason));
             }
         };

@@ -438,6 +438,31 @@ async fn a_signature_of_an_abandoned_call_is_logged() {
 }
 
 #[tokio::test]
+async fn refused_calls_have_100_lines_and_take_none_of_another_namespace() {
+    let world = world_with(ONE_CALL, false, &["quiet"]);
+    tokio::time::pause();
+    let refused = async |namespace: &str| {
+        let request = SignRequest {
+            cluster_namespace: namespace.to_owned(),
+            ..world.requests[0].clone()
+        };
+        let answer = world.service.sign(Request::new(request)).await;
+        assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied);
+    };
+    for _ in 0..10_000 {
+        refused("noisy-namespace").await;
+    }
+    refused("other-namespace").await;
+
+    assert_eq!(logged("noisy-namespace").len(), 100);
+    assert_eq!(logged("other-namespace").len(), 1);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    refused("noisy-namespace").await;
+    let lines = logged("noisy-namespace");
+    assert!(lines[100].contains("left_out=9900"), "{lines:?}");
+}
+
+#[tokio::test]
 async fn a_service_with_a_refused_pin_keeps_running_and_reports_it() {
     let request = world().requests.remove(0);
     let mut authority = ca("ca-0").authority;
