@@ -15,10 +15,11 @@ const OF_NAMESPACE: Rate = Rate {
     every: Duration::from_millis(20),
 };
 
-/// The rate of lines of one kind and cluster: half of the namespace's rate.
-const OF_CLUSTER: Rate = Rate {
-    burst: 1000,
-    every: Duration::from_millis(40),
+/// The rate of lines about certificates: enough for all nodes of the largest cluster that Kubernetes supports, which
+/// renew together after an outage.
+const GRANTS_OF_NAMESPACE: Rate = Rate {
+    burst: 10_000,
+    ..OF_NAMESPACE
 };
 
 /// The time after which the number of dropped lines is forgotten, if its cluster has no further line.
@@ -34,6 +35,21 @@ pub(crate) enum LineKind {
     Grant,
     /// Everything else.
     Other,
+}
+
+impl LineKind {
+    /// The rates of a namespace, and of a cluster, which is half of it.
+    fn rates(self) -> (Rate, Rate) {
+        let of_namespace = match self {
+            Self::Grant => GRANTS_OF_NAMESPACE,
+            Self::Refusal | Self::Other => OF_NAMESPACE,
+        };
+        let of_cluster = Rate {
+            burst: of_namespace.burst / 2,
+            every: of_namespace.every * 2,
+        };
+        (of_namespace, of_cluster)
+    }
 }
 
 /// The log lines that each namespace, and each cluster in it, can write.
@@ -149,9 +165,10 @@ impl Buckets {
                 left_out: 0,
             },
         );
+        let (rate, rate_of_cluster) = kind.rates();
         let (mut namespace, mut own) = (*of_namespace, of_cluster.full_at);
-        let is_within = OF_CLUSTER.take(&mut own, now).is_ok()
-            && OF_NAMESPACE.take(&mut namespace, now).is_ok();
+        let is_within =
+            rate_of_cluster.take(&mut own, now).is_ok() && rate.take(&mut namespace, now).is_ok();
         if !is_within {
             of_cluster.left_out += 1;
             return None;
@@ -203,11 +220,11 @@ mod tests {
             budget.take(Other, &cluster, now);
         }
 
-        let later = now + OF_CLUSTER.every;
+        let later = now + OF_NAMESPACE.every * 2;
         assert_eq!(budget.take(Other, &cluster, later), Some(7));
         assert_eq!(budget.take(Other, &cluster, later), None);
         assert_eq!(
-            budget.take(Other, &cluster, later + OF_CLUSTER.every),
+            budget.take(Other, &cluster, later + OF_NAMESPACE.every * 2),
             Some(1)
         );
     }
@@ -245,7 +262,7 @@ mod tests {
         };
 
         assert_eq!(lines(Refusal), 1000);
-        assert_eq!(lines(Grant), 1000);
+        assert_eq!(lines(Grant), 5000);
         assert_eq!(lines(Other), 1000);
     }
 

@@ -33,7 +33,8 @@ const BUSY: &str = "the token has not answered the calls before this one";
 pub(crate) struct Service<T> {
     token: Arc<T>,
     authorities: Vec<Signing>,
-    /// The turns of all CAs.
+    /// The turns of all CAs, which their lines share.
+    #[cfg(test)]
     calls: FairTurns,
     /// The time of the token's last successful response.
     good: watch::Sender<Option<Instant>>,
@@ -87,6 +88,7 @@ impl<T: Keys> Service<T> {
         Ok(Self {
             token: Arc::new(token),
             authorities: authorities.into_iter().map(signing).collect(),
+            #[cfg(test)]
             calls: of_all,
             good: watch::Sender::new(None),
             checked: parking_lot::Mutex::default(),

@@ -135,7 +135,6 @@ fn world_with(calls: Calls, check_hangs: bool, namespaces: &[&str]) -> World {
         cluster_name: ca.authority.cluster.name.clone(),
         algorithm: SignatureAlgorithm::EcdsaP256Sha256.into(),
         tbs_certificate: to_be_signed(&valid(), ca),
-        ..SignRequest::default()
     };
     let requests = cas.iter().map(request).collect();
     let (asked_sender, asked) = mpsc::unbounded_channel();
