@@ -20,8 +20,10 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::secret::Secret as SecretValue;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthentication};
 use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::log_lines::ClusterLines;
 use node_attestation_runtime::logs::Failures;
 use node_attestation_runtime::watch::{
     ExponentialBackoff, Lenient, Skipped, Unreadable, WatchLog, is_gone, listening, on_management,
@@ -255,7 +257,7 @@ impl IdentityWatch {
                 Err(_) => "no answer in time".to_owned(),
             };
             if failures.is_first() {
-                tracing::warn!(%cluster, error, "{MESSAGE}");
+                cluster_line!(&ClusterLines::of(&cluster), WARN, error, "{MESSAGE}");
             } else {
                 tracing::debug!(%cluster, error, "{MESSAGE}");
             }

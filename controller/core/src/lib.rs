@@ -17,6 +17,7 @@
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates
 //! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
+//! - `log_lines`: the log lines that the tenant of a cluster can cause
 //! - `crd`: the custom resources
 //! - `refusal`: Ignore, Deny, Fail and Retry, and their reasons
 //! - `inventory`: the trait that finds machines, and the machine
@@ -36,6 +37,7 @@ pub mod identifiers;
 pub mod inventory;
 pub mod ledger;
 pub mod lifetimes;
+pub mod log_lines;
 pub mod nodes;
 mod policy;
 pub mod rate_limit;

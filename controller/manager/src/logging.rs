@@ -1,10 +1,14 @@
 //! The log.
 
 use std::io;
+use std::mem;
 use std::panic;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use kubelet_attestation::text::visible_json;
+use node_attestation_core::rate_limit::Rate;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
@@ -46,10 +50,46 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         .with(lines.with_filter(filter))
         .init();
     // The default hook prints the panic message, which can contain arbitrary data.
-    panic::set_hook(Box::new(|panic| {
+    let told = Mutex::new(Panics::new(Instant::now()));
+    panic::set_hook(Box::new(move |panic| {
         let location = panic.location().map(ToString::to_string);
-        tracing::error!(location, "panicked");
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let left_out = told.take(Instant::now());
+        drop(told);
+        let Some(left_out) = left_out else { return };
+        let left_out = Some(left_out).filter(|left_out| *left_out > 0);
+        tracing::error!(location, left_out, "panicked");
     }));
+}
+
+/// The rate of lines about panics. A tenant that finds a panic can repeat it.
+const PANICS: Rate = Rate {
+    burst: 100,
+    every: Duration::from_secs(1),
+};
+
+/// The lines about panics.
+struct Panics {
+    full_at: Instant,
+    left_out: u64,
+}
+
+impl Panics {
+    fn new(now: Instant) -> Self {
+        Self {
+            full_at: now,
+            left_out: 0,
+        }
+    }
+
+    /// Takes a line. Returns the number of lines that were left out before it, or `None` without a further line.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        if PANICS.take(&mut self.full_at, now).is_ok() {
+            return Some(mem::take(&mut self.left_out));
+        }
+        self.left_out += 1;
+        None
+    }
 }
 
 /// The lines of the log.
@@ -85,7 +125,7 @@ impl<W: io::Write> io::Write for Visible<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use kubelet_attestation::text::is_invisible;
     use serde_json::Value;
@@ -104,6 +144,18 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn panics_have_a_hundred_lines_and_then_one_a_second() {
+        let now = Instant::now();
+        let mut panics = Panics::new(now);
+        let told = (0..10_000).filter_map(|_| panics.take(now)).count();
+
+        assert_eq!(told, 100);
+        let later = now + PANICS.every;
+        assert_eq!(panics.take(later), Some(9900));
+        assert_eq!(panics.take(later), None);
     }
 
     #[test]

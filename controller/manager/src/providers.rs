@@ -17,6 +17,7 @@ use node_attestation_core::crd::{
 use node_attestation_core::verifier::{InsecureVerifier, Verifier, VerifierUnavailable, Verifiers};
 use node_attestation_runtime::capi::{ClusterObserver, ObjectKey};
 use node_attestation_runtime::client::ClusterAccess;
+use node_attestation_runtime::log_lines::ClusterLines;
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_tpm::challenge::{ChallengeKeySource, RehearsedKeys};
 use node_attestation_tpm::policy::TpmPolicy;
@@ -106,6 +107,15 @@ pub(crate) struct Cluster<'a> {
     pub(crate) tpm: TpmSettings,
     /// The AWS account that is recorded on the `KubeletAuthentication`.
     pub(crate) aws_account: Option<&'a str>,
+}
+
+impl Cluster<'_> {
+    /// The log lines of the cluster.
+    fn lines(&self) -> ClusterLines {
+        let name = self.namespace.map(|_| self.name).unwrap_or_default();
+        let namespace = self.namespace.unwrap_or_default();
+        ClusterLines::of(&ObjectKey::new(namespace, name))
+    }
 }
 
 impl ProviderArguments {
@@ -288,7 +298,8 @@ fn tpm_verifier(
     let keys = keys.ok_or("it runs without --tpm-challenge-keys")?;
     let policy = TpmPolicy::new(&cluster.tpm)?;
     let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys)
-        .observing(providers.observations.of(cluster.uid));
+        .observing(providers.observations.of(cluster.uid))
+        .logging(Arc::new(cluster.lines().of_evidence()));
     Ok(match lists {
         Some(lists) => Arc::new(verifier.reading(lists)),
         None => Arc::new(verifier),

@@ -5,7 +5,6 @@
 //! record ([`GrantReason`]). Renewals and serving certificates create no Events. A challenge fails its request, but is
 //! a part of a join or a renewal, so it creates no Event either.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -20,19 +19,28 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource as _};
 use kubelet_attestation::errors::error_chain;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
+use node_attestation_core::cluster_line;
 use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::ledger::GrantReason;
+use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::{Deferral, Failure, Unavailable};
 
 use crate::client::{CONTROLLER, in_time};
+use crate::log_lines::ClusterLines;
+use crate::object_key::ObjectKey;
+use crate::turns::FairRate;
 
+mod in_line;
 mod limiter;
+mod waiting;
 
-use limiter::Limiter;
+use in_line::InLine;
+use waiting::{Memory, Waiting};
 
 /// The deadline for writing one Event.
 const EVENT_DEADLINE: Duration = Duration::from_secs(5);
@@ -43,8 +51,12 @@ const WRITES_AT_ONCE: usize = 4;
 /// The limit of waiting Events: Events of a few thousand machines that join together, at 1 kB each.
 const MAX_WAITING: usize = 2048;
 
-/// The interval between reports about dropped Events.
-const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
+/// The rate of Events on the machines and records of all clusters together: a join of 1,000 machines at the same time.
+/// Kubernetes keeps Events for one hour, so at most 73,000 exist, with 1 kB each.
+pub(crate) const RATE: Rate = Rate {
+    burst: 1000,
+    every: Duration::from_millis(50),
+};
 
 /// The deadline for waiting Events when the controller stops, after all answers. Kubernetes gives a Pod 30 s in total.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
@@ -59,12 +71,36 @@ const NAMESPACE: &str = "default";
 ///
 /// Each Event is an object. The numbers of Events for one machine, and for all machines of one cluster, are limited.
 /// Otherwise, anyone who can create requests could fill the management cluster. A later Event on the machine contains
-/// the number of dropped Events.
+/// the number of dropped Events. The Events on the machines of all clusters are written in turn, by namespace, then by
+/// cluster.
 #[derive(Debug, Clone)]
 pub struct Events {
     // Boxed, because each cluster's channel allocates space for 32 entries at the start.
-    waiting: mpsc::Sender<Box<Addressed>>,
+    waiting: mpsc::Sender<Box<Waiting>>,
+    memory: Arc<Mutex<Memory>>,
     left_out: Arc<AtomicU64>,
+    lines: ClusterLines,
+}
+
+/// The limits of one cluster's Events, which it shares with other clusters.
+#[derive(Debug)]
+pub(crate) struct EventLimits {
+    /// The rate of Events on the machines and records of all clusters.
+    pub(crate) rate: Arc<FairRate>,
+    pub(crate) cluster: ObjectKey,
+    pub(crate) lines: ClusterLines,
+}
+
+impl EventLimits {
+    /// The limits of the only cluster.
+    fn alone() -> Self {
+        let cluster = ObjectKey::new("", "");
+        Self {
+            rate: Arc::new(FairRate::new(RATE)),
+            lines: ClusterLines::of(&cluster),
+            cluster,
+        }
+    }
 }
 
 /// An Event, and its cluster.
@@ -88,6 +124,7 @@ enum Cluster {
 pub struct EventWriter {
     task: JoinHandle<()>,
     left_out: Arc<AtomicU64>,
+    lines: ClusterLines,
 }
 
 impl Events {
@@ -96,27 +133,39 @@ impl Events {
     /// It writes Events on requests with `workload`, and Events on machines with `management`, or with `workload` if
     /// that cluster has the machines' objects.
     pub fn start(workload: Client, management: Option<Client>) -> (Self, EventWriter) {
+        Self::start_within(workload, management, EventLimits::alone())
+    }
+
+    /// Starts a writer with the limits of one of many clusters.
+    pub(crate) fn start_within(
+        workload: Client,
+        management: Option<Client>,
+        limits: EventLimits,
+    ) -> (Self, EventWriter) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        let left_out = Arc::new(AtomicU64::new(0));
+        let events = Self::sending(sender, &limits);
         let writer = EventWriter {
-            task: tokio::spawn(write_all(workload, management, receiver)),
-            left_out: left_out.clone(),
-        };
-        let events = Self {
-            waiting: sender,
-            left_out,
+            left_out: events.left_out.clone(),
+            lines: limits.lines.clone(),
+            task: tokio::spawn(write_all(workload, management, receiver, limits)),
         };
         (events, writer)
+    }
+
+    fn sending(waiting: mpsc::Sender<Box<Waiting>>, limits: &EventLimits) -> Self {
+        Self {
+            waiting,
+            memory: Arc::new(Mutex::new(Memory::of(&limits.cluster.namespace))),
+            left_out: Arc::default(),
+            lines: limits.lines.clone(),
+        }
     }
 
     /// Creates a sink that drops all Events.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
         let (waiting, _) = mpsc::channel(1);
-        Self {
-            waiting,
-            left_out: Arc::default(),
-        }
+        Self::sending(waiting, &EventLimits::alone())
     }
 
     /// Adds an Event about an object in the management cluster.
@@ -161,9 +210,15 @@ impl Events {
     }
 
     fn send(&self, event: Addressed) {
-        let is_full = self.waiting.try_send(Box::new(event)).is_err();
-        if is_full && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::warn!("events come faster than they can be written; some are left out");
+        let waiting = Waiting::new(event, &self.memory);
+        let sent = waiting.map(|waiting| self.waiting.try_send(Box::new(waiting)));
+        let is_sent = sent.is_some_and(|sent| sent.is_ok());
+        if !is_sent && self.left_out.fetch_add(1, Ordering::Relaxed) == 0 {
+            cluster_line!(
+                &self.lines,
+                WARN,
+                "events come faster than they can be written; some are left out"
+            );
         }
     }
 }
@@ -175,11 +230,11 @@ impl EventWriter {
     pub async fn finish(mut self) {
         if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
             self.task.abort();
-            tracing::warn!("stopped before all events were written");
+            cluster_line!(&self.lines, WARN, "stopped before all events were written");
         }
         let left_out = self.left_out.load(Ordering::Relaxed);
         if left_out > 0 {
-            tracing::warn!(left_out, "events were left out");
+            cluster_line!(&self.lines, WARN, events = left_out, "events were left out");
         }
     }
 }
@@ -187,10 +242,11 @@ impl EventWriter {
 async fn write_all(
     workload: Client,
     management: Option<Client>,
-    waiting: mpsc::Receiver<Box<Addressed>>,
+    waiting: mpsc::Receiver<Box<Waiting>>,
+    limits: EventLimits,
 ) {
     let management = management.as_ref().unwrap_or(&workload);
-    limited(waiting)
+    limited(waiting, limits)
         .for_each_concurrent(WRITES_AT_ONCE, |(cluster, event)| {
             let client = match cluster {
                 Cluster::Workload => &workload,
@@ -202,32 +258,16 @@ async fn write_all(
         .await;
 }
 
-/// Applies the limits to Events, and counts the dropped ones.
-fn limited(waiting: mpsc::Receiver<Box<Addressed>>) -> impl Stream<Item = Addressed> {
-    let mut look = interval(LEFT_OUT_TOLD);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let begin = (waiting, Limiter::default(), look, VecDeque::new());
-    stream::unfold(
-        begin,
-        |(mut waiting, mut limiter, mut look, mut due)| async {
-            let event = loop {
-                if let Some(event) = due.pop_front() {
-                    break (Cluster::Management, event);
-                }
-                tokio::select! {
-                    biased;
-                    event = waiting.recv() => match *event? {
-                        (Cluster::Management, event) => {
-                            due.extend(limiter.admit(event, Instant::now()));
-                        }
-                        event => break event,
-                    },
-                    _ = look.tick() => due.extend(limiter.left_out(Instant::now())),
-                }
-            };
-            Some((event, (waiting, limiter, look, due)))
-        },
-    )
+/// Applies the limits to Events, and counts the dropped ones. An Event on a machine waits for its turn among the Events
+/// of all clusters, and delays no Event on a request.
+fn limited(
+    waiting: mpsc::Receiver<Box<Waiting>>,
+    limits: EventLimits,
+) -> impl Stream<Item = Addressed> {
+    stream::unfold(InLine::new(waiting, limits), |mut line| async {
+        let next = line.next().await?;
+        Some((next, line))
+    })
 }
 
 /// Writes an Event about an object of the management cluster, with this type, action, reason and note. Returns whether

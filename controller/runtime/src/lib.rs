@@ -12,6 +12,7 @@
 //! - `object_key`: the place of a namespaced object
 //! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
 //! - `shared`: locks that tenants share, and their measurement in tests and benchmarks
+//! - `log_lines`: the log lines that a tenant can cause, with one budget for each namespace
 //! - `metrics`: the metrics of a controller, and its health
 //! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` by HTTP
 //! - `memory`: the memory that clusters share
@@ -58,6 +59,7 @@ pub mod file_inventory;
 pub mod hardening;
 pub mod identities;
 mod keyless_signing;
+pub mod log_lines;
 pub mod logs;
 pub mod machine_conditions;
 pub mod machine_tokens;

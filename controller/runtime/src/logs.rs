@@ -1,7 +1,5 @@
 //! The log lines of decisions. Text from a requester is always the value of a field, which the formatter escapes.
 
-mod budget;
-
 use std::error::Error;
 use std::mem;
 use std::time::Duration;
@@ -11,13 +9,14 @@ use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::{NodeName, Provider};
 
+use node_attestation_core::cluster_line;
 use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::ledger::FailedUpdates;
+use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::refusal::Ignored;
 
-pub(crate) use budget::LineBudget;
-
 use crate::events::{reason, told};
+use crate::log_lines::{ClusterLines, LineKind};
 use crate::metrics;
 
 /// The maximum length of a name in a line, in bytes. Kubernetes has no longer names.
@@ -79,9 +78,9 @@ impl Failures {
         !mem::replace(&mut self.0, true)
     }
 
-    /// Logs the records that the sweep of this cluster could not update. During an outage, only the first line is a
+    /// Logs the records that the sweep of a cluster could not update. During an outage, only the first line is a
     /// warning.
-    pub(crate) fn of_sweep(&mut self, cluster: &str, failed: Option<&FailedUpdates>) {
+    pub(crate) fn of_sweep(&mut self, lines: &dyn LogLines, failed: Option<&FailedUpdates>) {
         const MESSAGE: &str = "node identities could not be updated; the next sweep retries";
         let Some(failed) = failed else {
             return self.end();
@@ -89,8 +88,9 @@ impl Failures {
         let (node, error) = (failed.node_name.as_str(), failed.error.as_str());
         let count = failed.count;
         if self.is_first() {
-            tracing::warn!(cluster, node, count, error, "{MESSAGE}");
+            cluster_line!(lines, WARN, node, count, error, "{MESSAGE}");
         } else {
+            let cluster = lines.cluster();
             tracing::debug!(cluster, node, count, error, "{MESSAGE}");
         }
     }
@@ -102,22 +102,39 @@ impl Failures {
 }
 
 /// Logs that a decision was not written. `repeated` is set if it was not the first failure.
-pub(crate) fn unanswered(csr: &str, error: &dyn Error, repeated: bool) {
+pub(crate) fn unanswered(lines: &dyn LogLines, csr: &str, error: &dyn Error, repeated: bool) {
     const MESSAGE: &str = "the request was not answered";
     let (csr, error) = (shortened(csr, MAX_NAME_LEN), error_chain(error));
     if repeated {
         tracing::debug!(csr, error, "{MESSAGE}");
     } else {
-        tracing::warn!(csr, error, "{MESSAGE}");
+        cluster_line!(lines, WARN, csr, error, "{MESSAGE}");
     }
 }
 
 /// Logs that the API server rejected an answer.
-pub(crate) fn rejected(subject: &Subject<'_>, error: &dyn Error) {
-    tracing::error!(
+pub(crate) fn rejected(lines: &dyn LogLines, subject: &Subject<'_>, error: &dyn Error) {
+    cluster_line!(
+        lines,
+        ERROR,
         csr = subject.name,
         error = error_chain(error),
         "the API server rejects the answer"
+    );
+}
+
+/// Logs that the checks of a request did not end by their deadline.
+pub(crate) fn unchecked(
+    lines: &dyn LogLines,
+    request: &CertificateSigningRequest,
+    deadline: Duration,
+) {
+    let csr = shown(request.metadata.name.as_ref());
+    cluster_line!(
+        lines,
+        ERROR,
+        csr,
+        "the checks did not complete in {deadline:?}"
     );
 }
 
@@ -147,14 +164,13 @@ pub(crate) fn outcome(decision: &Decision) -> &'static str {
 
 /// Logs a written decision in one line.
 ///
-/// `repeated` is set for a deferral that was logged before. `line` takes one of the cluster's lines for refused
-/// requests, and returns the number of lines that were dropped before. If it returns `None`, the line is logged at
+/// `repeated` is set for a deferral that was logged before. Without a budget for a further line, the line is logged at
 /// debug level.
 pub(crate) fn decision(
     subject: &Subject<'_>,
     decided: &Decided,
     (whole, repeated): (Duration, bool),
-    line: impl FnOnce() -> Option<u64>,
+    lines: &ClusterLines,
 ) {
     let detail = match &decided.decision {
         Decision::Ignore(ignored) => error_chain(ignored),
@@ -178,19 +194,21 @@ pub(crate) fn decision(
     let provider = subject.provider.as_ref().map(Provider::as_str);
     let millis = millis(whole);
     let left_out = match &decided.decision {
-        Decision::Issue(_) | Decision::Approve(_) => Some(0),
+        Decision::Issue(_) | Decision::Approve(_) => lines.take_of(LineKind::Grant),
         Decision::Retry(_) if repeated => None,
         Decision::Ignore(Ignored::IssuedByOthers)
         | Decision::Deny(_)
         | Decision::Fail(_)
-        | Decision::Retry(_) => line(),
+        | Decision::Retry(_) => lines.take_of(LineKind::Refusal),
         Decision::Ignore(_) => None,
     };
-    let is_told = left_out.is_some();
+    let (is_told, cluster) = (left_out.is_some(), lines.cluster());
     let left_out = left_out.filter(|left_out| *left_out > 0);
     macro_rules! line {
         ($level:ident) => {
-            tracing::$level!(
+            tracing::event!(
+                tracing::Level::$level,
+                cluster,
                 csr = subject.name,
                 node,
                 provider,
@@ -206,15 +224,16 @@ pub(crate) fn decision(
         };
     }
     match &decided.decision {
-        _ if !is_told => line!(debug),
-        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(info),
-        Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) => line!(warn),
+        _ if !is_told => line!(DEBUG),
+        Decision::Retry(_) | Decision::Issue(_) | Decision::Approve(_) => line!(INFO),
+        Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) => line!(WARN),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+    use node_attestation_core::log_lines::Unlimited;
     use tracing::Level;
 
     use super::*;
@@ -230,7 +249,7 @@ mod tests {
         let mut failures = Failures::default();
         let log = ThreadLog::start(Level::INFO);
         for failed in [Some(&failed), Some(&failed), None, Some(&failed)] {
-            failures.of_sweep("prod-1", failed);
+            failures.of_sweep(&Unlimited, failed);
         }
         let text = log.text();
         assert_eq!(log.count(&["WARN"]), 2, "{text}");
@@ -249,8 +268,8 @@ mod tests {
         );
 
         let log = ThreadLog::start(Level::INFO);
-        rejected(&subject, &error);
-        unanswered(subject.name, &error, false);
+        rejected(&Unlimited, &subject, &error);
+        unanswered(&Unlimited, subject.name, &error, false);
 
         let text = log.text();
         assert_eq!(text.lines().count(), 2);

@@ -35,8 +35,8 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::capi::{ClusterObserver, ObjectKey, Objects, Selection};
 use crate::client::{ClusterAccess, EgressPolicy, ServerTime};
+use crate::events;
 use crate::external_signer::ExternalSigner;
-use crate::logs::LineBudget;
 use crate::metrics::Metrics;
 use crate::queue;
 use crate::records::RecordsWatch;
@@ -132,12 +132,12 @@ struct Shared {
     ca_keys: CaKeys,
     /// The rate of Events about conditions.
     condition_events: FairRate,
+    /// The rate of Events about Machines and records.
+    machine_events: Arc<FairRate>,
     /// The rate of condition writes to Machines.
     machine_conditions: Arc<FairRate>,
     /// The turns of requests.
     requests: FairTurns,
-    /// The budget for log lines about refused requests.
-    lines: Arc<LineBudget>,
     places: Places,
 }
 
@@ -223,9 +223,9 @@ impl Controller {
             records,
             ca_keys: CaKeys::default(),
             condition_events: FairRate::new(condition_events::RATE),
+            machine_events: Arc::new(FairRate::new(events::RATE)),
             machine_conditions: Arc::new(FairRate::new(crate::machine_conditions::RATE)),
             requests: FairTurns::new(queue::TURNS),
-            lines: Arc::default(),
             places: Places::new(places.unwrap_or(MAX_CLUSTERS_PER_NAMESPACE)),
         });
         (shared, watching)

@@ -22,7 +22,8 @@ use crate::csr_writer::{
     Answered, DENIED, FAILED, RequestStore, answer, has_condition, is_approved,
 };
 use crate::events::{Events, reason};
-use crate::logs::{self, LineBudget, Subject};
+use crate::log_lines::ClusterLines;
+use crate::logs::{self, Subject};
 use crate::machine_conditions::{Outcome, Outcomes};
 use crate::metrics::ClusterMetrics;
 use crate::object_key::ObjectKey;
@@ -56,8 +57,8 @@ pub struct Pipeline {
     outcomes: Option<Arc<Outcomes>>,
     /// The cluster's line in the turns of all clusters.
     turns: Line,
-    /// The shared budget for log lines about refused requests.
-    lines: Arc<LineBudget>,
+    /// The cluster's log lines.
+    lines: ClusterLines,
 }
 
 /// The next state of a request in the queue.
@@ -81,6 +82,7 @@ impl Pipeline {
         events: Events,
         clock: fn() -> SystemTime,
     ) -> Self {
+        let alone = ObjectKey::new("", "");
         Self {
             context,
             store,
@@ -88,14 +90,14 @@ impl Pipeline {
             clock,
             metrics: ClusterMetrics::default(),
             outcomes: None,
-            turns: FairTurns::new(queue::TURNS).line(&ObjectKey::new("", "")),
-            lines: Arc::default(),
+            turns: FairTurns::new(queue::TURNS).line(&alone),
+            lines: ClusterLines::of(&alone),
         }
     }
 
-    /// Sets the cluster's line in the turns of all clusters, and the shared budget for log lines.
+    /// Sets the cluster's line in the turns of all clusters, and its log lines.
     #[must_use]
-    pub(crate) fn in_turn(self, turns: Line, lines: Arc<LineBudget>) -> Self {
+    pub(crate) fn in_turn(self, turns: Line, lines: ClusterLines) -> Self {
         Self {
             turns,
             lines,
@@ -103,12 +105,9 @@ impl Pipeline {
         }
     }
 
-    /// Takes a log line about a refused request. If there is no other namespace, the number of lines is not limited.
-    fn line(&self) -> Option<u64> {
-        if self.turns.is_alone() {
-            return Some(0);
-        }
-        self.lines.take(self.turns.cluster(), Instant::now())
+    /// The cluster's log lines.
+    pub(crate) fn lines(&self) -> &ClusterLines {
+        &self.lines
     }
 
     /// The cluster's line.
@@ -161,8 +160,7 @@ impl Pipeline {
                 return deleted(csr);
             }
             if !error.is_conflict() {
-                let is_told = work.attempts == 0 && self.line().is_some();
-                logs::unanswered(csr, &error, !is_told);
+                logs::unanswered(&self.lines.of_refusals(), csr, &error, work.attempts > 0);
                 return Next::Retry;
             }
             // Another client wrote at the same time, so the request is read and decided on again.
@@ -195,7 +193,7 @@ impl Pipeline {
         logs::checks(&subject, &decided);
         let answered = self.answer(&request, &mut decided).await?;
         if let Answered::Rejected { error, .. } = answered {
-            logs::rejected(&subject, &error);
+            logs::rejected(&self.lines.of_refusals(), &subject, &error);
             return Ok(Next::GiveUp);
         }
 
@@ -206,7 +204,7 @@ impl Pipeline {
             self.add_outcome(machine, &request, &decided.decision);
         }
         let whole = begun.elapsed();
-        logs::decision(&subject, &decided, (whole, repeated), || self.line());
+        logs::decision(&subject, &decided, (whole, repeated), &self.lines);
         if !repeated || !is_waiting(&decided.decision) {
             // A tenant controls the names of unavailable attestors, and they would create an unlimited number of
             // labels.
@@ -321,7 +319,7 @@ impl Pipeline {
         match (answered, &decided.decision) {
             // No request for this controller's signers must stay approved but not issued.
             (Answered::Rejected { request, error }, Decision::Issue(_)) => {
-                logs::rejected(&Subject::of(&request), &error);
+                logs::rejected(&self.lines.of_refusals(), &Subject::of(&request), &error);
                 decided.decision = Decision::Fail(Failure::CertificateRejected);
                 answer(&*self.store, *request, &decided.decision).await
             }
@@ -334,8 +332,7 @@ impl Pipeline {
         let deciding = decide(request, &self.context, now, clock::elapsed);
         let decided = tokio::time::timeout(DECISION_DEADLINE, deciding).await.ok();
         if decided.is_none() {
-            let csr = request.metadata.name.as_deref();
-            tracing::error!(csr, "the checks did not complete in {DECISION_DEADLINE:?}");
+            logs::unchecked(&self.lines.of_refusals(), request, DECISION_DEADLINE);
         }
         concluded(request, decided, now)
     }

@@ -22,6 +22,7 @@ use requesters::{Arrival, Requesters};
 use retry::wait_after;
 
 use crate::hardening::rate_limit::Budgets;
+use crate::log_lines::ClusterLines;
 use crate::memory::{Holding, Share};
 use crate::metrics::Pending;
 use crate::turns::TurnLimits;
@@ -81,12 +82,14 @@ pub(crate) struct Queue {
     /// Whether a list is in progress.
     is_listing: bool,
     pending: Pending,
+    lines: ClusterLines,
 }
 
 impl Queue {
-    /// Creates an empty queue. Its memory counts against the clusters of this namespace.
-    pub(crate) fn new(namespace: &str) -> Self {
-        let share = Share::new(namespace, SHARE);
+    /// Creates an empty queue of the cluster with these log lines. Its memory counts against the clusters of the
+    /// cluster's namespace.
+    pub(crate) fn new(lines: &ClusterLines) -> Self {
+        let share = Share::new(lines.namespace(), SHARE);
         Self {
             entries: HashMap::new(),
             turns: BTreeMap::new(),
@@ -102,6 +105,7 @@ impl Queue {
             purged_at: 0,
             is_listing: false,
             pending: Pending::default(),
+            lines: lines.clone(),
         }
     }
 }
@@ -486,13 +490,6 @@ impl Queue {
             self.room.free(entry.bytes);
         }
         Some((charged, object))
-    }
-}
-
-#[cfg(test)]
-impl Default for Queue {
-    fn default() -> Self {
-        Self::new("")
     }
 }
 

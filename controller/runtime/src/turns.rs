@@ -1,138 +1,22 @@
-//! Turns that the Clusters of all namespaces share: calls, lookups, requests.
-//!
-//! Every limit of concurrent work in this controller uses these turns. A plain semaphore serves its callers in the
-//! order of arrival, so the Clusters of one tenant could delay all others.
-//!
-//! # Guarantees
-//!
-//! - The next turn goes to the namespace with the fewest running turns. Among equal namespaces, it goes to the
-//!   namespace whose last turn is the oldest. Within the namespace, the next Cluster is selected in the same way. The
-//!   turns of one Cluster are in the order of arrival.
-//! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
-//!   all of them.
-//! - A caller that stops waiting takes no turn, and a turn ends when it is dropped.
-//! - The time under the lock grows with the logarithm of the number of lines.
+//! Turns and rates that the Clusters of all namespaces share: calls, lookups, requests, Events.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use node_attestation_core::rate_limit::Rate;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::object_key::ObjectKey;
 
-/// The limits of running turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurnLimits {
-    /// The limit for all Clusters together.
-    pub all: usize,
-    /// The limit for one Cluster.
-    pub of_cluster: usize,
-}
+pub use node_attestation_turns::{FairTurns, Line, Owner, Turn, TurnLimits};
 
-/// Turns by namespace, then by Cluster. Clones share them.
-#[derive(Debug, Clone)]
-pub struct FairTurns(Arc<Inner>);
-
-#[derive(Debug)]
-struct Inner {
-    limits: TurnLimits,
-    state: Mutex<State>,
-}
-
-/// The line of one Cluster. Lines with the same key are one line.
-#[derive(Debug)]
-pub struct Line {
-    turns: FairTurns,
-    cluster: ObjectKey,
-}
-
-/// A turn, which ends when it is dropped.
-#[derive(Debug)]
-pub struct Turn {
-    line: Line,
-    ticket: u64,
-}
-
-impl FairTurns {
-    /// Creates turns with these limits.
-    pub fn new(limits: TurnLimits) -> Self {
-        Self(Arc::new(Inner {
-            limits,
-            state: Mutex::default(),
-        }))
+impl Owner for ObjectKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
 
-    /// Whether no Cluster has a line.
-    pub fn is_idle(&self) -> bool {
-        self.0.state.lock().namespaces.is_empty()
-    }
-
-    /// The line of a Cluster. Without a management cluster, namespace and name are empty.
-    pub fn line(&self, cluster: &ObjectKey) -> Line {
-        self.0.state.lock().join(cluster);
-        Line {
-            turns: self.clone(),
-            cluster: cluster.clone(),
-        }
-    }
-}
-
-impl Line {
-    /// The Cluster.
-    pub fn cluster(&self) -> &ObjectKey {
-        &self.cluster
-    }
-
-    /// Whether no other namespace has a line.
-    pub fn is_alone(&self) -> bool {
-        self.turns.0.state.lock().namespaces.len() < 2
-    }
-
-    /// Waits for a turn.
-    pub async fn turn(&self) -> Turn {
-        let (turn, granted) = self.wait();
-        // The sender is dropped only after it was used.
-        let _ = granted.await;
-        turn
-    }
-
-    /// Takes a turn if it can start immediately.
-    pub fn try_turn(&self) -> Option<Turn> {
-        let (turn, mut granted) = self.wait();
-        granted.try_recv().is_ok().then_some(turn)
-    }
-
-    fn wait(&self) -> (Turn, oneshot::Receiver<()>) {
-        let line = self.clone();
-        let (sender, granted) = oneshot::channel();
-        let inner = &self.turns.0;
-        let ticket = inner.state.lock().wait(&self.cluster, sender, inner.limits);
-        (Turn { line, ticket }, granted)
-    }
-}
-
-impl Clone for Line {
-    fn clone(&self) -> Self {
-        self.turns.line(&self.cluster)
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        let inner = &self.turns.0;
-        inner.state.lock().leave(&self.cluster, inner.limits);
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let Line { turns, cluster } = &self.line;
-        let Inner { limits, state } = &*turns.0;
-        state.lock().end(cluster, self.ticket, *limits);
+    fn name(&self) -> &str {
+        &self.name
     }
 }
 
@@ -192,183 +76,38 @@ impl FairRate {
     }
 }
 
-/// The number of running turns, and the number of the last turn, which determines the longest wait.
-#[derive(Debug, Clone, Copy, Default)]
-struct Progress {
-    running: usize,
-    last: u64,
-}
-
-impl Progress {
-    fn begin(&mut self, number: u64) {
-        self.running += 1;
-        self.last = number;
-    }
-
-    fn end(&mut self) {
-        self.running = self.running.saturating_sub(1);
-    }
-}
-
-/// The order of the next turns. The first entry is next.
-type Ready = BTreeSet<(usize, u64, String)>;
-
-fn rank(progress: Progress, name: &str) -> (usize, u64, String) {
-    (progress.running, progress.last, name.to_owned())
-}
-
-#[derive(Debug, Default)]
-struct State {
-    running: usize,
-    /// The number of the last turn, which is even.
-    last: u64,
-    last_ticket: u64,
-    namespaces: BTreeMap<String, Namespace>,
-    /// The namespaces with a Cluster that is ready.
-    ready: Ready,
-}
-
-#[derive(Debug, Default)]
-struct Namespace {
-    progress: Progress,
-    // Boxed, because the first entry of a map allocates space for 11 entries.
-    clusters: BTreeMap<String, Box<Cluster>>,
-    /// The Clusters with a waiting caller that are below their limit.
-    ready: Ready,
-}
-
-#[derive(Debug, Default)]
-struct Cluster {
-    /// The number of lines with this key.
-    lines: usize,
-    progress: Progress,
-    waiting: BTreeMap<u64, oneshot::Sender<()>>,
-}
-
-impl State {
-    /// Adds a line. Its position is before the line with the last turn and after all others, so a line that is created
-    /// repeatedly is not preferred.
-    fn join(&mut self, key: &ObjectKey) {
-        let progress = Progress {
-            running: 0,
-            last: self.last.saturating_sub(1),
-        };
-        let new = || Namespace {
-            progress,
-            ..Namespace::default()
-        };
-        let namespace = self.namespaces.entry(key.namespace.clone());
-        let clusters = &mut namespace.or_insert_with(new).clusters;
-        let new = || {
-            Box::new(Cluster {
-                progress,
-                ..Cluster::default()
-            })
-        };
-        clusters.entry(key.name.clone()).or_insert_with(new).lines += 1;
-    }
-
-    fn leave(&mut self, key: &ObjectKey, limits: TurnLimits) {
-        let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
-            return;
-        };
-        let Some(cluster) = namespace.clusters.get_mut(&key.name) else {
-            return;
-        };
-        cluster.lines = cluster.lines.saturating_sub(1);
-        if cluster.lines > 0 {
-            return;
-        }
-        // Each turn has a line, so this Cluster has no waiting or running turns.
-        namespace.clusters.remove(&key.name);
-        if namespace.clusters.is_empty() {
-            self.namespaces.remove(&key.namespace);
-            self.grant(limits);
-        }
-    }
-
-    fn wait(&mut self, key: &ObjectKey, sender: oneshot::Sender<()>, limits: TurnLimits) -> u64 {
-        self.last_ticket += 1;
-        let ticket = self.last_ticket;
-        self.change(key, limits, |_, cluster| {
-            cluster.waiting.insert(ticket, sender);
-        });
-        self.grant(limits);
-        ticket
-    }
-
-    /// Ends a turn, or the wait for it.
-    fn end(&mut self, key: &ObjectKey, ticket: u64, limits: TurnLimits) {
-        let has_run = self.change(key, limits, |namespace, cluster| {
-            let has_run = cluster.waiting.remove(&ticket).is_none();
-            if has_run {
-                namespace.end();
-                cluster.progress.end();
-            }
-            has_run
-        });
-        if has_run == Some(true) {
-            self.running = self.running.saturating_sub(1);
-            self.grant(limits);
-        }
-    }
-
-    /// Starts the turns that can start.
-    fn grant(&mut self, limits: TurnLimits) {
-        while self.running < limits.all {
-            let is_alone = self.namespaces.len() < 2;
-            let most = if is_alone {
-                limits.all
-            } else {
-                limits.all.div_ceil(2)
-            };
-            let Some((_, _, namespace)) =
-                self.ready.first().filter(|(running, ..)| *running < most)
-            else {
-                return;
-            };
-            let clusters = self.namespaces.get(namespace).map(|found| &found.ready);
-            let Some((_, _, cluster)) = clusters.and_then(Ready::first) else {
-                return;
-            };
-            let key = ObjectKey::new(namespace, cluster);
-            self.last += 2;
-            let number = self.last;
-            let next = self.change(&key, limits, |namespace, cluster| {
-                namespace.begin(number);
-                cluster.progress.begin(number);
-                cluster.waiting.pop_first()
-            });
-            self.running += 1;
-            if let Some((_, sender)) = next.flatten() {
-                // If the receiver no longer exists, its turn has ended.
-                let _ = sender.send(());
-            }
-        }
-    }
-
-    /// Changes a Cluster, and updates its position in the order.
-    fn change<T>(
-        &mut self,
-        key: &ObjectKey,
-        limits: TurnLimits,
-        change: impl FnOnce(&mut Progress, &mut Cluster) -> T,
-    ) -> Option<T> {
-        let namespace = self.namespaces.get_mut(&key.namespace)?;
-        let cluster = namespace.clusters.get_mut(&key.name)?;
-        self.ready.remove(&rank(namespace.progress, &key.namespace));
-        namespace.ready.remove(&rank(cluster.progress, &key.name));
-        let changed = change(&mut namespace.progress, cluster);
-        let is_ready = !cluster.waiting.is_empty() && cluster.progress.running < limits.of_cluster;
-        if is_ready {
-            namespace.ready.insert(rank(cluster.progress, &key.name));
-        }
-        if !namespace.ready.is_empty() {
-            self.ready.insert(rank(namespace.progress, &key.namespace));
-        }
-        Some(changed)
-    }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_is_taken_by_namespace_and_then_by_cluster() {
+        let rate = Rate {
+            burst: 1,
+            every: Duration::from_secs(1),
+        };
+        let shared = Arc::new(FairRate::new(rate));
+        let order: Arc<Mutex<Vec<String>>> = Arc::default();
+        let mut callers = Vec::new();
+        let each = (0..40).map(|number| ObjectKey::new("a", number.to_string()));
+        for cluster in each.chain([ObjectKey::new("b", "1")]) {
+            let (shared, order) = (shared.clone(), order.clone());
+            callers.push(tokio::spawn(async move {
+                shared.take(&cluster).await;
+                order.lock().push(cluster.to_string());
+            }));
+        }
+        futures::future::join_all(callers).await;
+
+        let order = order.lock();
+        let at = order.iter().position(|cluster| cluster == "b/1").unwrap();
+        assert_eq!(order.len(), 41);
+        assert_eq!(
+            at, 2,
+            "after the first, and the one that waits for its token"
+        );
+    }
+}

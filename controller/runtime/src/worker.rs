@@ -17,15 +17,16 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{Stream, StreamExt as _};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
+use node_attestation_core::cluster_line;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::PAGE_SIZE;
+use crate::log_lines::ClusterLines;
 use crate::metrics::WatchMetrics;
 use crate::pipeline::{Next, Pipeline};
 use crate::queue::Queue;
@@ -51,21 +52,21 @@ pub async fn run(
     watches: Arc<AtomicBool>,
     stop: impl Future<Output = ()>,
 ) {
-    let signers = pipeline.signers();
+    let (signers, lines) = (pipeline.signers(), pipeline.lines().clone());
     let mut worker = Worker {
         signers: signers.iter().cloned().collect(),
-        queue: Queue::new(&pipeline.turns().cluster().namespace),
+        queue: Queue::new(&lines),
         line: pipeline.turns(),
         waiting: None,
         pipeline,
         tasks: JoinSet::new(),
-        skipped: Skipped::new("CertificateSigningRequest"),
+        skipped: Skipped::of_cluster("CertificateSigningRequest", lines.clone()),
     };
     let relist: Arc<Notify> = Arc::default();
     let metrics = worker.pipeline.metrics().clone();
     metrics.answering(worker.queue.pending());
     let of_watch = metrics.watch("CertificateSigningRequest");
-    let mut events = watch(client, &signers, relist.clone(), watches, of_watch).boxed();
+    let mut events = watch(client, &signers, relist.clone(), watches, (of_watch, lines)).boxed();
     let heartbeat = metrics.heartbeat(SILENCE);
     let mut stop = pin!(stop);
     loop {
@@ -130,6 +131,7 @@ impl Worker {
         if let Some(work) = self.queue.next(Instant::now()) {
             let (pipeline, name, uid) =
                 (self.pipeline.clone(), work.name.clone(), work.uid.clone());
+            let lines = pipeline.lines().clone();
             self.tasks.spawn(async move {
                 let _turn = turn;
                 // A panic does not leave shared state inconsistent, because each lock is held for one step.
@@ -137,7 +139,9 @@ impl Worker {
                 let next = AssertUnwindSafe(processed).catch_unwind().await;
                 if next.is_err() {
                     // The payload of a panic can contain anything, including secrets.
-                    tracing::error!(
+                    cluster_line!(
+                        &lines,
+                        ERROR,
                         csr = name,
                         "the checks panicked; the controller retries the request later"
                     );
@@ -156,14 +160,7 @@ impl Worker {
                 }
                 // The request belongs to another controller.
                 Ok(_) => {}
-                Err(ref error) => {
-                    // Requests have no namespace. A hostile API server could send a new one for each.
-                    let metadata = ObjectMeta {
-                        namespace: None,
-                        ..seen.metadata
-                    };
-                    self.skipped.note(&metadata, error);
-                }
+                Err(ref error) => self.skipped.note(seen.meta(), error),
             },
             Event::InitDone => self.queue.listed(),
             Event::Delete(seen) => {
@@ -191,7 +188,9 @@ impl Worker {
         let rest = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(STOP_DEADLINE, rest).await.is_err() {
             let open = self.tasks.len();
-            tracing::warn!(
+            cluster_line!(
+                self.pipeline.lines(),
+                WARN,
                 open,
                 "stopped before all answers were written; the next replica writes them"
             );
@@ -217,14 +216,17 @@ fn watch(
     signers: &[String],
     relist: Arc<Notify>,
     watches: Arc<AtomicBool>,
-    metrics: WatchMetrics,
+    (metrics, lines): (WatchMetrics, ClusterLines),
 ) -> impl Stream<Item = Event<ReadRequest>> + Send + use<> {
     let signers = signers.join(" ");
     let client = measured(client, &metrics);
-    let mut log = WatchLog::new("CertificateSigningRequest").measured_by(metrics);
+    let mut log = WatchLog::new("CertificateSigningRequest")
+        .measured_by(metrics)
+        .within(lines.clone());
     let events = in_smaller_pages(Api::all(client), watch_config(), PAGE_SIZE, relist);
     events.filter_map(move |event| {
-        if log.observe(&event, || tracing::info!(signers, "watching")) {
+        let told = || cluster_line!(&lines, INFO, signers, "watching");
+        if log.observe(&event, told) {
             watches.store(true, Ordering::Relaxed);
         }
         std::future::ready(event.ok())
@@ -256,7 +258,7 @@ mod tests {
     fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
         let store = Arc::new(MemoryStore::new(valid()));
         let pipeline = Pipeline::new(cluster(), store, Events::none(), now);
-        let mut queue = Queue::new(namespace);
+        let mut queue = Queue::new(&ClusterLines::of_namespace(namespace));
         for number in 0..requests {
             let mut csr = valid();
             csr.metadata.name = Some(number.to_string());
@@ -266,12 +268,12 @@ mod tests {
         }
         Worker {
             signers: BTreeSet::new(),
+            skipped: Skipped::of_cluster("CertificateSigningRequest", pipeline.lines().clone()),
             line: turns.line(&ObjectKey::new(namespace, name)),
             waiting: None,
             pipeline,
             queue,
             tasks: JoinSet::new(),
-            skipped: Skipped::new("CertificateSigningRequest"),
         }
     }
 
@@ -374,7 +376,7 @@ mod tests {
                 &[],
                 Arc::default(),
                 Arc::default(),
-                WatchMetrics::default(),
+                (WatchMetrics::default(), ClusterLines::of_namespace("")),
             );
             let mut events = std::pin::pin!(events);
             let mut listed = 0;
@@ -405,7 +407,7 @@ mod tests {
             &[],
             Arc::default(),
             Arc::default(),
-            WatchMetrics::default(),
+            (WatchMetrics::default(), ClusterLines::of_namespace("")),
         )
         .boxed();
         let mut signers = Vec::new();
@@ -434,7 +436,7 @@ mod tests {
             &[],
             relist.clone(),
             Arc::default(),
-            WatchMetrics::default(),
+            (WatchMetrics::default(), ClusterLines::of_namespace("")),
         )
         .boxed();
         for _ in 0..3 {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use futures::TryFutureExt as _;
 use kubelet_attestation::names::ProviderId;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::config_maps::{ConfigMaps, Content};
+use node_attestation_runtime::log_lines::ClusterLines;
 
 use crate::hosts::Hosts;
 
@@ -70,7 +72,13 @@ impl Content for KeyList {
             named: malformed.into_iter().take(MAX_NAMED).collect(),
         });
         if let Some(malformed) = &malformed {
-            tracing::warn!(error = %malformed, "entries of a list of endorsement keys are ignored");
+            let lines = ClusterLines::of_namespace(&config_map.namespace);
+            cluster_line!(
+                &lines,
+                WARN,
+                error = %malformed,
+                "entries of a list of endorsement keys are ignored"
+            );
         }
         Self {
             hosts: hosts.into_iter().collect(),

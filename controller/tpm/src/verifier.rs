@@ -27,8 +27,10 @@ use kubelet_attestation::evidence::tpm::{
 };
 use kubelet_attestation::names::{Audience, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::log_lines::{LogLines, Unlimited};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::Platform;
 use node_attestation_core::verifier::{
@@ -55,6 +57,7 @@ pub struct TpmVerifier {
     platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
     observations: Arc<Observations>,
+    lines: Arc<dyn LogLines>,
 }
 
 /// The keys of a machine's TPM, from their public areas.
@@ -88,6 +91,7 @@ impl TpmVerifier {
             platform,
             keys,
             observations: Arc::default(),
+            lines: Arc::new(Unlimited),
         }
     }
 
@@ -105,6 +109,12 @@ impl TpmVerifier {
             observations,
             ..self
         }
+    }
+
+    /// Returns the verifier with the log lines of the cluster.
+    #[must_use]
+    pub fn logging(self, lines: Arc<dyn LogLines>) -> Self {
+        Self { lines, ..self }
     }
 
     async fn lists(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
@@ -187,7 +197,13 @@ impl TpmVerifier {
         let qualifying = [Some(binding(current)), former.as_ref().map(binding)];
         let quote = VerifiedQuote::verify(&keys.attestation, quote, &qualifying)?;
         let machine_name = appraisal.machine.name.as_str();
-        tracing::info!(machine = machine_name, %quote, "verified the TPM quote for a key");
+        cluster_line!(
+            &*self.lines,
+            INFO,
+            machine = machine_name,
+            %quote,
+            "verified the TPM quote for a key"
+        );
         self.policy.registers.allows(&quote.registers)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
         let unmeasured = unmeasured(&quote.registers).collect();

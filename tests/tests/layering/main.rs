@@ -1,6 +1,7 @@
 //! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines where a package is too
 //! coarse; and names of options and settings that no suite uses.
 
+mod log_lines;
 mod modules;
 mod tried;
 
@@ -31,6 +32,8 @@ const AWS: &str = "node-attestation-aws";
 const TPM: &str = "node-attestation-tpm";
 /// The interface of programs that hold the keys of CAs.
 const SIGNER_API: &str = "node-attestation-signer-api";
+/// Turns that tenants share, for the controller and its signers.
+const TURNS: &str = "node-attestation-turns";
 /// Such programs.
 const SIGNERS: [&str; 1] = ["node-attestation-signer-pkcs11"];
 const MANAGER: &str = "node-attestation-manager";
@@ -131,6 +134,7 @@ fn every_package_has_a_place_in_the_layering() {
         CORE,
         RUNTIME,
         SIGNER_API,
+        TURNS,
         MANAGER,
         SUPPORT,
         FLOOR,
@@ -237,7 +241,7 @@ fn the_runtime_imports_only_its_own_interfaces_and_no_cloud_crate() {
 
     assert_eq!(
         workspace.ours(RUNTIME),
-        [ATTESTATION, CORE, RESOLVER, SIGNER_API].into()
+        [ATTESTATION, CORE, RESOLVER, SIGNER_API, TURNS].into()
     );
     for package in [CORE, RUNTIME] {
         let cloud = |name: &&String| {
@@ -262,12 +266,17 @@ fn verifiers_import_the_controllers_libraries_and_attestation_only() {
 }
 
 #[test]
-fn external_signers_import_only_their_interface_and_no_openssl() {
+fn external_signers_import_their_interface_turns_and_no_openssl() {
     let workspace = Workspace::read();
 
     assert!(workspace.ours(SIGNER_API).is_empty());
+    assert!(workspace.ours(TURNS).is_empty());
     for signer in SIGNERS {
-        assert_eq!(workspace.ours(signer), [SIGNER_API].into(), "{signer}");
+        assert_eq!(
+            workspace.ours(signer),
+            [SIGNER_API, TURNS].into(),
+            "{signer}"
+        );
         let openssl = |name: &&String| name.contains("openssl") || *name == "native-tls";
         assert_eq!(workspace.normal[signer].iter().find(openssl), None);
         for (package, dependencies) in &workspace.with_dev {

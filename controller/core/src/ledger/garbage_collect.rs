@@ -13,6 +13,7 @@ use super::record::{Record, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
 use super::{LastIssued, RecordLedger, TombstoneReason};
+use crate::cluster_line;
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 
@@ -248,7 +249,13 @@ impl RecordLedger {
                 let replaced = written(self.records().replace(&buried, version).await);
                 if let Ok(Some(_)) = replaced {
                     let node = name.as_str();
-                    tracing::info!(node, generation, "the node identity is retired");
+                    cluster_line!(
+                        self.lines(),
+                        INFO,
+                        node,
+                        generation,
+                        "the node identity is retired"
+                    );
                 }
                 replaced.map(|replaced| replaced.map(|_| what))
             }

@@ -12,6 +12,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use super::RecordLedger;
 use super::record::Record;
 use super::records::Stored;
+use crate::cluster_line;
 use crate::nodes::{Node, Nodes};
 use crate::refusal::Deferral;
 use crate::scope::Enforcement;
@@ -171,7 +172,9 @@ impl RecordLedger {
         }
         let deleted = self.nodes.nodes.delete(name, &found.node.uid).await;
         deleted.map_err(Deferral::NodesUnavailable)?;
-        tracing::info!(
+        cluster_line!(
+            self.lines(),
+            INFO,
             node = name.as_str(),
             uid = found.node.uid,
             "deleted the Node of the previous machine"

@@ -15,9 +15,11 @@ use super::{
     Absences, Claim, Grant, GrantReason, Holder, LastIssued, LedgerPolicy, Record, RecordHolder,
     Renewal, Revocations,
 };
+use crate::cluster_line;
 use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::{Inventory, Machine, MachineState};
+use crate::log_lines::{LogLines, Unlimited};
 use crate::nodes::Nodes;
 use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::scope::Enforcement;
@@ -51,6 +53,7 @@ pub struct RecordLedger {
     pub(super) issued: Mutex<BTreeMap<NodeName, LastIssued>>,
     pub(super) absences: Absences,
     revocations: Revocations,
+    lines: Arc<dyn LogLines>,
 }
 
 /// The source of the random bytes for a record's UID. `None` if it fails.
@@ -79,6 +82,7 @@ impl RecordLedger {
             issued: Mutex::default(),
             absences: Absences::default(),
             revocations: Revocations::default(),
+            lines: Arc::new(Unlimited),
         }
     }
 
@@ -94,6 +98,18 @@ impl RecordLedger {
     pub fn with_revocations(mut self, revocations: Revocations) -> Self {
         self.revocations = revocations;
         self
+    }
+
+    /// Returns the ledger with this budget of log lines.
+    #[must_use]
+    pub fn with_lines(mut self, lines: Arc<dyn LogLines>) -> Self {
+        self.lines = lines;
+        self
+    }
+
+    /// The log lines of the cluster.
+    pub fn lines(&self) -> &dyn LogLines {
+        &*self.lines
     }
 
     /// The list of revoked certificates.
@@ -328,7 +344,9 @@ impl RecordLedger {
         let name = &record.node_name;
         let removed = self.remove_node(name, Some(stale), removal, now).await;
         if let Err(error) = removed {
-            tracing::warn!(
+            cluster_line!(
+                self.lines(),
+                WARN,
                 node = name.as_str(),
                 error = error_chain(&error),
                 "cannot delete the Node of the previous machine"
@@ -377,7 +395,9 @@ impl RecordLedger {
         let generation = renewal.uid.generation;
         if let Err(error) = self.records.note_later(name, generation).await {
             let (node, error) = (name.as_str(), error_chain(&error));
-            tracing::warn!(
+            cluster_line!(
+                self.lines(),
+                WARN,
                 node,
                 error,
                 "cannot note on the node identity that it comes from a backup"
@@ -404,7 +424,9 @@ impl RecordLedger {
         };
         if let Err(error) = self.records.replace(&record, &fresh.version).await {
             let (node, error) = (name.as_str(), error_chain(&error));
-            tracing::warn!(
+            cluster_line!(
+                self.lines(),
+                WARN,
                 node,
                 error,
                 "cannot update the node identity of a node that sent a request"

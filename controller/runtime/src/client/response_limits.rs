@@ -12,12 +12,14 @@ use std::time::Duration;
 use futures::future::{BoxFuture, FutureExt as _};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, Uri};
+use node_attestation_core::cluster_line;
 use node_attestation_core::rate_limit::Rate;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
 use super::flow::Flow;
+use crate::log_lines::ClusterLines;
 use crate::memory::{Holding, Share};
 use crate::object_key::ObjectKey;
 use crate::turns::{FairTurns, Turn, TurnLimits};
@@ -203,14 +205,19 @@ pub(crate) struct Bounded<S> {
     /// The flow of watches and lists.
     flow: Option<Flow>,
     pages: Pages,
-    cuts: Cuts,
+    cuts: Arc<Cuts>,
 }
 
 /// The number of requested pages of each list in progress, by path.
 type Pages = Arc<Mutex<HashMap<String, usize>>>;
 
-/// The time from which the log can name the next truncated CSR.
-type Cuts = Arc<Mutex<Instant>>;
+/// The log of truncated CSRs.
+#[derive(Debug)]
+struct Cuts {
+    /// The time from which the log can name the next one.
+    next: Mutex<Instant>,
+    lines: ClusterLines,
+}
 
 /// The rate of log lines about truncated CSRs. A tenant can change such a CSR at any time, and each list contains it.
 const CUTS_TOLD: Rate = Rate {
@@ -235,7 +242,10 @@ impl<S> Bounded<S> {
             share: Share::new(namespace, own),
             flow: (named_by == NamedBy::Tenant).then(|| Flow::new(namespace)),
             pages: Arc::default(),
-            cuts: Arc::new(Mutex::new(Instant::now())),
+            cuts: Arc::new(Cuts {
+                next: Mutex::new(Instant::now()),
+                lines: ClusterLines::of_namespace(namespace),
+            }),
         }
     }
 
@@ -340,7 +350,7 @@ pub(crate) struct BoundedBody<B> {
     deadline: Pin<Box<Sleep>>,
     flow: Option<Flow>,
     pause: Option<Pin<Box<Sleep>>>,
-    cuts: Cuts,
+    cuts: Arc<Cuts>,
     _turn: Option<Turn>,
 }
 
@@ -349,10 +359,12 @@ impl<B> BoundedBody<B> {
         const MESSAGE: &str = "a request with too many labels or other fields is not read";
         let max = MAX_VALUES_OF_REQUEST;
         let is_first = CUTS_TOLD
-            .take(&mut *self.cuts.lock(), Instant::now())
+            .take(&mut *self.cuts.next.lock(), Instant::now())
             .is_ok();
         if is_first {
-            tracing::warn!(
+            cluster_line!(
+                &self.cuts.lines,
+                WARN,
                 max,
                 "{MESSAGE}; further ones within an hour are logged with -v"
             );

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use k8s_openapi::api::events::v1::Event;
+use node_attestation_core::cluster_line;
 use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
 use super::cut;
+use crate::log_lines::ClusterLines;
 
 /// The rate of Events on one machine: a join and a few failed attempts.
 const OF_MACHINE: Rate = Rate {
@@ -40,8 +42,9 @@ fn take(machine: &mut WholeAt, cluster: &mut WholeAt, now: Instant) -> bool {
 }
 
 /// Limits Events by the budgets of their machines and of the cluster.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Limiter {
+    lines: ClusterLines,
     cluster: WholeAt,
     machines: HashMap<(String, String), Machine>,
     /// The number of dropped Events for machines without a budget.
@@ -56,8 +59,18 @@ struct Machine {
 }
 
 impl Limiter {
-    /// Returns the Event if it is within the budgets.
-    pub(super) fn admit(&mut self, event: Event, now: Instant) -> Option<Event> {
+    /// Creates full budgets. The lines are the cluster's.
+    pub(super) fn new(lines: ClusterLines) -> Self {
+        Self {
+            lines,
+            cluster: None,
+            machines: HashMap::new(),
+            left_out: 0,
+        }
+    }
+
+    /// Returns the Event if there is room for it, and it is within the budgets.
+    pub(super) fn admit(&mut self, event: Event, has_room: bool, now: Instant) -> Option<Event> {
         let regarding = event.regarding.as_ref();
         let field = |text: Option<&String>| text.cloned().unwrap_or_default();
         let key = (
@@ -70,14 +83,18 @@ impl Limiter {
             });
             if self.machines.len() >= MAX_MACHINES {
                 if self.left_out == 0 {
-                    tracing::warn!("skipping Events on machines: there are too many machines");
+                    cluster_line!(
+                        &self.lines,
+                        WARN,
+                        "skipping Events on machines: there are too many machines"
+                    );
                 }
                 self.left_out += 1;
                 return None;
             }
         }
         let machine = self.machines.entry(key).or_default();
-        if !take(&mut machine.whole_at, &mut self.cluster, now) {
+        if !has_room || !take(&mut machine.whole_at, &mut self.cluster, now) {
             machine.left_out += 1;
             machine.last = Some(Box::new(event));
             return None;
@@ -85,18 +102,21 @@ impl Limiter {
         Some(event)
     }
 
-    /// The last dropped Event of each machine, with the number of dropped Events, within the budgets.
-    pub(super) fn left_out(&mut self, now: Instant) -> Vec<Event> {
+    /// The last dropped Event of each machine, with the number of dropped Events, within the budgets and the room.
+    pub(super) fn left_out(&mut self, now: Instant, room: usize) -> Vec<Event> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {
-            if machine.last.is_some()
+            if told.len() < room
+                && machine.last.is_some()
                 && take(&mut machine.whole_at, &mut self.cluster, now)
                 && let Some(mut event) = machine.last.take()
             {
                 let more = std::mem::take(&mut machine.left_out) - 1;
-                let note = event.note.unwrap_or_default();
-                let note = format!("{more} more Events were skipped before this one: {note}");
-                event.note = Some(cut(note));
+                if more > 0 {
+                    let note = event.note.unwrap_or_default();
+                    let note = format!("{more} more Events were skipped before this one: {note}");
+                    event.note = Some(cut(note));
+                }
                 told.push(*event);
             }
         }
@@ -109,6 +129,10 @@ mod tests {
     use k8s_openapi::api::core::v1::ObjectReference;
 
     use super::*;
+
+    fn limiter() -> Limiter {
+        Limiter::new(ClusterLines::of_namespace("a"))
+    }
 
     fn event(machine: &str, note: &str) -> Event {
         Event {
@@ -124,26 +148,30 @@ mod tests {
     /// The number of events that are written of so many on a machine.
     fn admitted(limiter: &mut Limiter, machine: &str, count: usize, now: Instant) -> usize {
         let events = (0..count).map(|number| event(machine, &number.to_string()));
-        events.filter_map(|event| limiter.admit(event, now)).count()
+        events
+            .filter_map(|event| limiter.admit(event, true, now))
+            .count()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_events_for_one_machine_is_summarized_and_limits_only_it() {
-        let (mut limiter, now) = (Limiter::default(), Instant::now());
+        let (mut limiter, now) = (limiter(), Instant::now());
 
         assert_eq!(admitted(&mut limiter, "flooded", 10_000, now), 10);
         assert_eq!(admitted(&mut limiter, "other", 3, now), 3);
-        assert!(limiter.left_out(now).is_empty());
+        assert!(limiter.left_out(now, MAX_MACHINES).is_empty());
 
         let later = now + OF_MACHINE.every;
-        let told = limiter.left_out(later);
+        let told = limiter.left_out(later, MAX_MACHINES);
         let notes: Vec<_> = told.iter().filter_map(|one| one.note.as_deref()).collect();
         assert_eq!(
             notes,
             ["9989 more Events were skipped before this one: 9999"]
         );
         assert!(
-            limiter.left_out(later + OF_CLUSTER.every).is_empty(),
+            limiter
+                .left_out(later + OF_CLUSTER.every, MAX_MACHINES)
+                .is_empty(),
             "once"
         );
         assert_eq!(admitted(&mut limiter, "flooded", 5, later), 0);
@@ -151,7 +179,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_events_of_a_cluster_are_limited_for_any_number_of_machines() {
-        let (mut limiter, now) = (Limiter::default(), Instant::now());
+        let (mut limiter, now) = (limiter(), Instant::now());
         let machines = (0..4 * MAX_MACHINES).map(|number| number.to_string());
         let mut written = 0;
         for machine in machines {
@@ -163,8 +191,24 @@ mod tests {
         let hour = 60 * 60;
         for second in 1..=hour {
             let later = now + Duration::from_secs(second);
-            written += limiter.left_out(later).len();
+            written += limiter.left_out(later, MAX_MACHINES).len();
         }
         assert!(written <= 4600, "{written}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_without_room_is_written_later_as_it_is() {
+        let (mut limiter, now) = (limiter(), Instant::now());
+        for machine in ["1", "2", "3"] {
+            assert_eq!(limiter.admit(event(machine, "joined"), false, now), None);
+        }
+
+        let mut told = limiter.left_out(now, 2);
+        assert_eq!(told.len(), 2);
+        told.extend(limiter.left_out(now, 2));
+
+        let note = |event: &Event| event.note.clone().unwrap();
+        assert_eq!(told.iter().map(note).collect::<Vec<_>>(), ["joined"; 3]);
+        assert!(limiter.left_out(now, 2).is_empty());
     }
 }

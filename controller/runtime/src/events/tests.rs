@@ -4,8 +4,10 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::{Deferral, Denial};
 use node_attestation_core::testing::{cluster, now, valid};
+use tokio::time::Instant;
 
 use super::*;
+use crate::memory::Share;
 
 fn decided(decision: Decision) -> Decided {
     Decided {
@@ -128,6 +130,105 @@ fn the_longest_events_that_wait_take_four_megabytes_at_most() {
     assert!((1..=4_000_000).contains(&bytes), "{bytes}");
 }
 
+#[test]
+fn the_memory_of_waiting_events_is_bounded_and_released() {
+    let (mut events, mut next) = Events::collected();
+    let of_ten = Share::alone(10 * 16 * 1024);
+    let memory = Memory {
+        bytes: 0,
+        held: of_ten.holding(),
+    };
+    events.memory = Arc::new(Mutex::new(memory));
+    let denial = denied(Denial::NotStrictDer("x".repeat(2000)));
+    for round in [1, 2] {
+        let mut sent = 0;
+        for _ in 0..MAX_WAITING {
+            events.publish(&valid(), &denial, now());
+        }
+        while next().is_some() {
+            sent += 1;
+        }
+        // Three kilobytes each.
+        assert!((40..60).contains(&sent), "{round}: {sent}");
+        assert_eq!(events.memory.lock().bytes, 0);
+    }
+    assert!(events.left_out.load(Ordering::Relaxed) > 0);
+}
+
+/// A writer's stream for this cluster, with Events on so many machines.
+fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -> InLine {
+    let cluster = ObjectKey::new(namespace, name);
+    let limits = EventLimits {
+        rate: rate.clone(),
+        lines: ClusterLines::of(&cluster),
+        cluster,
+    };
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
+    let events = Events::sending(sender, &limits);
+    for number in 0..machines {
+        let regarding = ObjectReference {
+            name: Some(number.to_string()),
+            ..machine()
+        };
+        events.tell(regarding, true, "RecordRetired", String::new(), now());
+    }
+    InLine::new(receiver, limits)
+}
+
+#[tokio::test(start_paused = true)]
+async fn machine_events_of_1000_clusters_delay_another_namespace_for_two_events() {
+    let rate = Arc::new(FairRate::new(RATE));
+    let written = Arc::new(AtomicU64::new(0));
+    for number in 0..1000 {
+        let mut line = in_line(&rate, "flood", &number.to_string(), 10);
+        let written = written.clone();
+        tokio::spawn(async move {
+            while line.next().await.is_some() {
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let burst = written.load(Ordering::Relaxed);
+    assert_eq!(burst, 1000, "of a namespace that is alone");
+
+    let mut victim = in_line(&rate, "other", "victim", 1);
+    let begun = Instant::now();
+    assert!(victim.next().await.is_some());
+
+    let waited = begun.elapsed();
+    assert!(waited <= 2 * RATE.every, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_on_a_machine_that_waits_delays_no_event_on_a_request() {
+    let rate = Arc::new(FairRate::new(RATE));
+    let cluster = ObjectKey::new("a", "prod-1");
+    for _ in 0..RATE.burst {
+        rate.take(&cluster).await;
+    }
+    let (sender, receiver) = mpsc::channel(MAX_WAITING);
+    let limits = EventLimits {
+        rate,
+        lines: ClusterLines::of(&cluster),
+        cluster,
+    };
+    let events = Events::sending(sender, &limits);
+    let on_both = Decided {
+        machine: Some(machine()),
+        ..denied(Denial::NoPemBlock)
+    };
+    events.publish(&valid(), &on_both, now());
+    let mut line = InLine::new(receiver, limits);
+
+    let (first, second) = (line.next().await.unwrap(), line.next().await.unwrap());
+
+    assert_eq!(
+        (first.0, second.0),
+        (Cluster::Workload, Cluster::Management)
+    );
+}
+
 #[tokio::test]
 async fn pending_events_are_written_during_shutdown() {
     let (listener, client) = silent();
@@ -212,16 +313,8 @@ impl Events {
     /// Events, and a function that returns the next one.
     pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
         let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
-        let events = Self {
-            waiting: sender,
-            left_out: Arc::default(),
-        };
-        let next = move || {
-            receiver
-                .try_recv()
-                .ok()
-                .map(|event: Box<Addressed>| event.1)
-        };
+        let events = Self::sending(sender, &EventLimits::alone());
+        let next = move || receiver.try_recv().ok().map(|waiting| waiting.take().1);
         (events, next)
     }
 }

@@ -16,6 +16,7 @@ use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{
     Absences, RecordLedger, Records, Rehearsal, RevocationDecisions, Revocations,
 };
+use node_attestation_core::log_lines::Unlimited;
 use node_attestation_core::nodes::ReadOnlyNodes;
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
@@ -152,6 +153,7 @@ async fn read(
         absences: Absences::default(),
         revocations,
         signer,
+        lines: Arc::new(Unlimited),
     };
     let context = rehearsed(builder.context(), &access);
     context.enforcement.set(wanted && enforced);

@@ -14,6 +14,7 @@ use kube::{Client, Resource as _};
 use kubelet_attestation::ensure;
 
 use super::access::{HardeningError, call, delete, get};
+use crate::log_lines::ClusterLines;
 use crate::watch::{Lenient, Skipped, page_of};
 
 /// The page size for lists of bindings, which have a few hundred bytes each.
@@ -199,7 +200,12 @@ pub struct Scan {
 ///
 /// The objects could not be read.
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
-    let candidates = list(client).await?;
+    scan_of(client, &ClusterLines::of_namespace("")).await
+}
+
+/// Reads the bindings of the cluster with these log lines, as [`scan`] does.
+pub(crate) async fn scan_of(client: &Client, lines: &ClusterLines) -> Result<Scan, HardeningError> {
+    let candidates = list(client, lines).await?;
     let mut grants_of = BTreeMap::new();
     let names = roles_to_read(&candidates);
     if names.len() > MAX_ROLES {
@@ -257,7 +263,7 @@ impl Candidate {
 }
 
 /// Lists the bindings to holders. The other bindings of each page are dropped.
-async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
+async fn list(client: &Client, lines: &ClusterLines) -> Result<Vec<Candidate>, HardeningError> {
     const OBJECT: &str = "clusterrolebindings";
     let too_many = |limit| HardeningError::TooMany {
         object: OBJECT,
@@ -266,7 +272,7 @@ async fn list(client: &Client) -> Result<Vec<Candidate>, HardeningError> {
     let api: Api<Lenient<ClusterRoleBinding>> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE_SIZE);
     let (mut candidates, mut bytes) = (Vec::new(), 0);
-    let mut skipped = Skipped::new("ClusterRoleBinding");
+    let mut skipped = Skipped::of_cluster("ClusterRoleBinding", lines.clone());
     for _ in 0..MAX_PAGES {
         let answer = call(format!("list {OBJECT}"), page_of(&api, &page)).await?;
         for seen in &answer.items {

@@ -11,6 +11,7 @@ use futures::stream::{Stream, StreamExt as _};
 use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -20,6 +21,7 @@ use super::enablement::Enablement;
 use super::supervisor::supervise;
 use super::{Controller, Shared};
 use crate::capi::{ObjectKey, PAUSED_ANNOTATION, WATCH_FILTER_LABEL};
+use crate::log_lines::ClusterLines;
 use crate::watch::{Lenient, Skipped, WatchLog, measured, on_management, watch_config};
 
 /// The interval between heartbeats of a loop that waits for events.
@@ -167,9 +169,9 @@ impl ClusterRegistry {
                     return key;
                 }
                 // The payload of a panic can contain anything, including secrets.
-                let cluster = key.to_string();
-                tracing::error!(
-                    cluster,
+                cluster_line!(
+                    &ClusterLines::of(&key),
+                    ERROR,
                     "the supervisor of the cluster panicked; it restarts in 30 s"
                 );
                 let closed = async { while authentication.changed().await.is_ok() {} };

@@ -20,7 +20,8 @@ use crate::capi::{CapiInventory, ClusterCa, KubeconfigRefused, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::{jittered, now};
 use crate::csr_writer::KubeStore;
-use crate::events::Events;
+use crate::events::{EventLimits, Events};
+use crate::log_lines::{ClusterLines, Served};
 use crate::metrics::ClusterMetrics;
 use crate::nodes::KubeNodes;
 use crate::pipeline::Pipeline;
@@ -44,6 +45,7 @@ pub(super) struct Running {
     tasks: JoinSet<()>,
     /// Dropping this ends the tasks.
     quit: oneshot::Sender<()>,
+    _served: Served,
 }
 
 impl Running {
@@ -75,7 +77,14 @@ impl Running {
         let quitted = quitted.map(drop).shared();
         let (said, health) = watch::channel(Health::default());
         let mut tasks = JoinSet::new();
-        let (events, writer) = Events::start(access.client().clone(), Some(management.clone()));
+        let lines = ClusterLines::of(key);
+        let limits = EventLimits {
+            rate: shared.machine_events.clone(),
+            cluster: key.clone(),
+            lines: lines.clone(),
+        };
+        let (events, writer) =
+            Events::start_within(access.client().clone(), Some(management.clone()), limits);
         let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
         // The cluster can be a different one than before.
@@ -93,6 +102,7 @@ impl Running {
             absences,
             revocations,
             signer: service.signer.clone(),
+            lines: Arc::new(lines.clone()),
         };
         let context = builder.context();
         let conditions = MachineConditions::new(
@@ -118,7 +128,7 @@ impl Running {
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
             .with_outcomes(outcomes)
-            .in_turn(shared.requests.line(key), shared.lines.clone());
+            .in_turn(shared.requests.line(key), lines.clone());
         let client = access.client().clone();
         let watches = upkeep.watches.clone();
         let ended = quitted.clone();
@@ -139,6 +149,7 @@ impl Running {
             health,
             tasks,
             quit,
+            _served: lines.served(),
         })
     }
 

@@ -20,13 +20,18 @@ use crate::turns::FairRate;
 const PAUSE: Duration = Duration::from_mins(1);
 
 /// The maximum wait for the turn of an Event. After that, the Event is due again at the next check of the cluster.
-pub(super) const TURN: Duration = Duration::from_secs(1);
+const TURN: Duration = Duration::from_secs(1);
 
 /// The rate of Events for all clusters together. Thousands of clusters can share one identity.
 pub(super) const RATE: Rate = Rate {
     burst: 100,
     every: Duration::from_millis(200),
 };
+
+/// Waits for the turn of an Event about this cluster. Returns `false` if there was none in time.
+pub(super) async fn in_turn(rate: &FairRate, cluster: &ObjectKey) -> bool {
+    timeout(TURN, rate.take(cluster)).await.is_ok()
+}
 
 /// The Events about the conditions of one cluster.
 #[derive(Debug, Default)]
@@ -55,7 +60,7 @@ impl ConditionEvents {
             let Some(cluster) = ObjectKey::of(&authentication.metadata) else {
                 return;
             };
-            if timeout(TURN, rate.take(&cluster)).await.is_err() {
+            if !in_turn(rate, &cluster).await {
                 return;
             }
             let is_true = report.holds == ConditionStatus::True;
@@ -281,7 +286,7 @@ mod tests {
         let names = (0..1000).map(|number| ObjectKey::new("tenant-a", number.to_string()));
         let flood = names.map(|cluster| {
             let rate = &rate;
-            async move { timeout(TURN, rate.take(&cluster)).await.is_ok() }
+            async move { in_turn(rate, &cluster).await }
         });
         let flood = futures::future::join_all(flood);
         let victim = async {

@@ -162,7 +162,7 @@ impl Enablement {
         let tries = self.last.get(&key).filter(|last| last.wanted == wanted);
         let tries = tries.map_or(0, |last| last.tries);
         let taken = take(
-            self.shared.controller.management.clone(),
+            self.shared.clone(),
             key.clone(),
             wanted.cluster_uid.clone(),
             step,

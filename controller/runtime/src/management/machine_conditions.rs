@@ -7,11 +7,13 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::cluster_line;
 use node_attestation_core::ledger::{Record, Records, Stored};
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::{Instant, timeout_at};
 
 use crate::capi::{CapiInventory, ObjectKey, told};
+use crate::log_lines::ClusterLines;
 use crate::logs::Failures;
 use crate::machine_conditions::{Condition, Outcome, Outcomes, is_refusal, uid_of, write};
 use crate::turns::FairRate;
@@ -37,6 +39,7 @@ pub(super) struct MachineConditions {
     /// The write rate that all clusters share.
     rate: Arc<FairRate>,
     cluster: ObjectKey,
+    lines: ClusterLines,
     outcomes: Arc<Outcomes>,
     written: Written,
     not_before: Instant,
@@ -93,12 +96,18 @@ impl MachineConditions {
         Self {
             management,
             rate,
+            lines: ClusterLines::of(&cluster),
             cluster,
             outcomes: Arc::default(),
             written: Written::default(),
             not_before: Instant::now(),
             failures: Failures::default(),
         }
+    }
+
+    /// The log lines of the cluster.
+    pub(super) fn lines(&self) -> &ClusterLines {
+        &self.lines
     }
 
     /// The outcomes that wait to be written.
@@ -188,7 +197,9 @@ impl MachineConditions {
     fn log(&mut self, machine: &str, error: &Unavailable) {
         let error = error_chain(error);
         if self.failures.is_first() {
-            tracing::warn!(
+            cluster_line!(
+                &self.lines,
+                WARN,
                 machine,
                 error,
                 "the condition of the Machine was not written; further failures are logged with -v"

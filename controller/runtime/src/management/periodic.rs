@@ -11,6 +11,7 @@ use futures::future::FutureExt as _;
 use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, Stored};
@@ -23,7 +24,7 @@ mod owners;
 mod revocation_list;
 mod tokens;
 
-use inspection::{Counted, Inspection};
+use inspection::{Counted, Inspection, count};
 use nodes::{MAX_WITHOUT, nodes_named};
 use revocation_list::RevocationList;
 
@@ -154,7 +155,7 @@ impl Upkeep {
     pub(super) async fn round(&mut self) -> Health {
         if !self.context.ledger.revocations().is_read() {
             let tried = self.revoke().boxed().await;
-            self.revoked.log(tried);
+            self.revoked.log(tried, self.machine_conditions.lines());
         }
         if self.is_inspection_due().await {
             let counted = self.counted().await;
@@ -186,8 +187,8 @@ impl Upkeep {
             .await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
-            let cluster = &self.spec.cluster_name;
-            self.sweep_failures.of_sweep(cluster, swept.failed.as_ref());
+            self.sweep_failures
+                .of_sweep(self.machine_conditions.lines(), swept.failed.as_ref());
             self.listed = swept.not_removed;
             health.identities = Some(IdentityCounts {
                 live: count(swept.live),
@@ -313,7 +314,7 @@ impl Upkeep {
     pub(super) async fn revoke_what_is_new(&mut self) {
         if self.revoked.is_published() {
             let tried = self.revoke().boxed().await;
-            self.revoked.log(tried);
+            self.revoked.log(tried, self.machine_conditions.lines());
         }
     }
 
@@ -377,7 +378,7 @@ impl Upkeep {
                 || part(admission::is_enforced(self.access.client())).await?
                 || without.as_ref().is_ok_and(BTreeSet::is_empty));
         if enforced != self.is_enforcing() {
-            tracing::info!(enforced, "attestation");
+            cluster_line!(self.context.ledger.lines(), INFO, enforced, "attestation");
         }
         self.context.enforcement.set(enforced);
         self.admission.enforced = enforced;
@@ -407,10 +408,10 @@ impl Upkeep {
         without: Option<String>,
     ) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
-        let mut scan = bindings::scan(client).await?;
+        let mut scan = bindings::scan_of(client, self.machine_conditions.lines()).await?;
         if self.is_enforcing() {
             for binding in bindings::remove(client, &mut scan).await? {
-                tracing::info!(binding, "removed");
+                cluster_line!(self.machine_conditions.lines(), INFO, binding, "removed");
             }
         }
         let open = auto_approve_audit::examine(client, &scan).await?;
@@ -471,10 +472,6 @@ fn part<T, E: Error + 'static>(
             Err(_) => Err(late()),
         }
     }
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn late() -> String {

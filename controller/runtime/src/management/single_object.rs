@@ -8,6 +8,7 @@ use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 
+use crate::log_lines::ClusterLines;
 use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
 /// The last known state of an object.
@@ -44,11 +45,12 @@ impl<K> From<Option<K>> for Observed<K> {
 pub(super) fn follow(
     api: Api<Lenient<Secret>>,
     name: &str,
+    lines: ClusterLines,
 ) -> impl Stream<Item = Option<Secret>> + Send + use<> {
-    let mut skipped = Skipped::new("Secret");
+    let mut skipped = Skipped::of_cluster("Secret", lines.clone());
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
-    let mut log = WatchLog::of_one("Secret", name);
+    let mut log = WatchLog::of_one("Secret", name).within(lines);
     on_management(api, config).filter_map(move |event| {
         log.observe(&event, || {});
         ready(match event {

@@ -10,6 +10,7 @@ use node_attestation_core::crd::{
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records, Revocations};
+use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::nodes::Nodes;
 use node_attestation_core::scope::Enforcement;
 use node_attestation_core::serving::{
@@ -36,6 +37,7 @@ pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) absences: Absences,
     pub(crate) revocations: Revocations,
     pub(crate) signer: Arc<Signer>,
+    pub(crate) lines: Arc<dyn LogLines>,
 }
 
 impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
@@ -63,7 +65,8 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             ledger: Arc::new(
                 ledger
                     .with_absences(self.absences)
-                    .with_revocations(self.revocations),
+                    .with_revocations(self.revocations)
+                    .with_lines(self.lines),
             ),
             signer: self.signer,
             longest_lifetime: spec.longest_lifetime(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
 };
@@ -34,6 +35,7 @@ use super::single_object::Observed;
 use super::status_writer::StatusWriter;
 use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::clock::now;
+use crate::log_lines::ClusterLines;
 use crate::metrics::ClusterMetrics;
 use crate::records::KubeRecords;
 
@@ -74,6 +76,7 @@ pub(super) async fn supervise(
             status_writer: StatusWriter::new(&shared, &key),
             condition_events: ConditionEvents::default(),
             infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
+            lines: ClusterLines::of(&key),
         };
         supervisor.run().boxed().await;
     }
@@ -135,6 +138,7 @@ struct Supervisor {
     status_writer: StatusWriter,
     condition_events: ConditionEvents,
     infra_cluster: InfraCluster,
+    lines: ClusterLines,
 }
 
 impl Supervisor {
@@ -249,8 +253,7 @@ impl Supervisor {
                 let metrics = self.metrics.clone();
                 match Running::start(&self.shared, &self.key, &service, records, memory, metrics) {
                     Ok(started) => {
-                        let cluster = self.key.to_string();
-                        tracing::info!(cluster, "serving");
+                        cluster_line!(&self.lines, INFO, "serving");
                         running.insert(started)
                     }
                     Err(source) => {
@@ -271,8 +274,11 @@ impl Supervisor {
     }
 
     async fn broke(&mut self) {
-        let cluster = self.key.to_string();
-        tracing::error!(cluster, "a task of the cluster panicked; it restarts");
+        cluster_line!(
+            &self.lines,
+            ERROR,
+            "a task of the cluster panicked; it restarts"
+        );
         self.restarts.after_panic(Instant::now());
         self.stop().await;
     }
@@ -280,8 +286,7 @@ impl Supervisor {
     async fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.stop().await;
-            let cluster = self.key.to_string();
-            tracing::info!(cluster, "no longer serving");
+            cluster_line!(&self.lines, INFO, "no longer serving");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::time::Duration;
 
+use node_attestation_core::cluster_line;
 use tokio::time::Instant;
 
 use super::{Entry, Queue, State};
@@ -100,7 +101,9 @@ impl Queue {
     fn leave_out(&mut self, requester: Option<String>) {
         if !mem::replace(&mut self.is_told, true) {
             let requester = requester.as_deref();
-            tracing::warn!(
+            cluster_line!(
+                &self.lines,
+                WARN,
                 requester,
                 "too many requests are pending; the newest are ignored for now"
             );

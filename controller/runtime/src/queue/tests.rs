@@ -27,6 +27,12 @@ pub(super) fn csr(name: &str, uid: &str, version: &str) -> CertificateSigningReq
     }
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new(&ClusterLines::of_namespace(""))
+    }
+}
+
 fn queue_with(names: &[&str]) -> Queue {
     let mut queue = Queue::default();
     for name in names {

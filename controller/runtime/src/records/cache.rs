@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
-use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::identifiers::KeyDigest;
@@ -123,7 +122,13 @@ pub(super) fn entry(
 ) -> (String, Entry) {
     let name = seen.meta().name.clone().unwrap_or_default();
     let stored = match &seen.object {
-        Ok(object) => object::stored(object, cluster),
+        Ok(object) => {
+            let stored = object::stored(object, cluster);
+            if let Err(broken) = &stored {
+                skipped.note(seen.meta(), broken);
+            }
+            stored
+        }
         Err(error) => {
             skipped.note(seen.meta(), error);
             Err(BrokenRecord {
@@ -132,9 +137,6 @@ pub(super) fn entry(
             })
         }
     };
-    if let Err(broken) = &stored {
-        tracing::error!(error = error_chain(broken), "a record is broken");
-    }
     (name, stored)
 }
 
@@ -170,8 +172,11 @@ mod tests {
     use node_attestation_core::identifiers::RecordUid;
     use node_attestation_core::ledger::Record;
     use node_attestation_core::testing::records::{at, claim, provider_id};
+    use serde_json::json;
+    use tracing::Level;
 
     use super::*;
+    use crate::testing::ThreadLog;
 
     fn stored(machine: &str, key: u8, endorsement_key: Option<&str>) -> Stored {
         let claim = claim(machine, "n1", key, 0);
@@ -241,5 +246,37 @@ mod tests {
             stored("m2", 9, None).record.opened.key,
         );
         assert_eq!(found, [stored("m2", 1, Some("a"))]);
+    }
+
+    /// An object of the cluster `prod-1` that says it is of another one.
+    fn of_another(version: usize) -> Lenient<NodeIdentity> {
+        let record = stored("m1", 1, None).record;
+        let spec = object::spec(&record, "other").unwrap();
+        let object = json!({
+            "metadata": {
+                "namespace": "broken-records", "name": "r", "uid": "u",
+                "resourceVersion": version.to_string(),
+            },
+            "spec": spec,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_thousand_versions_of_a_broken_record_have_100_lines() {
+        let log = ThreadLog::start(Level::INFO);
+        let mut skipped = Skipped::new("NodeIdentity");
+        for version in 0..10_000 {
+            for _ in 0..2 {
+                let (_, entry) = entry(&of_another(version), "prod-1", &mut skipped);
+                assert_eq!(entry.unwrap_err().field, "spec.clusterName");
+            }
+        }
+        assert_eq!(log.count(&["spec.clusterName cannot be read"]), 100);
+
+        tokio::time::advance(Duration::from_mins(1)).await;
+        drop(entry(&of_another(10_000), "prod-1", &mut skipped));
+        // The versions with a line had one each. The others were seen twice.
+        assert_eq!(log.count(&["left_out=19800"]), 1);
     }
 }

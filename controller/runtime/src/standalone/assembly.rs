@@ -7,6 +7,7 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::{GuestReportedAddresses, KubeletAuthentication};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{Absences, Records, Revocations};
+use node_attestation_core::log_lines::Unlimited;
 use node_attestation_core::nodes::Nodes;
 use node_attestation_core::serving::NodeReportedAddresses;
 use node_attestation_core::signer::Signer;
@@ -88,6 +89,7 @@ impl ClusterInFiles<'_> {
             absences: Absences::default(),
             revocations: Revocations::default(),
             signer: self.signer,
+            lines: Arc::new(Unlimited),
         };
         let context = builder.context();
         // Enforcement does not wait for records, because they are only in the memory of the process.

@@ -9,22 +9,29 @@
 //! fails. It copies each object. And its error contains the invalid value, which can be a secret.
 
 use std::borrow::Cow;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::marker::PhantomData;
+use std::mem;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
-use kubelet_attestation::errors::shortened;
+use kubelet_attestation::errors::{error_chain, shortened};
+use node_attestation_core::cluster_line;
+use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::rate_limit::Rate;
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::{RawValue, Value, to_raw_value};
 use tokio::time::Instant;
+
+use crate::log_lines::ClusterLines;
 
 /// The rate at which undecodable objects of one namespace are logged. A hostile tenant can have an unlimited number.
 const TOLD: Rate = Rate {
@@ -209,6 +216,9 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
 #[derive(Debug)]
 pub struct Skipped {
     kind: &'static str,
+    /// The log lines of the cluster that the objects are in. Otherwise, they are in the management cluster, and the
+    /// lines are their namespaces'.
+    of_cluster: Option<ClusterLines>,
     told: BTreeMap<String, Told>,
     hashes: RandomState,
 }
@@ -216,41 +226,100 @@ pub struct Skipped {
 /// The logged objects of a namespace: hashes of UIDs and versions, because a hostile API server controls their lengths.
 #[derive(Debug)]
 struct Told {
+    lines: ClusterLines,
     full_at: Instant,
     versions: BTreeSet<u64>,
+    /// The number of lines that were left out since the last one.
+    left_out: u64,
+}
+
+/// A line that is already taken.
+#[derive(Debug)]
+struct Taken<'a>(Option<&'a str>, Option<u64>);
+
+impl LogLines for Taken<'_> {
+    fn cluster(&self) -> Option<&str> {
+        self.0
+    }
+
+    fn take(&self) -> Option<u64> {
+        self.1
+    }
 }
 
 impl Skipped {
-    /// Creates an empty set for this kind.
+    /// Creates an empty set for objects of this kind in the management cluster, which confirms their namespaces.
     pub fn new(kind: &'static str) -> Self {
         Self {
             kind,
+            of_cluster: None,
             told: BTreeMap::new(),
             hashes: RandomState::new(),
         }
     }
 
-    /// Records that this object was skipped.
-    pub fn note(&mut self, metadata: &ObjectMeta, error: &Unreadable) {
-        if self.is_new(metadata) {
-            // An API server that a tenant operates can send any text.
-            let shown = |text: Option<&String>| {
-                shortened(text.map_or("", String::as_str), MAX_NAME_LEN).to_owned()
-            };
-            let name = shown(metadata.name.as_ref());
-            let namespace = shown(metadata.namespace.as_ref());
-            let (kind, error) = (self.kind, error.to_string());
-            tracing::error!(kind, namespace, name, error, "an object cannot be read");
+    /// Creates an empty set for objects of this kind from the API server of a cluster. Its tenant can send any
+    /// namespaces, so that all objects count as the cluster's.
+    pub(crate) fn of_cluster(kind: &'static str, lines: ClusterLines) -> Self {
+        Self {
+            of_cluster: Some(lines),
+            ..Self::new(kind)
         }
     }
 
-    /// Whether this version must be logged: each version once, at the rate of its namespace.
-    fn is_new(&mut self, metadata: &ObjectMeta) -> bool {
-        let now = Instant::now();
+    /// Records that this object was skipped.
+    pub fn note(&mut self, metadata: &ObjectMeta, error: &dyn Error) {
+        let Some((lines, left_out)) = self.take(metadata) else {
+            return;
+        };
+        // An API server that a tenant operates can send any text.
+        let shown = |text: Option<&String>| {
+            shortened(text.map_or("", String::as_str), MAX_NAME_LEN).to_owned()
+        };
+        let name = shown(metadata.name.as_ref());
+        let namespace = shown(metadata.namespace.as_ref());
+        let (kind, error) = (self.kind, error_chain(error));
+        cluster_line!(
+            &Taken(lines.cluster(), left_out),
+            ERROR,
+            kind,
+            namespace,
+            name,
+            error,
+            "an object cannot be read"
+        );
+    }
+
+    /// Takes a line for this version: each version once, at the rate of its namespace. Returns the result of
+    /// [`LogLines::take`], or `None` if the version has a line.
+    fn take(&mut self, metadata: &ObjectMeta) -> Option<(ClusterLines, Option<u64>)> {
         let version = self
             .hashes
             .hash_one((&metadata.uid, &metadata.resource_version));
-        let namespace = metadata.namespace.clone().unwrap_or_default();
+        let told = self.told(metadata);
+        if told.versions.contains(&version) {
+            return None;
+        }
+        let is_within = TOLD.take(&mut told.full_at, Instant::now()).is_ok();
+        let mut left_out = is_within.then(|| told.lines.take()).flatten();
+        if let Some(left_out) = &mut left_out {
+            *left_out += mem::take(&mut told.left_out);
+            if told.versions.len() >= MAX_REMEMBERED {
+                told.versions.clear();
+            }
+            told.versions.insert(version);
+        } else {
+            told.left_out += 1;
+        }
+        Some((told.lines.clone(), left_out))
+    }
+
+    /// The logged objects of the namespace of this object.
+    fn told(&mut self, metadata: &ObjectMeta) -> &mut Told {
+        let namespace = match self.of_cluster {
+            Some(_) => String::new(),
+            None => metadata.namespace.clone().unwrap_or_default(),
+        };
         let is_known = self.told.contains_key(&namespace);
         let has_place = self.told.len() < MAX_NAMESPACES && namespace.len() <= MAX_NAME_LEN;
         let namespace = if is_known || has_place {
@@ -258,17 +327,20 @@ impl Skipped {
         } else {
             String::new()
         };
-        let told = self.told.entry(namespace).or_insert_with(|| Told {
-            full_at: now,
-            versions: BTreeSet::new(),
-        });
-        if told.versions.contains(&version) || TOLD.take(&mut told.full_at, now).is_err() {
-            return false;
+        let of_cluster = self.of_cluster.as_ref();
+        match self.told.entry(namespace) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let of_namespace = || ClusterLines::of_namespace(place.key());
+                let told = Told {
+                    lines: of_cluster.map_or_else(of_namespace, ClusterLines::clone),
+                    full_at: Instant::now(),
+                    versions: BTreeSet::new(),
+                    left_out: 0,
+                };
+                place.insert(told)
+            }
         }
-        if told.versions.len() >= MAX_REMEMBERED {
-            told.versions.clear();
-        }
-        told.versions.insert(version)
     }
 }
 

@@ -1,8 +1,13 @@
 //! The log of a watch.
 
+use std::sync::Arc;
+
 use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::cluster_line;
+use node_attestation_core::log_lines::{LogLines, Unlimited};
 
+use crate::log_lines::ClusterLines;
 use crate::metrics::WatchMetrics;
 
 /// Logs the failures of a watch: the first one as a warning, the following ones at debug level.
@@ -13,6 +18,7 @@ pub struct WatchLog {
     name: Option<String>,
     last: Option<State>,
     metrics: WatchMetrics,
+    lines: Arc<dyn LogLines>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +36,20 @@ impl WatchLog {
             name: None,
             last: None,
             metrics: WatchMetrics::default(),
+            lines: Arc::new(Unlimited),
         }
     }
 
     /// Also reports to these metrics.
     pub(crate) fn measured_by(self, metrics: WatchMetrics) -> Self {
         Self { metrics, ..self }
+    }
+
+    /// Writes to the log lines of a cluster, whose tenant can make the watch fail.
+    #[must_use]
+    pub(crate) fn within(self, lines: ClusterLines) -> Self {
+        let lines = Arc::new(lines);
+        Self { lines, ..self }
     }
 
     /// Creates the log of a watch of a single object.
@@ -75,7 +89,9 @@ impl WatchLog {
         let is_new = self.changes_to(State::Failed);
         let object = self.name.as_deref();
         if is_new {
-            tracing::warn!(
+            cluster_line!(
+                &*self.lines,
+                WARN,
                 kind,
                 object,
                 error,
@@ -94,7 +110,9 @@ impl WatchLog {
     /// Logs once that the management cluster does not have the kind.
     pub fn absent(&mut self) {
         if self.changes_to(State::Absent) {
-            tracing::warn!(
+            cluster_line!(
+                &*self.lines,
+                WARN,
                 kind = self.kind,
                 "the management cluster serves no supported version of this kind"
             );

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use node_attestation_turns::Owner;
 use sha2::{Digest as _, Sha256};
 use x509_cert::Certificate;
 use x509_cert::der::{self, DecodePem as _, Encode as _};
@@ -31,6 +32,17 @@ pub(crate) struct Authority {
     pub(crate) sha256: [u8; 32],
     pub(crate) key_label: String,
     pub(crate) cluster: Cluster,
+}
+
+/// The turns go round by the namespaces of Clusters, then by keys.
+impl Owner for Authority {
+    fn namespace(&self) -> &str {
+        &self.cluster.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.key_label
+    }
 }
 
 /// A text that is not a CA argument.

@@ -33,22 +33,20 @@
 //! - `server_names`: the names and addresses of servers' certificates
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
-//! - `turns`: the turns of one CA at the token
+//! - `log_lines`: the rates of log lines about calls without a signature
+//! - `turns`: the own turns of one CA, which abandoned calls keep
 //! - `service`: the gRPC service
 
 mod authority;
+mod log_lines;
 mod pin;
 mod policy;
 mod server_names;
-#[expect(
-    clippy::disallowed_types,
-    reason = "the controller decides on the order of its calls"
-)]
 mod service;
 mod token;
 #[expect(
     clippy::disallowed_types,
-    reason = "the controller decides on the order of its calls"
+    reason = "the calls of one CA are in the order of arrival"
 )]
 mod turns;
 
@@ -78,7 +76,8 @@ use token::{Keys, Token};
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// The maximum number of concurrent signatures. Each has a session of the token. Further signatures wait: first for
-/// other signatures of the same CA, then for the signatures of all CAs. `Status` does not count.
+/// other signatures of the same CA, then in turn by namespace and CA. While another namespace has a CA, the CAs of one
+/// namespace have at most half. `Status` does not count.
 const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,

@@ -8,11 +8,13 @@ use node_attestation_signer_api::external_signer_server::ExternalSigner;
 use node_attestation_signer_api::{
     SignRequest, SignResponse, StatusRequest, StatusResponse, VERSION,
 };
-use tokio::sync::{Semaphore, watch};
+use node_attestation_turns::{FairTurns, Line, TurnLimits};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status};
 
 use crate::authority::{Authority, Cluster};
+use crate::log_lines::LogLines;
 use crate::policy;
 use crate::server_names::Reserved;
 use crate::token::{Keys, TokenError};
@@ -30,15 +32,26 @@ const BUSY: &str = "the token has not answered the calls before this one";
 /// Signs for several CAs with the keys of one token.
 pub(crate) struct Service<T> {
     token: Arc<T>,
-    authorities: Vec<(Authority, Turns)>,
-    /// Limits the concurrent calls of all CAs.
-    calls: Arc<Semaphore>,
+    authorities: Vec<Signing>,
+    /// The turns of all CAs, which their lines share.
+    #[cfg(test)]
+    calls: FairTurns,
     /// The time of the token's last successful response.
     good: watch::Sender<Option<Instant>>,
     /// The latest check of the token. All concurrent calls of `Status` wait for it.
     checked: parking_lot::Mutex<Option<Checked>>,
     reserved: Reserved,
+    lines: LogLines,
     clock: fn() -> SystemTime,
+}
+
+/// A CA, and its place at the token.
+struct Signing {
+    authority: Authority,
+    /// Its own turns. An abandoned call keeps one until the token responds.
+    turns: Turns,
+    /// Its line in the turns of all CAs: by namespace, then by key. An abandoned call keeps none of them.
+    line: Line,
 }
 
 /// The result of a check. `None` until the token responds.
@@ -63,29 +76,38 @@ impl<T: Keys> Service<T> {
                 checked => checked?,
             }
         }
-        let authorities = authorities.into_iter();
+        let of_all = FairTurns::new(TurnLimits {
+            all: calls.of_all,
+            of_cluster: calls.of_ca,
+        });
+        let signing = |authority| Signing {
+            turns: Turns::new(calls.of_ca),
+            line: of_all.line(&authority),
+            authority,
+        };
         Ok(Self {
             token: Arc::new(token),
-            authorities: authorities
-                .map(|authority| (authority, Turns::new(calls.of_ca)))
-                .collect(),
-            calls: Arc::new(Semaphore::new(calls.of_all)),
+            authorities: authorities.into_iter().map(signing).collect(),
+            #[cfg(test)]
+            calls: of_all,
             good: watch::Sender::new(None),
             checked: parking_lot::Mutex::default(),
             reserved,
+            lines: LogLines::default(),
             clock,
         })
     }
 
     /// Returns the CA of the request, if it belongs to this cluster.
-    fn authority(&self, request: &SignRequest) -> Option<&(Authority, Turns)> {
+    fn signing(&self, request: &SignRequest) -> Option<&Signing> {
         let cluster = Cluster {
             namespace: request.cluster_namespace.clone(),
             name: request.cluster_name.clone(),
         };
         let mut all = self.authorities.iter();
-        all.find(|(one, _)| {
-            one.cluster == cluster && one.sha256.as_slice() == request.ca_certificate_sha256
+        all.find(|Signing { authority, .. }| {
+            authority.cluster == cluster
+                && authority.sha256.as_slice() == request.ca_certificate_sha256
         })
     }
 
@@ -93,15 +115,20 @@ impl<T: Keys> Service<T> {
     /// a call occupies a turn of its CA only.
     async fn ask<A: Send + 'static>(
         &self,
-        turns: &Turns,
+        Signing {
+            authority,
+            turns,
+            line,
+        }: &Signing,
         question: impl FnOnce(&T) -> Result<A, TokenError> + Send + 'static,
     ) -> Result<A, Status> {
         let (turn, _caller) = turns.take().await.map_err(|Busy| {
-            tracing::warn!("refused: the token is busy");
+            if let Ok(left_out) = self.lines.take(&authority.cluster.namespace) {
+                tracing::warn!(left_out, "refused: the token is busy");
+            }
             Status::resource_exhausted(BUSY)
         })?;
-        let closed = |_| Status::unavailable("the signer is stopping");
-        let _of_all = self.calls.acquire().await.map_err(closed)?;
+        let _of_all = line.turn().await;
         let token = self.token.clone();
         let answer = tokio::task::spawn_blocking(move || {
             let answer = question(&token);
@@ -115,7 +142,9 @@ impl<T: Keys> Service<T> {
         }
         answer.map_err(|error| {
             let error = chain(&error);
-            tracing::error!(error, "the token did not answer");
+            if let Ok(left_out) = self.lines.take(&authority.cluster.namespace) {
+                tracing::error!(error, left_out, "the token did not answer");
+            }
             Status::unavailable(error)
         })
     }
@@ -185,17 +214,20 @@ impl<T: Keys> ExternalSigner for Service<T> {
     async fn sign(&self, request: Request<SignRequest>) -> Result<Response<SignResponse>, Status> {
         let request = request.into_inner();
         let (namespace, cluster) = (&request.cluster_namespace, &request.cluster_name);
-        let Some((authority, turns)) = self.authority(&request) else {
-            tracing::warn!(
-                namespace,
-                cluster,
-                "refused: the CA does not belong to this cluster"
-            );
+        let Some(signing) = self.signing(&request) else {
+            if let Ok(left_out) = self.lines.take(namespace) {
+                tracing::warn!(
+                    namespace,
+                    cluster,
+                    left_out,
+                    "refused: the CA does not belong to this cluster"
+                );
+            }
             return Err(Status::permission_denied(
                 "this signer has no key for this CA and this cluster",
             ));
         };
-        let algorithm = request.algorithm();
+        let (authority, algorithm) = (&signing.authority, request.algorithm());
         let certificate = match policy::check(
             &request.tbs_certificate,
             authority,
@@ -206,12 +238,14 @@ impl<T: Keys> ExternalSigner for Service<T> {
             Ok(certificate) => certificate,
             Err(refused) => {
                 let reason = refused.to_string();
-                tracing::warn!(namespace, cluster, reason, "refused");
+                if let Ok(left_out) = self.lines.take(namespace) {
+                    tracing::warn!(namespace, cluster, reason, left_out, "refused");
+                }
                 return Err(Status::permission_denied(reason));
             }
         };
         let label = authority.key_label.clone();
-        let signed = self.ask(turns, move |token| {
+        let signed = self.ask(signing, move |token| {
             let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
             let policy::NodeCertificate { user, serial } = certificate;
             // Logged in the thread, so that every signature has its log line even if the caller no longer waits.

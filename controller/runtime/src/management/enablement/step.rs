@@ -1,5 +1,6 @@
 //! One step for one Cluster: the decision and the writes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -7,9 +8,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Client;
 use kube::api::{Api, Patch};
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{
     CLUSTER_NAME_LABEL, ENABLED_BY_ANNOTATION, KubeletAuthentication, KubeletAuthenticationSpec,
 };
+use node_attestation_core::log_lines::LogLines as _;
 use node_attestation_core::refusal::Unavailable;
 use serde_json::json;
 
@@ -20,6 +23,10 @@ use crate::capi::{
 use crate::client::{in_time, merge, post};
 use crate::clock::now;
 use crate::events;
+use crate::log_lines::ClusterLines;
+use crate::management::Shared;
+use crate::management::condition_events::in_turn;
+use crate::turns::FairRate;
 
 /// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -74,7 +81,7 @@ pub(super) enum EnableError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Written,
-    /// The API server did not respond, or the object has changed in the meantime.
+    /// The API server did not respond, the object has changed in the meantime, or the Event about a refusal had no turn.
     Unavailable,
     /// The API server refused the step, and an Event reports it.
     Refused,
@@ -147,32 +154,35 @@ fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Opt
 
 /// Executes the step, and reports a refusal. `is_repeated` is set if the same step has failed before.
 pub(super) async fn take(
-    management: Client,
+    shared: Arc<Shared>,
     key: ObjectKey,
     cluster_uid: String,
     step: Step,
     is_repeated: bool,
 ) -> Outcome {
     const MESSAGE: &str = "the KubeletAuthentication was not written";
-    let taken = in_time(DEADLINE, taken(management, &key, &cluster_uid, step)).await;
+    let lines = ClusterLines::of(&key);
+    let to = (&shared.controller.management, &shared.condition_events);
+    let taken = in_time(DEADLINE, taken(to, (&key, &lines), &cluster_uid, step)).await;
     taken.unwrap_or_else(|error| {
-        let (cluster, error) = (key.to_string(), error_chain(&Unavailable::from(error)));
+        let error = error_chain(&Unavailable::from(error));
         if is_repeated {
+            let cluster = lines.cluster();
             tracing::debug!(cluster, error, "{MESSAGE}");
         } else {
-            tracing::warn!(cluster, error, "{MESSAGE}");
+            cluster_line!(&lines, WARN, error, "{MESSAGE}");
         }
         Outcome::Unavailable
     })
 }
 
 async fn taken(
-    management: Client,
-    key: &ObjectKey,
+    (management, events): (&Client, &FairRate),
+    (key, lines): (&ObjectKey, &ClusterLines),
     cluster_uid: &str,
     step: Step,
 ) -> Result<Outcome, kube::Error> {
-    let Some(resource) = cluster_resource(&management).await? else {
+    let Some(resource) = cluster_resource(management).await? else {
         return Ok(Outcome::Unavailable);
     };
     let cluster = OwnerReference {
@@ -183,7 +193,7 @@ async fn taken(
         ..OwnerReference::default()
     };
     let api = Api::namespaced(management.clone(), &key.namespace);
-    let error = match write(&api, &cluster, step).await {
+    let error = match write(&api, &cluster, step, lines).await {
         Ok(None) => return Ok(Outcome::Written),
         Ok(Some(error)) => error,
         Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => {
@@ -191,8 +201,17 @@ async fn taken(
         }
         Err(error) => return Err(error),
     };
+    // A tenant can have any number of Clusters that are refused.
+    if !in_turn(events, key).await {
+        return Ok(Outcome::Unavailable);
+    }
     let note = error.to_string();
-    tracing::warn!(cluster = %key, note, "the Cluster's attestors are not authorized");
+    cluster_line!(
+        lines,
+        WARN,
+        note,
+        "the Cluster's attestors are not authorized"
+    );
     let regarding = ObjectReference {
         api_version: Some(cluster.api_version),
         kind: Some(cluster.kind),
@@ -202,7 +221,7 @@ async fn taken(
         ..ObjectReference::default()
     };
     let words = ("Warning", "Enable", error.reason(), note);
-    events::write_one(management, regarding, words, now()).await;
+    events::write_one(management.clone(), regarding, words, now()).await;
     Ok(Outcome::Refused)
 }
 
@@ -215,6 +234,7 @@ async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
     step: Step,
+    lines: &ClusterLines,
 ) -> Result<Option<EnableError>, kube::Error> {
     let name = &cluster.name;
     match step {
@@ -236,7 +256,7 @@ async fn write(
             let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
             metadata.annotations = Some([mark].into());
             api.create(&post(FIELD_MANAGER), &object).await?;
-            tracing::info!(cluster = name, ?attestors, "KubeletAuthentication created");
+            cluster_line!(lines, INFO, ?attestors, "KubeletAuthentication created");
         }
         Step::Change {
             resource_version,
@@ -248,7 +268,7 @@ async fn write(
             });
             let parameters = merge(FIELD_MANAGER);
             api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
-            tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
+            cluster_line!(lines, INFO, ?attestors, "KubeletAuthentication changed");
         }
         Step::Own {
             resource_version,
@@ -260,8 +280,9 @@ async fn write(
             let parameters = merge(FIELD_MANAGER);
             api.patch_metadata(name, &parameters, &Patch::Merge(&patch))
                 .await?;
-            tracing::info!(
-                cluster = name,
+            cluster_line!(
+                lines,
+                INFO,
                 "updated the owner of the KubeletAuthentication"
             );
         }

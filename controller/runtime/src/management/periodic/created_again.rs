@@ -10,16 +10,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kube::api::{Api, Patch};
 use kube::{Client, ResourceExt as _};
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{
     KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, WORKLOAD_UID_ANNOTATION,
 };
 use node_attestation_core::ledger::{RevocationDecisions, Revocations};
+use node_attestation_core::log_lines::LogLines;
 use serde_json::json;
 
 use crate::capi::ObjectKey;
 use crate::client::{CONTROLLER, CallError, call, merge};
 use crate::hardening::HardeningError;
 use crate::hardening::workload_identity::{self, WorkloadIdentity};
+use crate::log_lines::ClusterLines;
 
 /// The identity of the workload cluster could not be determined or recorded.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +59,8 @@ pub(super) async fn compare(
         return Ok(());
     };
     let known = RevocationDecisions::of_annotations(Some(authentication.annotations()));
-    let (decisions, annotations) = decided(known, identity, now);
+    let lines = ClusterLines::of(key);
+    let (decisions, annotations) = decided(known, identity, &lines, now);
     let patch = json!({
         "metadata": {
             "resourceVersion": authentication.resource_version(),
@@ -73,6 +77,7 @@ pub(super) async fn compare(
 fn decided(
     known: RevocationDecisions,
     identity: WorkloadIdentity,
+    lines: &dyn LogLines,
     now: SystemTime,
 ) -> (RevocationDecisions, BTreeMap<&'static str, String>) {
     let uid = identity.uid.clone();
@@ -86,7 +91,9 @@ fn decided(
         decisions.floor = decisions.floor.max(began);
         let floor = decisions.floor.to_string();
         annotations.insert(LOWEST_VALID_GENERATION_ANNOTATION, floor);
-        tracing::warn!(
+        cluster_line!(
+            lines,
+            WARN,
             floor = decisions.floor,
             "the Cluster was recreated: earlier certificates are refused"
         );
@@ -103,6 +110,7 @@ mod tests {
     use hyper::body::Bytes;
     use hyper::{Method, Request, Response};
     use kube::client::Body;
+    use node_attestation_core::log_lines::Unlimited;
     use parking_lot::Mutex;
     use serde_json::Value;
 
@@ -124,7 +132,7 @@ mod tests {
             uid: uid.to_owned(),
             began: at(began),
         };
-        let (decisions, annotations) = decided(known, identity, at(50));
+        let (decisions, annotations) = decided(known, identity, &Unlimited, at(50));
         assert_eq!(decisions.workload_uid.as_deref(), Some(uid));
         assert_eq!(annotations[WORKLOAD_UID_ANNOTATION], uid);
         let written = annotations.get(LOWEST_VALID_GENERATION_ANNOTATION);

@@ -54,6 +54,11 @@ fn period(found: &Health, sync_period: Duration) -> Duration {
     period.min(sync_period)
 }
 
+/// A number of records, for the status.
+pub(super) fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 use futures::future::FutureExt as _;
 use kube::Client;
 use kubelet_attestation::errors::error_chain;
+use node_attestation_core::cluster_line;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
 use node_attestation_core::ledger::{RecordLedger, Revocations, Stored};
+use node_attestation_core::log_lines::LogLines;
 use tokio::time::Instant;
 
 use super::created_again::compare;
@@ -174,12 +176,14 @@ impl RevocationList {
     }
 
     /// Logs the result of an attempt between two rounds.
-    pub(super) fn log(&mut self, tried: Result<(), String>) {
+    pub(super) fn log(&mut self, tried: Result<(), String>, lines: &dyn LogLines) {
         let Err(error) = tried else {
             return self.failures.end();
         };
         if self.failures.is_first() {
-            tracing::warn!(
+            cluster_line!(
+                lines,
+                WARN,
                 error,
                 "cannot update the list of revoked certificates; the controller retries"
             );

@@ -3,8 +3,9 @@
 use std::ops::ControlFlow;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use node_attestation_core::cluster_line;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::secrets::{self, SecretWatches};
 use super::{FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, Supervisor, cluster_now, other_cluster};
@@ -13,7 +14,7 @@ use crate::client::ClusterAccess;
 use crate::clock::now;
 use crate::events;
 use crate::logs::Failures;
-use crate::management::condition_events::TURN;
+use crate::management::condition_events::in_turn;
 use crate::management::desired_state;
 use crate::management::periodic;
 use crate::management::single_object::Observed;
@@ -99,9 +100,9 @@ impl Supervisor {
     }
 
     async fn tell_release(&self, is_late: bool) {
-        let cluster = self.key.to_string();
-        tracing::info!(
-            cluster,
+        cluster_line!(
+            &self.lines,
+            INFO,
             "stopped enforcing attestation: nodes can join without evidence"
         );
         if is_late {
@@ -113,13 +114,14 @@ impl Supervisor {
     }
 
     async fn tell_failure(&self, error: &str, is_first: bool) {
-        let cluster = self.key.to_string();
         if !is_first {
+            let cluster = self.key.to_string();
             tracing::debug!(cluster, error, "the admission policy still exists");
             return;
         }
-        tracing::warn!(
-            cluster,
+        cluster_line!(
+            &self.lines,
+            WARN,
             error,
             "cannot remove the admission policy for requests, which refuses kubelets without the plugin; the controller retries"
         );
@@ -136,8 +138,7 @@ impl Supervisor {
         let Some(cluster) = self.sources.cluster.present() else {
             return;
         };
-        let in_turn = timeout(TURN, self.shared.condition_events.take(&self.key));
-        if in_turn.await.is_err() {
+        if !in_turn(&self.shared.condition_events, &self.key).await {
             return;
         }
         let regarding = ObjectReference {

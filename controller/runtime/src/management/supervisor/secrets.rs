@@ -69,7 +69,8 @@ impl Supervisor {
         let ObjectKey { namespace, name } = &self.key;
         let management = self.shared.controller.management.clone();
         let api = Api::<Lenient<Secret>>::namespaced(management, namespace);
-        let versions = follow(api, &format!("{name}-{suffix}"));
+        let name = format!("{name}-{suffix}");
+        let versions = follow(api, &name, self.lines.clone());
         let (sender, receiver) = watch::channel(Observed::Unknown);
         tasks.spawn(versions.for_each(move |secret| {
             sender.send_replace(secret.map(Arc::new).into());

@@ -6,10 +6,11 @@ use std::sync::LazyLock;
 use node_attestation_signer_api::SignatureAlgorithm;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 use tonic::Code;
 
 use super::*;
-use crate::policy::tests::{ca, now, to_be_signed, valid};
+use crate::policy::tests::{Ca, ca, now, to_be_signed, valid};
 
 /// The log of all tests of this program.
 static LOG: LazyLock<Log> = LazyLock::new(|| {
@@ -43,17 +44,17 @@ fn logged(word: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A token that says that it is asked for a signature, and waits until it may answer. It answers a check immediately,
-/// unless that hangs too.
+/// A token that says with which key it is asked for a signature, and waits until it may answer. It answers a check
+/// immediately, unless that hangs too.
 pub(crate) struct Hanging {
-    asked: mpsc::UnboundedSender<()>,
+    asked: mpsc::UnboundedSender<String>,
     may_answer: Mutex<mpsc::UnboundedReceiver<()>>,
     check_hangs: bool,
 }
 
 impl Hanging {
-    fn wait(&self) {
-        self.asked.send(()).unwrap();
+    fn wait(&self, key: &str) {
+        self.asked.send(key.to_owned()).unwrap();
         self.may_answer.lock().blocking_recv().unwrap();
     }
 }
@@ -61,7 +62,7 @@ impl Hanging {
 impl Keys for Hanging {
     fn check(&self) -> Result<(), TokenError> {
         if self.check_hangs {
-            self.wait();
+            self.wait("");
         }
         Ok(())
     }
@@ -70,8 +71,8 @@ impl Keys for Hanging {
         Ok(())
     }
 
-    fn sign(&self, _: &str, _: SignatureAlgorithm, _: &[u8]) -> Result<Vec<u8>, TokenError> {
-        self.wait();
+    fn sign(&self, key: &str, _: SignatureAlgorithm, _: &[u8]) -> Result<Vec<u8>, TokenError> {
+        self.wait(key);
         Ok(vec![1])
     }
 }
@@ -93,13 +94,13 @@ impl Keys for Refusing {
     }
 }
 
-/// A service for two CAs.
+/// A service for several CAs.
 pub(crate) struct World {
     pub(crate) service: Arc<Service<Hanging>>,
-    asked: mpsc::UnboundedReceiver<()>,
+    asked: mpsc::UnboundedReceiver<String>,
     may_answer: mpsc::UnboundedSender<()>,
-    /// Of the one CA, and of the other.
-    pub(crate) requests: [SignRequest; 2],
+    /// A request of each CA.
+    pub(crate) requests: Vec<SignRequest>,
 }
 
 const ONE_CALL: Calls = Calls {
@@ -111,18 +112,31 @@ fn world() -> World {
     world_of(ONE_CALL, false)
 }
 
+/// A service for two CAs.
 pub(crate) fn world_of(calls: Calls, check_hangs: bool) -> World {
+    world_with(calls, check_hangs, &["", ""])
+}
+
+/// A service for a CA of each of these namespaces. The keys are `ca-0`, `ca-1` and so on.
+fn world_with(calls: Calls, check_hangs: bool, namespaces: &[&str]) -> World {
     LazyLock::force(&LOG);
-    let mut other = ca("ca-2");
-    other.authority.cluster.name = "other".to_owned();
-    let cas = [ca("ca"), other];
-    let requests = [&cas[0], &cas[1]].map(|ca| SignRequest {
+    let cas = namespaces.iter().enumerate().map(|(number, namespace)| {
+        let key = format!("ca-{number}");
+        let mut ca = ca(&key);
+        ca.authority.cluster.namespace = (*namespace).to_owned();
+        ca.authority.cluster.name.clone_from(&key);
+        ca.authority.key_label = key;
+        ca
+    });
+    let cas: Vec<_> = cas.collect();
+    let request = |ca: &Ca| SignRequest {
         ca_certificate_sha256: ca.authority.sha256.to_vec(),
+        cluster_namespace: ca.authority.cluster.namespace.clone(),
         cluster_name: ca.authority.cluster.name.clone(),
         algorithm: SignatureAlgorithm::EcdsaP256Sha256.into(),
         tbs_certificate: to_be_signed(&valid(), ca),
-        ..SignRequest::default()
-    });
+    };
+    let requests = cas.iter().map(request).collect();
     let (asked_sender, asked) = mpsc::unbounded_channel();
     let (may_answer, answers) = mpsc::unbounded_channel();
     let token = Hanging {
@@ -130,7 +144,7 @@ pub(crate) fn world_of(calls: Calls, check_hangs: bool) -> World {
         may_answer: Mutex::new(answers),
         check_hangs,
     };
-    let authorities = cas.map(|ca| ca.authority).into();
+    let authorities = cas.into_iter().map(|ca| ca.authority).collect();
     let service = Service::new(token, calls, authorities, Reserved::default(), now);
     World {
         service: Arc::new(service.unwrap()),
@@ -156,9 +170,28 @@ impl World {
         self.call(0).await.unwrap()
     }
 
-    /// Waits until the token has been asked once more.
-    pub(crate) async fn asked(&mut self) {
-        self.asked.recv().await.unwrap();
+    /// Waits until the token has been asked once more, and returns the key.
+    pub(crate) async fn asked(&mut self) -> String {
+        self.asked.recv().await.unwrap()
+    }
+
+    /// Requests so many signatures by the key of this CA, and waits until each runs or waits for its turn.
+    async fn calls(&self, ca: usize, count: usize) -> Vec<Call> {
+        let calls = (0..count).map(|_| self.call(ca)).collect();
+        for _ in 0..8 {
+            yield_now().await;
+        }
+        calls
+    }
+
+    /// The keys of the next `count` signatures, after each of which the token answers once.
+    async fn signed(&mut self, count: usize) -> Vec<String> {
+        let mut keys = Vec::new();
+        for _ in 0..count {
+            self.answer();
+            keys.push(self.asked().await);
+        }
+        keys
     }
 
     /// Requests a signature of the token, and waits for it no longer, as a deadline does.
@@ -180,12 +213,26 @@ impl World {
 
     /// Waits until a thread of the first CA does not wait for the token.
     async fn one_is_free(&self) {
-        self.service.authorities[0].1.one_is_free().await;
+        self.service.authorities[0].turns.one_is_free().await;
+    }
+
+    /// The number of turns that are free for other CAs of the first one's namespace.
+    fn free_turns(&self) -> usize {
+        let namespace = &self.service.authorities[0].authority.cluster.namespace;
+        let others = (0..2 * crate::CALLS.of_all).map(|number| {
+            let mut other = ca("other").authority;
+            other.cluster.namespace.clone_from(namespace);
+            other.key_label = format!("other-{number}");
+            self.service.calls.line(&other)
+        });
+        let others: Vec<_> = others.collect();
+        let free: Vec<_> = others.iter().map(Line::try_turn).collect();
+        free.iter().flatten().count()
     }
 
     fn serial(&self) -> String {
         let algorithm = SignatureAlgorithm::EcdsaP256Sha256;
-        let (authority, _) = &self.service.authorities[0];
+        let authority = &self.service.authorities[0].authority;
         let reserved = Reserved::default();
         let message = &self.requests[0].tbs_certificate;
         policy::check(message, authority, algorithm, &reserved, now())
@@ -251,15 +298,85 @@ async fn a_busy_ca_has_four_of_sixteen_turns() {
     let other = world.call(1);
     world.asked().await;
 
-    assert_eq!(
-        world.service.calls.available_permits(),
-        crate::CALLS.of_all - 5
-    );
+    assert_eq!(world.free_turns(), crate::CALLS.of_all - 5);
     for _ in 0..9 {
         world.answer();
     }
     assert_eq!(other.await.unwrap().unwrap(), [1]);
     for call in of_one {
+        assert_eq!(call.await.unwrap().unwrap(), [1]);
+    }
+}
+
+const FOUR_CALLS: Calls = Calls {
+    of_all: 4,
+    of_ca: 2,
+};
+
+/// Two CAs have all turns, and two others have more calls than turns. The turns of each CA are limited, so that the
+/// fifth CA would wait for four signatures in the order of arrival.
+#[tokio::test]
+async fn a_ca_with_one_call_waits_for_one_signature_of_each_waiting_ca() {
+    let mut world = world_with(FOUR_CALLS, false, &["a"; 5]);
+    let mut calls = Vec::new();
+    for busy in 0..4 {
+        calls.extend(world.calls(busy, 4).await);
+    }
+    for _ in 0..4 {
+        world.asked().await;
+    }
+    calls.extend(world.calls(4, 1).await);
+
+    assert_eq!(world.signed(3).await, ["ca-2", "ca-3", "ca-4"]);
+
+    for _ in 3..calls.len() {
+        world.answer();
+    }
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), [1]);
+    }
+}
+
+#[tokio::test]
+async fn the_cas_of_one_namespace_leave_turns_to_another_namespace() {
+    let mut world = world_with(FOUR_CALLS, false, &["a", "a", "a", "a", "b"]);
+    let mut calls = Vec::new();
+    for busy in 0..4 {
+        calls.extend(world.calls(busy, 4).await);
+    }
+    let mut busy = [world.asked().await, world.asked().await];
+    busy.sort();
+    assert_eq!(busy, ["ca-0", "ca-0"], "half of the turns");
+
+    // The token answers none of them.
+    calls.extend(world.calls(4, 1).await);
+    assert_eq!(world.asked().await, "ca-4");
+
+    for _ in 0..calls.len() {
+        world.answer();
+    }
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), [1]);
+    }
+}
+
+/// The CAs of a single namespace can have all turns.
+#[tokio::test]
+async fn four_cas_of_a_single_namespace_sign_with_all_turns() {
+    let mut world = world_with(crate::CALLS, false, &["a"; 4]);
+    let mut calls = Vec::new();
+    for busy in 0..4 {
+        calls.extend(world.calls(busy, 8).await);
+    }
+    for _ in 0..crate::CALLS.of_all {
+        world.asked().await;
+    }
+    assert_eq!(world.free_turns(), 0);
+
+    for _ in 0..calls.len() {
+        world.answer();
+    }
+    for call in calls {
         assert_eq!(call.await.unwrap().unwrap(), [1]);
     }
 }
@@ -320,10 +437,36 @@ async fn a_signature_of_an_abandoned_call_is_logged() {
 }
 
 #[tokio::test]
+async fn refused_calls_have_100_lines_and_take_none_of_another_namespace() {
+    let world = world_with(ONE_CALL, false, &["quiet"]);
+    tokio::time::pause();
+    let refused = async |namespace: &str| {
+        let request = SignRequest {
+            cluster_namespace: namespace.to_owned(),
+            ..world.requests[0].clone()
+        };
+        let answer = world.service.sign(Request::new(request)).await;
+        assert_eq!(answer.unwrap_err().code(), Code::PermissionDenied);
+    };
+    for _ in 0..10_000 {
+        refused("noisy-namespace").await;
+    }
+    refused("other-namespace").await;
+
+    assert_eq!(logged("noisy-namespace").len(), 100);
+    assert_eq!(logged("other-namespace").len(), 1);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    refused("noisy-namespace").await;
+    let lines = logged("noisy-namespace");
+    assert!(lines[100].contains("left_out=9900"), "{lines:?}");
+}
+
+#[tokio::test]
 async fn a_service_with_a_refused_pin_keeps_running_and_reports_it() {
-    let World { requests, .. } = world();
-    let [request, _] = requests;
-    let authorities = vec![ca("ca").authority];
+    let request = world().requests.remove(0);
+    let mut authority = ca("ca-0").authority;
+    authority.cluster.name.clone_from(&request.cluster_name);
+    let authorities = vec![authority];
     let service = Service::new(Refusing, ONE_CALL, authorities, Reserved::default(), now).unwrap();
 
     let status = service.status(Request::new(StatusRequest::default()));

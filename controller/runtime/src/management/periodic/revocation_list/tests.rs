@@ -6,6 +6,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
 use node_attestation_core::ledger::{Records as _, RevocationDecisions};
+use node_attestation_core::log_lines::Unlimited;
 use node_attestation_core::testing::records::{World, at, name, policy};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -208,7 +209,7 @@ fn only_the_first_failure_of_an_outage_is_a_warning() {
     let log = ThreadLog::start(Level::INFO);
     let away = || Err("the API server is away".to_owned());
     for tried in [away(), away(), away(), Ok(()), away(), away()] {
-        list.log(tried);
+        list.log(tried, &Unlimited);
     }
     let text = log.text();
     assert_eq!(log.count(&["WARN"]), 2, "{text}");

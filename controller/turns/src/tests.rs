@@ -1,12 +1,31 @@
-use std::time::Duration;
+use std::fmt;
 
 use futures::future::FutureExt;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::*;
 
-fn key(namespace: &str, name: &str) -> ObjectKey {
-    ObjectKey::new(namespace, name)
+impl Owner for Key {
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+fn key(namespace: &str, name: &str) -> Key {
+    Key {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
 }
 
 fn turns(all: usize, of_cluster: usize) -> FairTurns {
@@ -30,7 +49,7 @@ impl Callers {
         }
     }
 
-    async fn call(&self, cluster: &ObjectKey, count: usize) -> Vec<JoinHandle<()>> {
+    async fn call(&self, cluster: &Key, count: usize) -> Vec<JoinHandle<()>> {
         let mut callers = Vec::new();
         for _ in 0..count {
             let (this, line) = (self.clone(), self.turns.line(cluster));
@@ -51,7 +70,7 @@ impl Callers {
             let mut open = self.open.lock();
             let found = open
                 .iter()
-                .position(|turn| turn.line.cluster.to_string() == cluster);
+                .position(|turn| turn.line.owner.to_string() == cluster);
             open.remove(found.unwrap())
         };
         drop(turn);
@@ -203,32 +222,4 @@ async fn a_dropped_line_is_released() {
     let state = turns.0.state.lock();
     assert!(state.namespaces.is_empty() && state.ready.is_empty());
     assert_eq!(state.running, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_rate_is_taken_by_namespace_and_then_by_cluster() {
-    let rate = Rate {
-        burst: 1,
-        every: Duration::from_secs(1),
-    };
-    let shared = Arc::new(FairRate::new(rate));
-    let order: Arc<Mutex<Vec<String>>> = Arc::default();
-    let mut callers = Vec::new();
-    let each = (0..40).map(|number| key("a", &number.to_string()));
-    for cluster in each.chain([key("b", "1")]) {
-        let (shared, order) = (shared.clone(), order.clone());
-        callers.push(tokio::spawn(async move {
-            shared.take(&cluster).await;
-            order.lock().push(cluster.to_string());
-        }));
-    }
-    futures::future::join_all(callers).await;
-
-    let order = order.lock();
-    let at = order.iter().position(|cluster| cluster == "b/1").unwrap();
-    assert_eq!(order.len(), 41);
-    assert_eq!(
-        at, 2,
-        "after the first, and the one that waits for its token"
-    );
 }

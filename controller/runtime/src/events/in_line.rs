@@ -1,0 +1,96 @@
+//! The turns of Events on machines.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use k8s_openapi::api::events::v1::Event;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+
+use super::limiter::Limiter;
+use super::waiting::Waiting;
+use super::{Addressed, Cluster, EventLimits};
+
+/// The limit of Events that wait for their turn. The limiter summarizes further ones, by machine.
+const MAX_IN_LINE: usize = 64;
+
+/// The interval between reports about dropped Events.
+const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
+
+/// The Events of one cluster, on their way to the API servers.
+pub(super) struct InLine {
+    waiting: mpsc::Receiver<Box<Waiting>>,
+    /// Whether further Events can come.
+    is_open: bool,
+    limiter: Limiter,
+    /// The Events that wait for a turn.
+    due: VecDeque<Event>,
+    /// The wait for the turn of the first one. It keeps its place in the line of all clusters.
+    turn: Option<BoxFuture<'static, ()>>,
+    look: Interval,
+    limits: EventLimits,
+}
+
+impl InLine {
+    pub(super) fn new(waiting: mpsc::Receiver<Box<Waiting>>, limits: EventLimits) -> Self {
+        let mut look = interval(LEFT_OUT_TOLD);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            waiting,
+            is_open: true,
+            limiter: Limiter::new(limits.lines.clone()),
+            due: VecDeque::new(),
+            turn: None,
+            look,
+            limits,
+        }
+    }
+
+    /// The next Event to write. `None` after the last one.
+    pub(super) async fn next(&mut self) -> Option<Addressed> {
+        loop {
+            if self.due.is_empty() && !self.is_open {
+                return None;
+            }
+            if !self.due.is_empty() && self.turn.is_none() {
+                let (rate, cluster) = (self.limits.rate.clone(), self.limits.cluster.clone());
+                self.turn = Some(async move { rate.take(&cluster).await }.boxed());
+            }
+            tokio::select! {
+                biased;
+                () = in_turn(&mut self.turn) => {
+                    self.turn = None;
+                    if let Some(event) = self.due.pop_front() {
+                        return Some((Cluster::Management, event));
+                    }
+                }
+                waiting = self.waiting.recv(), if self.is_open => match waiting {
+                    None => self.is_open = false,
+                    Some(waiting) => match waiting.take() {
+                        (Cluster::Management, event) => self.admit(event),
+                        event @ (Cluster::Workload, _) => return Some(event),
+                    },
+                },
+                _ = self.look.tick() => {
+                    let room = MAX_IN_LINE.saturating_sub(self.due.len());
+                    self.due.extend(self.limiter.left_out(Instant::now(), room));
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, event: Event) {
+        let now = Instant::now();
+        let has_room = self.due.len() < MAX_IN_LINE;
+        self.due.extend(self.limiter.admit(event, has_room, now));
+    }
+}
+
+async fn in_turn(turn: &mut Option<BoxFuture<'static, ()>>) {
+    match turn {
+        Some(turn) => turn.await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,87 @@
+//! The memory of the Events that wait for their writer.
+
+use std::mem;
+use std::sync::Arc;
+
+use k8s_openapi::api::events::v1::Event;
+use parking_lot::Mutex;
+
+use super::{Addressed, Cluster};
+use crate::memory::{Holding, Share};
+
+/// The memory that is reserved for the waiting Events of one cluster.
+const OWN_MEMORY: usize = 256 * 1024;
+
+/// The memory of an Event in addition to its note and the names of its objects.
+const EVENT_LEN: usize = 2 * 1024;
+
+/// A waiting Event, with its memory.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    cluster: Cluster,
+    event: Event,
+    bytes: usize,
+    memory: Arc<Mutex<Memory>>,
+}
+
+/// The memory of the waiting Events of one cluster.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) bytes: usize,
+    pub(super) held: Holding,
+}
+
+impl Memory {
+    pub(super) fn of(namespace: &str) -> Self {
+        Self {
+            bytes: 0,
+            held: Share::new(namespace, OWN_MEMORY).holding(),
+        }
+    }
+
+    /// Changes the size. Returns `false` without a change if there is not enough memory.
+    fn resize(&mut self, bytes: usize) -> bool {
+        let has_room = self.held.resize(bytes);
+        if has_room {
+            self.bytes = bytes;
+        }
+        has_room
+    }
+}
+
+impl Waiting {
+    /// Takes memory for the Event. `None` if there is not enough.
+    pub(super) fn new((cluster, event): Addressed, memory: &Arc<Mutex<Memory>>) -> Option<Self> {
+        let (mut taken, bytes) = (memory.lock(), len(&event));
+        let all = taken.bytes + bytes;
+        taken.resize(all).then(|| Self {
+            cluster,
+            event,
+            bytes,
+            memory: memory.clone(),
+        })
+    }
+
+    /// The Event, without its memory.
+    pub(super) fn take(mut self) -> Addressed {
+        (self.cluster, mem::take(&mut self.event))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut memory = self.memory.lock();
+        let bytes = memory.bytes.saturating_sub(self.bytes);
+        memory.resize(bytes);
+    }
+}
+
+/// An upper bound for the memory of an Event.
+fn len(event: &Event) -> usize {
+    let objects = [&event.regarding, &event.related];
+    let named = objects.into_iter().flatten().flat_map(|object| {
+        let names = [&object.name, &object.namespace, &object.uid];
+        names.into_iter().flatten().map(String::len)
+    });
+    EVENT_LEN + event.note.as_ref().map_or(0, String::len) + named.sum::<usize>()
+}

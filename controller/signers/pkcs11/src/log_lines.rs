@@ -1,0 +1,83 @@
+//! The log lines about calls without a signature. A tenant can repeat such calls, so each namespace has a rate.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// The number of lines of one namespace at the start, which is also the maximum.
+const BURST: u32 = 100;
+
+/// The time until the next line.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The limit of namespaces with a separate rate. Additional namespaces share one.
+const MAX_NAMESPACES: usize = 10_000;
+
+/// The lines that each namespace can write.
+#[derive(Debug, Default)]
+pub(crate) struct LogLines(Mutex<BTreeMap<String, Lines>>);
+
+#[derive(Debug)]
+struct Lines {
+    /// The time at which all lines are available again.
+    full_at: Instant,
+    left_out: u64,
+}
+
+impl LogLines {
+    /// Takes a line of this namespace. Returns the number of lines that were left out before it, if there were any.
+    /// Returns `Err` if this line is left out too.
+    pub(crate) fn take(&self, namespace: &str) -> Result<Option<u64>, LeftOut> {
+        let mut all = self.0.lock();
+        let has_own = all.contains_key(namespace) || all.len() < MAX_NAMESPACES;
+        let key = if has_own { namespace } else { "" };
+        let now = Instant::now();
+        let lines = all.entry(key.to_owned()).or_insert_with(|| Lines {
+            full_at: now,
+            left_out: 0,
+        });
+        let full_at = lines.full_at.max(now) + EVERY;
+        if full_at - now > EVERY * BURST {
+            lines.left_out += 1;
+            return Err(LeftOut);
+        }
+        lines.full_at = full_at;
+        Ok(Some(mem::take(&mut lines.left_out)).filter(|left_out| *left_out > 0))
+    }
+}
+
+/// The namespace has no further line now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeftOut;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lines_of_a_namespace_are_limited_and_take_none_of_another() {
+        let lines = LogLines::default();
+        let told = (0..10_000).filter(|_| lines.take("a").is_ok()).count();
+
+        assert_eq!(told, 100);
+        assert_eq!(lines.take("b"), Ok(None));
+        tokio::time::advance(EVERY).await;
+        assert_eq!(lines.take("a"), Ok(Some(9900)));
+        assert_eq!(lines.take("a"), Err(LeftOut));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_number_of_namespaces_uses_bounded_memory() {
+        let lines = LogLines::default();
+        let all = 0..MAX_NAMESPACES + 1000;
+        let told = all.filter(|number| lines.take(&number.to_string()).is_ok());
+        assert_eq!(told.count(), MAX_NAMESPACES + 100);
+
+        assert_eq!(lines.0.lock().len(), MAX_NAMESPACES + 1);
+        assert_eq!(lines.take("another"), Err(LeftOut));
+        assert_eq!(lines.take("1"), Ok(None));
+    }
+}

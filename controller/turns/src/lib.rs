@@ -1,0 +1,331 @@
+//! Turns that tenants share: calls, lookups, requests of Clusters, and signatures of CAs.
+//!
+//! Every limit of concurrent work in the controller and in its signers uses these turns. A plain semaphore serves its
+//! callers in the order of arrival, so the Clusters of one tenant could delay all others.
+//!
+//! # Guarantees
+//!
+//! - The next turn goes to the namespace with the fewest running turns. Among equal namespaces, it goes to the
+//!   namespace whose last turn is the oldest. Within the namespace, the next Cluster is selected in the same way. The
+//!   turns of one Cluster are in the order of arrival.
+//! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
+//!   all of them.
+//! - A caller that stops waiting takes no turn, and a turn ends when it is dropped.
+//! - The time under the lock grows with the logarithm of the number of lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// The owner of a line: a Cluster, or a CA.
+pub trait Owner: Debug {
+    /// The namespace. Empty without a management cluster.
+    fn namespace(&self) -> &str;
+
+    /// The name in the namespace.
+    fn name(&self) -> &str;
+}
+
+/// The namespace and the name of an owner.
+#[derive(Debug, Clone)]
+struct Key {
+    namespace: String,
+    name: String,
+}
+
+/// The limits of running turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurnLimits {
+    /// The limit for all owners together.
+    pub all: usize,
+    /// The limit for one Cluster, or for one CA.
+    pub of_cluster: usize,
+}
+
+/// Turns by namespace, then by Cluster. Clones share them.
+#[derive(Debug, Clone)]
+pub struct FairTurns(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    limits: TurnLimits,
+    state: Mutex<State>,
+}
+
+/// The line of one owner. Lines with the same namespace and name are one line.
+#[derive(Debug)]
+pub struct Line {
+    turns: FairTurns,
+    owner: Key,
+}
+
+/// A turn, which ends when it is dropped.
+#[must_use = "a turn ends when it is dropped"]
+#[derive(Debug)]
+pub struct Turn {
+    line: Line,
+    ticket: u64,
+}
+
+impl FairTurns {
+    /// Creates turns with these limits.
+    pub fn new(limits: TurnLimits) -> Self {
+        Self(Arc::new(Inner {
+            limits,
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Whether no owner has a line.
+    pub fn is_idle(&self) -> bool {
+        self.0.state.lock().namespaces.is_empty()
+    }
+
+    /// The line of an owner.
+    pub fn line(&self, owner: &impl Owner) -> Line {
+        self.line_of(Key {
+            namespace: owner.namespace().to_owned(),
+            name: owner.name().to_owned(),
+        })
+    }
+
+    fn line_of(&self, owner: Key) -> Line {
+        self.0.state.lock().join(&owner);
+        Line {
+            turns: self.clone(),
+            owner,
+        }
+    }
+}
+
+impl Line {
+    /// Waits for a turn.
+    pub async fn turn(&self) -> Turn {
+        let (turn, granted) = self.wait();
+        // The sender is dropped only after it was used.
+        let _ = granted.await;
+        turn
+    }
+
+    /// Takes a turn if it can start immediately.
+    pub fn try_turn(&self) -> Option<Turn> {
+        let (turn, mut granted) = self.wait();
+        granted.try_recv().is_ok().then_some(turn)
+    }
+
+    fn wait(&self) -> (Turn, oneshot::Receiver<()>) {
+        let line = self.clone();
+        let (sender, granted) = oneshot::channel();
+        let inner = &self.turns.0;
+        let ticket = inner.state.lock().wait(&self.owner, sender, inner.limits);
+        (Turn { line, ticket }, granted)
+    }
+}
+
+impl Clone for Line {
+    fn clone(&self) -> Self {
+        self.turns.line_of(self.owner.clone())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let inner = &self.turns.0;
+        inner.state.lock().leave(&self.owner, inner.limits);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Line { turns, owner } = &self.line;
+        let Inner { limits, state } = &*turns.0;
+        state.lock().end(owner, self.ticket, *limits);
+    }
+}
+
+/// The number of running turns, and the number of the last turn, which determines the longest wait.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    running: usize,
+    last: u64,
+}
+
+impl Progress {
+    fn begin(&mut self, number: u64) {
+        self.running += 1;
+        self.last = number;
+    }
+
+    fn end(&mut self) {
+        self.running = self.running.saturating_sub(1);
+    }
+}
+
+/// The order of the next turns. The first entry is next.
+type Ready = BTreeSet<(usize, u64, String)>;
+
+fn rank(progress: Progress, name: &str) -> (usize, u64, String) {
+    (progress.running, progress.last, name.to_owned())
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: usize,
+    /// The number of the last turn, which is even.
+    last: u64,
+    last_ticket: u64,
+    namespaces: BTreeMap<String, Namespace>,
+    /// The namespaces with a Cluster that is ready.
+    ready: Ready,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    progress: Progress,
+    // Boxed, because the first entry of a map allocates space for 11 entries.
+    clusters: BTreeMap<String, Box<Cluster>>,
+    /// The Clusters with a waiting caller that are below their limit.
+    ready: Ready,
+}
+
+#[derive(Debug, Default)]
+struct Cluster {
+    /// The number of lines with this key.
+    lines: usize,
+    progress: Progress,
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl State {
+    /// Adds a line. Its position is before the line with the last turn and after all others, so a line that is created
+    /// repeatedly is not preferred.
+    fn join(&mut self, key: &Key) {
+        let progress = Progress {
+            running: 0,
+            last: self.last.saturating_sub(1),
+        };
+        let new = || Namespace {
+            progress,
+            ..Namespace::default()
+        };
+        let namespace = self.namespaces.entry(key.namespace.clone());
+        let clusters = &mut namespace.or_insert_with(new).clusters;
+        let new = || {
+            Box::new(Cluster {
+                progress,
+                ..Cluster::default()
+            })
+        };
+        clusters.entry(key.name.clone()).or_insert_with(new).lines += 1;
+    }
+
+    fn leave(&mut self, key: &Key, limits: TurnLimits) {
+        let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
+            return;
+        };
+        let Some(cluster) = namespace.clusters.get_mut(&key.name) else {
+            return;
+        };
+        cluster.lines = cluster.lines.saturating_sub(1);
+        if cluster.lines > 0 {
+            return;
+        }
+        // Each turn has a line, so this Cluster has no waiting or running turns.
+        namespace.clusters.remove(&key.name);
+        if namespace.clusters.is_empty() {
+            self.namespaces.remove(&key.namespace);
+            self.grant(limits);
+        }
+    }
+
+    fn wait(&mut self, key: &Key, sender: oneshot::Sender<()>, limits: TurnLimits) -> u64 {
+        self.last_ticket += 1;
+        let ticket = self.last_ticket;
+        self.change(key, limits, |_, cluster| {
+            cluster.waiting.insert(ticket, sender);
+        });
+        self.grant(limits);
+        ticket
+    }
+
+    /// Ends a turn, or the wait for it.
+    fn end(&mut self, key: &Key, ticket: u64, limits: TurnLimits) {
+        let has_run = self.change(key, limits, |namespace, cluster| {
+            let has_run = cluster.waiting.remove(&ticket).is_none();
+            if has_run {
+                namespace.end();
+                cluster.progress.end();
+            }
+            has_run
+        });
+        if has_run == Some(true) {
+            self.running = self.running.saturating_sub(1);
+            self.grant(limits);
+        }
+    }
+
+    /// Starts the turns that can start.
+    fn grant(&mut self, limits: TurnLimits) {
+        while self.running < limits.all {
+            let is_alone = self.namespaces.len() < 2;
+            let most = if is_alone {
+                limits.all
+            } else {
+                limits.all.div_ceil(2)
+            };
+            let Some((_, _, namespace)) =
+                self.ready.first().filter(|(running, ..)| *running < most)
+            else {
+                return;
+            };
+            let clusters = self.namespaces.get(namespace).map(|found| &found.ready);
+            let Some((_, _, cluster)) = clusters.and_then(Ready::first) else {
+                return;
+            };
+            let key = Key {
+                namespace: namespace.clone(),
+                name: cluster.clone(),
+            };
+            self.last += 2;
+            let number = self.last;
+            let next = self.change(&key, limits, |namespace, cluster| {
+                namespace.begin(number);
+                cluster.progress.begin(number);
+                cluster.waiting.pop_first()
+            });
+            self.running += 1;
+            if let Some((_, sender)) = next.flatten() {
+                // If the receiver no longer exists, its turn has ended.
+                let _ = sender.send(());
+            }
+        }
+    }
+
+    /// Changes a Cluster, and updates its position in the order.
+    fn change<T>(
+        &mut self,
+        key: &Key,
+        limits: TurnLimits,
+        change: impl FnOnce(&mut Progress, &mut Cluster) -> T,
+    ) -> Option<T> {
+        let namespace = self.namespaces.get_mut(&key.namespace)?;
+        let cluster = namespace.clusters.get_mut(&key.name)?;
+        self.ready.remove(&rank(namespace.progress, &key.namespace));
+        namespace.ready.remove(&rank(cluster.progress, &key.name));
+        let changed = change(&mut namespace.progress, cluster);
+        let is_ready = !cluster.waiting.is_empty() && cluster.progress.running < limits.of_cluster;
+        if is_ready {
+            namespace.ready.insert(rank(cluster.progress, &key.name));
+        }
+        if !namespace.ready.is_empty() {
+            self.ready.insert(rank(namespace.progress, &key.namespace));
+        }
+        Some(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The log lines of the controller. A tenant can repeat almost every event, so each line that a tenant can cause takes a
+//! part of its namespace's budget, with `cluster_line!`.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use crate::{Workspace, rust_files};
+
+/// The sources of the controller.
+const SOURCES: [&str; 5] = [
+    "controller/core/src",
+    "controller/runtime/src",
+    "controller/aws/src",
+    "controller/tpm/src",
+    "controller/manager/src",
+];
+
+/// The files with lines that are not in a budget, their number, and the reason why no tenant repeats them.
+const WITHOUT_BUDGET: [(&str, usize, &str); 15] = [
+    ("controller/core/src/log_lines.rs", 2, "`cluster_line!`"),
+    (
+        "controller/runtime/src/logs.rs",
+        1,
+        "a decision, whose line is taken from the budget of its kind",
+    ),
+    (
+        "controller/runtime/src/file_inventory.rs",
+        2,
+        "a file of the operator",
+    ),
+    (
+        "controller/runtime/src/standalone.rs",
+        14,
+        "one cluster, of the operator",
+    ),
+    (
+        "controller/runtime/src/standalone/findings.rs",
+        1,
+        "one cluster, of the operator",
+    ),
+    (
+        "controller/runtime/src/management/leader.rs",
+        5,
+        "the Lease, in the operator's namespace",
+    ),
+    (
+        "controller/runtime/src/capi/watch.rs",
+        1,
+        "the management API server begins to answer",
+    ),
+    (
+        "controller/aws/src/identity_watch.rs",
+        1,
+        "identities have no namespace, and belong to the operator",
+    ),
+    (
+        "controller/manager/src/aws.rs",
+        2,
+        "options, once at the start",
+    ),
+    (
+        "controller/manager/src/files.rs",
+        3,
+        "limits of the process, once at the start",
+    ),
+    (
+        "controller/manager/src/logging.rs",
+        1,
+        "panics, with a rate of their own",
+    ),
+    (
+        "controller/manager/src/main.rs",
+        1,
+        "the end of the process",
+    ),
+    (
+        "controller/manager/src/providers.rs",
+        1,
+        "an option, once at the start",
+    ),
+    ("controller/manager/src/run.rs", 1, "a signal"),
+    (
+        "controller/manager/src/run/management.rs",
+        2,
+        "once at the start and at the end",
+    ),
+];
+
+/// The number of lines that the text logs, except in tests.
+fn lines(text: &str) -> usize {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    let macros = ["error!", "warn!", "info!", "event!"];
+    let starts = |line: &str| {
+        let found = macros.iter().flat_map(|name| line.match_indices(name));
+        let of_name = |(at, name): (usize, &str)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + name.len()..].chars().next();
+            !before.is_some_and(|before| before.is_alphanumeric() || before == '_')
+                && after.is_some_and(|after| "([{".contains(after))
+        };
+        found.filter(|found| of_name(*found)).count()
+    };
+    text.lines().filter(is_code).map(starts).sum()
+}
+
+#[test]
+fn log_lines_that_tenants_cause_are_within_a_budget() {
+    let workspace = Workspace::read();
+    let mut found = BTreeMap::new();
+    for file in SOURCES
+        .iter()
+        .flat_map(|folder| rust_files(&workspace.root.join(folder)))
+    {
+        let name = file.strip_prefix(&workspace.root).unwrap();
+        let is_of_tests = name.ends_with("tests.rs")
+            || name.iter().any(|part| part == "tests" || part == "testing");
+        let count = lines(&fs::read_to_string(&file).unwrap());
+        if count > 0 && !is_of_tests {
+            found.insert(name.to_str().unwrap().to_owned(), count);
+        }
+    }
+    let listed = WITHOUT_BUDGET.map(|(file, count, _)| (file.to_owned(), count));
+
+    assert_eq!(
+        found,
+        BTreeMap::from(listed),
+        "use cluster_line! of node-attestation-core, or say why no tenant repeats the line"
+    );
+}
+
+#[test]
+fn every_form_of_a_log_line_is_found() {
+    for line in [
+        "tracing::warn!(\"a\");",
+        "    error!(cluster, \"a\");",
+        "tracing::event!(tracing::Level::INFO, \"a\")",
+        "::tracing::info!{\"a\"}",
+    ] {
+        assert_eq!(lines(line), 1, "{line}");
+    }
+    for line in [
+        "// tracing::warn!(\"a\");",
+        "cluster_line!(&lines, WARN, \"a\");",
+        "tracing::debug!(\"a\");",
+        "my_warn!(\"a\");",
+        "let warn = a;",
+        "#[cfg(test)]\nmod tests {\n    tracing::warn!(\"a\");",
+    ] {
+        assert_eq!(lines(line), 0, "{line}");
+    }
+}
