@@ -8,6 +8,7 @@ mod kubeconfig;
 mod objects;
 mod own_tokens;
 mod owner;
+mod secret_values;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -28,6 +29,7 @@ pub(crate) use objects::{
 };
 pub(crate) use own_tokens::{OwnToken, own_tokens};
 pub(crate) use owner::{is_cluster, renew_version};
+pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 #[cfg(test)]
 pub(crate) use testing::ca_secret_without_key;
 pub use watch::Selection;

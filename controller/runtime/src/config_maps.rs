@@ -7,7 +7,7 @@
 //! - All clusters together run only a few fetches at a time, in turn by namespace, and each cluster runs one at a time.
 //!   The memory of each cluster is limited, and other clusters cannot use its share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub struct ConfigMaps<T> {
     share: Share,
     line: Line,
     /// The lock is held during a read.
-    kept: tokio::sync::Mutex<HashMap<ObjectKey, Kept<T>>>,
+    kept: tokio::sync::Mutex<BTreeMap<ObjectKey, Kept<T>>>,
     last: Mutex<Option<(Instant, Outcome<T>)>>,
 }
 
@@ -137,7 +137,7 @@ impl<T: Content> ConfigMaps<T> {
     async fn read_one(
         &self,
         key: &ObjectKey,
-        kept: &mut HashMap<ObjectKey, Kept<T>>,
+        kept: &mut BTreeMap<ObjectKey, Kept<T>>,
     ) -> Result<Arc<T>, ConfigMapUnread> {
         let _turn = self.line.turn().await;
         let failed = |error: kube::Error| {

@@ -1,6 +1,7 @@
 //! The order of the requests of one cluster, without input or output.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -45,8 +46,11 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
-/// The memory of an entry in addition to its texts, each of which is stored up to three times.
-const ENTRY_LEN: usize = 512;
+/// The memory of an entry in addition to its texts: measured in all maps that refer to it, for a requester of its own.
+const ENTRY_LEN: usize = 800;
+
+/// No turn is this long after another one: a requester has up to 1,000 requests, with 10 s between two of them.
+const LATEST: Duration = Duration::from_hours(24);
 
 /// The memory that is reserved for the requests of one cluster: requests of 1,000 machines.
 const SHARE: usize = 4 * 1024 * 1024;
@@ -62,16 +66,17 @@ const SHARE: usize = 4 * 1024 * 1024;
 /// request of the requester with the most requests.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    entries: HashMap<String, Entry>,
+    /// As all maps here, it releases its memory as it shrinks, which a `HashMap` does not.
+    entries: BTreeMap<Arc<str>, Entry>,
     /// The UIDs of the waiting requests, in order.
-    turns: BTreeMap<Turn, String>,
+    turns: BTreeMap<Turn, Arc<str>>,
     /// The turns that are charged to the budgets of their requesters, by requester.
-    charged: HashMap<String, BTreeSet<Turn>>,
+    charged: BTreeSet<(Arc<str>, Turn)>,
     budgets: Budgets,
     room: Room,
     requesters: Requesters,
     last_arrival: Arrival,
-    /// The memory of the entries.
+    /// The memory of the entries, without the budgets.
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
@@ -91,9 +96,9 @@ impl Queue {
     pub(crate) fn new(lines: &ClusterLines) -> Self {
         let share = Share::new(lines.namespace(), SHARE);
         Self {
-            entries: HashMap::new(),
+            entries: BTreeMap::new(),
             turns: BTreeMap::new(),
-            charged: HashMap::new(),
+            charged: BTreeSet::new(),
             budgets: Budgets::default(),
             room: Room::new(&share),
             requesters: Requesters::default(),
@@ -116,7 +121,7 @@ type Turn = (Instant, Arrival);
 #[derive(Debug)]
 struct Entry {
     name: String,
-    requester: String,
+    requester: Arc<str>,
     arrival: Arrival,
     /// The creation time (in seconds since 1970). A missing time counts as the latest.
     created: i64,
@@ -130,10 +135,10 @@ struct Entry {
 }
 
 impl Entry {
-    /// The memory of the entry, including the collections that refer to it.
+    /// The memory of the entry, including the maps that refer to it.
     fn len(&self, uid: &str) -> usize {
         let version = self.version.as_ref().map_or(0, String::len);
-        ENTRY_LEN + self.name.len() + 3 * self.requester.len() + 3 * uid.len() + version
+        ENTRY_LEN + self.name.len() + self.requester.len() + uid.len() + version
     }
 }
 
@@ -204,12 +209,8 @@ impl Queue {
         self.is_listing = false;
         self.is_told = self.left_out.is_some();
         self.wait_before_relist();
-        let gone: Vec<String> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| !entry.listed)
-            .map(|(uid, _)| uid.clone())
-            .collect();
+        let gone = self.entries.iter().filter(|(_, entry)| !entry.listed);
+        let gone: Vec<Arc<str>> = gone.map(|(uid, _)| uid.clone()).collect();
         for uid in gone {
             self.gone(&uid);
         }
@@ -230,13 +231,13 @@ impl Queue {
             return;
         };
         let version = given(&metadata.resource_version, MAX_ID_LEN);
-        let Some(entry) = self.entries.get_mut(&uid) else {
+        let Some(entry) = self.entries.get_mut(&*uid) else {
             // The checks refuse longer names, so they can share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             let requester: String = requester.chars().take(MAX_NAME_LEN).collect();
             let entry = Entry {
                 name,
-                requester,
+                requester: requester.into(),
                 arrival: self.last_arrival + 1,
                 created: created(metadata),
                 version,
@@ -248,7 +249,7 @@ impl Queue {
             if self.admit(&uid, &entry) {
                 self.last_arrival += 1;
                 self.pending.add(entry.created, entry.arrival);
-                self.entries.insert(uid.clone(), entry);
+                self.entries.insert(uid.as_str().into(), entry);
                 self.wait(&uid, Instant::now(), Some(csr));
             }
             return;
@@ -277,7 +278,7 @@ impl Queue {
             State::GivenUp => Instant::now(),
         };
         self.end_wait(&uid);
-        if let Some(entry) = self.entries.get_mut(&uid) {
+        if let Some(entry) = self.entries.get_mut(&*uid) {
             entry.bytes = bytes;
         }
         self.wait(&uid, due, Some(csr));
@@ -326,15 +327,14 @@ impl Queue {
                 entry.state = State::Running(ChangedWhileRunning::Nothing);
                 return Some(Work {
                     name: entry.name.clone(),
-                    uid,
+                    uid: uid.to_string(),
                     object,
                     max_len: allowance(entry.bytes),
                     attempts: entry.attempts,
                 });
             }
             let turn = (due, entry.arrival);
-            let charged = self.charged.entry(entry.requester.clone()).or_default();
-            charged.insert(turn);
+            self.charged.insert((entry.requester.clone(), turn));
             self.turns.insert(turn, uid);
             entry.state = State::Waiting {
                 due,
@@ -351,15 +351,15 @@ impl Queue {
             return;
         };
         self.budgets.give_back(&requester, Instant::now());
-        let Some(charged) = self.charged.get_mut(&requester) else {
-            return;
-        };
-        if let Some(last) = charged.last().copied().filter(|(last, _)| *last > due)
+        let (after, latest) = ((due, Arrival::MAX), (due + LATEST, Arrival::MAX));
+        let later = (requester.clone(), after)..=(requester.clone(), latest);
+        let last = self.charged.range(later).next_back().map(|(_, turn)| *turn);
+        if let Some(last) = last
             && let Some(uid) = self.turns.remove(&last)
         {
             let earlier = (due, last.1);
-            charged.remove(&last);
-            charged.insert(earlier);
+            self.charged.remove(&(requester.clone(), last));
+            self.charged.insert((requester, earlier));
             if let Some(Entry {
                 state: State::Waiting { due, .. },
                 ..
@@ -451,9 +451,10 @@ impl Queue {
 
     /// Adds a turn for the request, not before `due`.
     fn wait(&mut self, uid: &str, due: Instant, csr: Option<CertificateSigningRequest>) {
-        if let Some(entry) = self.entries.get_mut(uid) {
-            self.requesters.add(&entry.requester, entry.arrival, uid);
-            self.turns.insert((due, entry.arrival), uid.to_owned());
+        let key = self.entries.get_key_value(uid).map(|(uid, _)| uid.clone());
+        if let (Some(uid), Some(entry)) = (key, self.entries.get_mut(uid)) {
+            self.requesters.add(&entry.requester, entry.arrival, &uid);
+            self.turns.insert((due, entry.arrival), uid);
             entry.state = State::Waiting {
                 due,
                 is_charged: false,
@@ -479,11 +480,8 @@ impl Queue {
         let turn = (*due, entry.arrival);
         self.turns.remove(&turn);
         let charged = is_charged.then_some(*due);
-        if *is_charged && let Some(turns) = self.charged.get_mut(&entry.requester) {
-            turns.remove(&turn);
-            if turns.is_empty() {
-                self.charged.remove(&entry.requester);
-            }
+        if *is_charged {
+            self.charged.remove(&(entry.requester.clone(), turn));
         }
         let object = object.take();
         if object.is_some() {

@@ -28,6 +28,9 @@ pub(crate) struct Table<T> {
     /// compare the values.
     values: BTreeSet<(u64, Arc<str>)>,
     digest: RandomState,
+    /// The number of values that were written to or removed from the index.
+    #[cfg(test)]
+    pub(crate) indexed: usize,
 }
 
 impl<T> Default for Table<T> {
@@ -36,6 +39,8 @@ impl<T> Default for Table<T> {
             objects: BTreeMap::new(),
             values: BTreeSet::new(),
             digest: RandomState::new(),
+            #[cfg(test)]
+            indexed: 0,
         }
     }
 }
@@ -69,26 +74,50 @@ impl<T: Indexed> Table<T> {
     }
 
     /// Inserts an object, and returns the previous object with this name.
+    ///
+    /// Only the values that differ are written to the index: a pool has thousands, of which a change affects a few.
     pub(crate) fn put(&mut self, name: &str, object: T) -> Option<Box<T>> {
-        // The previous object can have values that the new one does not have.
-        let before = self.remove(name);
-        let name: Arc<str> = name.into();
-        for value in object.values(&name) {
-            let digest = self.digest.hash_one(value);
+        let known = self.objects.get_key_value(name);
+        let before = known.map(|(_, before)| self.digests(name, before));
+        let before = before.unwrap_or_default();
+        let name = known.map_or_else(|| Arc::from(name), |(name, _)| name.clone());
+        let after = self.digests(&name, &object);
+        self.unindex(&name, without(&before, &after));
+        for digest in without(&after, &before) {
+            #[cfg(test)]
+            {
+                self.indexed += 1;
+            }
             self.values.insert((digest, name.clone()));
         }
-        self.objects.insert(name, Box::new(object));
-        before
+        self.objects.insert(name, Box::new(object))
     }
 
     /// Removes the object with this name, and returns it.
     pub(crate) fn remove(&mut self, name: &str) -> Option<Box<T>> {
         let (name, object) = self.objects.remove_entry(name)?;
-        for value in object.values(&name) {
-            let digest = self.digest.hash_one(value);
+        let digests = self.digests(&name, &object);
+        self.unindex(&name, digests.into_iter());
+        Some(object)
+    }
+
+    fn unindex(&mut self, name: &Arc<str>, digests: impl Iterator<Item = u64>) {
+        for digest in digests {
+            #[cfg(test)]
+            {
+                self.indexed += 1;
+            }
             self.values.remove(&(digest, name.clone()));
         }
-        Some(object)
+    }
+
+    /// The digests of an object's values, sorted, each once.
+    fn digests(&self, name: &str, object: &T) -> Vec<u64> {
+        let values = object.values(name);
+        let mut digests: Vec<u64> = values.map(|value| self.digest.hash_one(value)).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        digests
     }
 
     /// All objects with this value, by name. The result can include others.
@@ -98,5 +127,59 @@ impl<T: Indexed> Table<T> {
         let found = self.values.range((digest, Arc::from(""))..);
         let found = found.take_while(move |(one, _)| *one == digest);
         visited(found).filter_map(|(_, name)| Some((&**name, self.get(name)?)))
+    }
+}
+
+/// The digests of `all` that are not in `others`. Both are sorted.
+fn without(all: &[u64], others: &[u64]) -> impl Iterator<Item = u64> {
+    let mut others = others.iter().peekable();
+    all.iter().copied().filter(move |digest| {
+        while others.next_if(|other| *other < digest).is_some() {}
+        others.peek() != Some(&digest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Words(&'static [&'static str]);
+
+    impl Indexed for Words {
+        fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+            self.0.iter()
+        }
+    }
+
+    fn with(table: &Table<Words>, value: &'static str) -> Vec<String> {
+        let found = table.with(value).map(|(name, _)| name.to_owned());
+        found.collect()
+    }
+
+    #[test]
+    fn only_the_values_that_differ_are_written_to_the_index() {
+        let mut table = Table::default();
+        for (words, written) in [
+            (&["a", "b", "c", "b"][..], 3),
+            (&["c", "b", "a"], 0),
+            (&["a", "d"], 3),
+            (&[], 2),
+            (&["a"], 1),
+        ] {
+            table.indexed = 0;
+            table.put("one", Words(words));
+            assert_eq!(table.indexed, written, "{words:?}");
+            for value in ["a", "b", "c", "d"] {
+                assert_eq!(!with(&table, value).is_empty(), words.contains(&value));
+            }
+        }
+        table.put("two", Words(&["a"]));
+        assert_eq!(with(&table, "a"), ["one", "two"]);
+
+        table.remove("one");
+
+        assert_eq!(with(&table, "a"), ["two"]);
+        table.remove("two");
+        assert!(table.is_empty() && table.values.is_empty());
     }
 }

@@ -395,6 +395,31 @@ fn one_module_lists_and_watches() {
     assert_eq!(outside.collect::<Vec<_>>(), Vec::<PathBuf>::new());
 }
 
+/// A `HashMap` keeps the memory of its largest size, also if its entries are gone and their bytes are given back to the
+/// budget of their tenant.
+#[test]
+fn the_maps_of_the_runtime_release_memory_as_they_shrink() {
+    const SOURCES: &str = "controller/runtime/src";
+    let workspace = Workspace::read();
+    // In this order: a `config` value, a list that is moved away, steps for Clusters, and budgets with a limit.
+    let bounded = [
+        "settings_file/rules.rs",
+        "records/watch.rs",
+        "management/enablement.rs",
+        "events/limiter.rs",
+    ];
+
+    let sources = workspace.root.join(SOURCES);
+    let hashed = workspace.offending(SOURCES, |line| {
+        line.contains("HashMap<") || line.contains("HashSet<")
+    });
+    let others = hashed.into_iter().filter(|file| {
+        let of_tests = file.ends_with("tests.rs") || modules::is_of_tests(&sources, file);
+        !of_tests && !bounded.iter().any(|known| file.ends_with(known))
+    });
+    assert_eq!(others.collect::<Vec<_>>(), Vec::<PathBuf>::new());
+}
+
 #[test]
 fn no_source_file_is_longer_than_500_lines() {
     let workspace = Workspace::read();

@@ -53,7 +53,7 @@ fn module(sources: &Path, file: &Path) -> String {
 }
 
 /// Whether the file is compiled only for tests: it, or a module that contains it, is declared so.
-fn is_of_tests(sources: &Path, file: &Path) -> bool {
+pub(super) fn is_of_tests(sources: &Path, file: &Path) -> bool {
     let within = file.strip_prefix(sources).unwrap();
     within.ancestors().any(|path| {
         let Some(name) = path.file_stem().and_then(|name| name.to_str()) else {

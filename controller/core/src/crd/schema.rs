@@ -129,6 +129,11 @@ pub(super) fn pcr_sets(_: &mut SchemaGenerator) -> Schema {
                 ),
             ],
         },
+        "x-kubernetes-validations": [rule(
+            // The length of 4,096 digests with their separators. The controller keeps each policy in memory.
+            "self.map(state, state.map(index, size(state[index])).sum()).sum() <= 270336",
+            "all states together have at most 4096 values",
+        )],
     })
 }
 

@@ -10,10 +10,10 @@ use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
 /// During a rotation, a CA has a few certificates of a few kilobytes each.
-const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
+pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 
 /// The longest supported RSA key takes four kilobytes.
-const MAX_KEY_LEN: usize = 16 * 1024;
+pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
 /// The CA for client certificates of a workload cluster's API server.
 ///

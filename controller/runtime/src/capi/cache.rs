@@ -16,7 +16,7 @@ use super::objects::{
     BootstrapConfig, Cluster, ClusterObserver, Kept, Machine, MachinePool, ObjectKey, Raw,
     Reference, Watched as _,
 };
-use super::store::{Members, Store, Stored};
+use super::store::{Effect, Members, Store, Stored};
 use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
 use crate::shared::{Shared, Swept, page};
@@ -346,13 +346,17 @@ impl Objects {
         &self.0.store
     }
 
-    /// Stores an object, or removes it.
-    pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) {
-        W::put(&self.0.store, key, object);
-        self.0.changes.send_replace(());
-        if W::IS_CLUSTER {
-            self.cluster_changed(key);
+    /// Stores an object, or removes it. An object that is equal to the stored one notifies nobody. Returns whether a part
+    /// of the object is not stored, because its namespace uses too much memory.
+    pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> bool {
+        let Effect { is_change, is_cut } = W::put(&self.0.store, key, object);
+        if is_change {
+            self.0.changes.send_replace(());
+            if W::IS_CLUSTER {
+                self.cluster_changed(key);
+            }
         }
+        is_cut
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {

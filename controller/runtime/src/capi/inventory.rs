@@ -1,7 +1,7 @@
 //! The machines of one Cluster.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// Objects that were read within the last [`READ_AGAIN`], with the times of the reads.
 #[derive(Debug, Default)]
-struct Recent<T>(Mutex<HashMap<Reference, (Instant, T)>>);
+struct Recent<T>(Mutex<BTreeMap<Reference, (Instant, T)>>);
 
 impl<T: Clone> Recent<T> {
     /// Removes old entries. The cost grows with the number of entries, so lookups do not call it.

@@ -16,10 +16,12 @@ use crate::table::{Indexed, Table};
 
 mod configs;
 mod members;
+mod pool_memory;
 mod values;
 
 pub(super) use configs::Referrer;
 pub(super) use members::Members;
+use pool_memory::PoolMemory;
 pub(super) use values::Ground;
 
 /// The objects of all clusters. Only one task writes.
@@ -36,27 +38,42 @@ struct Places {
     machines: BTreeMap<ObjectKey, String>,
     /// The cluster names of pools.
     pools: BTreeMap<ObjectKey, String>,
+    pool_memory: PoolMemory,
 }
 
 /// A cluster without members.
 static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 
+/// The effect of storing an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Effect {
+    /// Whether the stored object differs from the previous one.
+    pub(super) is_change: bool,
+    /// Whether a part of the object is not stored, because the objects of its namespace use too much memory.
+    pub(super) is_cut: bool,
+}
+
 /// An object that a [`Store`] keeps.
 pub(super) trait Stored: Watched {
     /// Stores the object under this key, or removes it.
-    fn put(store: &Store, key: &ObjectKey, object: Option<Self>);
+    fn put(store: &Store, key: &ObjectKey, object: Option<Self>) -> Effect;
 
     /// The sorted keys of the next objects after this key.
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey>;
 }
 
 /// A Machine or a pool.
-trait Member: Watched + Indexed {
+trait Member: Watched + Indexed + PartialEq {
     /// The name of the member's cluster.
     fn cluster(&self) -> &str;
 
     /// The name of the member's `KubeadmConfig`.
     fn config(&self) -> Option<&str>;
+
+    /// Cuts the object to the memory that its namespace has left, and counts the rest. Returns whether it was cut.
+    fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> bool {
+        false
+    }
 
     fn table(members: &mut Members) -> &mut Table<Self>;
 
@@ -125,6 +142,12 @@ impl Store {
     pub(super) fn has_no_members(&self, cluster: &ObjectKey) -> bool {
         self.0.read(|places| !places.members.contains_key(cluster))
     }
+
+    /// Whether no pool's members are counted.
+    #[cfg(test)]
+    pub(super) fn has_no_pool_memory(&self) -> bool {
+        self.0.read(|places| places.pool_memory.is_empty())
+    }
 }
 
 /// Removes the objects of a kind that are not in `listed`.
@@ -143,7 +166,11 @@ pub(super) fn retain<W: Stored>(store: &Store, listed: &BTreeSet<ObjectKey>) {
 }
 
 impl Stored for Cluster {
-    fn put(store: &Store, key: &ObjectKey, cluster: Option<Self>) {
+    fn put(store: &Store, key: &ObjectKey, cluster: Option<Self>) -> Effect {
+        let known = store.cluster(key);
+        if known.as_deref() == cluster.as_ref() {
+            return Effect::default();
+        }
         let cluster = cluster.map(Arc::new);
         let former = store.0.write(|places| match cluster {
             Some(cluster) => places.clusters.insert(key.clone(), cluster),
@@ -151,6 +178,10 @@ impl Stored for Cluster {
         });
         // Dropped without the lock, because the Cluster can have many labels.
         drop(former);
+        Effect {
+            is_change: true,
+            is_cut: false,
+        }
     }
 
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey> {
@@ -163,7 +194,8 @@ impl Stored for Cluster {
 }
 
 impl<M: Member> Stored for M {
-    fn put(store: &Store, key: &ObjectKey, member: Option<Self>) {
+    fn put(store: &Store, key: &ObjectKey, mut member: Option<Self>) -> Effect {
+        let is_cut = Self::fit(store, key, member.as_mut());
         let within = |cluster: &str| ObjectKey::new(key.namespace.as_str(), cluster);
         let cluster = member.as_ref().map(|member| member.cluster().to_owned());
         let new = || Arc::new(Shared::new("objects of a Cluster", Members::default()));
@@ -181,8 +213,9 @@ impl<M: Member> Stored for M {
             let former = former.and_then(|own| Some((places.members.get(&own)?.clone(), own)));
             (members, former)
         });
+        let mut is_change = former.is_some();
         if let (Some(members), Some(member)) = (members, member) {
-            members.write(|members| members.put(&key.name, member));
+            is_change |= members.write(|members| members.put(&key.name, member));
         }
         if let Some((members, cluster)) = former {
             members.write(|members| {
@@ -192,6 +225,7 @@ impl<M: Member> Stored for M {
                 }
             });
         }
+        Effect { is_change, is_cut }
     }
 
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey> {
@@ -228,6 +262,14 @@ impl Member for Machine {
 impl Member for MachinePool {
     fn cluster(&self) -> &str {
         &self.cluster
+    }
+
+    fn fit(store: &Store, key: &ObjectKey, pool: Option<&mut Self>) -> bool {
+        let room = store.0.read(|places| places.pool_memory.room(key));
+        let fitted = pool.map(|pool| pool.provider_ids.fit(room));
+        let (used, is_cut) = fitted.unwrap_or_default();
+        store.0.write(|places| places.pool_memory.set(key, used));
+        is_cut
     }
 
     fn config(&self) -> Option<&str> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::Event;
@@ -18,11 +19,15 @@ use super::objects::{
 use super::store::{Stored, retain};
 use crate::metrics::Metrics;
 use crate::watch::{
-    ExponentialBackoff, Skipped, WatchLog, heard_config, is_gone, listening, on_management,
+    ExponentialBackoff, Skipped, Unreadable, WatchLog, heard_config, is_gone, listening,
+    on_management,
 };
 
 /// The interval at which a missing kind is looked up again.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
+
+/// The reason why only a part of a pool is read.
+const TOO_MANY_MEMBERS: &str = "the members of its namespace's MachinePools use more than 64 MiB; the other members are unknown";
 
 /// The objects that the controller watches. The selection works as in Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -183,8 +188,17 @@ impl Objects {
         if let Some(error) = object.object.as_ref().err().or(observed.as_ref()) {
             skipped.note(object.meta(), error);
         }
-        if let Ok(object) = object.kept() {
-            self.put(&key, object);
+        let metadata = ObjectMeta {
+            name: Some(key.name.clone()),
+            namespace: Some(key.namespace.clone()),
+            uid: object.metadata.uid.clone(),
+            resource_version: object.metadata.resource_version.clone(),
+            ..ObjectMeta::default()
+        };
+        if let Ok(object) = object.kept()
+            && self.put(&key, object)
+        {
+            skipped.note(&metadata, &Unreadable::because(TOO_MANY_MEMBERS));
         }
         Some(key)
     }

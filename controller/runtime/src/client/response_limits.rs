@@ -3,7 +3,7 @@
 //! A busy API server gets few concurrent calls, and a hostile one cannot use unlimited memory or time. kube's client
 //! has no such limits.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -209,7 +209,7 @@ pub(crate) struct Bounded<S> {
 }
 
 /// The number of requested pages of each list in progress, by path.
-type Pages = Arc<Mutex<HashMap<String, usize>>>;
+type Pages = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// The log of truncated CSRs.
 #[derive(Debug)]

@@ -5,11 +5,12 @@
 //!
 //! # Guarantees
 //!
-//! - Memory is limited: 40 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names.
+//! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names. It is
+//!   released when the budgets are full again.
 //! - No requester gets a new budget because the previous one was forgotten: only full budgets are forgotten. While all
 //!   budgets are in use, unknown requesters share one.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -32,6 +33,12 @@ pub const NODE_RATE: Rate = Rate {
     every: Duration::from_secs(10),
 };
 
+/// The memory of one budget, measured in a map of many.
+const BUDGET_LEN: usize = 64;
+
+/// The minimum time between two searches for full budgets, which visit all budgets.
+const SWEEP: Duration = Duration::from_secs(1);
+
 /// The first bytes of the digest of a requester's name.
 type Key = [u8; 16];
 
@@ -43,8 +50,9 @@ pub struct Budgets {
     nodes: Rate,
     capacity: usize,
     /// The times at which the budgets are full again. Full budgets can be missing.
-    whole_at: HashMap<Key, Instant>,
+    whole_at: BTreeMap<Key, Instant>,
     shared: Option<Instant>,
+    /// The earliest time of the next search for full budgets.
     sweep_at: Option<Instant>,
 }
 
@@ -54,7 +62,7 @@ impl Default for Budgets {
             tokens: TOKEN_RATE,
             nodes: NODE_RATE,
             capacity: MAX_REQUESTERS,
-            whole_at: HashMap::new(),
+            whole_at: BTreeMap::new(),
             shared: None,
             sweep_at: None,
         }
@@ -82,12 +90,9 @@ impl Budgets {
     }
 
     fn budget(&mut self, requester: &str, now: Instant) -> (Rate, &mut Instant) {
-        let (key, capacity) = (key(requester), self.capacity);
-        let is_full = |all: &HashMap<Key, _>| all.len() >= capacity && !all.contains_key(&key);
-        if is_full(&self.whole_at) {
-            self.forget_the_whole(now);
-        }
-        if is_full(&self.whole_at) {
+        let key = key(requester);
+        self.forget_the_whole(now);
+        if self.whole_at.len() >= self.capacity && !self.whole_at.contains_key(&key) {
             return (self.tokens, self.shared.get_or_insert(now));
         }
         let rate = if requester.starts_with(NODE_USER_PREFIX) {
@@ -98,13 +103,18 @@ impl Budgets {
         (rate, self.whole_at.entry(key).or_insert(now))
     }
 
-    /// Removes full budgets, but not more often than a budget can become full.
+    /// Removes full budgets.
     fn forget_the_whole(&mut self, now: Instant) {
         if self.sweep_at.is_some_and(|at| now < at) {
             return;
         }
         self.whole_at.retain(|_, whole_at| *whole_at > now);
-        self.sweep_at = self.whole_at.values().min().copied();
+        self.sweep_at = Some(now + SWEEP);
+    }
+
+    /// The memory of the budgets.
+    pub(crate) fn memory(&self) -> usize {
+        self.whole_at.len() * BUDGET_LEN
     }
 }
 
@@ -191,6 +201,22 @@ mod tests {
 
         assert_eq!(budgets.whole_at.len(), 8);
         assert_eq!(budgets.reserve("flood", start), start + 2 * SECOND);
+    }
+
+    #[test]
+    fn full_budgets_release_their_memory_within_a_second() {
+        let mut budgets = budgets();
+        let start = Instant::now();
+        for name in 0..1000 {
+            budgets.reserve(&name.to_string(), start);
+        }
+        assert_eq!(budgets.memory(), 1000 * BUDGET_LEN);
+
+        budgets.reserve("a", start + SECOND - Duration::from_millis(1));
+        assert_eq!(budgets.whole_at.len(), 1001, "they are not full yet");
+        budgets.reserve("b", start + 2 * SECOND);
+
+        assert_eq!(budgets.memory(), BUDGET_LEN);
     }
 
     #[test]

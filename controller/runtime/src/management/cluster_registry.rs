@@ -1,6 +1,6 @@
 //! The served clusters, each with its supervisor.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
         enablement: Enablement::new(shared.clone()),
         is_listed: false,
         shared: shared.clone(),
-        clusters: HashMap::new(),
-        listed: HashSet::new(),
+        clusters: BTreeMap::new(),
+        listed: BTreeSet::new(),
         tasks: JoinSet::new(),
         skipped: Skipped::new("KubeletAuthentication"),
     };
@@ -76,9 +76,9 @@ struct ClusterRegistry {
     /// A key stays until its task ends. If an object is created again, its service starts in the same task or after it,
     /// so that the release of the previous service does not remove the new admission policy. Dropping a channel ends
     /// the service of its cluster.
-    clusters: HashMap<ObjectKey, watch::Sender<Authentication>>,
+    clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
     /// The keys of the current list, as far as it is complete.
-    listed: HashSet<ObjectKey>,
+    listed: BTreeSet<ObjectKey>,
     tasks: JoinSet<ObjectKey>,
     skipped: Skipped,
     enablement: Enablement,

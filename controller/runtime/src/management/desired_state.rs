@@ -13,7 +13,7 @@ use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
 use sha2::{Digest as _, Sha256};
 
-use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
+use crate::capi::{Cluster, ClusterCa, KUBECONFIG_KEY, TenantKubeconfig, is_paused};
 use crate::settings_file::check_stored;
 
 use super::ca_key_registry::{CaKey, CaKeyHolder};
@@ -21,9 +21,6 @@ use super::conditions::not_ready::NotReady;
 use super::single_object::Observed;
 use super::spec_mapping::serving_address_ranges;
 use super::{Settings, VerifierFactory};
-
-/// The key of the kubeconfig in its Secret (Cluster API's contract).
-const KUBECONFIG_KEY: &str = "value";
 
 /// The objects of the management cluster that configure one cluster.
 #[derive(Debug, Default)]

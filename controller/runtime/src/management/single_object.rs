@@ -8,6 +8,7 @@ use kube::Resource as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 
+use crate::capi::SecretValues;
 use crate::log_lines::ClusterLines;
 use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
 
@@ -38,13 +39,15 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// Yields the Secret with this name after each change, and `None` if it does not exist. The stream never ends.
+/// Yields the Secret with this name, with the values of these keys, after each change, and `None` if it does not exist.
+/// The stream never ends.
 ///
 /// Unlike `kube::runtime::watch_object`, it skips a Secret that cannot be decoded, lists in pages, and logs like all
 /// watches. The last known state stays valid while the API server is unavailable.
 pub(super) fn follow(
-    api: Api<Lenient<Secret>>,
+    api: Api<Lenient<SecretValues, Secret>>,
     name: &str,
+    keys: &'static [&'static str],
     lines: ClusterLines,
 ) -> impl Stream<Item = Option<Secret>> + Send + use<> {
     let mut skipped = Skipped::of_cluster("Secret", lines.clone());
@@ -57,7 +60,7 @@ pub(super) fn follow(
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
                 seen = true;
                 match object.object {
-                    Ok(read) => Some(Some(read)),
+                    Ok(read) => Some(Some(read.only(keys))),
                     Err(ref error) => {
                         skipped.note(object.meta(), error);
                         None

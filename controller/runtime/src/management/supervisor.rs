@@ -12,8 +12,9 @@ use node_attestation_core::crd::{
 use node_attestation_core::ledger::{
     Absences, MISSING_MACHINE_TIMEOUT, RevocationDecisions, Revocations,
 };
+use node_attestation_core::rate_limit::Rate;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 mod release;
 mod restarts;
@@ -41,6 +42,13 @@ use crate::records::KubeRecords;
 
 /// The longest interval between two updates of the status, because a part of it depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// The rate at which one cluster is reconciled. Each time, its settings and Secrets are parsed, and a tenant can change
+/// its objects at any rate.
+const RECONCILED: Rate = Rate {
+    burst: 20,
+    every: Duration::from_secs(1),
+};
 
 /// The first wait before a cluster is served again after its tasks panicked.
 const FIRST_RESTART: Duration = Duration::from_secs(5);
@@ -149,7 +157,14 @@ impl Supervisor {
     async fn run(mut self) {
         let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
+        let mut full_at = Instant::now();
         loop {
+            while let Err(next) = RECONCILED.take(&mut full_at, Instant::now()) {
+                self.pause(next).await;
+                if self.authentication.has_changed().is_err() {
+                    return self.stop().await;
+                }
+            }
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
                 let sources = release::Sources { objects, secrets };
                 return Box::pin(self.release(sources)).await;
@@ -196,6 +211,13 @@ impl Supervisor {
             }
         }
         self.stop().await;
+    }
+
+    /// Waits until this time, or until the channel is closed.
+    async fn pause(&mut self, until: Instant) {
+        // The caller reads the current value afterwards.
+        let closed = async { while self.authentication.changed().await.is_ok() {} };
+        drop(timeout_at(until, closed).await);
     }
 
     /// Writes the signers to the `InfraCluster` of a served cluster.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use node_attestation_core::cluster_line;
@@ -26,7 +27,7 @@ pub(super) struct LeftOut {
     /// The earliest time of the next list.
     relist: Instant,
     /// The requesters with too many requests.
-    of: BTreeSet<String>,
+    of: BTreeSet<Arc<str>>,
     /// Whether requests of other requesters were dropped too, because of the total limit.
     others: bool,
 }
@@ -55,7 +56,7 @@ impl Queue {
     }
 
     fn has_room(&mut self, bytes: usize) -> bool {
-        self.entries.len() < MAX_ENTRIES && self.memory.resize(self.entry_bytes + bytes)
+        self.entries.len() < MAX_ENTRIES && self.hold(bytes)
     }
 
     /// Removes answered requests. If the watch reports one again, the checks ignore it. A scan of all entries is
@@ -65,10 +66,10 @@ impl Queue {
             return;
         }
         self.purged_at = self.last_arrival + 1000;
-        let settled = |(uid, entry): (&String, &Entry)| {
+        let settled = |(uid, entry): (&Arc<str>, &Entry)| {
             matches!(entry.state, State::Settled).then(|| uid.clone())
         };
-        let settled: Vec<String> = self.entries.iter().filter_map(settled).collect();
+        let settled: Vec<Arc<str>> = self.entries.iter().filter_map(settled).collect();
         for uid in settled {
             self.forget(&uid);
         }
@@ -76,14 +77,14 @@ impl Queue {
 
     /// Drops the newest request of the requester with the most requests, if it has more than `count + 1`.
     fn displace(&mut self, count: usize) {
-        let idle = |uid: &&String| {
-            let entry = self.entries.get(*uid);
+        let idle = |uid: &&Arc<str>| {
+            let entry = self.entries.get(&***uid);
             entry.is_some_and(|entry| !matches!(entry.state, State::Running(_)))
         };
         let largest = self.requesters.largest();
         let largest = largest.filter(|(most, _)| *most > count + 1);
         let newest = largest.and_then(|(_, mut open)| open.find(idle).cloned());
-        let Some((uid, entry)) = newest.and_then(|uid| self.entries.get_key_value(&uid)) else {
+        let Some((uid, entry)) = newest.and_then(|uid| self.entries.get_key_value(&*uid)) else {
             return;
         };
         let (uid, requester) = (uid.clone(), entry.requester.clone());
@@ -98,7 +99,7 @@ impl Queue {
         }
     }
 
-    fn leave_out(&mut self, requester: Option<String>) {
+    fn leave_out(&mut self, requester: Option<Arc<str>>) {
         if !mem::replace(&mut self.is_told, true) {
             let requester = requester.as_deref();
             cluster_line!(
@@ -130,7 +131,7 @@ impl Queue {
 
     /// The time of a new list, if there is space now for requests that were dropped.
     pub(super) fn relistable(&self) -> Option<Instant> {
-        let has_few = |one: &String| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
+        let has_few = |one: &Arc<str>| self.requesters.count(one) <= MAX_OF_REQUESTER / 2;
         let has_room = self.entries.len() <= MAX_ENTRIES / 2;
         let left_out = self.left_out.as_ref().filter(|_| !self.is_listing)?;
         let has_place = left_out.of.iter().any(has_few) || left_out.others && has_room;
@@ -143,8 +144,15 @@ impl Queue {
             self.requesters.remove(&entry.requester, entry.arrival);
             self.pending.remove(entry.created, entry.arrival);
             self.entry_bytes = self.entry_bytes.saturating_sub(entry.len(uid));
-            self.memory.resize(self.entry_bytes);
+            self.hold(0);
         }
+    }
+
+    /// Reserves the memory of the entries, of the requesters' budgets and of `more` bytes. Returns `false` without a
+    /// change if there is not enough.
+    fn hold(&mut self, more: usize) -> bool {
+        let bytes = self.entry_bytes + self.budgets.memory() + more;
+        self.memory.resize(bytes)
     }
 }
 

@@ -1,51 +1,58 @@
 //! The number of open requests of each requester.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The position of a request in the order of arrival.
 pub(super) type Arrival = u64;
 
 /// The open requests of each requester.
+///
+/// One map has the requests of all requesters, because a map of a single request would take as much memory as one of
+/// eleven.
 #[derive(Debug, Default)]
 pub(super) struct Requesters {
-    open: HashMap<String, BTreeMap<Arrival, String>>,
-    by_count: BTreeSet<(usize, String)>,
+    open: BTreeMap<(Arc<str>, Arrival), Arc<str>>,
+    counts: BTreeMap<Arc<str>, usize>,
+    by_count: BTreeSet<(usize, Arc<str>)>,
 }
 
 impl Requesters {
     /// The number of open requests of this requester.
     pub(super) fn count(&self, requester: &str) -> usize {
-        self.open.get(requester).map_or(0, BTreeMap::len)
+        self.counts.get(requester).copied().unwrap_or_default()
     }
 
-    pub(super) fn add(&mut self, requester: &str, arrival: Arrival, uid: &str) {
-        self.change(requester, |open| open.insert(arrival, uid.to_owned()));
+    pub(super) fn add(&mut self, requester: &Arc<str>, arrival: Arrival, uid: &Arc<str>) {
+        let key = (requester.clone(), arrival);
+        if self.open.insert(key, uid.clone()).is_none() {
+            let count = self.count(requester);
+            self.set_count(requester, count, count + 1);
+        }
     }
 
-    pub(super) fn remove(&mut self, requester: &str, arrival: Arrival) {
-        self.change(requester, |open| open.remove(&arrival));
+    pub(super) fn remove(&mut self, requester: &Arc<str>, arrival: Arrival) {
+        if self.open.remove(&(requester.clone(), arrival)).is_some() {
+            let count = self.count(requester);
+            self.set_count(requester, count, count.saturating_sub(1));
+        }
     }
 
-    fn change(
-        &mut self,
-        requester: &str,
-        change: impl FnOnce(&mut BTreeMap<Arrival, String>) -> Option<String>,
-    ) {
-        let open = self.open.entry(requester.to_owned()).or_default();
-        self.by_count.remove(&(open.len(), requester.to_owned()));
-        change(open);
-        let count = open.len();
+    fn set_count(&mut self, requester: &Arc<str>, before: usize, count: usize) {
+        self.by_count.remove(&(before, requester.clone()));
         if count == 0 {
-            self.open.remove(requester);
+            self.counts.remove(requester);
         } else {
-            self.by_count.insert((count, requester.to_owned()));
+            self.counts.insert(requester.clone(), count);
+            self.by_count.insert((count, requester.clone()));
         }
     }
 
     /// The number of requests of the requester with the most, and their UIDs, newest first.
-    pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &String>)> {
+    pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &Arc<str>>)> {
         let (count, requester) = self.by_count.last()?;
-        let open = self.open.get(requester)?;
-        Some((*count, open.values().rev()))
+        let all = (requester.clone(), Arrival::MIN)..=(requester.clone(), Arrival::MAX);
+        let open = self.open.range(all).map(|(_, uid)| uid);
+        Some((*count, open.rev()))
     }
 }

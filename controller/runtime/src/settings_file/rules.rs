@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cel::extractors::This;
-use cel::{Context, Program, Value};
+use cel::{Context, ExecutionError, Program, Value};
 use ipnet::IpNet;
 use regex_lite::Regex;
 use serde_json::Value as Json;
@@ -91,6 +91,7 @@ fn holds(program: &Program, value: &Json) -> Result<bool, String> {
         context.add_function("isCIDR", |text: Arc<String>| network(&text).is_some()),
         context.add_function("cidr", |text: Arc<String>| canonical(&text)),
         context.add_function("masked", masked),
+        context.add_function("sum", sum),
     ];
     for added in added {
         added.map_err(|error| error.to_string())?;
@@ -128,6 +129,19 @@ fn canonical(text: &str) -> String {
 
 fn masked(This(text): This<Arc<String>>) -> String {
     network(&text).map_or_else(String::new, |network| network.trunc().to_string())
+}
+
+/// The sum of a list of integers, as Kubernetes' `sum`.
+fn sum(This(list): This<Value>) -> Result<i64, ExecutionError> {
+    let error = || ExecutionError::function_error("sum", "not a list of integers");
+    let Value::List(items) = list else {
+        return Err(error());
+    };
+    let numbers = items.iter().map(|item| match item {
+        Value::Int(number) => Ok(*number),
+        _ => Err(error()),
+    });
+    numbers.sum()
 }
 
 fn to_cel(value: &Json) -> Value {

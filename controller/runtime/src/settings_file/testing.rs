@@ -1,6 +1,6 @@
 //! Invalid settings, one for each rule of the schema. Tests use them to compare this parser with an API server.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A change to a valid object that violates one rule.
 #[derive(Debug, Clone)]
@@ -61,6 +61,14 @@ pub fn changed(case: &Case) -> Value {
 
 const UNMEASURED: &str = "a register from 0 to 7 with only zeros is not measured by the firmware: any system \
                           can write its bank";
+
+/// States, each with 512 values: 16 registers with the maximum number of values.
+pub fn states_with_most_values(count: usize) -> Value {
+    let values = vec!["a".repeat(64); 32].join(", ");
+    let registers = (0..16).map(|register| (register.to_string(), json!(values)));
+    let state: Map<String, Value> = registers.collect();
+    json!(vec![state; count])
+}
 
 /// The cases. Each rule is violated at least once.
 #[expect(clippy::too_many_lines, reason = "it is a table")]
@@ -196,6 +204,12 @@ pub fn cases() -> Vec<Case> {
             json!([{"7": "a".repeat(64), "0": format!("{}, {}", "a".repeat(64), "0".repeat(64))}]),
             "spec.tpm.pcrPolicy.allowed[0]",
             UNMEASURED,
+        ),
+        case(
+            "/spec/tpm/pcrPolicy/allowed",
+            states_with_most_values(9),
+            "spec.tpm.pcrPolicy.allowed",
+            "all states together have at most 4096 values",
         ),
     ]
 }

@@ -4,7 +4,7 @@ use node_attestation_core::crd::manifests;
 use regex_lite::Regex;
 use serde_json::{Value, json};
 
-use super::testing::{cases, changed, malformed, valid};
+use super::testing::{cases, changed, malformed, states_with_most_values, valid};
 use super::*;
 
 /// The faults of this object.
@@ -110,6 +110,16 @@ fn settings_that_go_together_are_accepted() {
 
         assert_eq!(faults(&object), []);
         assert_eq!(stored(&object), Ok(()));
+    }
+}
+
+#[test]
+fn a_policy_with_4096_register_values_is_accepted() {
+    for count in [0, 8] {
+        let mut object = valid();
+        object["spec"]["tpm"]["pcrPolicy"]["allowed"] = states_with_most_values(count);
+
+        assert_eq!(faults(&object), []);
     }
 }
 

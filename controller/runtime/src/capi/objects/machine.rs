@@ -45,6 +45,10 @@ pub fn told(reason: &str, message: &str) -> u64 {
 /// The maximum number of addresses to keep. No infrastructure assigns more to one machine.
 const MAX_ADDRESSES: usize = 64;
 
+/// The maximum length of these addresses together, so that thousands of Machines use little memory. 64 IPv6 addresses
+/// have 2,496 characters.
+const MAX_REPORTED_LEN: usize = 4096;
+
 /// The fields of a Machine that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
@@ -164,6 +168,13 @@ impl Kept for Machine {
         let attested = status.attested();
         let mut reported = status.addresses.unwrap_or_default();
         reported.truncate(MAX_ADDRESSES);
+        let mut room = MAX_REPORTED_LEN;
+        reported.retain(|one| {
+            let len = one.address.as_ref().map_or(0, String::len);
+            let rest = room.checked_sub(len);
+            room = rest.unwrap_or(room);
+            rest.is_some()
+        });
         let host_names = host_names(&reported);
         let (addresses, dns_names) = told_apart(reported);
         let initialization = status.initialization.as_ref();

@@ -12,9 +12,11 @@ use super::{
 };
 use crate::shared::visited;
 
-/// The maximum number of pool members to keep: the limit of the v1beta2 definition. Each takes a few hundred bytes in
-/// memory, but as few as eight in the object.
+/// The maximum number of pool members to keep: the limit of the v1beta2 definition.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
+
+/// The memory of a member in addition to its provider ID: the text's header, and two entries of the index.
+const MEMBER_LEN: usize = 128;
 
 /// The fields of a `MachinePool` that are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,22 @@ impl FromIterator<ProviderId> for MemberIds {
 impl MemberIds {
     pub(in crate::capi) fn iter(&self) -> impl Iterator<Item = &ProviderId> {
         self.0.iter()
+    }
+
+    /// Removes the IDs that do not fit into this memory. Returns the memory of the others, and whether an ID was removed.
+    pub(in crate::capi) fn fit(&mut self, room: usize) -> (usize, bool) {
+        let all = self.0.len();
+        let mut used = 0;
+        self.0.retain(|id| {
+            let next = used + id.as_str().len() + MEMBER_LEN;
+            let fits = next <= room;
+            if fits {
+                used = next;
+            }
+            fits
+        });
+        self.0.shrink_to_fit();
+        (used, self.0.len() < all)
     }
 
     /// Whether the pool has a member with this ID.

@@ -169,7 +169,11 @@ impl Members {
         }
     }
 
-    pub(super) fn put<M: Member>(&mut self, name: &str, member: M) {
+    /// Stores a member. Returns whether it differs from the previous one.
+    pub(super) fn put<M: Member>(&mut self, name: &str, member: M) -> bool {
+        if M::table(self).get(name) == Some(&member) {
+            return false;
+        }
         let config = member.config().map(ToOwned::to_owned);
         let before = M::table(self).put(name, member);
         if let Some(config) = &config {
@@ -180,6 +184,7 @@ impl Members {
         if let Some(former) = before.filter(|former| config.as_deref() != Some(*former)) {
             self.release_config(former);
         }
+        true
     }
 
     pub(super) fn remove<M: Member>(&mut self, name: &str) {
@@ -215,6 +220,12 @@ impl Members {
             ),
         ];
         self.configs.queue(config, wanted);
+    }
+
+    /// The number of values that were written to or removed from the indexes of Machines and pools.
+    #[cfg(test)]
+    pub(in crate::capi) fn indexed(&self) -> usize {
+        self.machines.indexed + self.pools.indexed
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,12 +1,16 @@
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
+use kubelet_attestation::names::ProviderId;
 use serde_json::{Value, json};
+use tracing::Level;
 
 use super::super::objects::Watched as _;
+use super::super::store::Members;
 use super::super::testing::{Contract, NAMESPACE, objects, with};
 use super::*;
 use crate::shared::PAGE;
 use crate::shared::testing::most_visited;
+use crate::testing::ThreadLog;
 
 fn raw<W: Stored>(object: Value) -> Raw<W> {
     serde_json::from_value(object).unwrap()
@@ -105,6 +109,10 @@ fn every_change_notifies_the_watchers() {
     apply(&objects, Event::<Raw<Machine>>::InitDone, &mut listing);
     assert!(changed());
     apply(&objects, Event::Apply(machine()), &mut listing);
+    assert!(!changed(), "it is equal to the stored one");
+    let id = json!("generic:///1");
+    let other = with(Contract::V1Beta2.machine("m1"), "/spec/providerID", id);
+    apply::<Machine>(&objects, Event::Apply(raw(other)), &mut listing);
     assert!(changed());
     apply(&objects, Event::Delete(machine()), &mut listing);
     assert!(changed());
@@ -195,4 +203,101 @@ fn many_objects_are_listed_and_removed_a_few_at_a_time() {
     assert_eq!(machines(&objects), ["m1"]);
     assert_eq!(objects.clusters().len(), 1);
     assert!(visited.values().all(|most| *most <= PAGE), "{visited:?}");
+}
+
+/// The number of written values in the index of `prod-1`.
+fn indexed(objects: &Objects) -> usize {
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    objects
+        .store()
+        .look(&cluster, |_, members| members.indexed())
+}
+
+/// Whether the object that is seen is news. Returns the number of values that it writes to the index.
+fn news<W: Stored>(objects: &Objects, object: Value) -> (bool, usize) {
+    let (before, mut changes) = (indexed(objects), objects.changes());
+    changes.mark_unchanged();
+    apply::<W>(objects, Event::Apply(raw(object)), &mut BTreeSet::new());
+    (changes.has_changed().unwrap(), indexed(objects) - before)
+}
+
+#[test]
+fn an_equal_object_notifies_nobody_and_writes_nothing_to_the_index() {
+    const IDS: usize = 1000;
+    let objects = objects();
+    let id = |number: usize| format!("generic:///{number}");
+    let pool = |first: usize, label: &str| {
+        let ids: Vec<String> = (first..first + IDS).map(id).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let pool = Contract::V1Beta2.pool("p1", &ids);
+        with(pool, "/metadata/labels", json!({ "other": label }))
+    };
+    // Each ID and each member name, and the name of the configuration.
+    let all = 2 * IDS + 1;
+    assert_eq!(news::<MachinePool>(&objects, pool(0, "a")), (true, all));
+    assert_eq!(news::<MachinePool>(&objects, pool(0, "b")), (false, 0));
+    assert_eq!(news::<MachinePool>(&objects, pool(1, "b")), (true, 4));
+
+    let machine = Contract::V1Beta2.machine("m1");
+    assert!(news::<Machine>(&objects, machine.clone()).0);
+    assert_eq!(news::<Machine>(&objects, machine), (false, 0));
+    let cluster = Contract::V1Beta2.cluster();
+    assert_eq!(news::<Cluster>(&objects, cluster.clone()), (true, 0));
+    let told = objects.cluster_changes();
+    assert_eq!(news::<Cluster>(&objects, cluster.clone()), (false, 0));
+    assert!(!told.has_changed().unwrap());
+    let changed = with(cluster, "/spec/controlPlaneEndpoint/port", json!(443));
+    assert_eq!(news::<Cluster>(&objects, changed), (true, 0));
+    assert!(told.has_changed().unwrap());
+}
+
+#[test]
+fn pool_members_over_the_memory_of_their_namespace_are_unknown_and_logged() {
+    // 11 pools with the longest IDs use more than the memory of a namespace.
+    const POOLS: usize = 11;
+    let objects = objects();
+    let id = |pool: usize, number: usize| format!("generic:///{pool}/{number:0>498}");
+    let pool = |pool: usize, namespace: &str| {
+        let ids: Vec<String> = (0..10_000).map(|number| id(pool, number)).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let pool = Contract::V1Beta2.pool(&format!("p{pool}"), &ids);
+        with(pool, "/metadata/namespace", json!(namespace))
+    };
+    let knows = |namespace: &str, pool: usize, number: usize| {
+        let id = ProviderId::parse(&id(pool, number)).unwrap();
+        let cluster = ObjectKey::new(namespace, "prod-1");
+        let found = |members: &Members| !members.with_provider_id(&id).pools.is_empty();
+        objects.store().look(&cluster, |_, members| found(members))
+    };
+    let seen = |namespace: &str, number: usize| {
+        let event = Event::Apply(raw::<MachinePool>(pool(number, namespace)));
+        apply(&objects, event, &mut BTreeSet::new());
+    };
+    let delete = |namespace: &str, number: usize| {
+        let event = Event::Delete(raw::<MachinePool>(pool(number, namespace)));
+        apply(&objects, event, &mut BTreeSet::new());
+    };
+    let last = POOLS - 1;
+    let log = ThreadLog::start(Level::INFO);
+    (0..last).for_each(|number| seen(NAMESPACE, number));
+    assert!(knows(NAMESPACE, last - 1, 9_999));
+    assert_eq!(log.text(), "");
+
+    seen(NAMESPACE, last);
+    assert!(knows(NAMESPACE, last, 0) && !knows(NAMESPACE, last, 9_999));
+    let told = log.text();
+    assert!(
+        told.contains(TOO_MANY_MEMBERS) && told.contains("p10"),
+        "{told}"
+    );
+    seen("tenant-b", last);
+    assert!(knows("tenant-b", last, 9_999), "another namespace");
+
+    delete(NAMESPACE, 0);
+    seen(NAMESPACE, last);
+    assert!(knows(NAMESPACE, last, 9_999), "it has room now");
+
+    (0..POOLS).for_each(|number| delete(NAMESPACE, number));
+    delete("tenant-b", last);
+    assert!(objects.store().has_no_pool_memory());
 }

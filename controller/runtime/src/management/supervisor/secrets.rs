@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::Supervisor;
-use crate::capi::ObjectKey;
+use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues};
 use crate::management::resume_panic;
 use crate::management::single_object::{Observed, follow};
 use crate::watch::Lenient;
@@ -44,8 +44,8 @@ impl Supervisor {
         if is_wanted && watches.is_none() {
             let mut following = JoinSet::new();
             *watches = Some(SecretWatches {
-                kubeconfigs: self.follow_secret("kubeconfig", &mut following),
-                cas: self.follow_secret("ca", &mut following),
+                kubeconfigs: self.follow_secret("kubeconfig", &[KUBECONFIG_KEY], &mut following),
+                cas: self.follow_secret("ca", &CA_KEYS, &mut following),
                 following,
             });
         } else if !is_wanted && watches.take().is_some() {
@@ -61,16 +61,21 @@ impl Supervisor {
         self.sources.ca = secrets.ca;
     }
 
-    /// Follows a Secret of the cluster in a task of this set.
+    /// Follows these values of a Secret of the cluster in a task of this set.
     ///
     /// It needs a separate task: a stream keeps its turn among the calls to the API server even while it is not polled,
     /// and the supervisor waits for a turn when it writes.
-    fn follow_secret(&self, suffix: &str, tasks: &mut JoinSet<()>) -> SecretReceiver {
+    fn follow_secret(
+        &self,
+        suffix: &str,
+        keys: &'static [&'static str],
+        tasks: &mut JoinSet<()>,
+    ) -> SecretReceiver {
         let ObjectKey { namespace, name } = &self.key;
         let management = self.shared.controller.management.clone();
-        let api = Api::<Lenient<Secret>>::namespaced(management, namespace);
+        let api = Api::<Lenient<SecretValues, Secret>>::namespaced(management, namespace);
         let name = format!("{name}-{suffix}");
-        let versions = follow(api, &name, self.lines.clone());
+        let versions = follow(api, &name, keys, self.lines.clone());
         let (sender, receiver) = watch::channel(Observed::Unknown);
         tasks.spawn(versions.for_each(move |secret| {
             sender.send_replace(secret.map(Arc::new).into());

@@ -301,3 +301,53 @@ async fn a_cluster_beyond_the_limit_of_its_namespace_is_not_served() {
         running.await.unwrap();
     }
 }
+
+/// The last generation of an object that changes every 10 ms, for ten seconds.
+const LAST: i64 = 1000;
+
+/// As [`answer`], with one `KubeletAuthentication`, which changes all the time.
+async fn answer_of_storm(request: Request<kube::client::Body>, written: Written) -> Answer {
+    if !request.uri().path().ends_with("/kubeletauthentications") {
+        return answer(request, written).await;
+    }
+    let query = request.uri().query().unwrap_or_default();
+    if !query.contains("watch=") {
+        let metadata = json!({"resourceVersion": "1"});
+        let items = [authentication(0, 1)];
+        let list =
+            json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items});
+        return whole(200, &list);
+    }
+    let events = stream::iter(2..=LAST).then(|generation| async move {
+        sleep(Duration::from_millis(10)).await;
+        let event = json!({"type": "MODIFIED", "object": authentication(0, generation)});
+        Ok(Frame::data(Bytes::from(event.to_string() + "\n")))
+    });
+    Response::new(StreamBody::new(events.chain(stream::pending())).boxed_unsync())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_changes_all_the_time_is_reconciled_once_a_second() {
+    let written: Written = Written::default();
+    let server = written.clone();
+    let management =
+        ClusterAccess::in_memory(move |request| answer_of_storm(request, server.clone()));
+    let reconciled: Arc<Mutex<usize>> = Arc::default();
+    let counted = reconciled.clone();
+    let verifiers = move |_: &KubeletAuthentication, _: &str| {
+        *counted.lock().unwrap() += 1;
+        Verifiers::default()
+    };
+    let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
+
+    sleep(Duration::from_secs(20)).await;
+
+    let has_last = written.lock().unwrap().contains(&("c0".to_owned(), LAST));
+    assert!(has_last, "the last change has an effect");
+    let count = *reconciled.lock().unwrap();
+    assert!((10..50).contains(&count), "{count} times");
+    drop(stop);
+    running.await.unwrap();
+}

@@ -5,7 +5,7 @@ use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
 use super::*;
 
 /// The memory that one cluster's requests may take where no other needs it: of 20 such clusters, all fit into 400 MiB.
-const MOST: usize = 16 * 1024 * 1024;
+const MOST: usize = 20 * 1024 * 1024;
 
 #[tokio::test(start_paused = true)]
 async fn an_endless_list_of_requests_uses_bounded_memory() {
@@ -25,7 +25,7 @@ async fn an_endless_list_of_requests_uses_bounded_memory() {
     queue.purged_at = 0;
     queue.sees(csr_by("another", "another"));
     assert!(queue.entries.contains_key("another"));
-    assert!(!queue.entries.contains_key(&answered.uid));
+    assert!(!queue.entries.contains_key(answered.uid.as_str()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -45,12 +45,50 @@ async fn requests_with_the_longest_names_stay_within_the_memory_share() {
 
     assert!(queue.entry_bytes <= SHARE);
     assert!((1000..5000).contains(&queue.entries.len()));
-    let all: Vec<String> = queue.entries.keys().cloned().collect();
+    let all: Vec<Arc<str>> = queue.entries.keys().cloned().collect();
     for uid in all {
         queue.gone(&uid);
     }
     assert_eq!(queue.entry_bytes, 0);
     assert!(queue.requesters.largest().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_requests_leave_nothing_in_memory() {
+    let alone = Share::alone(MOST);
+    let mut queue = Queue {
+        memory: alone.holding(),
+        room: Room::new(&alone),
+        ..Queue::default()
+    };
+    let flood = |queue: &mut Queue, count: usize| {
+        for number in 0..count {
+            queue.sees(csr_by(&format!("user-{number}"), &number.to_string()));
+        }
+    };
+    flood(&mut queue, MAX_ENTRIES);
+    assert_eq!(queue.entries.len(), MAX_ENTRIES);
+    let now = Instant::now();
+    // Fewer than there are budgets.
+    for _ in 0..MAX_ENTRIES / 2 {
+        let work = queue.next(now).unwrap();
+        queue.retry(&work.uid, now);
+    }
+    assert!(!alone.holding().resize(MOST / 2), "it is in use");
+
+    for number in 0..MAX_ENTRIES {
+        queue.gone(&number.to_string());
+    }
+    let almost_all = MOST - SHARE / 16;
+    assert!(!alone.holding().resize(almost_all), "there are budgets");
+    tokio::time::advance(RELIST).await;
+    queue.budgets.reserve("another", Instant::now());
+
+    assert!(queue.entries.is_empty() && queue.turns.is_empty());
+    assert!(queue.charged.is_empty() && queue.requesters.largest().is_none());
+    flood(&mut queue, 1);
+    queue.gone("0");
+    assert!(alone.holding().resize(almost_all), "it is released");
 }
 
 /// Works on what can be begun until this one is; each of the others is to be tried again.
@@ -97,7 +135,7 @@ async fn a_full_queue_drops_requests_from_the_largest_requester() {
     for number in 0..100 {
         let name = format!("honest-{number}");
         queue.sees(csr_by(&name, &name));
-        assert!(queue.entries.contains_key(&name));
+        assert!(queue.entries.contains_key(name.as_str()));
     }
 
     assert_eq!(queue.entries.len(), MAX_ENTRIES);

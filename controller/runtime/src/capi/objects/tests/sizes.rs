@@ -76,6 +76,28 @@ fn a_machine_with_long_names_takes_a_bounded_memory() {
 }
 
 #[test]
+fn the_reported_addresses_of_a_machine_have_a_limit_in_total() {
+    let of = |addresses: &[String]| {
+        let of = |address: &String| json!({"type": "InternalDNS", "address": address});
+        let addresses: Vec<_> = addresses.iter().map(of).collect();
+        let machine = Contract::V1Beta2.machine("m1");
+        kept::<Machine>(with(machine, "/status/addresses", json!(addresses))).unwrap()
+    };
+    let ipv6: Vec<String> = (0..64)
+        .map(|number| format!("fd00:1111:1111:1111:1111:1111:1111:11{number}"))
+        .collect();
+    assert_eq!((ipv6[63].len(), of(&ipv6).addresses.len()), (39, 64));
+    let name = |number: usize| format!("{number:0>63}.{}", "a.".repeat(92) + "abcde");
+    let names: Vec<String> = (0..64).map(name).collect();
+    assert_eq!(names[0].len(), 253);
+    let machine = of(&names);
+    assert_eq!(
+        (machine.dns_names.len(), machine.host_names.len()),
+        (16, 16)
+    );
+}
+
+#[test]
 fn a_pool_has_at_most_as_many_members_as_its_definition_allows() {
     let ids: Vec<_> = (0..2 * MAX_PROVIDER_IDS)
         .map(|number| format!("a:///{number}"))

@@ -1,7 +1,7 @@
 //! A cluster in simulated time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::time::SystemTime;
 
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
@@ -74,7 +74,7 @@ pub(super) struct Node {
 pub(super) struct World {
     away: Away,
     pub(super) nodes: Vec<Node>,
-    filed: HashMap<usize, Filed>,
+    filed: BTreeMap<usize, Filed>,
     /// The number of requests that were filed.
     pub(super) last: usize,
     /// The next runs of the plugin.
@@ -134,7 +134,7 @@ impl World {
         Self {
             away,
             nodes: (0..nodes).map(node).collect(),
-            filed: HashMap::new(),
+            filed: BTreeMap::new(),
             last: 0,
             runs: (0..nodes)
                 .map(|node| Reverse((Duration::ZERO, node)))
