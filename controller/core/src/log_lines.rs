@@ -34,7 +34,7 @@ impl LogLines for Unlimited {
 /// Without a budget, the line has the level `DEBUG`.
 ///
 /// The first argument is a reference to [`LogLines`]. The second is the level, and the rest are the arguments of
-/// [`tracing::event`].
+/// [`tracing::event!`].
 #[macro_export]
 macro_rules! cluster_line {
     ($lines:expr, $level:ident, $($line:tt)+) => {{

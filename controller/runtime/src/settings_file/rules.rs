@@ -137,9 +137,11 @@ fn sum(This(list): This<Value>) -> Result<i64, ExecutionError> {
     let Value::List(items) = list else {
         return Err(error());
     };
-    let numbers = items.iter().map(|item| match item {
-        Value::Int(number) => Ok(*number),
-        _ => Err(error()),
+    let numbers = items.iter().map(|item| {
+        let Value::Int(number) = item else {
+            return Err(error());
+        };
+        Ok(*number)
     });
     numbers.sum()
 }
