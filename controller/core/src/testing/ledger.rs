@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use super::nodes::MemoryNodes;
 use crate::inventory::Inventory;
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, SweepReport};
 use crate::refusal::Unavailable;
 use crate::scope::Enforcement;
+use crate::time::since_epoch;
 
 impl RecordLedger {
     /// A sweep whose monotonic clock shows the same time.
@@ -17,8 +18,7 @@ impl RecordLedger {
         now: SystemTime,
         listed: &BTreeSet<String>,
     ) -> Result<SweepReport, Unavailable> {
-        let elapsed = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.sweep((now, now), elapsed, listed).await
+        self.sweep((now, now), since_epoch(now), listed).await
     }
 
     /// A ledger in memory, of a cluster without Nodes.

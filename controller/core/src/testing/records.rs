@@ -18,6 +18,7 @@ use crate::refusal::{Denial, Refusal};
 use crate::scope::Enforcement;
 use crate::testing::faulty_records::{Fault, FaultyRecords};
 use crate::testing::nodes::MemoryNodes;
+use crate::time::unix_seconds;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 pub const HOUR: Duration = Duration::from_hours(1);
@@ -31,7 +32,7 @@ pub fn at(hours: u32) -> SystemTime {
 
 /// The generation, but for a first one, that is opened at this hour.
 pub fn opened_at(hours: u32) -> u64 {
-    at(hours).duration_since(UNIX_EPOCH).unwrap().as_secs()
+    unix_seconds(at(hours))
 }
 
 pub fn name(name: &str) -> NodeName {

@@ -181,7 +181,11 @@ impl Upkeep {
         let swept = self
             .context
             .ledger
-            .sweep((now(), self.ended_by()), elapsed(), &self.listed)
+            .sweep(
+                (self.server_time.now_or(now()), self.ended_by()),
+                elapsed(),
+                &self.listed,
+            )
             .boxed()
             .await;
         let swept = swept.map_err(|error| cut(error_chain(&error)));

@@ -15,6 +15,7 @@ use crate::scope::Enforcement;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, opened_at, policy, provider_id, renewal,
 };
+use crate::time::since_epoch;
 use crate::verifier::{AttestedIdentity, Identity};
 
 mod nodes;
@@ -128,6 +129,7 @@ fn issued(hour: u32) -> LastIssued {
         serial: "0a".to_owned(),
         not_after: at(hour + 10),
         time: at(hour),
+        elapsed: since_epoch(at(hour)),
         boot: None,
     }
 }
@@ -157,10 +159,26 @@ fn a_certificate_expiry_is_recorded_when_the_record_would_mislead() {
             ..World::held(policy()).record("n1")
         };
         assert_eq!(
-            is_due(&issued, &record, now),
+            is_due(&issued, &record, (now, since_epoch(now))),
             due,
             "{written:?} {issued:?} {now:?}"
         );
+    }
+}
+
+#[test]
+fn the_first_write_of_an_expiry_waits_for_an_hour_whatever_the_wall_clock_shows() {
+    let year = Duration::from_hours(24 * 365);
+    let record = World::held(policy()).record("n1");
+    let issued = issued(0);
+    for (clock, hours, due) in [
+        (at(0) + year, 0, false),
+        (at(0) + year, 1, true),
+        (at(0) - year, 0, false),
+        (at(0) - year, 1, true),
+    ] {
+        let elapsed = since_epoch(at(hours));
+        assert_eq!(is_due(&issued, &record, (clock, elapsed)), due, "{clock:?}");
     }
 }
 
@@ -202,7 +220,11 @@ fn a_certificate_is_written_down_once() {
     assert_eq!(world.record("n1").renewed_until, None);
     block_on(ledger.sweep_at(at(6), &BTreeSet::new())).unwrap();
     assert_eq!(world.record("n1").renewed_until, Some(at(15)));
-    assert!(!is_due(&issued(5), &world.record("n1"), at(6)));
+    assert!(!is_due(
+        &issued(5),
+        &world.record("n1"),
+        (at(6), since_epoch(at(6)))
+    ));
 }
 
 #[test]
@@ -229,7 +251,11 @@ fn a_reset_or_restart_of_the_tpm_is_recorded_immediately() {
             boot: Some(seen),
             ..issued(0)
         };
-        assert_eq!(is_due(&issued, &record, at(0)), due, "{seen:?}");
+        assert_eq!(
+            is_due(&issued, &record, (at(0), since_epoch(at(0)))),
+            due,
+            "{seen:?}"
+        );
     }
 }
 
