@@ -1,7 +1,6 @@
 //! A cluster of machines `m1` to `m3` and names `n1` to `n3`, in which hours pass.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::executor::block_on;
@@ -17,6 +16,7 @@ use crate::nodes::{Node, Nodes as _};
 use crate::refusal::{Denial, Refusal};
 use crate::scope::Enforcement;
 use crate::testing::faulty_records::{Fault, FaultyRecords};
+use crate::testing::ledger::Uids;
 use crate::testing::nodes::MemoryNodes;
 use crate::time::unix_seconds;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
@@ -118,7 +118,8 @@ pub struct World {
     pub absences: Absences,
     pub revocations: Revocations,
     pub enforcement: Enforcement,
-    drawn: Arc<AtomicU8>,
+    /// The first record has the UID of [`renewal`].
+    uids: Uids,
 }
 
 impl World {
@@ -138,7 +139,7 @@ impl World {
             absences: Absences::default(),
             revocations: Revocations::default(),
             enforcement: Enforcement::default(),
-            drawn: Arc::default(),
+            uids: Uids::from([FIRST; 16]),
         }
     }
 
@@ -168,15 +169,9 @@ impl World {
             self.policy,
             self.enforcement.clone(),
         )
-        .with_entropy(self.counting())
+        .with_uids(&self.uids)
         .with_absences(self.absences.clone())
         .with_revocations(self.revocations.clone())
-    }
-
-    /// Random bytes that differ for each record: the first one has the UID of [`renewal`].
-    fn counting(&self) -> impl Fn() -> Option<[u8; 16]> + use<> {
-        let drawn = self.drawn.clone();
-        move || Some([FIRST.wrapping_add(drawn.fetch_add(1, Ordering::Relaxed)); 16])
     }
 
     pub fn claims(&self, claim: &Claim, hour: u32) -> Result<Grant, Refusal> {
