@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::store::{Store, StoreFile};
 
@@ -145,7 +146,7 @@ impl FailureRecord {
     /// longer than the whole pause. A machine whose clock was an hour ahead at boot retries immediately.
     pub fn holds(&self, scope: &FailureScope, now: SystemTime) -> Option<SystemTime> {
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(self.not_before))?;
-        let to_come = until.duration_since(now).unwrap_or_default();
+        let to_come = clock::until(until, now);
         let pause = Duration::from_secs(self.not_before.saturating_sub(self.at));
         let active = Code::from_number(self.code).is_some_and(Code::is_remembered)
             && self.scope == *scope
@@ -186,7 +187,7 @@ fn pause(code: Code, count: u32, in_vain: u32) -> Duration {
 
 fn seconds(time: SystemTime) -> u64 {
     // Rounded up: rounding down could shorten a pause of one second to zero.
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = clock::since_epoch(time);
     since.as_secs() + u64::from(since.subsec_nanos() > 0)
 }
 
@@ -240,7 +241,7 @@ mod tests {
         ] {
             let until = streak(code, count).holds(&here(), now()).unwrap();
             assert_eq!(
-                until.duration_since(now()).unwrap().as_secs(),
+                clock::until(until, now()).as_secs(),
                 expected,
                 "{code:?} {count}"
             );
@@ -261,7 +262,7 @@ mod tests {
         ] {
             let record = streak(code, count).before_first_certificate();
             let until = record.holds(&here(), now()).unwrap();
-            let pause = until.duration_since(now()).unwrap();
+            let pause = clock::until(until, now());
             assert_eq!(pause.as_secs(), expected, "{code:?} {count}");
         }
     }
@@ -319,7 +320,7 @@ mod tests {
             (99, 3600),
         ] {
             let until = streak(Code::Failed, count).holds(&here(), now()).unwrap();
-            assert_eq!(until.duration_since(now()).unwrap().as_secs(), expected);
+            assert_eq!(clock::until(until, now()).as_secs(), expected);
         }
     }
 

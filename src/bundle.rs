@@ -12,10 +12,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use tar::{Builder, Header};
 
+use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::file_size;
 use crate::process::Output;
@@ -168,7 +169,7 @@ impl Bundle {
         for (name, text) in [("MANIFEST", manifest.as_str())].into_iter().chain(members) {
             let mut header = Header::new_gnu();
             header.set_mode(0o600);
-            header.set_mtime(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
+            header.set_mtime(clock::unix_seconds(now));
             header.set_size(u64::try_from(text.len()).unwrap_or_default());
             archive.append_data(&mut header, name, text.as_bytes())?;
             count += 1;

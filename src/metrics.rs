@@ -9,9 +9,10 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use crate::backoff::FailureRecord;
+use crate::clock::unix_seconds;
 use crate::failure::{Code, Failure};
 use crate::file_size;
 use crate::machine::Machine;
@@ -59,13 +60,16 @@ impl NodeState {
                 validity.not_after
             };
             let [start, end, renewal] =
-                [validity.not_before, validity.not_after, renewal].map(seconds);
+                [validity.not_before, validity.not_after, renewal].map(unix_seconds);
             (start, end, renewal)
         });
         let stored = fs::metadata(store.path(StoreFile::Credential));
-        let stored = stored.and_then(|file| file.modified()).ok().map(seconds);
+        let stored = stored
+            .and_then(|file| file.modified())
+            .ok()
+            .map(unix_seconds);
         let succeeded = certificate.and(stored);
-        let locked = store.last_locked().map(seconds);
+        let locked = store.last_locked().map(unix_seconds);
         let attempt = match &failure {
             Some(record) => Some((record.code, record.at.max(locked.unwrap_or_default()))),
             // The lock's time is 0 after a certificate was refused.
@@ -78,7 +82,7 @@ impl NodeState {
             attempt,
             failures: failure.map_or(0, |record| record.count),
             pending: pending.map(|open| open.created),
-            not_before: not_before.filter(|until| *until > seconds(now)),
+            not_before: not_before.filter(|until| *until > unix_seconds(now)),
         })
     }
 
@@ -196,10 +200,4 @@ fn write_to(mut file: File, text: &str) -> io::Result<()> {
     file_size::permit(text.len())?;
     file.write_all(text.as_bytes())?;
     file.sync_all()
-}
-
-fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::backoff::FailureScope;
+use crate::clock;
 use crate::failure::{Failure, Invalid};
 use crate::key::PrivateKey;
 use crate::kube::NewCsr;
@@ -185,12 +186,11 @@ impl Pending {
 impl OpenRequest {
     /// A request created at `now`, not sent yet.
     pub fn new(name: String, bytes: Vec<u8>, subject: Subject, now: SystemTime) -> Self {
-        let created = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             name,
             bytes,
             subject,
-            created: created.as_secs(),
+            created: clock::unix_seconds(now),
             acknowledged: false,
             answers: false,
             asked: None,

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::clock::until;
+
 /// The time by which signers back-date a certificate: this project's controller and kube-controller-manager do the
 /// same.
 const BACKDATED: Duration = Duration::from_mins(5);
@@ -84,15 +86,13 @@ impl Validity {
 
     /// The time from issuance to expiry.
     pub fn lifetime(&self) -> Duration {
-        self.not_after
-            .duration_since(self.issued())
-            .unwrap_or_default()
+        until(self.not_after, self.issued())
     }
 
     /// The remaining share of the lifetime at `now`, from 0 to 1.
     pub fn share_left(&self, now: SystemTime) -> f64 {
         let lifetime = self.lifetime().as_secs_f64();
-        let left = self.not_after.duration_since(now).unwrap_or_default();
+        let left = until(self.not_after, now);
         if lifetime > 0.0 {
             (left.as_secs_f64() / lifetime).min(1.0)
         } else {

@@ -110,10 +110,7 @@ impl Authenticator<'_> {
             return;
         };
         if is_forbidden && Origin::read(&lock).as_ref() == Some(&origin) {
-            let since = now
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap_or_default();
-            origin.refused_again = Some(since.as_secs());
+            origin.refused_again = Some(clock::unix_seconds(now));
             // If the write fails, the next check requests another certificate.
             drop(origin.save(&lock));
         }
@@ -142,8 +139,8 @@ impl Authenticator<'_> {
 
 fn was_tried_lately(store: &Store, now: SystemTime) -> bool {
     // A date in the future comes from a clock that was ahead.
-    let ago = store.last_locked().map(|last| now.duration_since(last));
-    matches!(ago, Some(Ok(ago)) if ago < TRIED_AGAIN_AFTER)
+    let ago = store.last_locked().and_then(|last| clock::age(last, now));
+    ago.is_some_and(|ago| ago < TRIED_AGAIN_AFTER)
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Doctor {
         };
         let limit = self.settings().timeout + LATE;
         let since = UNIX_EPOCH + Duration::from_secs(holder.since.min(u32::MAX.into()));
-        let held = clock::now().duration_since(since).unwrap_or_default();
+        let held = clock::age(since, clock::now()).unwrap_or_default();
         if held > limit {
             let what = format!("{} is held by {holder}", dir.join("lock").display());
             return Err(fail(

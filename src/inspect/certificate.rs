@@ -16,6 +16,7 @@ use x509_parser::prelude::{
 use zeroize::Zeroizing;
 
 use super::{at, sha256};
+use crate::clock;
 use crate::credential::{Leaf, has_key, parse};
 use crate::failure::Invalid;
 use crate::key::PrivateKey;
@@ -133,7 +134,7 @@ fn validity(
         not_before,
         not_after,
     } = Leaf::of(certificate)?.validity;
-    let left = not_after.duration_since(now).unwrap_or_default().as_secs();
+    let left = clock::until(not_after, now).as_secs();
     let state = match left {
         _ if now < not_before => "not valid yet".to_owned(),
         0 => "expired".to_owned(),

@@ -253,10 +253,7 @@ impl Transport {
             return Ok(());
         };
         let ours = clock::now();
-        let apart = ours
-            .duration_since(theirs)
-            .unwrap_or_else(|error| error.duration());
-        if apart <= MAX_SKEW {
+        if clock::apart(ours, theirs) <= MAX_SKEW {
             return Ok(());
         }
         let [theirs, ours] = [theirs, ours].map(humantime::format_rfc3339_seconds);
@@ -384,7 +381,7 @@ fn pause(asked: &str, date: Option<&str>) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     let theirs = date.and_then(time).unwrap_or_else(clock::now);
-    Some(time(asked)?.duration_since(theirs).unwrap_or_default())
+    Some(clock::until(time(asked)?, theirs))
 }
 
 /// The innermost cause, in words that do not require the TLS library's documentation.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{failure, linked, unlockable, unreadable};
 use super::{Store, check_owner};
-use crate::clock::Deadline;
+use crate::clock::{self, Deadline};
 use crate::failure::Failure;
 use crate::file_size;
 
@@ -160,11 +160,10 @@ fn open(path: &Path) -> Result<File, Failure> {
 }
 
 fn introduce(file: &mut File, program: &str, now: SystemTime) -> io::Result<()> {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let holder = Holder {
         pid: std::process::id(),
         program: program.to_owned(),
-        since: since.as_secs(),
+        since: clock::unix_seconds(now),
     };
     let text = serde_json::to_vec(&holder)?;
     file_size::permit(text.len())?;

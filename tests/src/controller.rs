@@ -33,7 +33,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Machine {
     /// Its name, and its Node's.
     pub name: &'static str,
-    /// The public half of its bootstrap token.
+    /// The public half of its bootstrap token. Empty if the inventory lists none.
     pub token: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub fn inventory(machines: &[Machine]) -> String {
             json!({
                 "name": machine.name,
                 "providerID": machine.provider_id(),
-                "tokenID": machine.token,
+                "tokenID": (!machine.token.is_empty()).then_some(machine.token),
             })
         })
         .collect();

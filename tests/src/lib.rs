@@ -1,5 +1,6 @@
 //! Code that the suites, the demo and the benchmarks share.
 
+pub mod absence;
 pub mod cloud;
 pub mod controller;
 pub mod demo;

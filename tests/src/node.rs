@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::api_server::{ApiServer, TOKEN, Verb};
+use kubelet_authenticator_test_support::clock::since_epoch;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::settings;
 use serde_json::Value;
@@ -405,7 +406,7 @@ impl Run {
             .as_str()
             .unwrap();
         let expiration = humantime::parse_rfc3339(text).unwrap();
-        expiration.duration_since(now).unwrap_or_default()
+        since_epoch(expiration).saturating_sub(since_epoch(now))
     }
 }
 

@@ -9,7 +9,8 @@ use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::poll;
 use serde_json::{Value, json};
 
-use crate::controller::{Application, certificate_of, is_answered, is_issued, reason_of};
+use crate::absence::{Later, assert_refused, assert_unanswered};
+use crate::controller::{Application, certificate_of, is_answered};
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
 
@@ -174,8 +175,7 @@ impl Scene {
     #[track_caller]
     pub fn assert_denied(&self, name: &str, reason: &str) {
         let csr = self.answer(name);
-        assert_eq!(reason_of(&csr, "Denied"), Some(reason), "{csr:#}");
-        assert!(!is_issued(&csr));
+        assert_refused(&csr, ("Denied", reason));
     }
 
     /// Waits until this request was put off for this reason: an Event on the object of its Machine or pool names the
@@ -185,8 +185,7 @@ impl Scene {
         let fields = format!("involvedObject.name={object},reason={reason}");
         let is_of = |event: &Value| event["related"]["name"] == name;
         let event = self.wait_for_event_with(reason, &fields, is_of);
-        let csr = self.request(name);
-        assert!(!is_answered(&csr), "{csr:#}");
+        assert_unanswered(Later::event(&event), || self.request(name));
         event
     }
 

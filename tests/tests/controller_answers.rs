@@ -1,5 +1,6 @@
 //! The controller's answers to requests, with an API server in this process.
 
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::controller::{Application, Bed, Machine, is_issued, reason_of};
 use serde_json::Value;
 
@@ -53,6 +54,26 @@ fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {
     assert_eq!(event["metadata"]["namespace"], "default");
     assert_eq!(event["type"], "Normal");
     assert_eq!(controller.stop(), Some(0));
+}
+
+/// Without Cluster API, a token belongs to the machine that the inventory lists it for, and nobody can assign another one.
+#[test]
+fn an_insecure_machine_with_an_unlisted_token_waits_without_cluster_api() {
+    const LISTED_WITHOUT: Machine = Machine::new("worker-3", "");
+    for claimed in [ONE, LISTED_WITHOUT] {
+        let bed = Bed::insecure(&[ONE, TWO, LISTED_WITHOUT]);
+        let mut controller = bed.setup.start();
+        let unlisted = Machine::new(claimed.name, "nobody");
+        let name = Application::insecure(unlisted).put(&bed.server);
+
+        let decision = controller.wait_for_decision(&name);
+
+        assert_eq!(decision["outcome"], "deferred");
+        assert_eq!(decision["reason"], "MachineNotFound");
+        let later = bed.wait_for_answer(&Application::insecure(TWO).put(&bed.server));
+        assert!(is_issued(&later), "{later:#}");
+        assert_unanswered(Later::answer(&later), || bed.server.csr(&name).unwrap());
+    }
 }
 
 #[test]

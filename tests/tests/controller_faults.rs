@@ -1,9 +1,8 @@
 //! The controller with faults: concurrent writes, lost answers, its own death, an unavailable API server.
 
 use kubelet_authenticator_test_support::api_server::{Fault, Route, Step, Times};
-use kubelet_authenticator_tests::controller::{
-    Application, Bed, Machine, PATIENCE, is_answered, is_issued,
-};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::{Application, Bed, Machine, PATIENCE, is_issued};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -71,7 +70,7 @@ fn a_panic_affects_only_its_own_request() {
     );
 
     assert!(is_issued(&csr));
-    assert!(!is_answered(&bed.server.csr(&bad).unwrap()));
+    assert_unanswered(Later::answer(&csr), || bed.server.csr(&bad).unwrap());
     assert!(controller.process.is_running());
 }
 

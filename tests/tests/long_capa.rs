@@ -9,8 +9,9 @@ use kubelet_attestation::names::{Audience, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
 use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::absence::assert_refused;
 use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
-use kubelet_authenticator_tests::controller::{Application, is_issued, reason_of};
+use kubelet_authenticator_tests::controller::{Application, reason_of};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant, kubelet_of_instance};
 use kubelet_authenticator_tests::image;
 use kubelet_authenticator_tests::management::{
@@ -129,8 +130,9 @@ impl Tenant {
         let csr = self.plane().wait_for_csr("denied", |csr| {
             name_of(csr) == application.name() && reason_of(csr, "Denied").is_some()
         });
-        assert!(!is_issued(&csr), "{csr:#}");
-        reason_of(&csr, "Denied").unwrap().to_owned()
+        let reason = reason_of(&csr, "Denied").unwrap();
+        assert_refused(&csr, ("Denied", reason));
+        reason.to_owned()
     }
 
     /// Starts a kubelet with the plugin on this instance, with the token of that Machine; returns the reason of the
@@ -145,8 +147,9 @@ impl Tenant {
                 && !before.contains(&name_of(csr))
                 && reason_of(csr, "Denied").is_some()
         });
-        assert!(!is_issued(&csr), "{csr:#}");
-        reason_of(&csr, "Denied").unwrap().to_owned()
+        let reason = reason_of(&csr, "Denied").unwrap();
+        assert_refused(&csr, ("Denied", reason));
+        reason.to_owned()
     }
 
     /// The only Machine, after it is running.

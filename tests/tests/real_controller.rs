@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use kubelet_authenticator_test_support::control_plane::Controllers;
+use kubelet_authenticator_tests::absence::assert_refused;
 use kubelet_authenticator_tests::controller::{
     Application, Controller, Machine, PATIENCE, RealBed, conditions, inventory, is_issued,
     reason_of,
@@ -135,10 +136,14 @@ fn a_denial_stays_the_only_answer_with_kube_controller_manager() {
     let _controller = BED.insecure(&[MINE, OTHER]).start();
 
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));
-    let csr = BED.wait_for_answer(&name);
+    BED.wait_for_answer(&name);
+    // Both controllers have seen the denial when they have answered a later request.
+    let later = BED.file(&Application::insecure(OTHER));
+    assert!(is_issued(&BED.wait_for_answer(&later)));
 
+    let csr = BED.request(&name);
     assert_eq!(conditions(&csr), ["Denied"]);
-    assert!(!is_issued(&csr));
+    assert_refused(&csr, ("Denied", "ProviderIdOfAnotherMachine"));
 }
 
 #[test]
@@ -167,7 +172,8 @@ fn an_approval_by_an_administrator_does_not_get_a_bad_request_signed() {
     let csr = BED.wait_for_answer(&name);
 
     assert_eq!(conditions(&csr), ["Approved", "Failed"]);
-    assert!(!is_issued(&csr));
+    let reason = reason_of(&csr, "Failed").unwrap();
+    assert_refused(&csr, ("Failed", reason));
 }
 
 #[test]

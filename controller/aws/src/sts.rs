@@ -188,7 +188,7 @@ impl ClusterSts<'_> {
         if is_known(sts.signatures.look(&call, &key, owner, now))? {
             return Ok(());
         }
-        if let Some(refused) = sts.refused.look(&call, proof, document, now) {
+        if let Some(refused) = sts.refused.look(&call, proof, document) {
             return Err(refused.into());
         }
         if !sts.is_asked {
@@ -203,7 +203,7 @@ impl ClusterSts<'_> {
         sts.count(&answer);
         let (status, body) = answer?;
         let identity = answer::read(status, &body).inspect_err(|refusal| {
-            sts.refused.remember(refusal, &call, proof, document, now);
+            sts.refused.remember(refusal, &call, proof, document);
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
         // Another request can be confirmed during the call.

@@ -157,7 +157,7 @@ impl AwsVerifier {
         &self,
         document: &VerifiedDocument,
         expected: Result<Reservation, Unavailable>,
-        now: SystemTime,
+        asked: SystemTime,
     ) -> Result<Checked, Refusal> {
         let facts = match expected {
             Ok(expected) if !is_of_account(&expected, document) => {
@@ -170,8 +170,8 @@ impl AwsVerifier {
         answers.heard(&self.cluster, &document.region, facts.as_ref().err());
         let facts = facts.map_err(Deferral::VerifierUnavailable)?;
         match facts {
-            Some(facts) => ec2::check(&facts, document, &self.policy, now),
-            None => Err(ec2::absent(document, now)),
+            Some(facts) => ec2::check(&facts, document, &self.policy, asked),
+            None => Err(ec2::absent(document, asked)),
         }
     }
 }
@@ -205,7 +205,8 @@ impl Verifier for AwsVerifier {
             .await;
         self.is_called_by_its_instance(&claim, &appraisal, now)
             .await?;
-        let checked = self.is_there(document, expected, now).await?;
+        // The age of the instance does not depend on this machine's clock, which can be set.
+        let checked = self.is_there(document, expected, appraisal.asked).await?;
         let identity = Identity {
             node_name: Some(checked.node_name),
             instance: Some(claim.document.instance),

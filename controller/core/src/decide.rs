@@ -15,6 +15,7 @@ use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     Approval, Asked, ClaimedCsr, IssuedCertificate, ParsedCsr, RawRequest, TriageError,
 };
+use crate::time::until;
 
 mod context;
 mod seen;
@@ -184,7 +185,7 @@ impl Deciding<'_> {
             return Err(Decision::Ignore(Ignored::AnotherSigner(signer)));
         };
         // The node identity must not outlive the certificate, which does not outlive the CA.
-        let left = signer.not_after().duration_since(now).unwrap_or_default();
+        let left = until(signer.not_after(), now);
         let longest = context.longest_lifetime.min(left);
         let csr = self
             .steps

@@ -14,6 +14,7 @@
 //!
 //! Each module imports only modules above it.
 //!
+//! - `time`: distances between wall-clock times
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates
 //! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
@@ -48,4 +49,5 @@ pub mod serving;
 pub mod signer;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod time;
 pub mod verifier;

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::names::NodeName;
 
 use crate::refusal::{NotAsked, Unavailable};
+use crate::time::age;
 
 /// The maximum age of a live kubelet's Lease. A kubelet renews its Lease every 10 seconds. kube-controller-manager
 /// marks a Node as not ready after 50 seconds (`nodeMonitorGracePeriod`).
@@ -24,6 +25,12 @@ pub trait Nodes: Debug + Send + Sync {
 
     /// Deletes the Node with this name if it has this UID. Does nothing if the Node is gone or has a different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
+
+    /// The time with which the ages of Nodes and Leases are determined. It comes from an API server, because the clock
+    /// of this machine can be set. `now` if no API server has sent its time.
+    fn now(&self, now: SystemTime) -> SystemTime {
+        now
+    }
 }
 
 /// Nodes that are only read, for [explanations](crate::decide::explain). Deleting a Node fails.
@@ -38,6 +45,10 @@ impl<N: Nodes> Nodes for ReadOnlyNodes<N> {
 
     async fn delete(&self, _name: &NodeName, _uid: &str) -> Result<(), Unavailable> {
         Err(Unavailable::new(NotAsked("an explanation deletes no Node")))
+    }
+
+    fn now(&self, now: SystemTime) -> SystemTime {
+        self.0.now(now)
     }
 }
 
@@ -61,18 +72,16 @@ impl Node {
     /// Whether the kubelet is not running. In this case, the Node is not ready, and both the Node and the last renewal
     /// of its Lease are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
     pub fn is_down(&self, now: SystemTime) -> bool {
-        let since = now.checked_sub(LEASE_GRACE);
-        let is_new = self
-            .created
-            .is_some_and(|created| since.is_none_or(|since| created >= since));
-        !self.ready && !is_new && !self.renewed_since(since)
+        // A time in the future counts as recent: clocks differ.
+        let is_recent = |time: SystemTime| age(time, now).is_none_or(|age| age <= LEASE_GRACE);
+        !self.ready
+            && !self.created.is_some_and(is_recent)
+            && !self.lease_renewed.is_some_and(is_recent)
     }
 
     /// Whether the kubelet renewed its Lease at or after `time`. Without a Lease, it did not.
-    pub(crate) fn renewed_since(&self, time: Option<SystemTime>) -> bool {
-        // Without a time, every renewal counts.
-        self.lease_renewed
-            .is_some_and(|renewed| time.is_none_or(|time| renewed >= time))
+    pub(crate) fn renewed_since(&self, time: SystemTime) -> bool {
+        self.lease_renewed.is_some_and(|renewed| renewed >= time)
     }
 }
 

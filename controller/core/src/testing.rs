@@ -28,6 +28,7 @@ use kubelet_attestation::names::Provider;
 
 pub use cluster::{cluster, cluster_of_nodes, decided, decided_at, denied, issued_at, now};
 pub use csr::{Csr, NODE_CN, PROVIDER_ID_OID, extension};
+pub use ledger::Uids;
 
 pub const EVIDENCE: &[u8] = br#"{"version":"v1","audience":"test"}"#;
 pub const UID: &str = "000102030405060708090a0b0c0d0e0f.1";

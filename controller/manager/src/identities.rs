@@ -1,11 +1,10 @@
 //! `identities`: shows, resets and revokes records.
 
-use std::time::UNIX_EPOCH;
-
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
+use node_attestation_core::time::unix_seconds;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
@@ -161,11 +160,11 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> 
 /// This time, or the current time, in seconds since 1970.
 fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
     let Some(text) = text else {
-        return Ok(now().duration_since(UNIX_EPOCH)?.as_secs());
+        return Ok(unix_seconds(now()));
     };
     let time = humantime::parse_rfc3339(text);
     let time = time.map_err(|_| format!("invalid time {text} (must be YYYY-MM-DDTHH:MM:SSZ)"))?;
-    Ok(time.duration_since(UNIX_EPOCH)?.as_secs())
+    Ok(unix_seconds(time))
 }
 
 const RELEASED: &str =

@@ -23,6 +23,6 @@ pub fn jittered(period: Duration) -> Duration {
 }
 
 /// A monotonic clock: the time since its first use.
-pub(crate) fn elapsed() -> Duration {
+pub fn elapsed() -> Duration {
     START.elapsed()
 }

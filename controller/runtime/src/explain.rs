@@ -8,16 +8,16 @@
 //!   this.
 
 use std::error::Error;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::jiff::Timestamp;
 use kube::api::Api;
 use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::decide::{self, Context, Decided, Decision};
 use node_attestation_core::refusal::{Deferral, NotAsked};
+use node_attestation_core::time;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -213,7 +213,7 @@ impl Explainer {
                 .map(|at| at.0.to_string()),
             pending_seconds: is_pending.then(|| age(request, now).as_secs()),
             signed_by: self.signed_by(&spec.signer_name),
-            as_of: text(as_of),
+            as_of: time::text(as_of),
             checks,
             outcome,
             reason,
@@ -370,12 +370,4 @@ fn claimed_node(request: &[u8]) -> Option<String> {
     let csr = parse::CertificationRequest::from_der(&envelope.csr).ok()?;
     let node = subject::node_name(csr.subject()).ok()?;
     Some(node.to_string())
-}
-
-fn text(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time);
-    time.map_or_else(
-        |_| "an unknown time".to_owned(),
-        |time| format!("{time:.0}"),
-    )
 }

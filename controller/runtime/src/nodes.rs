@@ -14,7 +14,7 @@ use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
-use crate::client::call;
+use crate::client::{ServerTime, call};
 use crate::watch::Lenient;
 
 /// The maximum number of addresses of a Node. An honest Node has a few.
@@ -38,6 +38,7 @@ const LEASE_NAMESPACE: &str = "kube-node-lease";
 pub struct KubeNodes {
     nodes: Api<Lenient<ReadNode, KubeNode>>,
     leases: Api<Lenient<ReadLease, Lease>>,
+    time: ServerTime,
 }
 
 /// The fields of a Node to decode. The node itself writes its status with the times, and its provider ID when it
@@ -85,7 +86,14 @@ impl KubeNodes {
         Self {
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client, LEASE_NAMESPACE),
+            time: ServerTime::default(),
         }
+    }
+
+    /// Sets the time of an API server that the operator configured, for the ages of Nodes and Leases.
+    #[must_use]
+    pub fn with_time(self, time: ServerTime) -> Self {
+        Self { time, ..self }
     }
 }
 
@@ -129,6 +137,10 @@ impl Nodes for KubeNodes {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
             Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    fn now(&self, now: SystemTime) -> SystemTime {
+        self.time.now_or(now)
     }
 }
 

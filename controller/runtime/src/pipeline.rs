@@ -14,9 +14,11 @@ use node_attestation_core::inventory::TokenOwner;
 use node_attestation_core::ledger::LastIssued;
 use node_attestation_core::refusal::{Deferral, Failure, Ignored};
 use node_attestation_core::request::ApprovalReason;
+use node_attestation_core::time;
 use tokio::time::Instant;
 
 use crate::client::CallError;
+use crate::client::ServerTime;
 use crate::clock;
 use crate::csr_writer::{
     Answered, DENIED, FAILED, RequestStore, answer, has_condition, is_approved,
@@ -52,6 +54,8 @@ pub struct Pipeline {
     store: Arc<dyn RequestStore>,
     events: Events,
     clock: fn() -> SystemTime,
+    /// The time of an API server, for the ages of requests.
+    server_time: ServerTime,
     metrics: ClusterMetrics,
     /// The outcomes for the conditions of Machines, if there are Machines.
     outcomes: Option<Arc<Outcomes>>,
@@ -88,10 +92,20 @@ impl Pipeline {
             store,
             events,
             clock,
+            server_time: ServerTime::default(),
             metrics: ClusterMetrics::default(),
             outcomes: None,
             turns: FairTurns::new(queue::TURNS).line(&alone),
             lines: ClusterLines::of(&alone),
+        }
+    }
+
+    /// Sets the time with which the ages of requests are determined. Before, it is the clock of this machine.
+    #[must_use]
+    pub(crate) fn with_server_time(self, server_time: ServerTime) -> Self {
+        Self {
+            server_time,
+            ..self
         }
     }
 
@@ -261,7 +275,7 @@ impl Pipeline {
         if let Some(machine) = machine {
             self.add_outcome(&machine, request, &decided.decision);
             let now = (self.clock)();
-            let waited = (age(request, now), now);
+            let waited = (age(request, self.server_time.now_or(now)), now);
             self.events.waits(machine, request, deferral, waited);
         }
     }
@@ -303,6 +317,7 @@ impl Pipeline {
                 serial: certificate.serial.clone(),
                 not_after: certificate.not_after,
                 time: (self.clock)(),
+                elapsed: clock::elapsed(),
                 boot: certificate.boot,
             };
             self.context.ledger.issued(&certificate.node_name, issued);
@@ -334,7 +349,7 @@ impl Pipeline {
         if decided.is_none() {
             logs::unchecked(&self.lines.of_refusals(), request, DECISION_DEADLINE);
         }
-        concluded(request, decided, now)
+        concluded(request, decided, self.server_time.now_or(now))
     }
 }
 
@@ -404,7 +419,7 @@ fn is_open(request: &CertificateSigningRequest) -> bool {
 /// The age of the request. 0 if its creation time is missing or in the future.
 pub(crate) fn age(request: &CertificateSigningRequest, now: SystemTime) -> Duration {
     let created = request.creation_timestamp();
-    let age = created.and_then(|created| now.duration_since(created.0.into()).ok());
+    let age = created.and_then(|created| time::age(created.0.into(), now));
     age.unwrap_or_default()
 }
 

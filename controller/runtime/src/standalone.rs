@@ -182,7 +182,8 @@ impl Standalone {
             records: Arc::new(MemoryRecords::default()),
             signer,
         };
-        let context = files.context(KubeNodes::new(access.client().clone()))?;
+        let nodes = KubeNodes::new(access.client().clone());
+        let context = files.context(nodes.with_time(access.server_time().clone()))?;
         let store = Arc::new(KubeStore::all(access.client().clone()));
         Ok(Self {
             access,
@@ -210,7 +211,9 @@ impl Standalone {
         let client = self.access.client().clone();
         let (events, writer) = Events::start(client.clone(), None);
         let services = self.context.serving.service_ranges.clone();
-        let pipeline = Pipeline::new(self.context, self.store, events, now).measured_by(metrics);
+        let pipeline = Pipeline::new(self.context, self.store, events, now)
+            .measured_by(metrics)
+            .with_server_time(self.access.server_time().clone());
         let signers = pipeline.available_signers();
         let examination = {
             let client = client.clone();

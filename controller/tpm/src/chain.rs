@@ -19,6 +19,7 @@ mod signature;
 use std::time::SystemTime;
 
 use kubelet_attestation::ensure;
+use node_attestation_core::time::unix_seconds;
 use node_attestation_core::verifier::Expiring;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::der_parser::oid;
@@ -242,8 +243,7 @@ fn is_padding(bytes: &[u8]) -> bool {
 }
 
 fn asn1_time(time: SystemTime) -> Option<ASN1Time> {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    ASN1Time::from_timestamp(i64::try_from(since.as_secs()).ok()?).ok()
+    ASN1Time::from_timestamp(i64::try_from(unix_seconds(time)).ok()?).ok()
 }
 
 /// The key in a certificate, if its kind is supported for endorsement keys.

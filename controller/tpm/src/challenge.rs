@@ -21,6 +21,7 @@ use aws_lc_rs::{hmac, rand};
 use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use node_attestation_core::refusal::{Denial, Failure, NotAsked, Refusal, Unavailable};
+use node_attestation_core::time::until;
 use zeroize::Zeroizing;
 
 use crate::structure::Name;
@@ -208,7 +209,7 @@ pub(crate) fn in_time(expiry: &Expiry, asked: SystemTime, now: SystemTime) -> Re
     let end = humantime::parse_rfc3339(expiry.as_str()).map_err(|_| {
         Denial::EvidenceMalformed("invalid expiry (must be YYYY-MM-DDTHH:MM:SSZ)".to_owned())
     })?;
-    let late = |clock: SystemTime| clock.duration_since(end).unwrap_or_default();
+    let late = |clock: SystemTime| until(clock, end);
     if late(now.min(asked)).is_zero() && late(now) <= MAX_WAIT {
         Ok(())
     } else {

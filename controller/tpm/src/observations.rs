@@ -3,6 +3,8 @@
 //!
 //! Observations are in memory. After a start, they are incomplete until each machine has renewed its certificate. Until
 //! then, the conditions do not change.
+//!
+//! Each `elapsed` is a time on the monotonic clock: the wall clock can be set between two pieces of evidence.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -35,7 +37,7 @@ pub struct Observations(Shared<Seen>);
 #[derive(Debug, Default)]
 struct Seen {
     /// The time of the first evaluation.
-    since: Option<SystemTime>,
+    since: Option<Duration>,
     /// The machines with a certificate that expires soon.
     expiring: Machines<Expiring>,
     /// The machines with registers that the firmware did not extend.
@@ -43,7 +45,7 @@ struct Seen {
 }
 
 /// Observations by the name of the Machine, each with the time of its evidence.
-type Machines<T> = BTreeMap<String, (SystemTime, T)>;
+type Machines<T> = BTreeMap<String, (Duration, T)>;
 
 impl Default for Observations {
     fn default() -> Self {
@@ -53,26 +55,35 @@ impl Default for Observations {
 
 impl Observations {
     /// Notes the earliest expiry of the certificates for a machine's endorsement key.
-    pub(crate) fn certificate(&self, machine: &str, end: Expiring, now: SystemTime) {
+    pub(crate) fn certificate(
+        &self,
+        machine: &str,
+        end: Expiring,
+        (now, elapsed): (SystemTime, Duration),
+    ) {
         let end = (end.at <= now + SOON).then_some(end);
         self.0
-            .write(|seen| note(&mut seen.expiring, machine, end, now));
+            .write(|seen| note(&mut seen.expiring, machine, end, elapsed));
     }
 
     /// Notes the registers of a machine that its firmware did not extend.
-    pub(crate) fn boot(&self, machine: &str, unmeasured: Vec<u8>, now: SystemTime) {
+    pub(crate) fn boot(&self, machine: &str, unmeasured: Vec<u8>, elapsed: Duration) {
         let unmeasured = (!unmeasured.is_empty()).then_some(unmeasured);
         self.0
-            .write(|seen| note(&mut seen.unmeasured, machine, unmeasured, now));
+            .write(|seen| note(&mut seen.unmeasured, machine, unmeasured, elapsed));
     }
 
     /// Returns the findings with this policy.
-    pub(crate) fn findings(&self, policy: &TpmPolicy, now: SystemTime) -> Findings {
+    pub(crate) fn findings(
+        &self,
+        policy: &TpmPolicy,
+        (now, elapsed): (SystemTime, Duration),
+    ) -> Findings {
         self.0.write(|seen| {
-            forget(&mut seen.expiring, now);
-            forget(&mut seen.unmeasured, now);
-            let since = *seen.since.get_or_insert(now);
-            let is_complete = now >= since + ALL_RENEW;
+            forget(&mut seen.expiring, elapsed);
+            forget(&mut seen.unmeasured, elapsed);
+            let since = *seen.since.get_or_insert(elapsed);
+            let is_complete = elapsed >= since + ALL_RENEW;
             let (certificates, expiring) = seen.certificates(policy, is_complete, now);
             Findings {
                 conditions: vec![certificates, seen.boots(policy, is_complete)],
@@ -84,18 +95,18 @@ impl Observations {
 }
 
 /// Notes an observation about a machine, or removes it if there is none any more.
-fn note<T>(machines: &mut Machines<T>, machine: &str, found: Option<T>, now: SystemTime) {
+fn note<T>(machines: &mut Machines<T>, machine: &str, found: Option<T>, elapsed: Duration) {
     match found {
         None => drop(machines.remove(machine)),
         Some(found) if machines.len() < MAX_MACHINES || machines.contains_key(machine) => {
-            machines.insert(machine.to_owned(), (now, found));
+            machines.insert(machine.to_owned(), (elapsed, found));
         }
         Some(_) => {}
     }
 }
 
-fn forget<T>(machines: &mut Machines<T>, now: SystemTime) {
-    machines.retain(|_, (at, _)| now <= *at + FORGOTTEN);
+fn forget<T>(machines: &mut Machines<T>, elapsed: Duration) {
+    machines.retain(|_, (at, _)| elapsed <= *at + FORGOTTEN);
 }
 
 impl Seen {

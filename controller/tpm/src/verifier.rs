@@ -36,6 +36,7 @@ use node_attestation_core::verifier::platform::Platform;
 use node_attestation_core::verifier::{
     Appraisal, Assurance, AttestedIdentity, Findings, Identity, Verifier,
 };
+use node_attestation_runtime::clock::elapsed;
 
 use crate::attest::VerifiedQuote;
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
@@ -144,7 +145,8 @@ impl TpmVerifier {
         self.is_the_machines(&machine, &keys, appraisal).await?;
         if let Some(end) = end {
             let machine = &appraisal.machine.name;
-            self.observations.certificate(machine, end, now);
+            self.observations
+                .certificate(machine, end, (now, elapsed()));
         }
 
         let challenge_keys = self.keys.keys().map_err(Deferral::VerifierUnavailable)?;
@@ -207,9 +209,11 @@ impl TpmVerifier {
         self.policy.registers.allows(&quote.registers)?;
         self.is_the_machines(&machine, &keys, appraisal).await?;
         let unmeasured = unmeasured(&quote.registers).collect();
-        self.observations.boot(machine_name, unmeasured, now);
+        self.observations.boot(machine_name, unmeasured, elapsed());
 
-        self.platform.check(machine.provider_id, now).await?;
+        // The age of the machine does not depend on this machine's clock, which can be set.
+        let asked = appraisal.asked;
+        self.platform.check(machine.provider_id, asked).await?;
         let node_name = if appraisal.machine.unnamed {
             // The platform would return the name of the machine that the request only claims to be.
             None
@@ -362,7 +366,7 @@ impl Verifier for TpmVerifier {
     }
 
     fn findings(&self, now: SystemTime) -> Findings {
-        self.observations.findings(&self.policy, now)
+        self.observations.findings(&self.policy, (now, elapsed()))
     }
 }
 

@@ -6,6 +6,7 @@ use kubelet_attestation::evidence::tpm::{
     MAX_CERTIFICATE_LEN, MAX_INTERMEDIATES, MAX_INTERMEDIATES_LEN,
 };
 use kubelet_attestation::text::visible;
+use kubelet_authenticator::clock::until;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::protocol::SEQUENCE;
@@ -41,10 +42,12 @@ pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
     // An expiry before 1970 also counts as expired.
     let seconds = u64::try_from(not_after.timestamp()).unwrap_or_default();
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
-    let time = match end.duration_since(now) {
-        Err(_) => Time::Expired,
-        Ok(left) if left < NOTICE => Time::ExpiresSoon,
-        Ok(_) => Time::Valid,
+    let time = if end < now {
+        Time::Expired
+    } else if until(end, now) < NOTICE {
+        Time::ExpiresSoon
+    } else {
+        Time::Valid
     };
     // Vendors certify one RSA key under different algorithms. The key itself is at the end of the SPKI.
     let key = certificate.public_key().subject_public_key.as_ref();

@@ -1,6 +1,6 @@
 //! The source of the simulators' time.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The machine's time.
 #[expect(
@@ -9,4 +9,13 @@ use std::time::SystemTime;
 )]
 pub fn now() -> SystemTime {
     SystemTime::now()
+}
+
+/// The time since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "1970 is no reading of a clock: this is the time as a number"
+)]
+pub fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap()
 }

@@ -1,6 +1,7 @@
 //! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines where a package is too
-//! coarse; and names of options and settings that no suite uses.
+//! coarse; names of options and settings that no suite uses; and rules for assertions.
 
+mod absences;
 mod log_lines;
 mod modules;
 mod tried;

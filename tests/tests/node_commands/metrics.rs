@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
 use kubelet_authenticator_test_support::api_server::Signer;
+use kubelet_authenticator_test_support::clock::since_epoch;
 use kubelet_authenticator_tests::node::Node;
 
 use crate::nodes::{joined, node};
@@ -24,11 +25,7 @@ fn value(text: &str, name: &str) -> Option<u64> {
 
 fn seconds(status: &serde_json::Value) -> Option<u64> {
     let time = humantime::parse_rfc3339(status.as_str()?).unwrap();
-    Some(
-        time.duration_since(std::time::UNIX_EPOCH)
-            .unwrap()
-            .as_secs(),
-    )
+    Some(since_epoch(time).as_secs())
 }
 
 #[test]

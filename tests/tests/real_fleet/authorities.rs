@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use kubelet_authenticator_test_support::control_plane::DEADLINE;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
-use kubelet_authenticator_tests::controller::{certificate_of, is_answered};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::certificate_of;
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
@@ -53,12 +54,11 @@ fn requests_of_an_expired_ca_wait_until_a_new_one_signs() {
     let name = file(&cluster, &machine);
     let selector = "involvedObject.name=waits,reason=CaNotValid";
     let events = ["events", "-n", "expired-ca", "--field-selector", selector];
-    kubectl.wait_for(&events, "CaNotValid", DEADLINE, |_| true);
-    let csr = cluster
-        .control_plane()
-        .kubectl()
-        .json(["get", "csr", &name]);
-    assert!(!is_answered(&csr), "{csr:#}");
+    let event = kubectl.wait_for(&events, "CaNotValid", DEADLINE, |_| true);
+    assert_unanswered(Later::event(&event), || {
+        let kubectl = cluster.control_plane().kubectl();
+        kubectl.json(["get", "csr", &name])
+    });
     let reachable = condition_of(&said, "WorkloadClusterReachable");
     assert_ne!(reachable["status"], "False");
     join(&other, &neighbour);

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Kubectl};
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
-use kubelet_authenticator_tests::controller::{is_answered, is_issued};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster, workload_kubeconfig};
 use serde_json::json;
 
@@ -132,10 +133,9 @@ fn an_unserved_cluster_answers_no_request_until_it_is_served_again() {
         not_ready(&authentication, reason);
 
         let name = file(&cluster, &waits);
-        // A request that is filed later has its answer by then.
-        join(&neighbor, &joins);
-        let csr = plane.kubectl().json(["get", "csr", &name]);
-        assert!(!is_answered(&csr), "{reason}: {csr:#}");
+        let joined = join(&neighbor, &joins);
+        let read = || plane.kubectl().json(["get", "csr", &name]);
+        assert_unanswered(Later::than(&joined), read);
 
         serve();
         authentication.wait_until_ready(kubectl());

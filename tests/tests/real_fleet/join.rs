@@ -2,7 +2,8 @@
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
-use kubelet_authenticator_tests::controller::{Application, is_answered, is_issued};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::{Application, is_issued};
 use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
 use serde_json::json;
 
@@ -49,9 +50,8 @@ fn an_unowned_token_joins_a_machine_after_an_operator_assigns_it() {
         &fields,
     ];
     let kubectl = plane.kubectl();
-    kubectl.wait_for(&events, "MachineNotFound", DEADLINE, |_| true);
-    let csr = kubectl.json(["get", "csr", &name]);
-    assert!(!is_answered(&csr), "{csr:#}");
+    let event = kubectl.wait_for(&events, "MachineNotFound", DEADLINE, |_| true);
+    assert_unanswered(Later::event(&event), || kubectl.json(["get", "csr", &name]));
 
     let assigned = "attestation.cluster.x-k8s.io/bootstrap-token-id=nobody";
     let words = ["annotate", "machines.cluster.x-k8s.io", "m1", assigned];

@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+// The monotonic clock shows the same time.
+use kubelet_authenticator_test_support::clock::since_epoch as elapsed;
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_runtime::hardening::tokens::{TTL, Tokens};
@@ -15,11 +17,6 @@ use crate::bed::{Bed, SECRET};
 
 /// The remaining lifetime of a token after the deletion of its machine.
 const GRACE: Duration = Duration::from_mins(10);
-
-/// The monotonic clock, which shows the same.
-fn elapsed(now: SystemTime) -> Duration {
-    now.duration_since(SystemTime::UNIX_EPOCH).unwrap()
-}
 
 /// An arbitrary time: the tests have no other clock.
 fn now() -> SystemTime {

@@ -1,7 +1,8 @@
 //! A Cluster whose CA Secret has no key.
 
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
-use kubelet_authenticator_tests::controller::{is_answered, is_issued};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::fleet::{authorize, condition_of};
 use kubelet_authenticator_tests::scene::Scene;
 use serde_json::json;
@@ -89,10 +90,9 @@ fn a_cluster_that_loses_its_ca_key_stays_enforced_and_unanswered() {
     let client = scene.file(&token, &scene.rightful(&late));
     // A request that another cluster's machine filed later has its answer by then.
     let served = Scene::start(&SITE, "key-kept", json!({}));
-    served.join(&served.cluster.machine("sentinel").create());
+    let joined = served.join(&served.cluster.machine("sentinel").create());
     for name in ["serves", &client] {
-        let csr = scene.request(name);
-        assert!(!is_answered(&csr), "{csr:#}");
+        assert_unanswered(Later::than(&joined), || scene.request(name));
     }
 
     put_key_back(&scene);

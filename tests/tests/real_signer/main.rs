@@ -12,8 +12,9 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::controller::{
-    Application, Machine, PATIENCE, RealBed, certificate_of, is_answered, is_issued,
+    Application, Machine, PATIENCE, RealBed, certificate_of, is_issued,
 };
 use kubelet_authenticator_tests::page::commands;
 use kubelet_authenticator_tests::program;
@@ -234,7 +235,7 @@ fn requests_wait_while_the_signer_is_down_and_are_issued_once_it_is_back() {
 
     assert_eq!(line["outcome"], "deferred");
     assert_eq!(line["reason"], "SignerUnavailable");
-    assert!(!is_answered(&BED.request(&name)));
+    assert_unanswered(Later::decision(&line), || BED.request(&name));
     let _signer = token.serve();
     let csr = BED.wait_for_answer(&name);
     assert!(is_issued(&csr), "{csr}");
@@ -258,7 +259,7 @@ fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
     let detail = line["detail"].as_str().unwrap();
     let words = "this signer has no key for this CA and this cluster";
     assert!(detail.contains(words), "{detail}");
-    assert!(!is_answered(&BED.request(&name)));
+    assert_unanswered(Later::decision(&line), || BED.request(&name));
 }
 
 #[test]
@@ -303,7 +304,7 @@ fn a_signer_with_a_wrong_pin_stays_and_the_request_waits() {
     assert_eq!(line["reason"], "SignerUnavailable");
     let detail = line["detail"].as_str().unwrap();
     assert!(detail.contains("the token refused the PIN"), "{detail}");
-    assert!(!is_answered(&BED.request(&name)));
+    assert_unanswered(Later::decision(&line), || BED.request(&name));
     drop(signer);
     token.write_pin(PIN, 0o600);
     let _signer = token.serve();

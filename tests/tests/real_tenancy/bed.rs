@@ -7,6 +7,7 @@ use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers};
 use kubelet_authenticator_test_support::moto::{Network, access_key};
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::cloud::{ACCOUNT, CONTROLLER, Cloud, Instance};
 use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
 use kubelet_authenticator_tests::fleet::{Authentication, Manager, authorize, condition_of, grant};
@@ -289,16 +290,18 @@ impl Tenant {
         };
         let decided = || {
             let lines = decisions(manager);
-            lines.iter().any(is_deferred).then_some(())
+            lines.into_iter().find(is_deferred)
         };
-        if poll(PATIENCE, decided).is_none() {
+        let Some(decision) = poll(PATIENCE, decided) else {
             let lines = decisions(manager).into_iter();
             let of_request: Vec<_> = lines.filter(|line| line["csr"] == *request).collect();
             panic!("{request} does not wait for {why:?}: {of_request:#?}");
-        }
-        let csrs = self.cluster.control_plane().csrs();
-        let csr = csrs.iter().find(|csr| csr["metadata"]["name"] == *request);
-        assert!(!is_answered(csr.unwrap()), "{csr:#?}");
+        };
+        assert_unanswered(Later::decision(&decision), || {
+            let mut csrs = self.cluster.control_plane().csrs().into_iter();
+            csrs.find(|csr| csr["metadata"]["name"] == *request)
+                .unwrap()
+        });
     }
 
     /// Asserts that the request is approved in the end.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::moto::access_key;
-use kubelet_authenticator_tests::controller::{is_answered, is_issued};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant};
 use kubelet_authenticator_tests::management::{Contract, InfraCluster, Management};
 use kubelet_authenticator_tests::scene::{Scene, Site};
@@ -148,7 +149,7 @@ fn a_cluster_paused_before_the_move_keeps_all_records_and_requests() {
         let kubectl = scene.management();
         scene
             .authentication
-            .wait_for(kubectl, condition, status, reason);
+            .wait_for(kubectl, condition, status, reason)
     };
     wait_until_paused(&scene);
     let before = records(scene.management(), NAME);
@@ -167,11 +168,10 @@ fn a_cluster_paused_before_the_move_keeps_all_records_and_requests() {
         site: there.clone(),
     };
 
-    wait_until_paused(&scene);
+    let paused_there = wait_until_paused(&scene);
     assert_eq!(records(scene.management(), NAME), before);
     for name in &asked {
-        let csr = scene.request(name);
-        assert!(!is_answered(&csr), "{csr:#}");
+        assert_unanswered(Later::than(&paused_there), || scene.request(name));
     }
 
     annotate(&there, &format!("{PAUSED}-"));

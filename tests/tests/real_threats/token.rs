@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, is_issued};
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::controller::{PATIENCE, is_issued};
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::scene::Scene;
 use node_attestation_runtime::hardening::rate_limit::TOKEN_RATE;
@@ -85,8 +86,8 @@ fn a_pod_with_host_network_asks_while_the_node_is_up() {
 
     SCENE.assert_waits("with-pod", &name, "IdentityLive");
     assert_eq!(SCENE.record("with-pod")["spec"]["generation"], 1);
-    kubelet.wait_for_lease_renewal();
-    assert!(!is_answered(&SCENE.request(&name)));
+    let renewed = kubelet.wait_for_lease_renewal();
+    assert_unanswered(Later::than(&renewed), || SCENE.request(&name));
 }
 
 /// The times at which this token's requests were decided, by the controller's log, in order.

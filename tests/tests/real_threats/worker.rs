@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kubelet_authenticator_tests::controller::is_issued;
+use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::management::Machine;
 use serde_json::json;
 
@@ -141,9 +141,9 @@ fn a_reset_that_is_applied_again_does_nothing() {
     make_ready("reset-twice");
     let name = SCENE.file(&machine.bootstrap_kubeconfig(), &SCENE.rightful(&machine));
 
-    SCENE.assert_waits("reset-twice", &name, "IdentityLive");
+    let event = SCENE.assert_waits("reset-twice", &name, "IdentityLive");
     assert_eq!(SCENE.record("reset-twice")["spec"]["generation"], *second);
-    assert!(!is_issued(&SCENE.request(&name)));
+    assert_unanswered(Later::event(&event), || SCENE.request(&name));
 }
 
 /// Makes the Node look as if its kubelet had just reported.

@@ -10,7 +10,7 @@ use std::thread;
 use kubelet_authenticator_test_support::binaries::control_plane_binary;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::swtpm::Swtpm;
-use kubelet_authenticator_tests::controller::is_answered;
+use kubelet_authenticator_tests::absence::{Later, assert_all_unanswered};
 use kubelet_authenticator_tests::fleet::condition_of;
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::page::commands;
@@ -131,8 +131,8 @@ fn machines_wait_for_config_map_entries_which_apply_without_a_restart() {
             note.contains("ConfigMap racked-later/rack-1 does not exist"),
             "{note}"
         );
-        let asked = requests(&scene, &requester(&first));
-        assert!(!asked.iter().any(is_answered), "{asked:#?}");
+        let asked = || requests(&scene, &requester(&first));
+        assert_all_unanswered(Later::event(&event), asked);
         write(
             &scene,
             &[

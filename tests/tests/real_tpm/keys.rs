@@ -7,7 +7,8 @@ use std::time::Duration;
 use kubelet_authenticator_test_support::api_server::Times;
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::tpm_proxy::{Commands, Fault, TpmProxy, command};
-use kubelet_authenticator_tests::controller::{PATIENCE, is_answered, reason_of};
+use kubelet_authenticator_tests::absence::{Later, assert_all_unanswered};
+use kubelet_authenticator_tests::controller::{PATIENCE, reason_of};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, condition_of, management};
 use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::json;
@@ -92,8 +93,8 @@ fn missing_challenge_keys_set_a_condition_and_requests_wait() {
         let event = scene.wait_for_event("waits", "VerifierUnavailable");
         let note = event["message"].as_str().unwrap();
         assert!(note.contains("cannot read --tpm-challenge-keys"), "{note}");
-        let requests = requests(&scene, &requester(&machine));
-        assert!(!requests.iter().any(is_answered), "{requests:#?}");
+        let asked = || requests(&scene, &requester(&machine));
+        assert_all_unanswered(Later::event(&event), asked);
         fs::write(&current, key(1)).unwrap();
     });
 }

@@ -11,6 +11,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::AwsNodeName;
 use node_attestation_core::identifiers::dns_form;
 use node_attestation_core::refusal::{Deferral, Refusal};
+use node_attestation_core::time::{age, apart};
 
 use super::{Attachment, InstanceFacts, Root};
 use crate::credentials::CredentialsSource;
@@ -262,9 +263,7 @@ impl<'a> Subject<'a> {
         let Some(interface) = time(self.facts.first_interface) else {
             return self.not_shown("first network interface");
         };
-        let apart = volume
-            .duration_since(interface)
-            .unwrap_or_else(|earlier| earlier.duration());
+        let apart = apart(volume, interface);
         let moved = || AwsDenial::RootVolumeMoved(self.instance(), apart.as_secs());
         Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
@@ -302,8 +301,7 @@ fn not_there(expected: Expected<'_>, now: SystemTime, denial: AwsDenial) -> Refu
 
 fn is_young(expected: Expected<'_>, now: SystemTime) -> bool {
     // A launch time in the future also counts as young: clocks differ.
-    let age = now.duration_since(expected.launched);
-    age.unwrap_or_default() < YOUNG
+    age(expected.launched, now).unwrap_or_default() < YOUNG
 }
 
 #[cfg(test)]

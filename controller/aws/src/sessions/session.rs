@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::{BoxFuture, FutureExt as _, Shared};
+use node_attestation_core::time::until;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::{jittered, now};
 use parking_lot::Mutex;
@@ -461,7 +462,8 @@ impl Failed {
 
 impl Held {
     fn of(keys: Keys, at: Instant) -> Self {
-        let life = keys.expiry().and_then(|end| end.duration_since(now()).ok());
+        let life = keys.expiry().map(|end| until(end, now()));
+        let life = life.filter(|life| !life.is_zero());
         Self {
             expires: keys.expiry(),
             // Jitter: sessions that began together are not renewed together.

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
+use node_attestation_core::time::until;
 
 /// Older evidence is not sent to STS. STS accepts it for 15 minutes; the last minute is for the call.
 pub(super) const MAX_AGE: Duration = Duration::from_mins(14);
@@ -34,8 +35,8 @@ pub(super) fn fresh_until(
     let signed = time(amz_date)
         .ok_or_else(|| Denial::EvidenceMalformed("invalid sts.amzDate".to_owned()))?;
     let latest = now.max(asked);
-    let age = latest.duration_since(signed).unwrap_or_default();
-    let ahead = signed.duration_since(latest).unwrap_or_default();
+    let age = until(latest, signed);
+    let ahead = until(signed, latest);
     if age > MAX_AGE || ahead > MAX_AHEAD {
         return Err(Failure::EvidenceExpired.into());
     }

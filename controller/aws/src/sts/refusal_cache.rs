@@ -4,12 +4,13 @@
 //! with this identity document. A refusal of a signature is remembered only for this call. A copy of evidence with
 //! another signature therefore affects only itself.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::refusal::{Denial, Refusal};
 use node_attestation_runtime::shared::{Shared, Swept};
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::request::Call;
 use crate::denial::AwsDenial;
@@ -36,7 +37,7 @@ type Subject = [u8; 32];
 
 /// The cache.
 #[derive(Debug)]
-pub(super) struct Refused(Shared<Swept<Subject, (SystemTime, AwsDenial)>>);
+pub(super) struct Refused(Shared<Swept<Subject, (Instant, AwsDenial)>>);
 
 impl Default for Refused {
     fn default() -> Self {
@@ -51,8 +52,8 @@ impl Refused {
         call: &Call,
         proof: &Proof,
         document: &VerifiedDocument,
-        now: SystemTime,
     ) -> Option<AwsDenial> {
+        let now = Instant::now();
         let subjects = [of_call(call), of_credentials(proof, document)];
         self.0.read(|refused| {
             let mut known = subjects.iter().filter_map(|subject| refused.get(subject));
@@ -69,7 +70,6 @@ impl Refused {
         call: &Call,
         proof: &Proof,
         document: &VerifiedDocument,
-        now: SystemTime,
     ) {
         let Refusal::Deny(Denial::Evidence(denial)) = refusal else {
             return;
@@ -82,9 +82,10 @@ impl Refused {
         } else {
             of_call(call)
         };
+        let now = Instant::now();
         let denial = (now + REMEMBERED, denial.clone());
         self.0.write(|refused| {
-            let is_over = |_: &_, (until, _): &mut (SystemTime, _)| *until <= now;
+            let is_over = |_: &_, (until, _): &mut (Instant, _)| *until <= now;
             if refused.len() < MAX_REFUSED {
                 refused.insert(subject, denial, is_over);
             } else {

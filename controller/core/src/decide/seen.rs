@@ -1,15 +1,15 @@
 //! The observation of each check, for explanations.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::jiff::Timestamp;
 
 use super::Decision;
 use crate::inventory::{Machine, MachineState};
 use crate::ledger::Grant;
 use crate::request::{AttestedCsr, ClientRequest, NamedCsr, ParsedCsr, Requester, ServingRequest};
 use crate::serving::ServingPolicy;
+use crate::time::text;
 
 pub(super) fn request(request: &CertificateSigningRequest) -> String {
     let spec = &request.spec;
@@ -94,7 +94,7 @@ pub(super) fn claimed(grant: &Grant) -> String {
 pub(super) fn signed(decision: &Decision) -> String {
     match decision {
         Decision::Issue(certificate) => {
-            format!("a certificate until {}", time(certificate.not_after))
+            format!("a certificate until {}", text(certificate.not_after))
         }
         Decision::Approve(_) => "kube-controller-manager signs the approved request".to_owned(),
         Decision::Ignore(_) | Decision::Deny(_) | Decision::Fail(_) | Decision::Retry(_) => {
@@ -111,12 +111,4 @@ fn hours(duration: Duration) -> String {
         (0, minutes) => format!("{minutes}m"),
         (hours, minutes) => format!("{hours}h{minutes}m"),
     }
-}
-
-fn time(time: SystemTime) -> String {
-    let time = Timestamp::try_from(time);
-    time.map_or_else(
-        |_| "an unknown time".to_owned(),
-        |time| format!("{time:.0}"),
-    )
 }

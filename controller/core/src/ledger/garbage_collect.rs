@@ -95,13 +95,13 @@ pub enum Swept {
 /// Later, a write is due if the stored expiry is one day out of date, has passed, or is too late. After a restart of
 /// the machine's TPM, it is due immediately: the stored boot identifies a copy of the TPM, and the process can lose its
 /// memory.
-fn is_due(issued: &LastIssued, record: &Record, now: SystemTime) -> bool {
+fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
         return true;
     }
     match record.renewed_until {
-        None => now >= issued.time + FIRST_NOTE_AFTER,
+        None => elapsed >= issued.elapsed + FIRST_NOTE_AFTER,
         Some(written) => {
             let end = whole_seconds(issued.not_after);
             end < written || written <= now && written < end || end >= written + END_MAY_LAG
@@ -134,6 +134,7 @@ pub(super) fn chore(
         None if holder == HolderState::Contradicted => Some(GcAction::Bury(Swept::Contradicted)),
         None => {
             let opened = &record.opened;
+            // If the clock was set in between, the Node is looked up for longer, or only by the claim itself.
             let recent = now <= opened.time + STALE_NODE_LOOKED_FOR;
             let stale = opened.stale_node.clone().filter(|_| recent);
             stale.map(GcAction::RemoveStaleNode)
@@ -160,8 +161,9 @@ impl RecordLedger {
     ///
     /// The replica that serves the cluster calls this once a minute, while the inventory is complete and the cluster is
     /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`. This time is
-    /// `now` or earlier, so that a clock that is ahead does not delete records. `elapsed` is a monotonic time, for
-    /// absences. `listed` has the names of the Nodes if a list was made since the last sweep. With it, the cost does
+    /// `now` or earlier, so that a clock that is ahead does not delete records. `now` is the time of the management API
+    /// server, because records keep it across restarts. `elapsed` is a monotonic time, for absences and for the age of
+    /// certificates that this process issued. `listed` has the names of the Nodes if a list was made since the last sweep. With it, the cost does
     /// not grow with the number of retired records.
     ///
     /// # Errors
@@ -196,7 +198,8 @@ impl RecordLedger {
         }
         for (stored, holder) in found {
             let issued = self.last_issued(&stored.record);
-            self.write_down(&stored.record, issued.as_ref(), now).await;
+            self.write_down(&stored.record, issued.as_ref(), (now, elapsed))
+                .await;
             let Some(holder) = holder else {
                 swept.count(&stored.record, issued.as_ref());
                 continue;
@@ -216,7 +219,12 @@ impl RecordLedger {
         Ok(swept)
     }
 
-    async fn write_down(&self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
+    async fn write_down(
+        &self,
+        record: &Record,
+        issued: Option<&LastIssued>,
+        now: (SystemTime, Duration),
+    ) {
         let name = &record.node_name;
         let due = |issued: &&LastIssued| is_due(issued, record, now);
         let Some(issued) = issued.filter(due).filter(|_| record.is_live()) else {

@@ -1,7 +1,6 @@
 //! The reasons for grants, for operators.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
@@ -70,7 +69,6 @@ impl GrantReason {
         before: Option<&Record>,
         nodes: &BTreeMap<NodeName, Option<OwnedNode>>,
         renamed: Option<&NodeName>,
-        now: SystemTime,
     ) -> Self {
         let machine = &claim.assurance.identity().provider_id;
         let renamed = renamed.cloned().map(Self::Renamed);
@@ -91,7 +89,7 @@ impl GrantReason {
         }
         renamed.unwrap_or_else(|| {
             let node = nodes.get(&claim.node_name);
-            Self::Reenrolled(ReenrolReason::of(claim, before, node, now))
+            Self::Reenrolled(ReenrolReason::of(claim, before, node))
         })
     }
 
@@ -117,20 +115,13 @@ impl GrantReason {
 }
 
 impl ReenrolReason {
-    fn of(
-        claim: &Claim,
-        before: &Record,
-        node: Option<&Option<OwnedNode>>,
-        now: SystemTime,
-    ) -> Self {
+    fn of(claim: &Claim, before: &Record, node: Option<&Option<OwnedNode>>) -> Self {
         if !before.is_live() {
             return Self::Returned;
         }
         match (&claim.assurance, node) {
             (Assurance::Attested(_), Some(None)) => Self::NodeGone,
-            (Assurance::Attested(_), Some(Some(owned))) if owned.node.is_down(now) => {
-                Self::NodeDown
-            }
+            (Assurance::Attested(_), Some(Some(owned))) if owned.is_down() => Self::NodeDown,
             (Assurance::None(_) | Assurance::Attested(_), _) => Self::Expired,
         }
     }

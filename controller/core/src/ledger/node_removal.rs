@@ -36,6 +36,8 @@ impl ClusterNodes {
 pub(super) struct OwnedNode {
     pub(super) node: Node,
     pub(super) owner: NodeOwner,
+    /// The time at which the Node was read, by the clock of an API server.
+    pub(super) read: SystemTime,
 }
 
 /// The machine that a Node belongs to, from its `spec.providerID`.
@@ -62,6 +64,11 @@ pub(super) enum Removal<'a> {
 }
 
 impl OwnedNode {
+    /// Whether the kubelet was not running when the Node was read.
+    pub(super) fn is_down(&self) -> bool {
+        self.node.is_down(self.read)
+    }
+
     /// Whether the Node belongs to this machine.
     pub(super) fn is_of(&self, machine: &ProviderId) -> bool {
         match &self.owner {
@@ -73,11 +80,11 @@ impl OwnedNode {
 
     /// Whether the Node can be deleted. Without `is_enforced`, a Ready Node is never deleted: until attestation is
     /// enforced, nodes join and run as they did without this controller.
-    pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool, now: SystemTime) -> bool {
+    pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool) -> bool {
         if self.node.ready && !is_enforced {
             return false;
         }
-        let is_down = self.node.is_down(now);
+        let is_down = self.is_down();
         let (record, is_claimed) = match removal {
             Removal::Claimed(record) => (record, true),
             Removal::Retired(stored) => (Some(&stored.record), false),
@@ -109,7 +116,11 @@ impl OwnedNode {
 
 impl RecordLedger {
     /// Reads the Node with this name, and determines its owner.
-    pub(super) async fn node(&self, name: &NodeName) -> Result<Option<OwnedNode>, Deferral> {
+    pub(super) async fn node(
+        &self,
+        name: &NodeName,
+        now: SystemTime,
+    ) -> Result<Option<OwnedNode>, Deferral> {
         let node = self.nodes.nodes.state(name).await;
         let Some(node) = node.map_err(Deferral::NodesUnavailable)? else {
             return Ok(None);
@@ -118,7 +129,8 @@ impl RecordLedger {
             None => NodeOwner::Unknown,
             Some(text) => self.owner(name, text).await?,
         };
-        Ok(Some(OwnedNode { node, owner }))
+        let read = self.nodes.nodes.now(now);
+        Ok(Some(OwnedNode { node, owner, read }))
     }
 
     async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {
@@ -154,11 +166,11 @@ impl RecordLedger {
         removal: Removal<'_>,
         now: SystemTime,
     ) -> Result<bool, Deferral> {
-        let Some(found) = self.node(name).await? else {
+        let Some(found) = self.node(name, now).await? else {
             return Ok(false);
         };
         let is_another = uid.is_some_and(|uid| found.node.uid != uid);
-        if is_another || !found.can_go(removal, self.nodes.enforcement.is_on(), now) {
+        if is_another || !found.can_go(removal, self.nodes.enforcement.is_on()) {
             return Ok(false);
         }
         if let Removal::Retired(stored) = removal {

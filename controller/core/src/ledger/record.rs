@@ -8,6 +8,7 @@ use super::Claim;
 use crate::crd::{Revoked, RevokedGenerations, Tombstone, TombstoneReason, TpmBoot};
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::refusal::{Denial, Failure, Refusal};
+use crate::time::{unix_seconds, until};
 use crate::verifier::Identity;
 
 mod holder;
@@ -263,9 +264,7 @@ impl Record {
     /// The validity of the certificate that opened the generation. Renewals had the same maximum then, whatever the
     /// current maximum is.
     fn opened_for(&self) -> Duration {
-        self.not_after
-            .duration_since(self.opened.time)
-            .unwrap_or_default()
+        until(self.not_after, self.opened.time)
     }
 
     /// The time when all certificates of the generation have expired, if it ended at `now`. This includes certificates
@@ -315,12 +314,6 @@ impl Record {
 /// Truncates the time to whole seconds. A time before 1970 becomes 1970.
 pub fn whole_seconds(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(unix_seconds(time))
-}
-
-pub(super) fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }
 
 #[cfg(test)]

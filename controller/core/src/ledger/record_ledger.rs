@@ -178,7 +178,7 @@ impl RecordLedger {
             };
             own = match rules::claimed(claim, &facts, &self.policy) {
                 Step::Ask(Question::Node(name)) => {
-                    let node = self.node(&name).await?;
+                    let node = self.node(&name, now).await?;
                     nodes.insert(name, node);
                     own
                 }
@@ -202,7 +202,7 @@ impl RecordLedger {
                     match self.records.create(&record).await {
                         Ok(stored) => {
                             let from = renamed.as_ref();
-                            opening = Some(GrantReason::of(claim, None, &nodes, from, now));
+                            opening = Some(GrantReason::of(claim, None, &nodes, from));
                             Some(stored)
                         }
                         Err(error) => self.read_after(error, name).await?,
@@ -218,8 +218,7 @@ impl RecordLedger {
                         Ok(stored) if stored.record.node_name == *name => {
                             let (before, from) = (Some(&read.record), renamed.as_ref());
                             let opened = stored.record.is_live();
-                            opening =
-                                opened.then(|| GrantReason::of(claim, before, &nodes, from, now));
+                            opening = opened.then(|| GrantReason::of(claim, before, &nodes, from));
                             former = Some(read.record);
                             Some(stored)
                         }

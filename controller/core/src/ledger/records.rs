@@ -1,7 +1,7 @@
 //! The store of records.
 
 use std::fmt::Debug;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
 
@@ -103,6 +103,8 @@ pub struct LastIssued {
     pub not_after: SystemTime,
     /// The time of issue.
     pub time: SystemTime,
+    /// The time of issue, by the monotonic clock of the process.
+    pub elapsed: Duration,
     /// The boot of the machine's TPM.
     pub boot: Option<TpmBoot>,
 }

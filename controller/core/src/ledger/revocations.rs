@@ -10,13 +10,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kubelet_attestation::names::ProviderId;
 use parking_lot::Mutex;
 
-use super::record::{Record, unix_seconds};
+use super::record::Record;
 use crate::crd::{
     LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION, RevokedKey,
     RevokedNodeCredentialsSpec, WORKLOAD_UID_ANNOTATION,
 };
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
+use crate::time::unix_seconds;
 
 /// The maximum number of released machines. Entries of the list expire, and a machine is released at most once for each
 /// entry.

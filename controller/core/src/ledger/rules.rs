@@ -10,7 +10,7 @@ use super::node_removal::{OwnedNode, Removal};
 use super::records::Stored;
 use super::{Adoption, Claim, Claimant, Grant, GrantReason, LedgerPolicy, Record, TombstoneReason};
 use crate::identifiers::CertificateUid;
-use crate::refusal::{Deferral, Denial, Refusal};
+use crate::refusal::{Deferral, Denial, Refusal, WaitEnd};
 use crate::verifier::Assurance;
 
 mod holding;
@@ -309,15 +309,13 @@ impl Rules<'_> {
     fn stale_node(&self, former: Option<&Record>) -> Checked<Option<String>> {
         let name = &self.claim.node_name;
         let machine = &self.claim.assurance.identity().provider_id;
-        let Facts {
-            is_enforced, now, ..
-        } = *self.facts;
+        let is_enforced = self.facts.is_enforced;
         match self.node(name)? {
             None => Ok(None),
-            Some(node) if node.can_go(Removal::Claimed(former), is_enforced, now) => {
+            Some(node) if node.can_go(Removal::Claimed(former), is_enforced) => {
                 Ok(Some(node.node.uid.clone()))
             }
-            Some(node) if !node.node.is_down(now) => Err(Deferral::NodeAlive(name.clone()).into()),
+            Some(node) if !node.is_down() => Err(Deferral::NodeAlive(name.clone()).into()),
             // The kubelet of the machine keeps this Node.
             Some(node) if node.is_of(machine) => Ok(None),
             Some(node) => {
@@ -395,7 +393,7 @@ impl Rules<'_> {
             return Ok(());
         }
         let end = record.known_end();
-        let may = match &self.claim.assurance {
+        let (may, ends) = match &self.claim.assurance {
             // The holder had stronger evidence than a token, and its last renewal can be unknown. So an operator must
             // confirm that it is the same machine.
             Assurance::None(_) if record.holder.is_attested() => {
@@ -403,16 +401,21 @@ impl Rules<'_> {
                 return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
             }
             // Without evidence, the machine could be a different one, so it waits for the expiry of the certificate.
-            Assurance::None(_) => end < self.facts.now || self.is_below_floor_and_down(record)?,
+            Assurance::None(_) => {
+                let may = end < self.facts.now || self.is_below_floor_and_down(record)?;
+                (may, WaitEnd::Expiry(end))
+            }
             Assurance::Attested(_) => {
                 let node = self.node(&record.node_name)?;
                 let now = self.facts.now;
                 let is_expired =
-                    |owned: &OwnedNode| end < now && !owned.node.renewed_since(Some(end));
-                node.is_none_or(|owned| owned.node.is_down(now) || is_expired(owned))
+                    |owned: &OwnedNode| end < owned.read && !owned.node.renewed_since(end);
+                let may = node.is_none_or(|owned| owned.is_down() || is_expired(owned));
+                (may, WaitEnd::NodeDown((end >= now).then_some(end)))
             }
         };
-        ensure!(may, Deferral::IdentityLive(record.node_name.clone()).into());
+        let name = &record.node_name;
+        ensure!(may, Deferral::IdentityLive(name.clone(), ends).into());
         Ok(())
     }
 
@@ -423,7 +426,7 @@ impl Rules<'_> {
             return Ok(false);
         }
         let node = self.node(&record.node_name)?;
-        Ok(node.is_none_or(|owned| owned.node.is_down(self.facts.now)))
+        Ok(node.is_none_or(OwnedNode::is_down))
     }
 
     fn node(&self, name: &NodeName) -> Checked<Option<&OwnedNode>> {

@@ -1,10 +1,13 @@
 //! Requests that stay pending.
 
 use std::error::Error;
+use std::fmt::{self, Display, Formatter};
+use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use crate::identifiers::ServingName;
+use crate::time::text;
 
 crate::reasons! {
     /// Why a request stays pending.
@@ -63,10 +66,11 @@ crate::reasons! {
                  right.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
         /// The machine already has a certificate, for another key or name. It can enroll again when its Node is down,
-        /// when no certificate is valid, or when an operator resets the node identity.
-        #[error("the machine has a certificate for node {0} that can still be valid")]
+        /// when no certificate is valid, or when an operator resets the node identity. The Event and the log have the
+        /// time.
+        #[error("the machine has a certificate for node {0} that can still be valid; the request waits {1}")]
         #[cure("Stop the kubelet that uses the other key, or run `identities reset`.")]
-        IdentityLive(NodeName) => "the machine already has a valid certificate",
+        IdentityLive(NodeName, WaitEnd) => "the machine already has a valid certificate",
         /// The node joined with evidence, and the machine has none now: the authorized provider was changed to a weaker
         /// one. The request waits until an operator resets the node identity.
         #[error(
@@ -121,6 +125,32 @@ crate::reasons! {
         #[error("the answer of the external signer is not a signature with the CA key")]
         #[cure("Give the external signer the key that matches the CA certificate.")]
         SignatureInvalid => "the certificate could not be signed yet",
+    }
+}
+
+/// The end of a wait for the previous certificate of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// The expiry of the certificate, because the machine has no evidence that it is the same one.
+    Expiry(SystemTime),
+    /// The machine is the same one, and waits until its Node is down, or until its certificate has expired. `None` if
+    /// the known certificate has expired: the kubelet has renewed its Lease since, so it has a later certificate.
+    NodeDown(Option<SystemTime>),
+}
+
+impl Display for WaitEnd {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expiry(end) => write!(formatter, "until {}", text(*end)),
+            Self::NodeDown(None) => formatter.write_str("until the Node is down"),
+            Self::NodeDown(Some(end)) => {
+                let end = text(*end);
+                write!(
+                    formatter,
+                    "until the Node is down, or until {end} if the node does not renew its certificate"
+                )
+            }
+        }
     }
 }
 

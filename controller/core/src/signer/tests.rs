@@ -17,6 +17,7 @@ use crate::testing::serving::{
     ADDRESS, ADDRESS_6, dns, ip, serving_cluster, serving_csr, serving_object,
 };
 use crate::testing::{Csr, UID, cluster, decided_at, envelope, issued_at, object, valid};
+use crate::time::unix_seconds;
 use openssl::{CA_EXTENSIONS, Pki};
 
 const DAY: Duration = Duration::from_hours(24);
@@ -171,14 +172,7 @@ fn a_certificate_is_valid_from_five_minutes_ago_for_its_lifetime() {
 
     let der = der_of(&issued.pem);
     let (_, certificate) = X509Certificate::from_der(&der).unwrap();
-    let seconds = |time: SystemTime| {
-        i64::try_from(
-            time.duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap()
-                .as_secs(),
-        )
-        .unwrap()
-    };
+    let seconds = |time: SystemTime| i64::try_from(unix_seconds(time)).unwrap();
     let validity = certificate.validity();
     assert_eq!(validity.not_before.timestamp(), seconds(now) - 300);
     assert_eq!(validity.not_after.timestamp(), seconds(now + 7 * DAY));

@@ -19,6 +19,7 @@ use crate::request::IssuedCertificate;
 use crate::scope::Enforcement;
 use crate::serving::ServingPolicy;
 use crate::signer::Signer;
+use crate::testing::ledger::Uids;
 use crate::testing::nodes::MemoryNodes;
 use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
@@ -147,7 +148,7 @@ impl Parts {
         let enforcement = Enforcement::default();
         let machines = inventory.clone();
         let ledger = RecordLedger::new(records, machines, nodes, policy, enforcement.clone())
-            .with_entropy(move || Some(uid));
+            .with_uids(&Uids::from(uid));
         Context {
             verifiers: Verifiers::from_iter(verifiers),
             audiences: Vec::new(),

@@ -23,6 +23,8 @@ pub enum Fault {
     ReadOnly,
     /// The generation after a replacement is the next number, whatever the claim says.
     NextGeneration,
+    /// A record is written, and the answer is lost.
+    AnswerLost,
 }
 
 /// These records, with a fault.
@@ -78,7 +80,12 @@ impl Records for FaultyRecords {
             let former = former.map_or(0, |former| former.record.generation);
             record.generation = record.generation.min(former + 1);
         }
-        self.written()?.replace(&record, read).await
+        let written = self.written()?.replace(&record, read).await;
+        ensure!(
+            self.1 != Fault::AnswerLost,
+            Unavailable::new("no answer").into()
+        );
+        written
     }
 
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError> {

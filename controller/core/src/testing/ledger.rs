@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use super::nodes::MemoryNodes;
 use crate::inventory::Inventory;
 use crate::ledger::{LedgerPolicy, MemoryRecords, RecordLedger, SweepReport};
 use crate::refusal::Unavailable;
 use crate::scope::Enforcement;
+use crate::time::since_epoch;
 
 impl RecordLedger {
     /// A sweep whose monotonic clock shows the same time.
@@ -17,8 +19,7 @@ impl RecordLedger {
         now: SystemTime,
         listed: &BTreeSet<String>,
     ) -> Result<SweepReport, Unavailable> {
-        let elapsed = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.sweep((now, now), elapsed, listed).await
+        self.sweep((now, now), since_epoch(now), listed).await
     }
 
     /// A ledger in memory, of a cluster without Nodes.
@@ -32,13 +33,33 @@ impl RecordLedger {
         )
     }
 
-    /// The same, with UIDs that are made from these bytes.
+    /// The same, with these UIDs.
     #[must_use]
-    pub fn with_entropy(
-        mut self,
-        entropy: impl Fn() -> Option<[u8; 16]> + Send + Sync + 'static,
-    ) -> Self {
-        self.entropy = Box::new(entropy);
+    pub fn with_uids(mut self, uids: &Uids) -> Self {
+        let uids = uids.clone();
+        self.entropy = Box::new(move || Some(uids.next()));
         self
+    }
+}
+
+/// UIDs that count, so that no test takes two records for one. Clones share the counter.
+#[derive(Debug, Clone)]
+pub struct Uids {
+    first: u128,
+    drawn: Arc<AtomicU32>,
+}
+
+impl Uids {
+    /// The first UID and those after it.
+    pub fn from(first: [u8; 16]) -> Self {
+        Self {
+            first: u128::from_be_bytes(first),
+            drawn: Arc::default(),
+        }
+    }
+
+    fn next(&self) -> [u8; 16] {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.first.wrapping_add(drawn.into()).to_be_bytes()
     }
 }

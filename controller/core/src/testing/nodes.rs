@@ -1,6 +1,7 @@
 //! A cluster's Nodes in memory.
 
 use std::collections::HashMap;
+use std::time::SystemTime;
 
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
@@ -10,23 +11,31 @@ use crate::refusal::Unavailable;
 
 /// Nodes in memory.
 #[derive(Debug, Default)]
-pub struct MemoryNodes(Mutex<HashMap<NodeName, Node>>);
+pub struct MemoryNodes {
+    nodes: Mutex<HashMap<NodeName, Node>>,
+    time: Mutex<Option<SystemTime>>,
+}
 
 impl MemoryNodes {
     /// Puts a Node there.
     pub fn put(&self, name: NodeName, node: Node) {
-        let mut nodes = self.0.lock();
+        let mut nodes = self.nodes.lock();
         nodes.insert(name, node);
     }
 
     /// Takes a Node away.
     pub fn remove(&self, name: &NodeName) {
-        let mut nodes = self.0.lock();
+        let mut nodes = self.nodes.lock();
         nodes.remove(name);
     }
 
+    /// Their API server sends this time. Before, its time is unknown.
+    pub fn show_time(&self, time: SystemTime) {
+        *self.time.lock() = Some(time);
+    }
+
     fn of(&self, name: &NodeName) -> Option<Node> {
-        self.0.lock().get(name).cloned()
+        self.nodes.lock().get(name).cloned()
     }
 }
 
@@ -41,5 +50,9 @@ impl Nodes for MemoryNodes {
             self.remove(name);
         }
         Ok(())
+    }
+
+    fn now(&self, now: SystemTime) -> SystemTime {
+        self.time.lock().unwrap_or(now)
     }
 }

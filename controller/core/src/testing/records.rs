@@ -1,7 +1,6 @@
 //! A cluster of machines `m1` to `m3` and names `n1` to `n3`, in which hours pass.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::executor::block_on;
@@ -17,7 +16,9 @@ use crate::nodes::{Node, Nodes as _};
 use crate::refusal::{Denial, Refusal};
 use crate::scope::Enforcement;
 use crate::testing::faulty_records::{Fault, FaultyRecords};
+use crate::testing::ledger::Uids;
 use crate::testing::nodes::MemoryNodes;
+use crate::time::unix_seconds;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 pub const HOUR: Duration = Duration::from_hours(1);
@@ -31,7 +32,7 @@ pub fn at(hours: u32) -> SystemTime {
 
 /// The generation, but for a first one, that is opened at this hour.
 pub fn opened_at(hours: u32) -> u64 {
-    at(hours).duration_since(UNIX_EPOCH).unwrap().as_secs()
+    unix_seconds(at(hours))
 }
 
 pub fn name(name: &str) -> NodeName {
@@ -117,7 +118,8 @@ pub struct World {
     pub absences: Absences,
     pub revocations: Revocations,
     pub enforcement: Enforcement,
-    drawn: Arc<AtomicU8>,
+    /// The first record has the UID of [`renewal`].
+    uids: Uids,
 }
 
 impl World {
@@ -137,7 +139,7 @@ impl World {
             absences: Absences::default(),
             revocations: Revocations::default(),
             enforcement: Enforcement::default(),
-            drawn: Arc::default(),
+            uids: Uids::from([FIRST; 16]),
         }
     }
 
@@ -167,15 +169,9 @@ impl World {
             self.policy,
             self.enforcement.clone(),
         )
-        .with_entropy(self.counting())
+        .with_uids(&self.uids)
         .with_absences(self.absences.clone())
         .with_revocations(self.revocations.clone())
-    }
-
-    /// Random bytes that differ for each record: the first one has the UID of [`renewal`].
-    fn counting(&self) -> impl Fn() -> Option<[u8; 16]> + use<> {
-        let drawn = self.drawn.clone();
-        move || Some([FIRST.wrapping_add(drawn.fetch_add(1, Ordering::Relaxed)); 16])
     }
 
     pub fn claims(&self, claim: &Claim, hour: u32) -> Result<Grant, Refusal> {

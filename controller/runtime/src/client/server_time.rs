@@ -7,6 +7,8 @@ use hyper::header::{DATE, HeaderMap};
 use k8s_openapi::jiff::fmt::rfc2822;
 use parking_lot::Mutex;
 
+use node_attestation_core::time::age;
+
 use crate::clock::elapsed;
 
 /// The tolerated clock difference. Synchronized clocks of machines differ by seconds.
@@ -53,7 +55,7 @@ impl ServerTime {
     /// The message about the work that [`earlier`](Self::earlier) delays. `None` if `now` is not more than a few
     /// minutes ahead.
     pub fn ahead(&self, now: SystemTime) -> Option<String> {
-        let ahead = now.duration_since(self.now()?).ok()?;
+        let ahead = age(self.now()?, now)?;
         (ahead > TOLERATED).then(|| {
             let minutes = ahead.as_secs() / 60;
             format!(
@@ -61,6 +63,12 @@ impl ServerTime {
                  API server"
             )
         })
+    }
+
+    /// The API server's time, for the ages of objects: it does not change when the clock of this machine is set. `now`,
+    /// from this machine's clock, before the first response with a date.
+    pub fn now_or(&self, now: SystemTime) -> SystemTime {
+        self.now().unwrap_or(now)
     }
 
     /// The later of `now`, from this machine's clock, and the API server's time.
@@ -115,6 +123,21 @@ mod tests {
         assert_eq!(time.ahead(second(EXAMPLE)), None);
         let warned = time.ahead(second(EXAMPLE + 7 * 24 * 3600)).unwrap();
         assert!(warned.contains(" minutes ahead of"), "{warned}");
+    }
+
+    #[test]
+    fn the_time_for_ages_does_not_follow_a_clock_that_is_set() {
+        let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
+        let year = Duration::from_hours(24 * 365);
+
+        for clock in [second(EXAMPLE) + year, second(EXAMPLE) - year] {
+            let now = time.now_or(clock);
+            assert!(
+                now >= second(EXAMPLE) && now < second(EXAMPLE + 600),
+                "{now:?}"
+            );
+            assert_eq!(ServerTime::default().now_or(clock), clock);
+        }
     }
 
     #[test]

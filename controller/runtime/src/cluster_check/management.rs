@@ -9,6 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
 use node_attestation_core::crd;
+use node_attestation_core::time::age;
 use serde_json::Value;
 
 use super::{Checked, Finding, some, within};
@@ -117,7 +118,7 @@ async fn leader(management: &ClusterAccess) -> Finding {
     match all_of(&api, ListParams::default()).await {
         Ok(all) => leadership(
             all.into_iter().filter_map(|one| one.object.ok()),
-            clock::now(),
+            management.server_time().now_or(clock::now()),
         ),
         Err(error) => Finding::failed(&error, "list leases"),
     }
@@ -140,7 +141,7 @@ fn leadership(all: impl Iterator<Item = Lease>, now: SystemTime) -> Finding {
             .and_then(|it| u64::try_from(it).ok());
         let duration = seconds.map_or(LEASE_DURATION, Duration::from_secs);
         let renewed = spec.renew_time.map(|time| SystemTime::from(time.0));
-        let age = renewed.and_then(|renewed| now.duration_since(renewed).ok());
+        let age = renewed.and_then(|renewed| age(renewed, now));
         let age = age.unwrap_or_default();
         let holder = spec.holder_identity.unwrap_or_default();
         let text = format!("{namespace}/{name}, {} s ago", age.as_secs());

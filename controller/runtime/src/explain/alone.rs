@@ -70,7 +70,9 @@ impl Explainer {
             signer,
         };
         let nodes = workload.as_ref();
-        let nodes = SeenNodes(nodes.map(|access| KubeNodes::new(access.client().clone())));
+        let nodes = SeenNodes(nodes.map(|access| {
+            KubeNodes::new(access.client().clone()).with_time(access.server_time().clone())
+        }));
         let context = files.context(nodes);
         Ok(Self {
             context: context.map_err(|error| ExplainError::File(error.into()))?,

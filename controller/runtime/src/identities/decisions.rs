@@ -10,6 +10,7 @@ use node_attestation_core::crd::{
     KubeletAuthentication, LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION,
 };
 use node_attestation_core::ledger::RevocationDecisions;
+use node_attestation_core::time::unix_seconds;
 use serde_json::json;
 
 use super::{Identities, IdentitiesError};
@@ -29,9 +30,10 @@ impl Identities {
         floor: u64,
         now: SystemTime,
     ) -> Result<Option<CallError>, IdentitiesError> {
-        let seconds = now.duration_since(SystemTime::UNIX_EPOCH);
-        let seconds = seconds.unwrap_or_default().as_secs();
-        ensure!(floor <= seconds, IdentitiesError::FloorInFuture(floor));
+        ensure!(
+            floor <= unix_seconds(now),
+            IdentitiesError::FloorInFuture(floor)
+        );
         let note =
             format!("the certificates of all nodes from before generation {floor} are refused");
         let raise = |decisions: &mut RevocationDecisions| {

@@ -92,7 +92,7 @@ impl Running {
         let builder = ContextBuilder {
             spec: &service.spec,
             cluster: &service.cluster,
-            nodes: KubeNodes::new(access.client().clone()),
+            nodes: KubeNodes::new(access.client().clone()).with_time(server_time.clone()),
             endpoint_hosts: access.server_host().into_iter().collect(),
             verifiers: service.verifiers.clone(),
             audiences: service.audiences.clone(),
@@ -127,6 +127,7 @@ impl Running {
         let upkeep = Box::new(upkeep);
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
+            .with_server_time(server_time.clone())
             .with_outcomes(outcomes)
             .in_turn(shared.requests.line(key), lines.clone());
         let client = access.client().clone();

@@ -157,7 +157,8 @@ impl Upkeep {
             let tried = self.revoke().boxed().await;
             self.revoked.log(tried, self.machine_conditions.lines());
         }
-        if self.is_inspection_due().await {
+        let watch_changed = self.watches.swap(false, Ordering::Relaxed);
+        if watch_changed || self.is_inspection_due().await {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
             if !found.undone.is_empty() {
@@ -168,6 +169,7 @@ impl Upkeep {
                 at: Instant::now(),
                 found,
                 counted,
+                watch_changed,
             });
         }
         let found = self.inspection.as_ref().map(|last| last.found.clone());
@@ -179,13 +181,10 @@ impl Upkeep {
         self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
-        let swept = self
-            .context
-            .ledger
-            .sweep((now(), self.ended_by()), elapsed(), &self.listed)
-            .boxed()
-            .await;
-        let swept = swept.map_err(|error| cut(error_chain(&error)));
+        let times = (self.server_time.now_or(now()), self.ended_by());
+        let ledger = &self.context.ledger;
+        let swept = ledger.sweep(times, elapsed(), &self.listed).boxed();
+        let swept = swept.await.map_err(|error| cut(error_chain(&error)));
         if let Some(swept) = health.note("the records", swept) {
             self.sweep_failures
                 .of_sweep(self.machine_conditions.lines(), swept.failed.as_ref());
@@ -224,12 +223,11 @@ impl Upkeep {
     }
 
     async fn is_inspection_due(&self) -> bool {
-        let urgent = self.watches.swap(false, Ordering::Relaxed);
         let Some(last) = &self.inspection else {
             return true;
         };
-        let is_time = last.is_over(self.sync_period);
-        urgent || is_time || !self.is_enforcing() && self.counted().await != last.counted
+        last.is_over(self.sync_period)
+            || !self.is_enforcing() && self.counted().await != last.counted
     }
 
     fn is_enforcing(&self) -> bool {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
+use node_attestation_core::time::since_epoch;
 use node_attestation_core::verifier::Expiring;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
@@ -202,8 +203,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, usage: Usage, started: SystemTim
 
 /// The seconds since 1970. 0 for an earlier time.
 fn unix(time: SystemTime) -> f64 {
-    let since = time.duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
+    since_epoch(time).as_secs_f64()
 }
 
 fn seconds(unix: i64) -> f64 {

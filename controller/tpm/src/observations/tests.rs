@@ -2,6 +2,7 @@ use std::time::UNIX_EPOCH;
 
 use kubelet_authenticator_test_support::ek_ca::vendors;
 use node_attestation_core::crd::{PcrPolicy, PcrSet, TpmSettings};
+use node_attestation_core::time::since_epoch;
 
 use super::*;
 use crate::fixture::{machine, noon};
@@ -41,6 +42,11 @@ fn far() -> SystemTime {
     noon() + 365 * DAY
 }
 
+/// This time on both clocks.
+fn both(now: SystemTime) -> (SystemTime, Duration) {
+    (now, since_epoch(now))
+}
+
 /// Status, reason and message of a condition.
 fn said(
     observations: &Observations,
@@ -65,9 +71,12 @@ fn an_authority_that_expires_within_90_days_is_reported_with_its_date() {
     let policy = requiring(&[far(), expires]);
     let now = |before: Duration| expires - 90 * DAY - before;
 
-    assert_eq!(observations.findings(&policy, now(second)).expiring, None);
+    assert_eq!(
+        observations.findings(&policy, both(now(second))).expiring,
+        None
+    );
 
-    let findings = observations.findings(&policy, now(Duration::ZERO));
+    let findings = observations.findings(&policy, both(now(Duration::ZERO)));
     assert_eq!(findings.expiring, Some(end(expires, "CN=an ending root")));
     let (holds, reason, message) = said(&observations, &policy, CERTIFICATES, now(Duration::ZERO));
     assert_eq!(
@@ -101,10 +110,10 @@ fn the_earliest_of_all_certificates_is_reported() {
         ("m7", 78),
     ] {
         let subject = format!("CN={machine}");
-        observations.certificate(machine, end(noon() + days * DAY, &subject), noon());
+        observations.certificate(machine, end(noon() + days * DAY, &subject), both(noon()));
     }
 
-    let findings = observations.findings(&policy, noon());
+    let findings = observations.findings(&policy, both(noon()));
 
     assert_eq!(findings.expiring, Some(end(noon() + 60 * DAY, "CN=m2")));
     let message = &findings.conditions[0].message;
@@ -121,20 +130,23 @@ fn replaced_and_unseen_certificates_are_not_reported_as_expiring() {
     let observations = Observations::default();
     let policy = requiring(&[far()]);
     let soon = end(noon() + 30 * DAY, "CN=m1");
-    observations.certificate("m1", soon.clone(), noon());
+    observations.certificate("m1", soon.clone(), both(noon()));
     assert_eq!(
-        observations.findings(&policy, noon()).expiring,
+        observations.findings(&policy, both(noon())).expiring,
         Some(soon.clone())
     );
 
-    observations.certificate("m1", end(far(), "CN=m1"), noon());
-    assert_eq!(observations.findings(&policy, noon()).expiring, None);
+    observations.certificate("m1", end(far(), "CN=m1"), both(noon()));
+    assert_eq!(observations.findings(&policy, both(noon())).expiring, None);
 
-    observations.certificate("m1", soon.clone(), noon());
+    observations.certificate("m1", soon.clone(), both(noon()));
     let gone = noon() + FORGOTTEN;
-    assert_eq!(observations.findings(&policy, gone).expiring, Some(soon));
+    assert_eq!(
+        observations.findings(&policy, both(gone)).expiring,
+        Some(soon)
+    );
     let gone = gone + Duration::from_secs(1);
-    assert_eq!(observations.findings(&policy, gone).expiring, None);
+    assert_eq!(observations.findings(&policy, both(gone)).expiring, None);
 }
 
 #[test]
@@ -155,6 +167,33 @@ fn nothing_is_known_until_each_machine_has_renewed() {
 }
 
 #[test]
+fn a_wall_clock_that_jumps_by_a_year_forgets_no_machine_and_completes_no_start() {
+    for clock in [noon() + 365 * DAY, noon() - 365 * DAY] {
+        let observations = Observations::default();
+        let policy = requiring(&[]);
+        let reason_at = |clock: SystemTime, elapsed: Duration| {
+            let findings = observations.findings(&policy, (clock, elapsed));
+            let mut conditions = findings.conditions.into_iter();
+            let found = conditions.find(|one| one.of == BOOTS).unwrap();
+            (found.reason, findings.unmeasured)
+        };
+        let begin = Duration::from_secs(1);
+        assert_eq!(reason_at(noon(), begin), ("Pending", Some(0)));
+
+        assert_eq!(reason_at(clock, begin), ("Pending", Some(0)));
+        assert_eq!(reason_at(clock, begin + ALL_RENEW), ("Measured", Some(0)));
+
+        observations.boot("m1", vec![0], begin);
+        assert_eq!(
+            reason_at(clock, begin + FORGOTTEN),
+            ("NotMeasured", Some(1))
+        );
+        let later = begin + FORGOTTEN + Duration::from_secs(1);
+        assert_eq!(reason_at(clock, later), ("Measured", Some(0)));
+    }
+}
+
+#[test]
 fn conditions_that_the_settings_exclude_hold() {
     let observations = Observations::default();
     let nothing_required = requiring(&[]);
@@ -162,42 +201,54 @@ fn conditions_that_the_settings_exclude_hold() {
     assert_eq!((holds, reason), (ConditionStatus::True, "NotApplicable"));
 
     let policy = measured_policy();
-    observations.boot("m1", vec![0], noon());
+    observations.boot("m1", vec![0], since_epoch(noon()));
     let (holds, reason, _) = said(&observations, &policy, BOOTS, noon());
     assert_eq!((holds, reason), (ConditionStatus::True, "NotApplicable"));
-    assert_eq!(observations.findings(&policy, noon()).unmeasured, None);
+    assert_eq!(
+        observations.findings(&policy, both(noon())).unmeasured,
+        None
+    );
 }
 
 #[test]
 fn machines_whose_firmware_measures_nothing_are_counted_and_named() {
     let observations = Observations::default();
     let policy = requiring(&[]);
-    assert_eq!(observations.findings(&policy, noon()).unmeasured, Some(0));
+    assert_eq!(
+        observations.findings(&policy, both(noon())).unmeasured,
+        Some(0)
+    );
     for machine in 1..=7 {
-        observations.boot(&format!("m{machine}"), vec![0, 4], noon());
+        observations.boot(&format!("m{machine}"), vec![0, 4], since_epoch(noon()));
     }
 
     let (holds, reason, message) = said(&observations, &policy, BOOTS, noon());
     assert_eq!((holds, reason), (ConditionStatus::False, "NotMeasured"));
     assert!(message.contains(": m1 (registers 0, 4); m2 "), "{message}");
     assert!(message.contains("; 2 more. "), "{message}");
-    assert_eq!(observations.findings(&policy, noon()).unmeasured, Some(7));
-    observations.boot("m1", vec![], noon());
-    assert_eq!(observations.findings(&policy, noon()).unmeasured, Some(6));
+    assert_eq!(
+        observations.findings(&policy, both(noon())).unmeasured,
+        Some(7)
+    );
+    observations.boot("m1", vec![], since_epoch(noon()));
+    assert_eq!(
+        observations.findings(&policy, both(noon())).unmeasured,
+        Some(6)
+    );
 }
 
 #[test]
 fn the_number_of_remembered_machines_has_a_limit() {
     let observations = Observations::default();
     for machine in 0..=MAX_MACHINES {
-        observations.boot(&machine.to_string(), vec![0], UNIX_EPOCH);
+        observations.boot(&machine.to_string(), vec![0], since_epoch(UNIX_EPOCH));
     }
 
-    let findings = observations.findings(&requiring(&[]), UNIX_EPOCH);
+    let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
 
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES));
     // A known one is still noted.
-    observations.boot("7", vec![], UNIX_EPOCH);
-    let findings = observations.findings(&requiring(&[]), UNIX_EPOCH);
+    observations.boot("7", vec![], since_epoch(UNIX_EPOCH));
+    let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));
 }

@@ -1,7 +1,6 @@
 //! Connections: names, authorities, and servers that do not answer.
 
 use std::net::TcpListener;
-use std::time::UNIX_EPOCH;
 
 use kubelet_authenticator_test_support::api_server::{ConnectionFault, OTHER_NAME};
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
@@ -120,7 +119,7 @@ fn an_invalid_server_certificate_date_is_reported_with_both_clocks() {
             .unwrap();
         let [limit, now] = [limit, now.trim_end_matches(')')].map(|time| {
             let time = humantime::parse_rfc3339(time).unwrap();
-            i64::try_from(time.duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
+            i64::try_from(crate::clock::unix_seconds(time)).unwrap()
         });
         // The certificate is made before the connection.
         assert!((3500..=3700).contains(&(sign * (limit - now))), "{failure}");

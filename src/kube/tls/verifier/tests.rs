@@ -1,5 +1,3 @@
-use std::time::SystemTime;
-
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose as Purpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -57,8 +55,7 @@ fn verify_as(
     host: &str,
 ) -> Result<(), Error> {
     let verifier = Verifier::new(std::slice::from_ref(listed), None).unwrap();
-    let since = clock::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = UnixTime::since_unix_epoch(since.unwrap());
+    let now = UnixTime::since_unix_epoch(clock::since_epoch(clock::now()));
     let name = ServerName::try_from(host).unwrap();
     verifier
         .verify_server_cert(leaf, &[], &name, &[], now)
@@ -195,8 +192,7 @@ fn a_renewed_ca_with_the_same_key_replaces_the_expired_one() {
     let leaf = leaf.unwrap().der().clone();
 
     let verifier = Verifier::new(&listed, None).unwrap();
-    let since = clock::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = UnixTime::since_unix_epoch(since.unwrap());
+    let now = UnixTime::since_unix_epoch(clock::since_epoch(clock::now()));
     let name = ServerName::try_from(HOST).unwrap();
     let result = verifier.verify_server_cert(&leaf, &[], &name, &[], now);
     assert!(result.is_ok(), "{result:?}");

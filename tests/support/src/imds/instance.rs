@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::json;
 
 use super::network::Network;
+use crate::clock::since_epoch;
 use crate::sts::Credentials;
 
 /// The approximate lifetime of EC2's credentials.
@@ -111,10 +112,10 @@ impl Instance {
 }
 
 fn credentials(credentials: &Credentials) -> Vec<u8> {
-    let updated = credentials.expiration.checked_sub(CREDENTIALS_LIFETIME);
+    let updated = since_epoch(credentials.expiration).saturating_sub(CREDENTIALS_LIFETIME);
     let answer = json!({
         "Code": "Success",
-        "LastUpdated": timestamp(updated.unwrap_or(SystemTime::UNIX_EPOCH)),
+        "LastUpdated": timestamp(SystemTime::UNIX_EPOCH + updated),
         "Type": "AWS-HMAC",
         "AccessKeyId": credentials.access_key_id,
         "SecretAccessKey": credentials.secret_access_key,

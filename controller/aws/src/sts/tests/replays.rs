@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kubelet_authenticator_test_support::sts::{Fault, Times};
 use node_attestation_runtime::shared::testing::most_visited;
 
+use super::super::refusal_cache::Refused;
 use super::super::replay::{LIMITS, Limits, Owner, ReplayCache, ReplayCheck};
 use super::super::request::{Call, rebuild};
 use super::fixture::*;
@@ -378,21 +379,55 @@ async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     forged.credentials.secret_access_key = "made up".to_owned();
     let proof = forged.proof();
 
-    for seconds in [0, 59] {
-        let later = now() + Duration::from_secs(seconds);
+    // The wall clock has no part in it.
+    for (seconds, clock) in [(0, 0), (59, 0), (0, 13)] {
+        pass(Duration::from_secs(seconds)).await;
+        let later = now() + minutes(clock);
         let shown = bed.show_at(&proof, &forged, now(), later).await;
         assert_eq!(denial(shown), mismatch());
     }
     assert_eq!(bed.outcomes(), ["SignatureDoesNotMatch"]);
-    let later = now() + minutes(1);
+    pass(Duration::from_secs(1)).await;
     assert_eq!(
-        denial(bed.show_at(&proof, &forged, now(), later).await),
+        denial(bed.show_at(&proof, &forged, now(), now()).await),
         mismatch()
     );
     assert_eq!(bed.outcomes().len(), 2);
 
     // Whose credentials they are has another signature.
     bed.verify(&node).await.unwrap();
+}
+
+/// This time passes on the monotonic clock. While calls are made, it is not paused.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// A call is refused, and so are the credentials: the second refusal is found also when the first one is over.
+#[tokio::test]
+async fn a_refusal_of_credentials_outlives_that_of_a_call() {
+    let refused = Refused::default();
+    let node = Bed::start().instance();
+    let proof = node.proof();
+    let host = EndpointHost::sts(REGION).unwrap();
+    let call = rebuild(&proof, &node.binding(), &host).unwrap();
+    let remember = |code: &'static str| {
+        let refusal = AwsDenial::CallerRefused(code.into()).into();
+        refused.remember(&refusal, &call, &proof, &node.document);
+    };
+    let look = || refused.look(&call, &proof, &node.document);
+    remember("SignatureDoesNotMatch");
+    pass(Duration::from_secs(30)).await;
+    remember("InvalidClientTokenId");
+
+    assert_eq!(look(), Some(mismatch()));
+    pass(Duration::from_secs(30)).await;
+    let of_credentials = AwsDenial::CallerRefused("InvalidClientTokenId".into());
+    assert_eq!(look(), Some(of_credentials));
+    pass(Duration::from_secs(30)).await;
+    assert_eq!(look(), None);
 }
 
 #[tokio::test]

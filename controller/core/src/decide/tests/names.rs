@@ -28,7 +28,7 @@ fn a_machine_whose_node_is_up_waits_with_another_key() {
 
         let decision = decided(&request(), &cluster);
 
-        let Decision::Retry(Deferral::IdentityLive(node_name)) = decision else {
+        let Decision::Retry(Deferral::IdentityLive(node_name, _)) = decision else {
             panic!("not retried: {decision:?}")
         };
         assert_eq!(node_name, n1());

@@ -236,7 +236,7 @@ fn a_node_of_a_tombstones_machine_is_nobodys() {
     world.becomes("m1", None);
     let owner = |world: &World| {
         world.nodes.put(name("n2"), node_of(Some("m1"), false, 1));
-        let node = block_on(world.ledger().node(&name("n2"))).unwrap();
+        let node = block_on(world.ledger().node(&name("n2"), at(2))).unwrap();
         node.unwrap().owner
     };
     assert_eq!(owner(&world), NodeOwner::Present(provider_id("m1")));

@@ -9,3 +9,4 @@ mod revoked;
 mod tpm;
 mod two_names;
 mod unless_known;
+mod waits;

@@ -11,8 +11,9 @@
 //! | one opening a generation | all certificates of a generation are of one key and one machine |
 //! | no certificate without a record | a certificate's record exists, and its generation was reached |
 //! | one live identity | of a machine's certificates, one at most is of a live record's present generation |
+//! | no node without a certificate | the certificate with which a node renews stays valid until it has used the next one |
 //! | nothing hangs | in the end every task has a certificate, or a reason for which it has none |
-//! | recovery | after one more try of each request, a machine has one live record |
+//! | recovery | after one more try of each request, a machine has one live record, and a renewal its certificate |
 
 mod search;
 mod world;
@@ -20,9 +21,9 @@ mod world;
 use std::collections::BTreeSet;
 
 use search::{Outcome, Violation, search};
-use world::{Flaw, Scenario};
+use world::{Flaw, Scenario, before};
 
-use crate::ledger::Claim;
+use crate::ledger::{Claim, Claimant};
 use crate::testing::records::{claim, insecure};
 
 fn scenario(claims: [Claim; 2]) -> Scenario {
@@ -145,6 +146,27 @@ fn a_name_that_is_free_again_goes_to_one_of_two_machines() {
     assert_eq!(reasons(&outcomes), ["NameTaken"].into());
 }
 
+/// A node without evidence renews with evidence, with this certificate. Its two requests have these keys.
+fn strengthened(keys: [u8; 2]) -> Scenario {
+    let renewal = |key| Claim {
+        claimant: Claimant::Renewal(before()),
+        ..claim("m1", "n1", key, 0)
+    };
+    scenario(keys.map(renewal)).held_by(insecure(claim("m1", "n1", 9, 0)))
+}
+
+/// The second key is of a node that lost the first answer.
+#[test]
+fn a_strengthened_renewal_leaves_the_node_its_certificate_whenever_a_replica_dies() {
+    let outcomes = outcomes(&strengthened([1, 2]));
+
+    assert!(
+        reasons(&outcomes).is_subset(&["RecordContended"].into()),
+        "{outcomes:?}"
+    );
+    assert!(!issued(&outcomes).contains(&0), "{outcomes:?}");
+}
+
 #[test]
 fn the_model_detects_each_missing_rule() {
     // A record that is written over whatever is there.
@@ -156,4 +178,7 @@ fn the_model_detects_each_missing_rule() {
     is_broken(&two_names(), Flaw::CacheIsBelieved);
     // A generation that is not counted.
     is_broken(&two_keys(), Flaw::GenerationStays);
+    // A renewal with stronger evidence that ends the previous generation.
+    let broken = is_broken(&strengthened([1, 2]), Flaw::FormerEnds);
+    assert!(broken.contains("the node has no other"), "{broken}");
 }

@@ -1,11 +1,12 @@
 //! A CA as an operator makes it.
 
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use tempfile::TempDir;
 
 use crate::signer::{InvalidCa, Signer};
+use crate::time::unix_seconds;
 
 pub(super) const CA_EXTENSIONS: [&str; 2] = [
     "basicConstraints=critical,CA:TRUE",
@@ -78,11 +79,7 @@ impl Pki {
 
     fn verify_for(&self, purpose: &str, certificate: &str, now: SystemTime, more: &[&str]) {
         std::fs::write(self.dir.path().join("node.crt"), certificate).unwrap();
-        let now = now
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs()
-            .to_string();
+        let now = unix_seconds(now).to_string();
         let mut verify = vec![
             "verify",
             "-attime",

@@ -6,7 +6,7 @@
 //! workload cluster cannot write it.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use kube::api::{Api, Patch};
 use kube::{Client, ResourceExt as _};
@@ -16,6 +16,7 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::ledger::{RevocationDecisions, Revocations};
 use node_attestation_core::log_lines::LogLines;
+use node_attestation_core::time::unix_seconds;
 use serde_json::json;
 
 use crate::capi::ObjectKey;
@@ -86,8 +87,7 @@ fn decided(
     let before = decisions.workload_uid.replace(identity.uid);
     if before.is_some_and(|before| decisions.workload_uid != Some(before)) {
         // The workload cluster controls this time, and a time after `now` would refuse its new certificates.
-        let began = identity.began.min(now).duration_since(UNIX_EPOCH);
-        let began = began.unwrap_or_default().as_secs();
+        let began = unix_seconds(identity.began.min(now));
         decisions.floor = decisions.floor.max(began);
         let floor = decisions.floor.to_string();
         annotations.insert(LOWEST_VALID_GENERATION_ANNOTATION, floor);
@@ -104,7 +104,7 @@ fn decided(
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     use http_body_util::{BodyExt as _, Full};
     use hyper::body::Bytes;

@@ -13,6 +13,10 @@ const WRONG_AGAIN: Duration = Duration::from_mins(1);
 /// The interval for a cluster where requests can be approved without evidence, possibly by intention.
 const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
+/// The interval after the watch of requests failed or recovered. `kubeadm upgrade apply` restarts the API server, and
+/// creates its bindings again only after that.
+const AFTER_RESTART: Duration = Duration::from_mins(5);
+
 /// The last inspection.
 #[derive(Debug)]
 pub(super) struct Inspection {
@@ -20,6 +24,8 @@ pub(super) struct Inspection {
     pub(super) found: Health,
     /// The inputs of the count of Nodes without a record. `None` if they were unavailable.
     pub(super) counted: Option<Counted>,
+    /// Whether it was made because the watch of requests failed or recovered.
+    pub(super) watch_changed: bool,
 }
 
 /// The inputs of the count of Nodes without a record. The count is repeated when they change.
@@ -36,8 +42,11 @@ impl Inspection {
     /// Whether the next inspection is due.
     pub(super) fn is_over(&self, sync_period: Duration) -> bool {
         // Rounds are not exact to the second.
-        let period = period(&self.found, sync_period).mul_f64(0.95);
-        self.at.elapsed() >= period
+        let mut period = period(&self.found, sync_period);
+        if self.watch_changed {
+            period = period.min(AFTER_RESTART);
+        }
+        self.at.elapsed() >= period.mul_f64(0.95)
     }
 }
 
@@ -112,6 +121,24 @@ mod tests {
         }
         for open in [AutoApprove::Bindings, AutoApprove::Open] {
             assert_eq!(minutes(&found(Some(open))), 5);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kubeadms_bindings_are_looked_for_each_sync_period_and_5_minutes_after_a_restart() {
+        let sync_period = Duration::from_mins(30);
+        for (watch_changed, minutes) in [(false, 30), (true, 5)] {
+            let inspection = Inspection {
+                at: Instant::now(),
+                found: found(Some(AutoApprove::Closed)),
+                counted: None,
+                watch_changed,
+            };
+            let period = Duration::from_mins(minutes).mul_f64(0.95);
+            tokio::time::advance(period.saturating_sub(Duration::from_secs(1))).await;
+            assert!(!inspection.is_over(sync_period), "{watch_changed}");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(inspection.is_over(sync_period), "{watch_changed}");
         }
     }
 

@@ -15,6 +15,7 @@ use crate::testing::{
     UID, block, cluster, condition, decided, denied, insecure, now, renewal, texts, valid,
 };
 use crate::testing::{envelope, for_machine, object};
+use crate::time::until;
 
 #[track_caller]
 fn ignored(request: &CertificateSigningRequest) -> Ignored {
@@ -72,7 +73,7 @@ fn lifetime_of(seconds: Option<i32>, longest: Duration) -> Duration {
     let Decision::Issue(certificate) = decision else {
         panic!("not issued: {decision:?}")
     };
-    certificate.not_after.duration_since(now()).unwrap()
+    until(certificate.not_after, now())
 }
 
 #[test]

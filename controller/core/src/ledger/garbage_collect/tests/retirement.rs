@@ -143,11 +143,7 @@ fn crowd(machines: usize) -> World {
     for n in 0..machines {
         let mut claim = claim(&format!("c{n}"), &format!("c{n}"), 1, 0);
         claim.key = crate::identifiers::KeyDigest::of(&n.to_be_bytes());
-        let random = Some(std::array::from_fn(|byte| {
-            n.to_be_bytes().get(byte).copied().unwrap_or_default()
-        }));
-        let ledger = world.ledger().with_entropy(move || random);
-        block_on(ledger.claim(&claim, at(0))).unwrap();
+        world.claims(&claim, 0).unwrap();
     }
     world
 }

@@ -6,7 +6,8 @@ use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::ledger::rules::{self, Renewed};
 use crate::ledger::*;
-use crate::refusal::{Denial, Refusal};
+use crate::refusal::{Deferral, Denial, Refusal};
+use crate::testing::faulty_records::Fault;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, name, opened_at, policy, provider_id, renewal,
 };
@@ -37,12 +38,21 @@ fn renews(
     uid: CertificateUid,
     hour: u32,
 ) -> Result<u64, Refusal> {
+    renews_at(&world.ledger(), identity, uid, hour)
+}
+
+fn renews_at(
+    ledger: &RecordLedger,
+    identity: AttestedIdentity,
+    uid: CertificateUid,
+    hour: u32,
+) -> Result<u64, Refusal> {
     let renewal = Renewal {
         identity,
         uid,
         ..renewal("m1", 1, hour)
     };
-    let granted = block_on(world.ledger().renew(&renewal, at(hour)));
+    let granted = block_on(ledger.renew(&renewal, at(hour)));
     granted.map(|grant| grant.uid.generation)
 }
 
@@ -104,6 +114,45 @@ fn the_previous_generation_is_valid_until_the_new_certificate_is_used() {
             denied(renews(&world, proved(), first, 4)),
             Denial::FormerCertificate(_, uid) if uid == first
         ));
+    }
+}
+
+#[test]
+fn a_strengthened_renewal_survives_each_lost_write_and_each_lost_answer() {
+    for first_fault in [Fault::ReadOnly, Fault::AnswerLost] {
+        for second_fault in [Fault::ReadOnly, Fault::AnswerLost] {
+            let world = unproved();
+            let first = world.record("n1").certificate_uid();
+            let over = |fault, uid, hour| {
+                let ledger = world.ledger_over(world.faulty(fault));
+                renews_at(&ledger, proved(), uid, hour)
+            };
+
+            assert!(matches!(
+                over(first_fault, first, 1),
+                Err(Refusal::Retry(Deferral::LedgerUnavailable(_)))
+            ));
+            assert_eq!(lowest_valid(&world, 1), None);
+
+            // Another process: the node has only its first certificate.
+            let opened = if first_fault == Fault::AnswerLost {
+                1
+            } else {
+                2
+            };
+            let granted = renews(&world, proved(), first, 2).unwrap();
+            assert_eq!(granted, opened_at(opened));
+            assert_eq!(lowest_valid(&world, 2), None);
+            assert_eq!(world.record("n1").superseded, Some(1));
+
+            // The node was seen, and has the next certificate, whatever becomes of the write.
+            let second = world.record("n1").certificate_uid();
+            assert_eq!(over(second_fault, second, 3).unwrap(), granted);
+            let ended = second_fault == Fault::AnswerLost;
+            assert_eq!(lowest_valid(&world, 3), ended.then_some(granted));
+            assert_eq!(renews(&world, proved(), second, 4).unwrap(), granted);
+            assert_eq!(lowest_valid(&world, 4), Some(granted));
+        }
     }
 }
 

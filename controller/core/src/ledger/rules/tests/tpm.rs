@@ -145,6 +145,7 @@ fn the_boot_counters_of_a_renewal_count_only_within_its_generation() {
         serial: "0a".to_owned(),
         not_after: at(12),
         time: SystemTime::UNIX_EPOCH,
+        elapsed: Duration::ZERO,
         boot: Some(boot),
     };
     let world = held(boot(2, 0, 5));
@@ -175,6 +176,7 @@ fn tpm_boot_counters_count_before_they_are_recorded() {
             serial: "0a".to_owned(),
             not_after: at(10),
             time: at(1),
+            elapsed: Duration::ZERO,
             boot: Some(boot(3, 0, 5)),
         },
     );
@@ -205,6 +207,7 @@ fn evidence_older_than_the_recorded_boot_state_fails_as_expired() {
         serial: "0a".to_owned(),
         not_after: at(14),
         time: at(4),
+        elapsed: Duration::ZERO,
         boot: Some(boot(2, 0, 900)),
     };
     block_on(world.records.note(&name("n1"), &note)).unwrap();

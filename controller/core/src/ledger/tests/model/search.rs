@@ -7,8 +7,11 @@ use std::task::{Context, Poll, Waker};
 use futures::future::{BoxFuture, FutureExt as _};
 use kubelet_attestation::names::ProviderId;
 
-use super::world::{Replica, Scenario, Seen, Shared, digest};
+use super::world::{Published, Replica, Scenario, Seen, Shared, digest};
+use crate::crd::RevokedNodeCredentialsSpec;
+use crate::ledger::Claimant;
 use crate::refusal::Refusal;
+use crate::testing::records::{LONGEST, at};
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,7 +105,7 @@ struct Run {
 impl Run {
     fn new(scenario: &Arc<Scenario>) -> Self {
         let shared = Arc::new(Mutex::new(Shared::new(scenario)));
-        let tasks = [0, 1].map(|task| Task::start(scenario, &shared, task, 0));
+        let tasks = [0, 1].map(|task| Task::start(scenario, &shared, (task, 0), 0));
         Self {
             scenario: Arc::clone(scenario),
             shared,
@@ -137,7 +140,7 @@ impl Run {
                 self.crashed = true;
                 // The other replica's cache is where its own task's is.
                 let cached = self.tasks[1 - task].seen.lock().unwrap().cached;
-                self.tasks[task] = Task::start(&self.scenario, &self.shared, task, cached);
+                self.tasks[task] = Task::start(&self.scenario, &self.shared, (task, 1), cached);
                 true
             }
         }
@@ -160,20 +163,42 @@ impl Run {
         one_record_a_name(&shared)?;
         one_opening_a_generation(&shared)?;
         certificates_have_records(&shared)?;
-        one_live_identity(&shared)
+        one_live_identity(&shared)?;
+        self.renewing_certificates_are_valid(&shared)
+    }
+
+    /// The node has no other certificate than the one with which it renews, until it sends a request with the next one.
+    fn renewing_certificates_are_valid(&self, shared: &Shared) -> Result<(), String> {
+        let now = shared.now();
+        let records = now.values().map(|stored| &stored.record);
+        let revoked = RevokedNodeCredentialsSpec::of_records(records, LONGEST, at(1));
+        for claim in &self.scenario.claims {
+            if let Claimant::Renewal(uid) = claim.claimant
+                && revoked.refuses(uid)
+            {
+                return Err(format!("{uid} is revoked, and the node has no other"));
+            }
+        }
+        Ok(())
     }
 
     /// Tries every request once more, one after the other, with caches that are up to date.
     fn recover(&mut self) -> Result<(), String> {
         for task in [0, 1] {
             let written = self.shared().log.len();
-            self.tasks[task] = Task::start(&self.scenario, &self.shared, task, written);
+            self.tasks[task] = Task::start(&self.scenario, &self.shared, (task, 2), written);
             while self.tasks[task].outcome.is_none() {
                 self.act(Action::Deliver(task));
                 self.tasks[task].poll();
             }
         }
         self.check()?;
+        for (task, claim) in self.tasks.iter().zip(&self.scenario.claims) {
+            let is_renewal = matches!(claim.claimant, Claimant::Renewal(_));
+            if is_renewal && task.outcome != Some(Outcome::Issued) {
+                return Err(format!("a renewal has no certificate: {:?}", task.outcome));
+            }
+        }
         let shared = self.shared();
         let mut live = BTreeMap::<ProviderId, usize>::new();
         for stored in shared.now().into_values() {
@@ -192,7 +217,7 @@ impl Task {
     fn start(
         scenario: &Arc<Scenario>,
         shared: &Arc<Mutex<Shared>>,
-        task: usize,
+        (task, life): (usize, u8),
         cached: usize,
     ) -> Self {
         let seen = Arc::new(Mutex::new(Seen { cached, history: 0 }));
@@ -201,7 +226,7 @@ impl Task {
             seen: Arc::clone(&seen),
         };
         let claim = scenario.claims[task].clone();
-        let random = u8::try_from(task).unwrap();
+        let random = 2 * life + u8::try_from(task).unwrap();
         let mut task = Self {
             seen,
             running: Some(replica.serve(claim, random).boxed()),
@@ -249,7 +274,9 @@ fn one_opening_a_generation(shared: &Shared) -> Result<(), String> {
     for one in &shared.published {
         for other in &shared.published {
             let same_machine = one.claim.assurance == other.claim.assurance;
-            let same = same_machine && one.claim.key == other.claim.key;
+            let is_renewal = |one: &Published| matches!(one.claim.claimant, Claimant::Renewal(_));
+            let same_key = one.claim.key == other.claim.key;
+            let same = same_machine && (same_key || is_renewal(one) && is_renewal(other));
             if one.uid == other.uid && !same {
                 return Err(format!("{} is of two keys or machines", one.uid));
             }

@@ -15,8 +15,17 @@ use crate::ledger::*;
 use crate::nodes::{Node, Nodes};
 use crate::refusal::{Refusal, Unavailable};
 use crate::scope::Enforcement;
+use crate::testing::Uids;
 use crate::testing::records::{at, machine, policy};
-use crate::verifier::Identity;
+use crate::verifier::{Assurance, Identity};
+
+/// The certificate of the machine that held the name before.
+pub(super) fn before() -> CertificateUid {
+    CertificateUid {
+        record: RecordUid::new([9; 16]),
+        generation: 1,
+    }
+}
 
 /// Two requests, one at each replica, and what there was before.
 #[derive(Debug, Clone)]
@@ -33,6 +42,7 @@ pub(super) enum Flaw {
     ReplaceIgnoresVersion,
     CacheIsBelieved,
     GenerationStays,
+    FormerEnds,
 }
 
 impl Scenario {
@@ -82,10 +92,10 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        let before = scenario.before.as_ref();
-        let before = before.map(|claim| Record::first(claim, RecordUid::new([9; 16]), None, at(0)));
+        let claim = scenario.before.as_ref();
+        let held = claim.map(|claim| Record::first(claim, before().record, None, at(0)));
         Self {
-            log: before.into_iter().collect(),
+            log: held.into_iter().collect(),
             flaw: scenario.flaw,
             ..Self::default()
         }
@@ -114,6 +124,9 @@ impl Shared {
         if self.flaw == Some(Flaw::GenerationStays) {
             record.generation = 1;
         }
+        if self.flaw == Some(Flaw::FormerEnds) {
+            record.superseded = None;
+        }
         self.log.push(record.clone());
         let Record {
             node_name,
@@ -124,7 +137,11 @@ impl Shared {
             ..
         } = &record;
         let written = (node_name.as_str(), uid, generation, opened.key);
-        let by = (holder.provider_id.as_str(), record.is_live());
+        let by = (
+            holder.provider_id.as_str(),
+            record.is_live(),
+            record.superseded,
+        );
         self.digest = digest((self.digest, written, by));
         Stored {
             record,
@@ -192,8 +209,11 @@ impl Replica {
             policy(),
             Enforcement::default(),
         )
-        .with_entropy(move || Some([random; 16]));
-        let grant = Box::pin(ledger.claim(&claim, at(1))).await?;
+        .with_uids(&Uids::from([random; 16]));
+        let grant = match renewal(&claim) {
+            Some(renewal) => Box::pin(ledger.renew(&renewal, at(1))).await?,
+            None => Box::pin(ledger.claim(&claim, at(1))).await?,
+        };
         let published = Published {
             uid: grant.uid,
             claim,
@@ -205,6 +225,26 @@ impl Replica {
         })
         .await
     }
+}
+
+/// The renewal that becomes this claim, if it is one.
+fn renewal(claim: &Claim) -> Option<Renewal> {
+    let (Claimant::Renewal(uid), Assurance::Attested(identity)) =
+        (claim.claimant, &claim.assurance)
+    else {
+        return None;
+    };
+    Some(Renewal {
+        node_name: claim.node_name.clone(),
+        identity: identity.clone(),
+        uid,
+        asked: claim.asked,
+        not_after: claim.not_after,
+        provider: claim.provider.clone(),
+        machine_name: claim.machine_name.clone(),
+        key: claim.key,
+        request: claim.request.clone(),
+    })
 }
 
 /// The answer of a call, as far as its caller's next call can depend on it.

@@ -5,6 +5,8 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
+use node_attestation_core::crd::MAX_REVOKED;
+use node_attestation_core::identifiers::RecordUid;
 use node_attestation_core::ledger::{Records as _, RevocationDecisions};
 use node_attestation_core::log_lines::Unlimited;
 use node_attestation_core::testing::records::{World, at, name, policy};
@@ -189,6 +191,49 @@ async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
     let mut list = RevocationList::within(&Share::alone(OWN_MEMORY));
     publish(&mut list, &access, &world).await.unwrap();
     assert!(world.revocations.is_read());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_list_is_reported_in_each_round_until_it_has_room() {
+    let (stored, access) = api_server();
+    let world = world();
+    let revoked = world.records.all().await.unwrap().remove(0);
+    // All have one key, so that only the list of records is full.
+    let records = |count: u32| {
+        let numbers = (0..count).map(u128::from);
+        let with_uid = |number: u128| {
+            let mut stored = revoked.clone();
+            stored.record.uid = RecordUid::new(number.to_be_bytes());
+            stored
+        };
+        numbers.map(with_uid).collect::<Vec<_>>()
+    };
+    let max = u32::try_from(MAX_REVOKED).unwrap();
+    let mut list = RevocationList::within(&Share::alone(64 * OWN_MEMORY));
+    let ledger = world.ledger();
+    let mut round = async |count| {
+        let records = (records(count), &ledger);
+        list.publish(access.client(), records, at(1)).await
+    };
+    let full = |count| {
+        Err(format!(
+            "the list is full: the certificates or keys of {count} node identities are not refused"
+        ))
+    };
+
+    assert_eq!(round(max + 2).await, full(2));
+    assert_eq!(entries(&stored), MAX_REVOKED);
+    // The next round makes no call.
+    let kept = stored.lock().take();
+    assert_eq!(round(max + 2).await, full(2));
+    assert_eq!(round(max + 2).await, full(2));
+    *stored.lock() = kept;
+    assert_eq!(round(max + 3).await, full(3));
+
+    world.revocations.forget();
+    *stored.lock() = Some(BTreeMap::new());
+    assert_eq!(round(max).await, Ok(()));
+    assert_eq!(entries(&stored), MAX_REVOKED);
 }
 
 #[tokio::test(start_paused = true)]

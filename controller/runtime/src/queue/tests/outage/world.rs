@@ -10,6 +10,8 @@ use kubelet_authenticator::testing::{
     FailureRecord, FailureScope, Fraction, OpenRequest, Rotation, Subject, Validity,
 };
 
+use node_attestation_core::time::until;
+
 use super::*;
 
 /// The default lifetime of a certificate.
@@ -98,7 +100,7 @@ pub(super) fn at(time: Duration) -> SystemTime {
 }
 
 fn since(time: SystemTime) -> Duration {
-    time.duration_since(at(Duration::ZERO)).unwrap_or_default()
+    until(time, at(Duration::ZERO))
 }
 
 fn scope() -> FailureScope {

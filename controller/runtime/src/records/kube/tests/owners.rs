@@ -76,6 +76,7 @@ async fn the_last_certificate_is_written_where_a_move_keeps_it() {
         serial: "0a".to_owned(),
         not_after: at(12),
         time: at(4),
+        elapsed: Duration::ZERO,
         boot,
     };
 

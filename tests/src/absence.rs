@@ -1,0 +1,118 @@
+//! Assertions that something did not happen.
+//!
+//! A time that passes proves no absence. Whoever could have done it must have acted after it would have happened, so each
+//! assertion demands something that was seen later. `tests/tests/layering` finds assertions without it.
+
+use serde_json::Value;
+
+use crate::controller::{is_answered, is_issued, reason_of};
+
+/// Something that the controller did after it could have answered the request in question.
+#[derive(Debug, Clone, Copy)]
+pub struct Later(());
+
+impl Later {
+    /// The answer of a request that was filed later.
+    #[track_caller]
+    pub fn answer(csr: &Value) -> Self {
+        assert!(is_answered(csr), "a sentinel without an answer: {csr:#}");
+        Self(())
+    }
+
+    /// The decision of the controller on the request itself, from its log.
+    #[track_caller]
+    pub fn decision(line: &Value) -> Self {
+        assert!(line["outcome"].is_string(), "not a decision: {line:#}");
+        Self(())
+    }
+
+    /// The Event of the controller about the request itself, or about its machine.
+    #[track_caller]
+    pub fn event(event: &Value) -> Self {
+        assert!(event["reason"].is_string(), "not an Event: {event:#}");
+        Self(())
+    }
+
+    /// The result of a wait for anything else that comes later, such as the join of another machine.
+    pub fn than<T>(_result: &T) -> Self {
+        Self(())
+    }
+}
+
+/// Asserts that the request has no answer. It is read after `later` was seen.
+#[track_caller]
+pub fn assert_unanswered(_later: Later, read: impl FnOnce() -> Value) {
+    let csr = read();
+    // An object that could not be read has no answer either.
+    assert!(csr["spec"].is_object(), "not a request: {csr:#}");
+    assert!(!is_answered(&csr), "{csr:#}");
+}
+
+/// The same for all requests of a machine, of which there is at least one.
+#[track_caller]
+pub fn assert_all_unanswered(later: Later, read: impl FnOnce() -> Vec<Value>) {
+    let requests = read();
+    assert!(!requests.is_empty(), "there is no request");
+    for csr in requests {
+        assert_unanswered(later, || csr);
+    }
+}
+
+/// Asserts that the request was refused with this condition and reason, and has no certificate. The condition is the
+/// sentinel: no controller signs a request with it.
+#[track_caller]
+pub fn assert_refused(csr: &Value, (condition, reason): (&str, &str)) {
+    assert_eq!(reason_of(csr, condition), Some(reason), "{csr:#}");
+    assert!(!is_issued(csr), "{csr:#}");
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn csr(condition: &str) -> Value {
+        json!({"spec": {}, "status": {"conditions": [{"type": condition, "reason": "R"}]}})
+    }
+
+    fn issued() -> Value {
+        json!({"spec": {}, "status": {"certificate": ""}})
+    }
+
+    fn is_refuted(assertion: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+        std::panic::catch_unwind(assertion).is_err()
+    }
+
+    #[test]
+    fn an_answer_refutes_its_absence_and_an_open_request_does_not() {
+        let later = || Later::answer(&csr("Denied"));
+        assert_unanswered(later(), || csr("Approved"));
+        assert_all_unanswered(later(), || vec![csr("Approved")]);
+
+        for found in [issued(), csr("Denied"), csr("Failed"), Value::Null] {
+            assert!(is_refuted(|| assert_unanswered(later(), || found)));
+        }
+        assert!(is_refuted(|| assert_all_unanswered(later(), Vec::new)));
+    }
+
+    #[test]
+    fn a_sentinel_must_have_been_seen() {
+        assert!(is_refuted(|| drop(Later::answer(&csr("Approved")))));
+        assert!(is_refuted(|| drop(Later::event(&Value::Null))));
+        assert!(is_refuted(|| drop(Later::decision(&Value::Null))));
+    }
+
+    #[test]
+    fn a_refusal_has_its_reason_and_no_certificate() {
+        assert_refused(&csr("Denied"), ("Denied", "R"));
+
+        assert!(is_refuted(|| assert_refused(
+            &csr("Denied"),
+            ("Denied", "S")
+        )));
+        let mut signed = csr("Denied");
+        signed["status"]["certificate"] = json!("");
+        assert!(is_refuted(|| assert_refused(&signed, ("Denied", "R"))));
+    }
+}

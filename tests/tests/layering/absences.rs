@@ -1,0 +1,88 @@
+//! Assertions of an absence, and UIDs that do not count.
+
+use std::fs;
+use std::path::Path;
+
+use crate::{Workspace, rust_files};
+
+/// The helpers that demand a sentinel, and this file.
+const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
+
+/// The functions that tell whether a request has an answer.
+const TOLD: [&str; 2] = ["is_answered", "is_issued"];
+
+/// The assertions in the text that a request has no answer, without space.
+fn bare_absences(text: &str) -> Vec<String> {
+    let text: String = text.split_whitespace().collect();
+    let denied = text.split("assert!(!").skip(1);
+    let denied = denied.filter_map(|behind| {
+        // The condition, without the message.
+        let condition = behind.split([',', ';']).next()?;
+        let is_bare = TOLD.iter().any(|told| condition.contains(told));
+        is_bare.then(|| format!("assert!(!{condition}"))
+    });
+    let equal = TOLD.iter().flat_map(|told| {
+        let begin = format!("assert_eq!({told}(");
+        let compared = text.split(&begin).skip(1);
+        let false_ones = compared.filter_map(|behind| behind.split_once(")").map(|(_, rest)| rest));
+        let begin = begin.clone();
+        false_ones
+            .filter(|rest| rest.starts_with(",false"))
+            .map(move |_| begin.clone())
+            .collect::<Vec<_>>()
+    });
+    denied.chain(equal).collect()
+}
+
+#[test]
+fn an_absence_is_asserted_only_with_a_sentinel() {
+    let root = Workspace::read().root.join("tests");
+    let mut bare = Vec::new();
+    for file in ["src", "tests"]
+        .iter()
+        .flat_map(|folder| rust_files(&root.join(folder)))
+    {
+        let within = file.strip_prefix(&root).unwrap();
+        if DOORS.iter().any(|door| within == Path::new(door)) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let found = bare_absences(&text).into_iter();
+        bare.extend(found.map(|absence| format!("{}: {absence}", within.display())));
+    }
+    assert_eq!(
+        bare,
+        Vec::<String>::new(),
+        "use assert_unanswered or assert_refused"
+    );
+}
+
+#[test]
+fn a_bare_absence_is_found_in_each_form_and_other_assertions_are_not() {
+    for bare in [
+        "assert!(!is_answered(&csr));",
+        "assert!(!is_issued(&csr), \"{csr:#}\");",
+        "assert!(\n    !is_issued(&BED.request(&name)),\n    \"why\"\n);",
+        "assert!(!asked.iter().any(is_answered), \"{asked:#?}\");",
+        "assert_eq!(is_issued(&csr), false);",
+    ] {
+        assert_eq!(bare_absences(bare).len(), 1, "{bare}");
+    }
+    for other in [
+        "assert!(is_issued(&csr), \"{csr:#}\");",
+        "assert!(!names.is_empty(), \"{}\", is_issued(&csr));",
+        "assert!(!is_signed_by(&issued, &former));",
+        "assert_eq!(is_issued(&csr), expected);",
+    ] {
+        assert_eq!(bare_absences(other), Vec::<String>::new(), "{other}");
+    }
+}
+
+/// `Uids` counts. With a constant, two records have one UID, and a test that confuses them passes.
+#[test]
+fn the_uids_of_test_records_count() {
+    let workspace = Workspace::read();
+    let constant = workspace.offending("controller", |line| line.contains("entropy = Box::new"));
+    let door = workspace.root.join("controller/core/src/testing/ledger.rs");
+    assert_eq!(constant, [door]);
+}
