@@ -103,7 +103,7 @@ mod tests {
     use crate::capi::{CaRefused, ClusterCa};
     use crate::watch::Lenient;
 
-    fn read(data: Value) -> Result<SecretValues, String> {
+    fn read(data: &Value) -> Result<SecretValues, String> {
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "prod-1-ca"}, "data": data,
         });
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn only_the_values_that_are_read_are_kept() {
         let used = json!({"value": "YQ==", "tls.crt": "YmI=", "tls.key": "Y2Nj"});
-        let kept = all(read(used.clone()).unwrap());
+        let kept = all(read(&used).unwrap());
         let expected = [("value", "a"), ("tls.crt", "bb"), ("tls.key", "ccc")];
         let expected = expected.map(|(key, value)| (key.to_owned(), ByteString(value.into())));
         assert_eq!(kept, expected.into());
@@ -127,13 +127,14 @@ mod tests {
         let mut data: Map<String, Value> = used.as_object().unwrap().clone();
         data.extend((0..150_000).map(|number| (format!("key-{number}"), json!(""))));
         data.insert("other".to_owned(), json!(["not text"]));
-        assert_eq!(all(read(data.into()).unwrap()), kept);
-        assert!(read(Value::Null).unwrap().only(&["value"]).data.is_none());
+        assert_eq!(all(read(&data.into()).unwrap()), kept);
+        assert!(read(&Value::Null).unwrap().only(&["value"]).data.is_none());
     }
 
     #[test]
     fn each_reader_gets_only_its_own_values() {
-        let used = || read(json!({"value": "YQ==", "tls.crt": "YmI=", "tls.key": "Y2Nj"})).unwrap();
+        let used =
+            || read(&json!({"value": "YQ==", "tls.crt": "YmI=", "tls.key": "Y2Nj"})).unwrap();
         let keys = |secret: Secret| secret.data.unwrap().into_keys().collect::<Vec<_>>();
         assert_eq!(keys(used().only(&[KUBECONFIG_KEY])), ["value"]);
         assert_eq!(keys(used().only(&CA_KEYS)), ["tls.crt", "tls.key"]);
@@ -148,12 +149,12 @@ mod tests {
         ] {
             for (len, expected) in [(max, max), (max + 1, max + 1), (1 << 20, max + 1)] {
                 let value = BASE64.encode(&vec![b'a'; len]);
-                let kept = all(read(json!({ key: value })).unwrap());
+                let kept = all(read(&json!({ key: value })).unwrap());
                 assert_eq!(kept[key].0.len(), expected, "{key} with {len} bytes");
             }
         }
         let long = BASE64.encode(&vec![b'a'; 1 << 20]);
-        let secret = read(json!({ "tls.crt": long })).unwrap().only(&CA_KEYS);
+        let secret = read(&json!({ "tls.crt": long })).unwrap().only(&CA_KEYS);
         let refused = ClusterCa::from_secret(&secret).unwrap_err();
         let max = MAX_CERTIFICATE_LEN;
         let field = "tls.crt";
@@ -163,13 +164,13 @@ mod tests {
     #[test]
     fn a_used_value_of_the_wrong_type_is_unreadable_and_not_repeated() {
         assert_eq!(
-            read(json!({"tls.key": "secret text"})).unwrap_err(),
+            read(&json!({"tls.key": "secret text"})).unwrap_err(),
             "tls.key is not base64"
         );
-        let error = read(json!({"tls.key": {"secret": "text"}})).unwrap_err();
+        let error = read(&json!({"tls.key": {"secret": "text"}})).unwrap_err();
         assert!(error.starts_with("invalid type: map"), "{error}");
         assert_eq!(
-            format!("{:?}", read(json!({"value": "YQ=="})).unwrap()),
+            format!("{:?}", read(&json!({"value": "YQ=="})).unwrap()),
             "SecretValues"
         );
     }
