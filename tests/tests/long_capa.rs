@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::absence::assert_refused;
 use kubelet_authenticator_tests::cloud::{ACCOUNT, Cloud, Instance, REGION};
-use kubelet_authenticator_tests::controller::{Application, reason_of};
+use kubelet_authenticator_tests::controller::{Application, is_issued, reason_of};
 use kubelet_authenticator_tests::fleet::{Manager, authorize, grant, kubelet_of_instance};
 use kubelet_authenticator_tests::image;
 use kubelet_authenticator_tests::management::{

@@ -2,6 +2,7 @@
 //! memory of its controller.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::KubeletAuthentication;
@@ -164,6 +165,10 @@ impl Nodes for SeenNodes {
 
     async fn delete(&self, _: &NodeName, _: &str) -> Result<(), Unavailable> {
         Err(Unavailable::new(NotAsked("an explanation deletes no Node")))
+    }
+
+    fn now(&self, now: SystemTime) -> SystemTime {
+        self.0.as_ref().map_or(now, |nodes| nodes.now(now))
     }
 }
 

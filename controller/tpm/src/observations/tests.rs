@@ -167,7 +167,7 @@ fn nothing_is_known_until_each_machine_has_renewed() {
 }
 
 #[test]
-fn a_wall_clock_that_jumps_by_a_year_forgets_no_machine_and_completes_no_start() {
+fn a_wall_clock_that_jumps_forgets_no_machine_and_ends_no_start() {
     for clock in [noon() + 365 * DAY, noon() - 365 * DAY] {
         let observations = Observations::default();
         let policy = requiring(&[]);

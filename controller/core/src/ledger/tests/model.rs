@@ -157,7 +157,7 @@ fn strengthened(keys: [u8; 2]) -> Scenario {
 
 /// The second key is of a node that lost the first answer.
 #[test]
-fn a_strengthened_renewal_leaves_the_node_its_certificate_whenever_a_replica_dies() {
+fn a_strengthened_renewal_keeps_the_former_certificate_in_each_crash() {
     let outcomes = outcomes(&strengthened([1, 2]));
 
     assert!(

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn kubeadms_bindings_are_looked_for_each_sync_period_and_5_minutes_after_a_restart() {
+    async fn a_restarted_api_server_is_inspected_again_after_5_minutes() {
         let sync_period = Duration::from_mins(30);
         for (watch_changed, minutes) in [(false, 30), (true, 5)] {
             let inspection = Inspection {
