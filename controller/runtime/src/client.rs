@@ -29,7 +29,7 @@ mod server_time;
 pub mod testing;
 
 pub use call::CallError;
-pub(crate) use call::{CALL_DEADLINE, CONTROLLER, call, cause, in_time, merge, pages, post};
+pub(crate) use call::{CALL_DEADLINE, CONTROLLER, Pages, call, cause, in_time, merge, pages, post};
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub use lookup::addresses;

@@ -6,7 +6,7 @@ use futures::future::FutureExt as _;
 use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
-use node_attestation_core::ledger::{RecordLedger, Revocations, Stored};
+use node_attestation_core::ledger::{AllRecords, RecordLedger, Revocations};
 use tokio::time::Instant;
 
 use super::created_again::compare;
@@ -95,7 +95,7 @@ impl RevocationList {
     pub(super) async fn publish(
         &mut self,
         client: &Client,
-        (records, ledger): (Vec<Stored>, &RecordLedger),
+        (records, ledger): (AllRecords, &RecordLedger),
         now: SystemTime,
     ) -> Result<(), String> {
         let revocations = ledger.revocations();
