@@ -121,7 +121,7 @@ impl IdentityWatch {
     async fn watch(&self, source: &Source, kind: Kind, changed: &Notify, log: &mut WatchLog) {
         let store = &*self.store;
         let (told, of) = (self.store.clone(), source.clone());
-        let client = listening(self.client.clone(), move || told.heard(&of));
+        let client = listening(self.client.clone(), move |_| told.heard(&of));
         let config = match source.name() {
             Some(name) => watch_config().fields(&format!("metadata.name={name}")),
             None => watch_config(),

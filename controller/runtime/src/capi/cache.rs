@@ -122,11 +122,16 @@ impl Objects {
         unheard.map(|(kind, _)| *kind)
     }
 
-    /// Records an event from the API server on the watch of this kind.
+    /// Records that the objects of this kind are current.
     pub(super) fn heard(&self, kind: &'static str) {
+        self.heard_at(kind, tokio::time::Instant::now());
+    }
+
+    /// Records that the events from the API server until this time are applied to the objects of this kind.
+    pub(super) fn heard_at(&self, kind: &'static str, read: tokio::time::Instant) {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
-            heard.now();
+            heard.at(read);
         }
         if kind == Cluster::KIND
             && let Some(observer) = self.cluster_observer()

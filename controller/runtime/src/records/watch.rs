@@ -91,8 +91,8 @@ impl RecordsWatch {
         let mut watching = Watching::new(LIMITS);
         let (measured, watched) = (metrics.watch("NodeIdentity"), caches.watched.clone());
         let log = WatchLog::new("NodeIdentity").measured_by(measured.clone());
-        let listening = listening(client.clone(), move || {
-            watched.heard.now();
+        let listening = listening(client.clone(), move |read| {
+            watched.heard.at(read);
             measured.heard();
         });
         let api: Api<Lenient<NodeIdentity>> = match namespace {
