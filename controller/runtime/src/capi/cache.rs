@@ -200,18 +200,34 @@ impl Objects {
 
     /// The selected Clusters, sorted. Empty before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let (mut clusters, mut last) = (Vec::new(), None);
+        let mut clusters = Vec::new();
+        self.each_cluster(|key, cluster| clusters.push((key.clone(), cluster.clone())));
+        clusters
+    }
+
+    /// Calls `look` for each selected Cluster, in order. Does nothing before [`Objects::is_ready`].
+    pub(crate) fn each_cluster(&self, mut look: impl FnMut(&ObjectKey, &Cluster)) {
+        let mut last = None;
         while self.is_ready() {
             let next = self.0.store.clusters_after(last.as_ref());
             last = next.last().map(|(key, _)| key.clone());
             if last.is_none() {
-                return clusters;
+                return;
             }
-            let selected = next.into_iter();
+            let selected = next.iter();
             let selected = selected.filter(|(_, cluster)| self.selects(cluster));
-            clusters.extend(selected.map(|(key, cluster)| (key, Cluster::clone(&cluster))));
+            selected.for_each(|(key, cluster)| look(key, cluster));
         }
-        Vec::new()
+    }
+
+    /// The result of `look` for a selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
+    pub(crate) fn with_cluster<T>(
+        &self,
+        key: &ObjectKey,
+        look: impl FnOnce(&Cluster) -> T,
+    ) -> Option<T> {
+        let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
+        self.selects(&cluster).then(|| look(&cluster))
     }
 
     /// A selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].

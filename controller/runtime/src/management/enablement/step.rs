@@ -1,5 +1,6 @@
 //! One step for one Cluster: the decision and the writes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -12,6 +13,7 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::refusal::Unavailable;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::capi::{
     Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, WATCH_FILTER_LABEL, are_same,
@@ -20,6 +22,7 @@ use crate::capi::{
 use crate::client::{in_time, merge, post};
 use crate::clock::now;
 use crate::events;
+use crate::logs::LineBudget;
 
 /// Deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -148,13 +151,16 @@ fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Opt
 /// Executes the step, and reports a refusal. `is_repeated` is set if the same step has failed before.
 pub(super) async fn take(
     management: Client,
+    lines: Arc<LineBudget>,
     key: ObjectKey,
     cluster_uid: String,
     step: Step,
     is_repeated: bool,
 ) -> Outcome {
     const MESSAGE: &str = "the KubeletAuthentication was not written";
-    let taken = in_time(DEADLINE, taken(management, &key, &cluster_uid, step)).await;
+    let line = || lines.take(&key, Instant::now());
+    let taken = taken(management, line, &key, &cluster_uid, step);
+    let taken = in_time(DEADLINE, taken).await;
     taken.unwrap_or_else(|error| {
         let (cluster, error) = (key.to_string(), error_chain(&Unavailable::from(error)));
         if is_repeated {
@@ -168,6 +174,7 @@ pub(super) async fn take(
 
 async fn taken(
     management: Client,
+    line: impl Fn() -> Option<u64>,
     key: &ObjectKey,
     cluster_uid: &str,
     step: Step,
@@ -184,8 +191,16 @@ async fn taken(
     };
     let api = Api::namespaced(management.clone(), &key.namespace);
     let error = match write(&api, &cluster, step).await {
-        Ok(None) => return Ok(Outcome::Written),
-        Ok(Some(error)) => error,
+        Ok(Written::Changed(change)) => {
+            // A Cluster can change its attestors at any rate.
+            if let Some(left_out) = line() {
+                tracing::info!(cluster = %key, left_out, "{change}");
+            } else {
+                tracing::debug!(cluster = %key, "{change}");
+            }
+            return Ok(Outcome::Written);
+        }
+        Ok(Written::Refused(error)) => error,
         Err(kube::Error::Api(status)) if REFUSALS.contains(&status.code) => {
             EnableError::Refused(status.message)
         }
@@ -206,7 +221,15 @@ async fn taken(
     Ok(Outcome::Refused)
 }
 
-/// Executes the step, and returns the error to report.
+/// The result of a step that the API server answered.
+enum Written {
+    /// The text for the log.
+    Changed(&'static str),
+    /// The error to report.
+    Refused(EnableError),
+}
+
+/// Executes the step.
 ///
 /// This does not use server-side apply. For a list of this type, an apply removes only the items of the same field
 /// manager, and after `clusterctl move` the items belong to another one. It would also write to an object that a user
@@ -215,7 +238,7 @@ async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
     step: Step,
-) -> Result<Option<EnableError>, kube::Error> {
+) -> Result<Written, kube::Error> {
     let name = &cluster.name;
     match step {
         Step::Create {
@@ -236,7 +259,7 @@ async fn write(
             let mark = (ENABLED_BY_ANNOTATION.to_owned(), BY_CLUSTER.to_owned());
             metadata.annotations = Some([mark].into());
             api.create(&post(FIELD_MANAGER), &object).await?;
-            tracing::info!(cluster = name, ?attestors, "KubeletAuthentication created");
+            Ok(Written::Changed("KubeletAuthentication created"))
         }
         Step::Change {
             resource_version,
@@ -248,7 +271,7 @@ async fn write(
             });
             let parameters = merge(FIELD_MANAGER);
             api.patch(name, &parameters, &Patch::Merge(&patch)).await?;
-            tracing::info!(cluster = name, ?attestors, "KubeletAuthentication changed");
+            Ok(Written::Changed("KubeletAuthentication changed"))
         }
         Step::Own {
             resource_version,
@@ -260,14 +283,12 @@ async fn write(
             let parameters = merge(FIELD_MANAGER);
             api.patch_metadata(name, &parameters, &Patch::Merge(&patch))
                 .await?;
-            tracing::info!(
-                cluster = name,
-                "updated the owner of the KubeletAuthentication"
-            );
+            Ok(Written::Changed(
+                "updated the owner of the KubeletAuthentication",
+            ))
         }
-        Step::Report(error) => return Ok(Some(error)),
+        Step::Report(error) => Ok(Written::Refused(error)),
     }
-    Ok(None)
 }
 
 impl EnableError {
