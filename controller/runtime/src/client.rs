@@ -33,7 +33,9 @@ pub(crate) use call::{CALL_DEADLINE, CONTROLLER, Pages, call, cause, in_time, me
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub use lookup::addresses;
-pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
+pub(crate) use response_limits::{
+    Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE, on_behalf_of,
+};
 
 use connections::{Answer, Connections, Dial};
 use egress::Dialler;
