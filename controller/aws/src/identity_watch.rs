@@ -11,8 +11,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
-use futures::{Stream, StreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount as KubeServiceAccount;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -123,7 +124,7 @@ impl IdentityWatch {
     async fn watch(&self, source: &Source, kind: Kind, changed: &Notify, log: &mut WatchLog) {
         let store = &*self.store;
         let (told, of) = (self.store.clone(), source.clone());
-        let client = listening(self.client.clone(), move || told.heard(&of));
+        let client = listening(self.client.clone(), move |_| told.heard(&of));
         let config = match source.name() {
             Some(name) => watch_config().fields(&format!("metadata.name={name}")),
             None => watch_config(),
@@ -236,10 +237,24 @@ impl IdentityWatch {
     /// Writes the first account of each cluster to its `KubeletAuthentication`.
     pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
         let mut writes = FuturesUnordered::new();
+        // One for each cluster: a Cluster that is created again can get an account each time, and each attempt can fail
+        // for as long as the object exists.
+        let mut running: BTreeMap<ObjectKey, AbortHandle> = BTreeMap::new();
         loop {
             tokio::select! {
-                Some((cluster, account)) = accounts.recv() => writes.push(self.write_account(cluster, account)),
-                Some(()) = writes.next() => {}
+                Some((cluster, account)) = accounts.recv() => {
+                    let (write, handle) = abortable(self.write_account(cluster.clone(), account));
+                    let ended = cluster.clone();
+                    writes.push(write.map(|written| written.ok().map(|()| ended)));
+                    if let Some(former) = running.insert(cluster, handle) {
+                        former.abort();
+                    }
+                }
+                Some(ended) = writes.next() => {
+                    if let Some(cluster) = ended {
+                        running.remove(&cluster);
+                    }
+                }
                 else => return,
             }
         }

@@ -26,7 +26,9 @@ pub use grant_reason::{GrantReason, ReenrolReason};
 pub use policy::{Adoption, LedgerPolicy};
 pub use record::{Opened, Record, RecordHolder, RequestRef, SeenBoot, whole_seconds};
 pub use record_ledger::RecordLedger;
-pub use records::{LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError};
+pub use records::{
+    AllRecords, LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError,
+};
 pub use revocations::{RevocationDecisions, Revocations};
 
 /// The holder of a node name.

@@ -30,11 +30,13 @@ mod server_time;
 pub mod testing;
 
 pub use call::CallError;
-pub(crate) use call::{CALL_DEADLINE, CONTROLLER, call, cause, in_time, merge, pages, post};
+pub(crate) use call::{CALL_DEADLINE, CONTROLLER, Pages, call, cause, in_time, merge, pages, post};
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub use lookup::addresses;
-pub(crate) use response_limits::{Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE};
+pub(crate) use response_limits::{
+    Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE, on_behalf_of,
+};
 
 use connections::{Answer, Connections, Dial};
 use egress::Dialler;

@@ -1,6 +1,7 @@
 //! The records of clusters, as `NodeIdentity` objects.
 
 mod cache;
+mod index;
 mod kube;
 mod object;
 mod watch;

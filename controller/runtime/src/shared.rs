@@ -247,6 +247,13 @@ pub mod testing {
         MOST.take()
     }
 
+    /// The number of entries that this thread visits during `run`, under all locks together.
+    pub fn all_visited(run: impl FnOnce()) -> usize {
+        let before = VISITED.get();
+        run();
+        VISITED.get() - before
+    }
+
     /// Counts an entry as visited.
     pub(super) fn visit() {
         VISITED.set(VISITED.get() + 1);

@@ -64,11 +64,6 @@ impl<T: Indexed> Table<T> {
         visited(next).map(|(name, object)| (&**name, &**object))
     }
 
-    /// The objects with their names, sorted by name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
-        visited(self.objects.iter()).map(|(name, object)| (&**name, &**object))
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }

@@ -443,3 +443,29 @@ async fn an_account_that_cannot_be_written_is_retried_with_backoff() {
     running.await.unwrap();
     assert_eq!(bed.written(), ACCOUNT);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_has_one_write_of_its_account_however_often_it_is_created() {
+    let bed = Bed::new();
+    bed.authentication();
+    bed.server.refuse(PLURAL, Some(422));
+    let (sender, accounts) = mpsc::unbounded_channel();
+    let watch = bed.watch.clone();
+    let running = tokio::spawn(async move { watch.write_accounts(accounts).await });
+    for number in 0..50 {
+        let cluster = ObjectKey::new("tenant-a", "one");
+        sender.send((cluster, format!("{number:012}"))).unwrap();
+        sleep(Duration::from_secs(1)).await;
+    }
+    let before = bed.server.requests(PLURAL).len();
+
+    sleep(Duration::from_hours(1)).await;
+    let tries = bed.server.requests(PLURAL).len() - before;
+    assert!((1..10).contains(&tries), "{tries}");
+
+    bed.server.refuse(PLURAL, None);
+    drop(sender);
+    running.await.unwrap();
+    assert_eq!(bed.written(), "000000000049");
+    assert_eq!(bed.patches(), 1);
+}

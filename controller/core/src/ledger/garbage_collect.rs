@@ -181,7 +181,7 @@ impl RecordLedger {
         let names: BTreeSet<_> = all.iter().map(|one| &one.record.node_name).collect();
         self.issued.lock().retain(|name, _| names.contains(name));
         let mut found = Vec::with_capacity(all.len());
-        for stored in all {
+        for stored in &*all {
             let holder = self.holder_state(&stored.record.holder).await.ok();
             found.push((stored, holder));
         }
@@ -242,11 +242,11 @@ impl RecordLedger {
     async fn carry_out(
         &self,
         chore: GcAction,
-        stored: Stored,
+        stored: &Stored,
         swept: &mut SweepReport,
         now: SystemTime,
     ) {
-        let Stored { record, version } = &stored;
+        let Stored { record, version } = stored;
         let name = &record.node_name;
         let generation = record.generation;
         let done = match chore {
@@ -273,7 +273,7 @@ impl RecordLedger {
             }
             GcAction::RemoveNode => {
                 swept.count(record, None);
-                let removal = Removal::Retired(&stored);
+                let removal = Removal::Retired(stored);
                 let removed = self.remove_node(name, None, removal, now).await;
                 if removed.is_err() {
                     swept.not_removed.insert(name.to_string());

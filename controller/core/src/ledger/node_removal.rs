@@ -13,9 +13,11 @@ use super::RecordLedger;
 use super::record::Record;
 use super::records::Stored;
 use crate::cluster_line;
+use crate::identifiers::KeyDigest;
 use crate::nodes::{Node, Nodes};
 use crate::refusal::Deferral;
 use crate::scope::Enforcement;
+use crate::verifier::Identity;
 
 /// The Nodes of the cluster. Only this module can delete a Node.
 #[derive(Debug)]
@@ -143,18 +145,22 @@ impl RecordLedger {
         if machine.map_err(Deferral::InventoryUnavailable)?.is_some() {
             return Ok(NodeOwner::Present(provider_id));
         }
-        let records = self.records.all().await;
-        let mut records = records.map_err(Deferral::LedgerUnavailable)?.into_iter();
-        let holds = |record: &Record| record.is_live() && record.node_name != *name;
-        Ok(
-            if records.any(|stored| {
-                holds(&stored.record) && stored.record.holder.provider_id == provider_id
-            }) {
-                NodeOwner::Present(provider_id)
-            } else {
-                gone
-            },
-        )
+        // No record has this key. The index finds the records of the provider ID: a sweep calls this for each Node.
+        let (identity, key) = (Identity::of(provider_id), KeyDigest::of(&[]));
+        let known = self.records.known_of_machine(&identity, key).await;
+        let known = known.map_err(Deferral::LedgerUnavailable)?;
+        let Identity { provider_id, .. } = identity;
+        let mut known = known.iter().map(|stored| &stored.record);
+        let is_held = known.any(|record| {
+            record.is_live()
+                && record.node_name != *name
+                && record.holder.provider_id == provider_id
+        });
+        Ok(if is_held {
+            NodeOwner::Present(provider_id)
+        } else {
+            gone
+        })
     }
 
     /// Deletes the Node with this name if the rules permit it. With a UID, deletes only the Node with this UID. Returns

@@ -1,6 +1,7 @@
 //! The store of records.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::NodeName;
@@ -53,8 +54,8 @@ pub trait Records: Debug + Send + Sync {
     /// Deletes the record if it still has this version.
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
-    /// Returns all records from the cache.
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable>;
+    /// Returns all records from the cache, each once. Records that change at the same time can be in either state.
+    async fn all(&self) -> Result<AllRecords, Unavailable>;
 
     /// Notes that a node presented a certificate with a later generation than its record. The note is for operators,
     /// who can reset the record. Losing it is harmless. The default implementation does not store it.
@@ -66,6 +67,9 @@ pub trait Records: Debug + Send + Sync {
     /// other fields for operators.
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;
 }
+
+/// All records of a cluster. A copy costs the same for any number of records.
+pub type AllRecords = Arc<[Arc<Stored>]>;
 
 /// A stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]

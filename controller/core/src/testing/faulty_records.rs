@@ -6,7 +6,9 @@ use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::KeyDigest;
-use crate::ledger::{LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
+use crate::ledger::{
+    AllRecords, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
+};
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
@@ -92,7 +94,7 @@ impl Records for FaultyRecords {
         self.written()?.delete(name, read).await
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.0.all().await
     }
 

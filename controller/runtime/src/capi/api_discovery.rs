@@ -1,9 +1,13 @@
 //! Discovers the served version of a kind.
 
+use hyper::Request;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::core::ApiResource;
 use kube::{Client, Error};
+use serde::de::DeserializeOwned;
 
 use super::objects::{CORE_GROUP, Cluster, Reference, Watched as _};
+use crate::client::on_behalf_of;
 
 /// The supported contracts, newest first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
@@ -16,31 +20,34 @@ pub(crate) async fn cluster_resource(client: &Client) -> Result<Option<ApiResour
 /// The resource of this Cluster API core kind in the newest contract that serves it.
 pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiResource>, Error> {
     for version in CONTRACTS {
-        if let Some(resource) = in_version(client, CORE_GROUP, version, kind).await? {
+        if let Some(resource) = in_version((client, ""), CORE_GROUP, version, kind).await? {
             return Ok(Some(resource));
         }
     }
     Ok(None)
 }
 
-/// The resource of this reference. The version is the version of the reference or, if it has none, the first version
+/// The resource of this reference from the namespace. The version is the version of the reference or, if it has none, the first version
 /// that the API server lists with this kind.
 pub(super) async fn referred(
-    client: &Client,
+    (client, namespace): (&Client, &str),
     reference: &Reference,
 ) -> Result<Option<ApiResource>, Error> {
     let Reference { group, kind, .. } = reference;
     if let Some(version) = &reference.version {
-        return in_version(client, group, version, kind).await;
+        return in_version((client, namespace), group, version, kind).await;
     }
-    let groups = client.list_api_groups().await?.groups;
+    let groups: APIGroupList = get((client, namespace), "/apis").await?;
     let versions = groups
+        .groups
         .into_iter()
         .find(|one| one.name == *group)
         .map(|group| group.versions)
         .unwrap_or_default();
     for version in versions {
-        if let Some(resource) = in_version(client, group, &version.version, kind).await? {
+        if let Some(resource) =
+            in_version((client, namespace), group, &version.version, kind).await?
+        {
             return Ok(Some(resource));
         }
     }
@@ -48,13 +55,14 @@ pub(super) async fn referred(
 }
 
 async fn in_version(
-    client: &Client,
+    (client, namespace): (&Client, &str),
     group: &str,
     version: &str,
     kind: &str,
 ) -> Result<Option<ApiResource>, Error> {
     let api_version = format!("{group}/{version}");
-    let resources = match client.list_api_group_resources(&api_version).await {
+    let path = format!("/apis/{api_version}");
+    let resources = match get::<APIResourceList>((client, namespace), &path).await {
         Ok(list) => list.resources,
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
@@ -70,4 +78,14 @@ async fn in_version(
         kind: kind.to_owned(),
         plural: resource.name,
     }))
+}
+
+/// Reads a document of the API server. The call has its turn in the line of the namespace that causes it.
+async fn get<T: DeserializeOwned>(
+    (client, namespace): (&Client, &str),
+    path: &str,
+) -> Result<T, Error> {
+    let request = Request::get(path).body(Vec::new());
+    let request = on_behalf_of(request.map_err(Error::HttpError)?, namespace);
+    client.request(request).await
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::Duration;
 
 use kube::Client;
 use kube::api::Api;
@@ -10,6 +10,7 @@ use kube::core::ApiResource;
 use kube::core::response::reason;
 use serde::de::Error as _;
 use tokio::sync::{OnceCell, watch};
+use tokio::time::Instant;
 
 use super::api_discovery::referred;
 use super::objects::{
@@ -57,8 +58,26 @@ const SLOW_READS: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The lookup of a kind: its resource, or `None` if it is not served.
-type Lookup = Arc<OnceCell<Option<ApiResource>>>;
+/// The time for which a kind counts as not served. A tenant can name any kind, and each lookup takes two calls.
+const NOT_SERVED: Duration = Duration::from_secs(30);
+
+/// The lookup of a kind.
+type Lookup = Arc<OnceCell<Found>>;
+
+/// The result of a lookup.
+#[derive(Debug)]
+struct Found {
+    /// The resource, or `None` if the kind is not served.
+    resource: Option<ApiResource>,
+    at: Instant,
+}
+
+impl Found {
+    /// Whether the kind must be looked up again.
+    fn is_old(&self) -> bool {
+        self.resource.is_none() && self.at.elapsed() >= NOT_SERVED
+    }
+}
 
 /// A group, the version if the reference has one, and a kind.
 type Kind = (String, Option<String>, String);
@@ -122,11 +141,16 @@ impl Objects {
         unheard.map(|(kind, _)| *kind)
     }
 
-    /// Records an event from the API server on the watch of this kind.
+    /// Records that the objects of this kind are current.
     pub(super) fn heard(&self, kind: &'static str) {
+        self.heard_at(kind, Instant::now());
+    }
+
+    /// Records that the events from the API server until this time are applied to the objects of this kind.
+    pub(super) fn heard_at(&self, kind: &'static str, read: Instant) {
         let mut kinds = KINDS.iter().zip(&self.0.heard);
         if let Some((_, heard)) = kinds.find(|(known, _)| **known == kind) {
-            heard.now();
+            heard.at(read);
         }
         if kind == Cluster::KIND
             && let Some(observer) = self.cluster_observer()
@@ -195,18 +219,34 @@ impl Objects {
 
     /// The selected Clusters, sorted. Empty before [`Objects::is_ready`].
     pub fn clusters(&self) -> Vec<(ObjectKey, Cluster)> {
-        let (mut clusters, mut last) = (Vec::new(), None);
+        let mut clusters = Vec::new();
+        self.each_cluster(|key, cluster| clusters.push((key.clone(), cluster.clone())));
+        clusters
+    }
+
+    /// Calls `look` for each selected Cluster, in order. Does nothing before [`Objects::is_ready`].
+    pub(crate) fn each_cluster(&self, mut look: impl FnMut(&ObjectKey, &Cluster)) {
+        let mut last = None;
         while self.is_ready() {
             let next = self.0.store.clusters_after(last.as_ref());
             last = next.last().map(|(key, _)| key.clone());
             if last.is_none() {
-                return clusters;
+                return;
             }
-            let selected = next.into_iter();
+            let selected = next.iter();
             let selected = selected.filter(|(_, cluster)| self.selects(cluster));
-            clusters.extend(selected.map(|(key, cluster)| (key, Cluster::clone(&cluster))));
+            selected.for_each(|(key, cluster)| look(key, cluster));
         }
-        Vec::new()
+    }
+
+    /// The result of `look` for a selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
+    pub(crate) fn with_cluster<T>(
+        &self,
+        key: &ObjectKey,
+        look: impl FnOnce(&Cluster) -> T,
+    ) -> Option<T> {
+        let cluster = self.is_ready().then(|| self.0.store.cluster(key))??;
+        self.selects(&cluster).then(|| look(&cluster))
     }
 
     /// A selected Cluster. `None` if it does not exist, or before [`Objects::is_ready`].
@@ -255,7 +295,7 @@ impl Objects {
         name: &str,
         config: Option<BootstrapConfig>,
     ) {
-        let now = Instant::now();
+        let now = std::time::Instant::now();
         self.0.store.read_config(cluster, name, config, now);
         self.0.changes.send_replace(());
     }
@@ -280,7 +320,7 @@ impl Objects {
         namespace: &str,
         reference: &Reference,
     ) -> Result<Option<K>, kube::Error> {
-        let Some(resource) = self.resource(reference).await? else {
+        let Some(resource) = self.resource(namespace, reference).await? else {
             return Ok(None);
         };
         let client = self.0.client.clone();
@@ -300,18 +340,22 @@ impl Objects {
         kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))
     }
 
-    /// The resource of this reference. `None` if the API server does not serve it.
+    /// The resource of this reference from `namespace`. `None` if the API server does not serve it.
     pub async fn resource(
         &self,
+        namespace: &str,
         reference: &Reference,
     ) -> Result<Option<ApiResource>, kube::Error> {
         let kind = kind_of(reference);
         let lookup = self.lookup(kind.clone());
         // Concurrent callers share one lookup.
-        let found = lookup.get_or_try_init(|| referred(&self.0.client, reference));
-        let found = found.await.cloned();
-        if !matches!(found, Ok(Some(_))) {
-            // The kind can be served later.
+        let found = lookup.get_or_try_init(|| async {
+            let resource = referred((&self.0.client, namespace), reference).await?;
+            let at = Instant::now();
+            Ok(Found { resource, at })
+        });
+        let found = found.await.map(|found| found.resource.clone());
+        if found.is_err() {
             self.0.resources.write(|resources| {
                 let known = resources.get(&kind);
                 if known.is_some_and(|own| Arc::ptr_eq(own, &lookup)) {
@@ -329,9 +373,15 @@ impl Objects {
 
     fn lookup(&self, kind: Kind) -> Lookup {
         // Abandoned lookups are removed first.
-        let is_dead =
-            |_: &_, lookup: &mut Lookup| !lookup.initialized() && Arc::strong_count(lookup) == 1;
+        let is_dead = |_: &_, lookup: &mut Lookup| match lookup.get() {
+            Some(found) => found.is_old(),
+            None => Arc::strong_count(lookup) == 1,
+        };
         self.0.resources.write(|resources| {
+            let known = resources.get(&kind).and_then(|known| known.get());
+            if known.is_some_and(Found::is_old) {
+                resources.remove(&kind);
+            }
             let lookup = resources.get_or_insert_with(kind, is_dead, Lookup::default);
             lookup.clone()
         })

@@ -246,7 +246,8 @@ impl CapiInventory {
             kind: "Machine".to_owned(),
             name: String::new(),
         };
-        self.objects.resource(&reference).await
+        let namespace = &self.cluster.namespace;
+        self.objects.resource(namespace, &reference).await
     }
 
     /// The results of `of` for all Machines, page by page. First reads the `KubeadmConfig`s that they need.

@@ -83,7 +83,7 @@ async fn own_token(
     namespace: &str,
     config: &Reference,
 ) -> Result<Option<OwnToken>, CallError> {
-    let Some(resource) = call(referred(management, config)).await? else {
+    let Some(resource) = call(referred((management, namespace), config)).await? else {
         return Ok(None);
     };
     let path = Raw::<Machine>::url_path(&resource, Some(namespace));

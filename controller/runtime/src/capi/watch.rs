@@ -65,8 +65,8 @@ impl Objects {
     async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics) {
         let metrics = metrics.watch(W::KIND);
         let (objects, measured) = (self.clone(), metrics.clone());
-        let client = &listening(self.client().clone(), move || {
-            objects.heard(W::KIND);
+        let client = &listening(self.client().clone(), move |read| {
+            objects.heard_at(W::KIND, read);
             measured.heard();
         });
         let mut told = WatchLog::new(W::KIND).measured_by(metrics);

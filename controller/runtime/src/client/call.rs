@@ -107,22 +107,53 @@ where
     T: Clone,
     F: Future<Output = Result<ObjectList<T>, kube::Error>>,
 {
-    let (mut page, mut limit) = (wanted, MANAGEMENT_PAGE_SIZE);
-    let mut all = Vec::new();
-    loop {
-        let answer = match call(list(page.clone().limit(limit))).await {
-            Err(error) if limit > 1 && is_too_large(&error) => {
-                limit = (limit / 4).max(1);
-                continue;
-            }
-            answer => answer?,
-        };
-        limit = MANAGEMENT_PAGE_SIZE.min(limit.saturating_mul(4));
-        all.extend(answer.items);
-        match answer.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => page = page.continue_token(&next),
-            None => return Ok(all),
+    let (mut pages, mut all) = (Pages::new(wanted), Vec::new());
+    while let Some(page) = pages.next(&list).await? {
+        all.extend(page);
+    }
+    Ok(all)
+}
+
+/// The pages of a list, so that a caller can process each before the next one is read.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    /// The parameters of the next page. `None` after the last one.
+    next: Option<ListParams>,
+    limit: u32,
+}
+
+impl Pages {
+    pub(crate) fn new(wanted: ListParams) -> Self {
+        Self {
+            next: Some(wanted),
+            limit: MANAGEMENT_PAGE_SIZE,
         }
+    }
+
+    /// Reads the next page. `None` after the last one.
+    pub(crate) async fn next<T, F>(
+        &mut self,
+        list: impl Fn(ListParams) -> F,
+    ) -> Result<Option<Vec<T>>, CallError>
+    where
+        T: Clone,
+        F: Future<Output = Result<ObjectList<T>, kube::Error>>,
+    {
+        let Some(page) = self.next.take() else {
+            return Ok(None);
+        };
+        let answer = loop {
+            match call(list(page.clone().limit(self.limit))).await {
+                Err(error) if self.limit > 1 && is_too_large(&error) => {
+                    self.limit = (self.limit / 4).max(1);
+                }
+                answer => break answer?,
+            }
+        };
+        self.limit = MANAGEMENT_PAGE_SIZE.min(self.limit.saturating_mul(4));
+        let next = answer.metadata.continue_.filter(|next| !next.is_empty());
+        self.next = next.map(|next| page.continue_token(&next));
+        Ok(Some(answer.items))
     }
 }
 

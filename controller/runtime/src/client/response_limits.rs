@@ -177,6 +177,17 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     }
 }
 
+/// The namespace of the tenant that causes a call, in the extensions of its request.
+#[derive(Debug, Clone)]
+struct OnBehalfOf(Arc<str>);
+
+/// Gives a call its turn in the line of this namespace, also if it is for a cluster-scoped resource.
+pub(crate) fn on_behalf_of<B>(mut request: Request<B>, namespace: &str) -> Request<B> {
+    let caller = OnBehalfOf(namespace.into());
+    request.extensions_mut().insert(caller);
+    request
+}
+
 /// The namespace of the requested object or list. Empty for cluster-scoped resources and for all namespaces.
 fn namespace_of(asked: &Uri) -> &str {
     let mut parts = asked.path().split('/');
@@ -285,9 +296,11 @@ where
         let limits = limits(request.uri(), named_by);
         let holding = self.share.holding();
         // The tenants of a management cluster take turns. A tenant's API server has a single line.
-        let tenant = match named_by {
-            NamedBy::Operator => namespace_of(request.uri()),
-            NamedBy::Tenant => "",
+        let caller = request.extensions().get::<OnBehalfOf>();
+        let tenant = match (named_by, caller) {
+            (NamedBy::Operator, Some(OnBehalfOf(namespace))) => namespace,
+            (NamedBy::Operator, None) => namespace_of(request.uri()),
+            (NamedBy::Tenant, _) => "",
         };
         let line = self.turns.line(&ObjectKey::new(tenant, ""));
         let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();

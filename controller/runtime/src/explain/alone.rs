@@ -7,7 +7,9 @@ use std::time::SystemTime;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
-use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::ledger::{
+    AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
+};
 use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::{NotAsked, Unavailable};
 use node_attestation_core::serving::NodeReportedAddresses;
@@ -134,7 +136,7 @@ impl Records for Unknown {
         Err(Self::records().into())
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         Err(Self::records())
     }
 

@@ -1,11 +1,14 @@
 //! The CA keys of the served clusters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
 
 use node_attestation_core::identifiers::KeyDigest;
 use tokio::sync::watch;
 
 use crate::capi::{ClusterCa, ObjectKey};
+use crate::shared::{Shared, visited};
 
 /// The CA keys of all clusters of this controller.
 ///
@@ -19,8 +22,30 @@ use crate::capi::{ClusterCa, ObjectKey};
 /// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA, and
 /// refuses to sign for another cluster.
 #[derive(Debug, Clone, Default)]
-pub(super) struct CaKeys {
-    keys: watch::Sender<BTreeMap<ObjectKey, CaKey>>,
+pub(super) struct CaKeys(Arc<Shared<Keys>>);
+
+impl Default for Shared<Keys> {
+    fn default() -> Self {
+        Self::new("CA keys", Keys::default())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Keys {
+    clusters: BTreeMap<ObjectKey, CaKey>,
+    digests: BTreeMap<KeyDigest, OfDigest>,
+}
+
+/// The clusters with one CA key.
+#[derive(Debug, Default)]
+struct OfDigest {
+    /// The number of clusters.
+    count: usize,
+    /// The clusters that have proved it.
+    proved: BTreeSet<ObjectKey>,
+    /// Notifies the holders of this key. A tenant can change its keys at any rate, so the holders of other keys are not
+    /// woken.
+    changes: watch::Sender<()>,
 }
 
 /// The key of a cluster's CA.
@@ -36,7 +61,8 @@ pub(super) struct CaKey {
 pub(super) struct CaKeyHolder {
     all: CaKeys,
     cluster: ObjectKey,
-    changes: watch::Receiver<BTreeMap<ObjectKey, CaKey>>,
+    /// The changes of the key. `None` without a key.
+    changes: Option<watch::Receiver<()>>,
     key: Option<CaKey>,
     /// The last result of [`CaKeyHolder::hold`].
     told: Option<ObjectKey>,
@@ -56,73 +82,124 @@ impl CaKeys {
         CaKeyHolder {
             all: self.clone(),
             cluster,
-            changes: self.keys.subscribe(),
+            changes: None,
             key: None,
             told: None,
         }
     }
 
-    fn set(&self, cluster: &ObjectKey, key: Option<CaKey>) {
-        self.keys.send_if_modified(|keys| {
-            let former = match key {
-                Some(key) => keys.insert(cluster.clone(), key),
-                None => keys.remove(cluster),
-            };
-            former != key
-        });
+    /// Sets the key of a cluster. Returns the changes of the key.
+    fn set(&self, cluster: &ObjectKey, key: Option<CaKey>) -> Option<watch::Receiver<()>> {
+        let (changes, senders) = self.0.write(|keys| keys.set(cluster, key));
+        // Without the lock, because many clusters can have one key.
+        for sender in senders {
+            sender.send_replace(());
+        }
+        changes
     }
 }
 
-/// Another cluster that has proved that it has the same CA key.
-fn other(keys: &BTreeMap<ObjectKey, CaKey>, cluster: &ObjectKey) -> Option<ObjectKey> {
-    let own = keys.get(cluster)?;
-    let mut others = keys
-        .iter()
-        .filter(|(other, key)| key.is_proved && key.digest == own.digest && *other != cluster);
-    others.next().map(|(other, _)| other.clone())
+impl Keys {
+    /// Sets the key of a cluster. Returns the changes of the key, and the senders to notify.
+    fn set(
+        &mut self,
+        cluster: &ObjectKey,
+        key: Option<CaKey>,
+    ) -> (Option<watch::Receiver<()>>, Vec<watch::Sender<()>>) {
+        let former = match key {
+            Some(key) => self.clusters.insert(cluster.clone(), key),
+            None => self.clusters.remove(cluster),
+        };
+        let mut changed = Vec::new();
+        if former != key {
+            changed.extend(former.and_then(|former| self.leave(cluster, former)));
+            changed.extend(key.and_then(|key| self.join(cluster, key)));
+        }
+        let own = key.and_then(|key| self.digests.get(&key.digest));
+        (own.map(|own| own.changes.subscribe()), changed)
+    }
+
+    /// Adds a cluster to the holders of its key. Returns the sender to notify.
+    fn join(&mut self, cluster: &ObjectKey, key: CaKey) -> Option<watch::Sender<()>> {
+        let own = self.digests.entry(key.digest).or_default();
+        own.count += 1;
+        let is_new = key.is_proved && own.proved.insert(cluster.clone());
+        is_new.then(|| own.changes.clone())
+    }
+
+    /// Removes a cluster from the holders of its former key. Returns the sender to notify.
+    fn leave(&mut self, cluster: &ObjectKey, former: CaKey) -> Option<watch::Sender<()>> {
+        let own = self.digests.get_mut(&former.digest)?;
+        own.count -= 1;
+        own.proved.remove(cluster);
+        let changes = own.changes.clone();
+        if own.count == 0 {
+            self.digests.remove(&former.digest);
+        }
+        Some(changes)
+    }
+
+    /// Another cluster that has proved that it has the same CA key: the next one by name, so that a change concerns few
+    /// of the clusters with one key.
+    fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
+        let own = self.clusters.get(cluster)?;
+        let proved = &self.digests.get(&own.digest)?.proved;
+        let next = proved.range((Excluded(cluster), Unbounded)).take(1);
+        let mut others = visited(next.chain(proved.iter().take(1)));
+        others.find(|other| *other != cluster).cloned()
+    }
 }
 
 impl CaKeyHolder {
     /// Sets the cluster's key. Returns another cluster that has proved that it has the same key.
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
-        self.all.set(&self.cluster, key);
-        self.told = other(&self.changes.borrow_and_update(), &self.cluster);
+        self.changes = self.all.set(&self.cluster, key);
+        self.told = self.all.0.read(|keys| keys.other(&self.cluster));
         self.told.clone()
     }
 
-    /// Waits until [`Self::hold`] would return a different result. Changes of unrelated keys do not wake this cluster.
+    /// Waits until [`Self::hold`] would return a different result.
     pub(super) async fn changed(&mut self) {
-        loop {
-            if self.changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+        while let Some(changes) = &mut self.changes {
+            // The sender is dropped with the last holder of the key, which then is a predecessor of this holder.
+            let is_last = changes.changed().await.is_err();
             if !self.is_as_told() {
                 return;
             }
+            if is_last {
+                break;
+            }
         }
+        std::future::pending::<()>().await;
     }
 
     /// Whether the last result is still valid. This includes the cluster's own entry, because a predecessor of this
     /// holder can be dropped late.
     fn is_as_told(&self) -> bool {
-        let keys = self.changes.borrow();
-        let own = keys.get(&self.cluster).copied();
-        own == self.key && other(&keys, &self.cluster) == self.told
+        self.all.0.read(|keys| {
+            let own = keys.clusters.get(&self.cluster).copied();
+            own == self.key && keys.other(&self.cluster) == self.told
+        })
     }
 }
 
 impl Drop for CaKeyHolder {
     fn drop(&mut self) {
-        self.all.set(&self.cluster, None);
+        drop(self.all.set(&self.cluster, None));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+
     use futures::future::FutureExt as _;
 
     use super::*;
+    use crate::shared::testing::most_visited;
 
     fn proved(byte: u8) -> CaKey {
         CaKey {
@@ -214,18 +291,114 @@ mod tests {
 
         assert_eq!(one.changed().now_or_never(), Some(()));
         one.hold(Some(proved(1)));
-        assert!(keys.keys.borrow().contains_key(&cluster("a")));
+        let is_held = keys
+            .0
+            .read(|keys| keys.clusters.contains_key(&cluster("a")));
+        assert!(is_held);
+    }
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether `change` wakes this holder, as 1 or 0, and whether its result changes.
+    fn woken(holder: &mut CaKeyHolder, change: impl FnOnce()) -> (usize, bool) {
+        let counted = Arc::new(Wakes::default());
+        let waker = Waker::from(counted.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut changed = pin!(holder.changed());
+        assert!(changed.as_mut().poll(&mut context).is_pending());
+        change();
+        let is_changed = changed.as_mut().poll(&mut context).is_ready();
+        (counted.0.load(Ordering::Relaxed), is_changed)
     }
 
     #[test]
-    fn frequent_ca_changes_of_one_tenant_do_not_notify_others() {
+    fn frequent_ca_changes_of_one_tenant_do_not_wake_others() {
         let keys = CaKeys::default();
         let (mut one, mut busy) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
         one.hold(Some(proved(1)));
 
-        for byte in 2..10 {
-            busy.hold(Some(proved(byte)));
-            assert_eq!(one.changed().now_or_never(), None, "{byte}");
+        let changes = || {
+            for byte in 2..10 {
+                busy.hold(Some(proved(byte)));
+            }
+        };
+        assert_eq!(woken(&mut one, changes), (0, false));
+
+        let same = || drop(busy.hold(Some(proved(1))));
+        assert_eq!(woken(&mut one, same), (1, true));
+    }
+
+    #[test]
+    fn a_change_of_a_key_among_many_clusters_visits_a_few() {
+        for is_same in [true, false] {
+            let keys = CaKeys::default();
+            let held = |number: u16| {
+                let byte = if is_same { 0 } else { number };
+                CaKey {
+                    digest: KeyDigest::of(&byte.to_be_bytes()),
+                    is_proved: true,
+                }
+            };
+            let mut holders: Vec<_> = (0..1000)
+                .map(|number| {
+                    let mut holder = keys.holder(cluster(&number.to_string()));
+                    holder.hold(Some(held(number)));
+                    holder
+                })
+                .collect();
+            let one = &mut holders[500];
+
+            let visited = most_visited(|| {
+                one.hold(None);
+                one.hold(Some(proved(1)));
+                one.hold(Some(held(500)));
+                assert!(one.is_as_told());
+            });
+
+            assert!(visited["CA keys"] <= 2, "{visited:?}");
         }
+    }
+
+    #[test]
+    fn a_change_of_one_of_many_clusters_with_a_key_changes_the_result_of_few() {
+        let keys = CaKeys::default();
+        let mut holders: Vec<_> = (0..100)
+            .map(|number| keys.holder(cluster(&number.to_string())))
+            .collect();
+        for _ in 0..2 {
+            for holder in &mut holders {
+                holder.hold(Some(proved(1)));
+            }
+        }
+
+        let mut busy = holders.swap_remove(50);
+        busy.hold(None);
+
+        let changed = holders.iter().filter(|holder| !holder.is_as_told());
+        assert_eq!(changed.count(), 1);
+    }
+
+    #[test]
+    fn a_key_without_holders_takes_no_memory() {
+        let keys = CaKeys::default();
+        let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
+        one.hold(Some(proved(1)));
+        two.hold(Some(shown(1)));
+        one.hold(Some(shown(2)));
+        drop(two);
+        one.hold(None);
+
+        assert!(
+            keys.0
+                .read(|keys| keys.digests.is_empty() && keys.clusters.is_empty())
+        );
     }
 }

@@ -109,6 +109,13 @@ pub(super) fn report_of(
     phase: &ClusterPhase,
     status: &KubeletAuthenticationStatus,
 ) -> ClusterReport {
+    if let ClusterPhase::Stopped(NotReady::TooManyClusters(_)) = phase {
+        // A tenant can create any number of these, so they are only counted.
+        return ClusterReport {
+            phase: "stopped",
+            ..ClusterReport::default()
+        };
+    }
     let attestors = of_attestors(phase);
     let findings = match phase {
         ClusterPhase::Serving { findings, .. } => Findings::clone(findings),

@@ -13,7 +13,7 @@
 
 mod step;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::mem::{Discriminant, discriminant};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use tokio::time::{Instant, sleep_until};
 
 use self::step::{Outcome, Step, step, take};
 use super::Shared;
-use crate::capi::{ObjectKey, OwnAttestors};
+use crate::capi::{Cluster, ObjectKey, OwnAttestors};
 
 /// The limit of concurrent steps.
 const AT_ONCE: usize = 4;
 
-/// The wait after a change, because objects change in bursts.
+/// The wait after a change, because objects change in bursts. Also the shortest interval between two searches.
 const GATHER: Duration = Duration::from_secs(1);
 
 /// The interval between checks without changes.
@@ -55,10 +55,22 @@ const ANOTHER: Duration = Duration::from_secs(30);
 pub(super) struct Enablement {
     shared: Arc<Shared>,
     changes: watch::Receiver<()>,
-    look_at: Instant,
+    schedule: Schedule,
+    tasks: JoinSet<(ObjectKey, Outcome)>,
+}
+
+/// The order of the steps. A search visits all Clusters, so searches are at least [`GATHER`] apart, and no step causes
+/// one.
+#[derive(Debug)]
+struct Schedule {
+    /// The time of the next search for steps.
+    search_at: Instant,
+    /// The Clusters with a step that was due in the last search, in order.
+    queue: VecDeque<ObjectKey>,
     /// The last step for each Cluster.
     last: HashMap<ObjectKey, Last>,
-    tasks: JoinSet<(ObjectKey, Outcome)>,
+    /// The number of running steps.
+    running: usize,
 }
 
 /// The last step for a Cluster.
@@ -85,8 +97,7 @@ impl Enablement {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             changes: shared.objects.cluster_changes(),
-            look_at: Instant::now(),
-            last: HashMap::new(),
+            schedule: Schedule::new(Instant::now()),
             tasks: JoinSet::new(),
             shared,
         }
@@ -94,16 +105,18 @@ impl Enablement {
 
     /// Schedules a check.
     pub(super) fn something_changed(&mut self) {
-        self.look_at = self.look_at.min(Instant::now() + GATHER);
+        self.schedule.search_by(Instant::now() + GATHER);
     }
 
     /// Waits until the next check is due.
     pub(super) async fn due(&mut self) {
-        loop {
+        while !self.schedule.has_next() {
             tokio::select! {
-                () = sleep_until(self.look_at) => return,
+                () = sleep_until(self.schedule.search_at) => return,
                 Ok(()) = self.changes.changed() => self.something_changed(),
-                Some(Ok((key, outcome))) = self.tasks.join_next() => self.ended(&key, outcome),
+                Some(Ok((key, outcome))) = self.tasks.join_next() => {
+                    self.schedule.ended(&key, outcome, Instant::now());
+                }
             }
         }
     }
@@ -114,60 +127,127 @@ impl Enablement {
         known: impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>,
     ) {
         let now = Instant::now();
-        self.look_at = now + LOOK_AGAIN;
-        if !self.shared.objects.is_ready() {
-            return;
-        }
-        let version = self.shared.objects.cluster_version();
-        let clusters: HashMap<_, _> = self.shared.objects.clusters().into_iter().collect();
-        self.last.retain(|key, _| clusters.contains_key(key));
-        let mut due = Vec::new();
-        for (key, cluster) in clusters {
-            let Some(step) = step(&cluster, known(&key).as_deref(), version.as_deref()) else {
-                continue;
-            };
-            let last = self.last.get(&key);
+        let objects = &self.shared.objects;
+        let version = objects.cluster_version();
+        let step = |key: &ObjectKey, cluster: &Cluster| {
+            let step = step(cluster, known(key).as_deref(), version.as_deref())?;
             let wanted = Wanted {
-                cluster_uid: cluster.uid,
-                attestors: cluster.attestors,
+                cluster_uid: cluster.uid.clone(),
+                attestors: cluster.attestors.clone(),
                 step: discriminant(&step),
             };
+            Some((wanted, step))
+        };
+        if self.schedule.search_at <= now {
+            let mut wanted = Vec::new();
+            objects.each_cluster(|key, cluster| {
+                let step = step(key, cluster);
+                wanted.extend(step.map(|(step, _)| (key.clone(), step)));
+            });
+            if objects.is_ready() {
+                self.schedule
+                    .forget(|key| objects.with_cluster(key, |_| ()).is_none());
+            }
+            self.schedule.found(wanted, now);
+        }
+        let mut due = Vec::new();
+        while let Some(key) = self.schedule.next() {
+            // The Cluster can have changed since the search.
+            let next = objects.with_cluster(&key, |cluster| step(&key, cluster));
+            if let Some((wanted, step)) = next.flatten()
+                && let Some(is_repeated) = self.schedule.begin(&key, wanted.clone(), now)
+            {
+                due.push((key, wanted.cluster_uid, step, is_repeated));
+            }
+        }
+        for (key, cluster_uid, step, is_repeated) in due {
+            self.start(key, cluster_uid, step, is_repeated);
+        }
+    }
+
+    fn start(&mut self, key: ObjectKey, cluster_uid: String, step: Step, is_repeated: bool) {
+        let taken = take(
+            self.shared.clone(),
+            key.clone(),
+            cluster_uid,
+            step,
+            is_repeated,
+        );
+        self.tasks.spawn(async move {
+            // The payload of a panic can contain anything, including secrets.
+            let taken = AssertUnwindSafe(taken).catch_unwind().await;
+            (key, taken.unwrap_or(Outcome::Unavailable))
+        });
+    }
+}
+
+impl Schedule {
+    fn new(now: Instant) -> Self {
+        Self {
+            search_at: now,
+            queue: VecDeque::new(),
+            last: HashMap::new(),
+            running: 0,
+        }
+    }
+
+    /// Makes the next search happen by this time.
+    fn search_by(&mut self, at: Instant) {
+        self.search_at = self.search_at.min(at);
+    }
+
+    /// Replaces the queue by the steps that a search found.
+    fn found(&mut self, wanted: Vec<(ObjectKey, Wanted)>, now: Instant) {
+        self.search_at = now + LOOK_AGAIN;
+        let mut due = Vec::new();
+        for (key, wanted) in wanted {
+            let last = self.last.get(&key);
             match due_at(last, &wanted, now) {
                 Some(at) if at <= now => due.push(DueStep {
                     last: last.map(|last| last.at),
                     key,
-                    wanted,
-                    step,
                 }),
-                Some(at) => self.look_at = self.look_at.min(at),
+                Some(at) => self.search_at = self.search_at.min(at.max(now + GATHER)),
                 None => {}
             }
         }
-        let room = AT_ONCE.saturating_sub(self.tasks.len());
         let mut namespaces: HashMap<String, LastOfNamespace> = HashMap::new();
         for (key, last) in &self.last {
             let namespace = namespaces.entry(key.namespace.clone()).or_default();
             namespace.running += usize::from(last.outcome.is_none());
             namespace.at = namespace.at.max(Some(last.at));
         }
-        for one in first_in_turn(due, &namespaces, room) {
-            self.start(one, now);
-        }
+        self.queue = in_turn(due, &namespaces).into();
     }
 
-    fn start(&mut self, due: DueStep, now: Instant) {
-        let DueStep {
-            key, wanted, step, ..
-        } = due;
-        let tries = self.last.get(&key).filter(|last| last.wanted == wanted);
+    /// Forgets the Clusters that do not exist.
+    fn forget(&mut self, is_gone: impl Fn(&ObjectKey) -> bool) {
+        self.last.retain(|key, _| !is_gone(key));
+    }
+
+    /// Whether another step can start.
+    fn has_next(&self) -> bool {
+        self.running < AT_ONCE && !self.queue.is_empty()
+    }
+
+    /// The Cluster of the next step, if another step can start.
+    fn next(&mut self) -> Option<ObjectKey> {
+        self.has_next().then(|| self.queue.pop_front())?
+    }
+
+    /// Begins this step if it is due. Returns whether it is a repetition.
+    fn begin(&mut self, key: &ObjectKey, wanted: Wanted, now: Instant) -> Option<bool> {
+        let last = self.last.get(key);
+        match due_at(last, &wanted, now) {
+            Some(at) if at <= now => {}
+            Some(at) => {
+                self.search_by(at.max(now + GATHER));
+                return None;
+            }
+            None => return None,
+        }
+        let tries = last.filter(|last| last.wanted == wanted);
         let tries = tries.map_or(0, |last| last.tries);
-        let taken = take(
-            self.shared.clone(),
-            key.clone(),
-            wanted.cluster_uid.clone(),
-            step,
-            tries > 0,
-        );
         let last = Last {
             wanted,
             tries: tries.saturating_add(1),
@@ -175,19 +255,18 @@ impl Enablement {
             outcome: None,
         };
         self.last.insert(key.clone(), last);
-        self.tasks.spawn(async move {
-            // The payload of a panic can contain anything, including secrets.
-            let taken = AssertUnwindSafe(taken).catch_unwind().await;
-            (key, taken.unwrap_or(Outcome::Unavailable))
-        });
+        self.running += 1;
+        Some(tries > 0)
     }
 
-    fn ended(&mut self, key: &ObjectKey, outcome: Outcome) {
+    /// Records the end of a step.
+    fn ended(&mut self, key: &ObjectKey, outcome: Outcome, now: Instant) {
         if let Some(last) = self.last.get_mut(key) {
-            (last.at, last.outcome) = (Instant::now(), Some(outcome));
+            (last.at, last.outcome) = (now, Some(outcome));
         }
-        // Other steps can be waiting because of the limit.
-        self.look_at = Instant::now();
+        self.running = self.running.saturating_sub(1);
+        // The Cluster can have changed in the meantime. Its next step is not due before that.
+        self.search_by(now + PAUSE);
     }
 }
 
@@ -197,8 +276,6 @@ struct DueStep {
     /// The time of the last step for this Cluster.
     last: Option<Instant>,
     key: ObjectKey,
-    wanted: Wanted,
-    step: Step,
 }
 
 /// The last steps of a namespace.
@@ -209,15 +286,11 @@ struct LastOfNamespace {
     at: Option<Instant>,
 }
 
-/// The steps to start, up to `room`.
+/// The Clusters in the order of their steps.
 ///
 /// The order is: namespaces with the fewest steps, then the namespace whose last step is the oldest and, within a
 /// namespace, the Cluster whose last step is the oldest.
-fn first_in_turn(
-    mut due: Vec<DueStep>,
-    namespaces: &HashMap<String, LastOfNamespace>,
-    room: usize,
-) -> Vec<DueStep> {
+fn in_turn(mut due: Vec<DueStep>, namespaces: &HashMap<String, LastOfNamespace>) -> Vec<ObjectKey> {
     due.sort_by(|one, other| (one.last, &one.key).cmp(&(other.last, &other.key)));
     let mut steps: HashMap<String, usize> = HashMap::new();
     let mut in_turn: Vec<_> = due
@@ -232,8 +305,7 @@ fn first_in_turn(
         .collect();
     // A stable sort, which keeps the order within a namespace.
     in_turn.sort_by_key(|(steps, last, _)| (*steps, *last));
-    in_turn.truncate(room);
-    in_turn.into_iter().map(|(_, _, one)| one).collect()
+    in_turn.into_iter().map(|(_, _, one)| one.key).collect()
 }
 
 /// The time at which a step is due. `None` while the current step is running.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, Patch, PatchParams};
+use kube::Resource as _;
+use kube::api::{Api, GetParams, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthenticationStatus;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::Shared;
 use crate::capi::{ObjectKey, Reference};
-use crate::client::in_time;
+use crate::client::{in_time, on_behalf_of};
 use crate::watch::{Custom, NoFields};
 
 /// The deadline for all four calls together.
@@ -75,7 +76,8 @@ impl InfraCluster {
         &mut self,
         (reference, signers): &(Reference, Value),
     ) -> Result<(), kube::Error> {
-        let Some(resource) = self.shared.objects.resource(reference).await? else {
+        let namespace = &self.cluster.namespace;
+        let Some(resource) = self.shared.objects.resource(namespace, reference).await? else {
             return Ok(());
         };
         if !self.has_fields(&resource).await? {
@@ -96,11 +98,17 @@ impl InfraCluster {
         if let Some(has) = self.kinds.get(&kind) {
             return Ok(*has);
         }
-        let api: Api<CustomResourceDefinition> =
-            Api::all(self.shared.controller.management.clone());
         let name = format!("{}.{}", resource.plural, resource.group);
-        let definition = api.get_opt(&name).await?;
-        let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));
+        let definitions = CustomResourceDefinition::url_path(&(), None);
+        let request = kube::api::Request::new(definitions).get(&name, &GetParams::default());
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let request = on_behalf_of(request, &self.cluster.namespace);
+        let management = &self.shared.controller.management;
+        let has = match management.request(request).await {
+            Ok(definition) => has_fields(&definition, &resource.version),
+            Err(kube::Error::Api(status)) if status.code == 404 => false,
+            Err(error) => return Err(error),
+        };
         self.kinds.insert(kind, has);
         Ok(has)
     }

@@ -117,7 +117,7 @@ impl MachineConditions {
 
     /// Adds the outcomes that are in records but not in conditions: decisions before a restart, and revocations by
     /// operators.
-    pub(super) fn compare(&self, inventory: &CapiInventory, records: &[Stored]) {
+    pub(super) fn compare(&self, inventory: &CapiInventory, records: &[Arc<Stored>]) {
         let named = records.iter().filter_map(|stored| {
             let name = stored.record.holder.machine_name.as_deref()?;
             stored.record.is_live().then_some((name, &stored.record))

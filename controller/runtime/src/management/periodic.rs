@@ -14,7 +14,7 @@ use kubelet_attestation::names::NodeName;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
-use node_attestation_core::ledger::{MISSING_MACHINE_TIMEOUT, Stored};
+use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
 use tokio::time::{Instant, timeout};
 
 mod created_again;
@@ -234,7 +234,7 @@ impl Upkeep {
         self.context.enforcement.is_on()
     }
 
-    async fn records(&self) -> Result<Vec<Stored>, String> {
+    async fn records(&self) -> Result<AllRecords, String> {
         let records = self.context.ledger.records().all().await;
         records.map_err(|error| cut(error_chain(&error)))
     }

@@ -1,20 +1,24 @@
 //! The records of one cluster, from a watch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Resource as _;
+use kubelet_attestation::ensure;
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::ledger::{Stored, Version};
+use node_attestation_core::ledger::{AllRecords, Stored, Version};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use super::index::LIMITS;
 use super::object::{self, BrokenRecord};
+use crate::shared::{PAGE, Shared};
 use crate::table::{Indexed, Table};
 use crate::watch::{Heard, Lenient, Skipped};
 
@@ -22,13 +26,50 @@ use crate::watch::{Heard, Lenient, Skipped};
 /// for its next turn, as in any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
+/// The limit of records of one machine, TPM or key. A host that gets a new name every hour has a few hundred before
+/// their certificates expire.
+const MAX_OF_MACHINE: usize = 1024;
+
 /// The record of an object; `Err` if it is invalid.
-pub(super) type Entry = Result<Stored, BrokenRecord>;
+pub(super) type Entry = Result<Arc<Stored>, BrokenRecord>;
 
 /// The cached records of one cluster.
+///
+/// The watch of all clusters waits for this lock. So records are copied in pages, and only after a change.
 pub(super) struct Cache {
-    state: watch::Sender<State>,
-    heard: Arc<Heard>,
+    namespace: String,
+    state: Shared<State>,
+    /// The number of changes.
+    changes: watch::Sender<u64>,
+    watched: Arc<Watched>,
+    copy: Mutex<Option<Snapshot>>,
+}
+
+/// The state of the watch that all caches share.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) heard: Heard,
+    /// The namespaces that have more records than the limit.
+    over_the_limit: Shared<BTreeSet<String>>,
+}
+
+/// A copy of all records.
+struct Snapshot {
+    /// The number of changes before the copy.
+    changes: u64,
+    records: AllRecords,
+}
+
+/// The namespace has too many records. Decisions without some of them could be wrong, so its requests wait.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "namespace {namespace} has more than {} node identities, or node identities of more than {} clusters. Delete the ones \
+     that do not belong to a node",
+    LIMITS.records,
+    LIMITS.clusters
+)]
+struct TooManyRecords {
+    namespace: String,
 }
 
 /// The records by object name.
@@ -55,7 +96,8 @@ fn values(
 
 impl Indexed for Entry {
     fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
-        self.iter().flat_map(|Stored { record, .. }| {
+        self.iter().flat_map(|stored| {
+            let record = &stored.record;
             let holder = &record.holder;
             values(
                 &holder.provider_id,
@@ -66,28 +108,106 @@ impl Indexed for Entry {
     }
 }
 
-impl Cache {
-    pub(super) fn new(heard: Arc<Heard>) -> Self {
+impl Default for Watched {
+    fn default() -> Self {
         Self {
-            state: watch::Sender::default(),
-            heard,
+            heard: Heard::default(),
+            over_the_limit: Shared::new("namespaces with too many records", BTreeSet::new()),
+        }
+    }
+}
+
+impl Watched {
+    /// Records whether a namespace has more records than the limit. Returns whether this is a change.
+    pub(super) fn set_over_the_limit(&self, namespace: &str, is_over: bool) -> bool {
+        let is_same = |known: &BTreeSet<String>| known.contains(namespace) == is_over;
+        if self.over_the_limit.read(is_same) {
+            return false;
+        }
+        self.over_the_limit.write(|known| {
+            if is_over {
+                known.insert(namespace.to_owned())
+            } else {
+                known.remove(namespace)
+            }
+        })
+    }
+
+    /// The namespaces that have more records than the limit.
+    pub(super) fn over_the_limit(&self) -> Vec<String> {
+        self.over_the_limit
+            .read(|known| known.iter().cloned().collect())
+    }
+
+    fn is_over_the_limit(&self, namespace: &str) -> bool {
+        self.over_the_limit.read(|known| known.contains(namespace))
+    }
+}
+
+impl Cache {
+    pub(super) fn new(namespace: &str, watched: Arc<Watched>) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            state: Shared::new("records of a cluster", State::default()),
+            changes: watch::Sender::default(),
+            watched,
+            copy: Mutex::default(),
         }
     }
 
-    pub(super) fn state(&self) -> watch::Ref<'_, State> {
-        self.state.borrow()
+    /// Returns the result of `look` for the records.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        self.state.read(look)
     }
 
     /// Waits until the records are listed, and the API server has responded recently.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
-        self.wait(|_| self.heard.is_recent()).await
+        self.wait(|_| self.watched.heard.is_recent()).await?;
+        ensure!(
+            !self.watched.is_over_the_limit(&self.namespace),
+            Unavailable::new(TooManyRecords {
+                namespace: self.namespace.clone(),
+            })
+        );
+        Ok(())
+    }
+
+    /// All valid records. They are copied only after a change.
+    pub(super) fn all(&self) -> AllRecords {
+        let mut copy = self.copy.lock();
+        let changes = *self.changes.borrow();
+        if let Some(current) = copy.as_ref().filter(|copy| copy.changes == changes) {
+            return current.records.clone();
+        }
+        let (mut records, mut last) = (Vec::new(), None::<String>);
+        loop {
+            let next = self.look(|state| {
+                let (mut next, mut last_of_page) = (Vec::new(), None);
+                for (name, entry) in state.after(last.as_deref()).take(PAGE) {
+                    next.extend(entry.as_ref().ok().cloned());
+                    last_of_page = Some(name);
+                }
+                (next, last_of_page.map(str::to_owned))
+            });
+            records.extend(next.0);
+            last = next.1;
+            if last.is_none() {
+                break;
+            }
+        }
+        let records: AllRecords = records.into();
+        *copy = Some(Snapshot {
+            changes,
+            records: records.clone(),
+        });
+        records
     }
 
     pub(super) async fn wait(&self, holds: impl Fn(&State) -> bool) -> Result<(), Unavailable> {
-        let mut changes = self.state.subscribe();
-        let mut heard = self.heard.changes();
+        let mut changes = self.changes.subscribe();
+        let mut heard = self.watched.heard.changes();
         let waiting = async {
-            while !holds(&self.state()) {
+            while !self.look(&holds) {
                 tokio::select! {
                     told = changes.changed() => told,
                     told = heard.changed() => told,
@@ -102,15 +222,41 @@ impl Cache {
 
     /// Replaces all records.
     pub(super) fn replace(&self, objects: State) {
-        self.state.send_replace(objects);
+        let former = self.state.write(|state| std::mem::replace(state, objects));
+        self.changed();
+        // Dropped without the lock.
+        drop(former);
     }
 
     pub(super) fn put(&self, name: &str, entry: Entry) {
-        self.state.send_modify(|state| drop(state.put(name, entry)));
+        drop(self.state.write(|state| state.put(name, entry)));
+        self.changed();
     }
 
     pub(super) fn remove(&self, name: &str) {
-        self.state.send_modify(|state| drop(state.remove(name)));
+        drop(self.state.write(|state| state.remove(name)));
+        self.changed();
+    }
+
+    /// The records of this machine, of its TPM or of this key.
+    ///
+    /// # Errors
+    ///
+    /// There are too many.
+    pub(super) fn of_machine(
+        &self,
+        identity: &Identity,
+        key: KeyDigest,
+    ) -> Result<Vec<Stored>, Unavailable> {
+        let found = self.look(|state| state.with_values(identity, key))?;
+        let concerned = |stored: &&Arc<Stored>| stored.record.concerns(identity, key);
+        let concerned = found.iter().filter(concerned);
+        Ok(concerned.map(|stored| Stored::clone(stored)).collect())
+    }
+
+    fn changed(&self) {
+        self.changes
+            .send_modify(|changes| *changes = changes.wrapping_add(1));
     }
 }
 
@@ -127,7 +273,7 @@ pub(super) fn entry(
             if let Err(broken) = &stored {
                 skipped.note(seen.meta(), broken);
             }
-            stored
+            stored.map(Arc::new)
         }
         Err(error) => {
             skipped.note(seen.meta(), error);
@@ -141,18 +287,27 @@ pub(super) fn entry(
 }
 
 impl State {
-    /// The valid records.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Stored> {
-        self.iter().filter_map(|(_, entry)| entry.as_ref().ok())
-    }
-
-    /// The records of this machine, of its TPM or of this key. The cost does not grow with the number of records.
-    pub(super) fn of_machine(&self, identity: &Identity, key: KeyDigest) -> Vec<Stored> {
+    /// The records of this machine, of its TPM or of this key, and possibly others. The cost does not grow with the
+    /// number of records.
+    ///
+    /// # Errors
+    ///
+    /// There are more than [`MAX_OF_MACHINE`].
+    fn with_values(
+        &self,
+        identity: &Identity,
+        key: KeyDigest,
+    ) -> Result<Vec<Arc<Stored>>, Unavailable> {
         let values = values(&identity.provider_id, identity.endorsement_key, key);
-        let found: BTreeMap<_, _> = values.flat_map(|value| self.with(value)).collect();
-        let found = found.into_values().flatten();
-        let concerned = found.filter(|stored| stored.record.concerns(identity, key));
-        concerned.cloned().collect()
+        let found = values.flat_map(|value| self.with(value).take(MAX_OF_MACHINE + 1));
+        let found: BTreeMap<_, _> = found.collect();
+        ensure!(
+            found.len() <= MAX_OF_MACHINE,
+            Unavailable::new(format!(
+                "more than {MAX_OF_MACHINE} node identities have the machine, the TPM or the key of this request"
+            ))
+        );
+        Ok(found.into_values().flatten().cloned().collect())
     }
 
     /// Whether the object is known in this version or a later one.
@@ -169,6 +324,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::errors::error_chain;
     use node_attestation_core::identifiers::RecordUid;
     use node_attestation_core::ledger::Record;
     use node_attestation_core::testing::records::{at, claim, provider_id};
@@ -176,6 +332,7 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+    use crate::shared::testing::most_visited;
     use crate::testing::ThreadLog;
 
     fn stored(machine: &str, key: u8, endorsement_key: Option<&str>) -> Stored {
@@ -198,7 +355,7 @@ mod tests {
     /// Asserts that the index finds the records that a search of all records finds.
     #[track_caller]
     fn assert_found(cache: &Cache) {
-        let state = cache.state();
+        let all = cache.all();
         for (machine, key, endorsement_key) in [
             ("m1", 1, None),
             ("m1", 9, Some("a")),
@@ -209,22 +366,19 @@ mod tests {
             let mut identity = Identity::of(provider_id(machine));
             identity.endorsement_key = endorsement_key.map(|key| KeyDigest::of(key.as_bytes()));
             let key = stored(machine, key, None).record.opened.key;
-            let concerned = |stored: &&Stored| stored.record.concerns(&identity, key);
-            let expected: Vec<_> = state.records().filter(concerned).collect();
-            let found = state.of_machine(&identity, key);
+            let concerned = |stored: &&Arc<Stored>| stored.record.concerns(&identity, key);
+            let expected: Vec<_> = all.iter().filter(concerned).collect();
+            let found = cache.of_machine(&identity, key).unwrap();
             assert_eq!(found.len(), expected.len(), "{machine}");
-            assert!(
-                expected.into_iter().all(|one| found.contains(one)),
-                "{machine}"
-            );
+            assert!(expected.iter().all(|one| found.contains(one)), "{machine}");
         }
     }
 
     #[test]
     fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
-        let cache = Cache::new(Arc::default());
-        let put = |name: &str, stored| {
-            cache.put(name, stored);
+        let cache = Cache::new("default", Arc::default());
+        let put = |name: &str, stored: Result<Stored, BrokenRecord>| {
+            cache.put(name, stored.map(Arc::new));
             assert_found(&cache);
         };
         put("a", Ok(stored("m1", 1, Some("a"))));
@@ -237,15 +391,66 @@ mod tests {
         cache.remove("d");
         assert_found(&cache);
         let mut all = State::default();
-        all.put("e", Ok(stored("m2", 1, Some("a"))));
+        all.put("e", Ok(Arc::new(stored("m2", 1, Some("a")))));
         cache.replace(all);
         assert_found(&cache);
 
-        let found = cache.state().of_machine(
+        let found = cache.of_machine(
             &Identity::of(provider_id("m2")),
             stored("m2", 9, None).record.opened.key,
         );
-        assert_eq!(found, [stored("m2", 1, Some("a"))]);
+        assert_eq!(found.unwrap(), [stored("m2", 1, Some("a"))]);
+    }
+
+    #[test]
+    fn unchanged_records_are_not_copied_again() {
+        let cache = Cache::new("default", Arc::default());
+        let put = |name: String| cache.put(&name, Ok(Arc::new(stored("m1", 1, None))));
+        (0..300).for_each(|number| put(number.to_string()));
+        let first = cache.all();
+        assert_eq!(first.len(), 300);
+
+        assert!(Arc::ptr_eq(&first, &cache.all()));
+
+        put("new".to_owned());
+        let second = cache.all();
+        assert_eq!(second.len(), 301);
+        assert!(Arc::ptr_eq(&first[0], &second[0]));
+    }
+
+    #[test]
+    fn all_records_are_copied_in_pages() {
+        let cache = Cache::new("default", Arc::default());
+        for number in 0..10 * PAGE {
+            cache.put(&number.to_string(), Ok(Arc::new(stored("m1", 1, None))));
+        }
+
+        let visited = most_visited(|| assert_eq!(cache.all().len(), 10 * PAGE));
+
+        assert_eq!(visited["records of a cluster"], PAGE);
+    }
+
+    #[test]
+    fn a_machine_with_too_many_records_waits() {
+        let cache = Cache::new("default", Arc::default());
+        let machine = Identity::of(provider_id("m1"));
+        let key = stored("m9", 9, None).record.opened.key;
+        let put =
+            |number: usize| cache.put(&number.to_string(), Ok(Arc::new(stored("m1", 1, None))));
+        (0..MAX_OF_MACHINE).for_each(put);
+        assert_eq!(
+            cache.of_machine(&machine, key).unwrap().len(),
+            MAX_OF_MACHINE
+        );
+
+        (MAX_OF_MACHINE..10 * MAX_OF_MACHINE).for_each(put);
+
+        let visited = most_visited(|| {
+            let error = cache.of_machine(&machine, key).unwrap_err();
+            let error = error_chain(&error);
+            assert!(error.contains("more than 1024 node identities"), "{error}");
+        });
+        assert!(visited["records of a cluster"] <= 3 * (MAX_OF_MACHINE + 1));
     }
 
     /// An object of the cluster `prod-1` that says it is of another one.

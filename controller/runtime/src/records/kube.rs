@@ -9,7 +9,9 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, Preconditions
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_ANNOTATION};
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::ledger::{
+    AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
+};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
 use parking_lot::Mutex;
@@ -20,9 +22,9 @@ use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
 use crate::capi::{ObjectKey, cluster_resource, is_cluster, renew_version};
-use crate::client::{CONTROLLER, CallError, call, merge, post};
+use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
-use crate::watch::{MetadataOf, all_metadata_of};
+use crate::watch::{MetadataOf, metadata_page_of};
 
 /// The `NodeIdentity` objects of one Cluster, in the namespace of the Cluster.
 ///
@@ -92,8 +94,16 @@ impl KubeRecords {
         let wanted = ListParams::default().labels(&label);
         let records: Api<MetadataOf<NodeIdentity>> =
             Api::namespaced(client, self.api.namespace().unwrap_or_default());
-        for record in all_metadata_of(&records, wanted).await? {
-            self.own(record.metadata, &owner).await?;
+        // Page by page: a tenant can create any number of records.
+        let list = |page| {
+            let records = &records;
+            async move { metadata_page_of(records, &page).await }
+        };
+        let mut pages = Pages::new(wanted);
+        while let Some(page) = pages.next(list).await? {
+            for record in page {
+                self.own(record.metadata, &owner).await?;
+            }
         }
         Ok(())
     }
@@ -184,9 +194,9 @@ impl Records for KubeRecords {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         let object = self.name(name);
         self.cache.synced().await?;
-        let state = self.cache.state();
-        let known = state.get(&object).cloned();
-        known.transpose().map_err(Unavailable::new)
+        let known = self.cache.look(|state| state.get(&object).cloned());
+        let known = known.transpose().map_err(Unavailable::new)?;
+        Ok(known.map(Arc::unwrap_or_clone))
     }
 
     async fn known_of_machine(
@@ -195,7 +205,7 @@ impl Records for KubeRecords {
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
         self.cache.synced().await?;
-        Ok(self.cache.state().of_machine(identity, key))
+        self.cache.of_machine(identity, key)
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
@@ -251,9 +261,9 @@ impl Records for KubeRecords {
         deleted
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.cache.synced().await?;
-        Ok(self.cache.state().records().cloned().collect())
+        Ok(self.cache.all())
     }
 
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {

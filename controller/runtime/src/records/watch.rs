@@ -1,22 +1,27 @@
 //! A single watch of the records of many clusters.
 
 use std::collections::HashMap;
-use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
-use super::cache::{Cache, Entry, entry};
+use super::cache::{Cache, Entry, Watched, entry};
+use super::index::{Index, LIMITS, Limits, Put};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
+use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::metrics::Metrics;
 use crate::shared::{Shared, Swept, page};
 use crate::table::Table;
-use crate::watch::{Heard, Lenient, Skipped, WatchLog, heard_config, listening, on_management};
+use crate::watch::{Lenient, Skipped, WatchLog, heard_config, in_smaller_pages, listening};
 
 /// The `NodeIdentity` objects of many clusters, from one watch.
 #[derive(derive_more::Debug, Clone)]
@@ -30,14 +35,34 @@ pub struct RecordsWatch {
 /// The caches of clusters, by their keys.
 struct Caches {
     clusters: Shared<Swept<ObjectKey, Arc<Cache>>>,
-    heard: Arc<Heard>,
+    watched: Arc<Watched>,
 }
+
+/// The shortest time between two lists that recover records beyond the limits of a namespace.
+const BETWEEN_LISTS: Duration = Duration::from_mins(10);
 
 /// The additional state of the watch.
 struct Watching {
     /// The objects of a list in progress, so far.
-    listing: HashMap<ObjectKey, Table<Entry>>,
+    listing: Listing,
+    /// The cluster of each record.
+    index: Index,
+    limits: Limits,
+    /// The time of the next list that recovers records.
+    list_at: Option<Instant>,
+    /// The time of the last such list.
+    listed_at: Option<Instant>,
+    /// Whether the next list recovers records. The known ones stay valid meanwhile.
+    is_recovery: bool,
+    /// The namespaces with a recent log line about the limits.
+    logged: HashMap<String, Instant>,
     skipped: Skipped,
+}
+
+/// A list in progress.
+struct Listing {
+    records: HashMap<ObjectKey, Table<Entry>>,
+    index: Index,
 }
 
 impl RecordsWatch {
@@ -63,12 +88,12 @@ impl RecordsWatch {
         metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let caches = Arc::new(Caches::default());
-        let mut watching = Watching::default();
-        let (watched, heard) = (metrics.watch("NodeIdentity"), caches.heard.clone());
-        let log = WatchLog::new("NodeIdentity").measured_by(watched.clone());
-        let listening = listening(client.clone(), move || {
-            heard.now();
-            watched.heard();
+        let mut watching = Watching::new(LIMITS);
+        let (measured, watched) = (metrics.watch("NodeIdentity"), caches.watched.clone());
+        let log = WatchLog::new("NodeIdentity").measured_by(measured.clone());
+        let listening = listening(client.clone(), move |read| {
+            watched.heard.at(read);
+            measured.heard();
         });
         let api: Api<Lenient<NodeIdentity>> = match namespace {
             Some(namespace) => Api::namespaced(listening, namespace),
@@ -76,13 +101,23 @@ impl RecordsWatch {
         };
         let config = heard_config().labels(labels);
         let (told, mut log) = (caches.clone(), log);
-        let watch = on_management(api, config).for_each(move |event| {
-            log.observe(&event, || {});
-            if let Ok(event) = event {
-                told.apply(event, &mut watching);
+        let list = Arc::new(Notify::new());
+        let events = in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, list.clone());
+        let watch = async move {
+            let mut events = pin!(events);
+            loop {
+                tokio::select! {
+                    () = watching.list_is_due() => list.notify_one(),
+                    event = events.next() => {
+                        let Some(event) = event else { return };
+                        log.observe(&event, || {});
+                        if let Ok(event) = event {
+                            told.apply(event, &mut watching);
+                        }
+                    }
+                }
             }
-            ready(())
-        });
+        };
         let records = Self {
             client,
             caches,
@@ -102,60 +137,157 @@ impl Default for Caches {
     fn default() -> Self {
         Self {
             clusters: Shared::new("caches of records", Swept::default()),
-            heard: Arc::default(),
+            watched: Arc::default(),
         }
     }
 }
 
-impl Default for Watching {
-    fn default() -> Self {
+impl Watching {
+    fn new(limits: Limits) -> Self {
         Self {
-            listing: HashMap::new(),
+            listing: Listing::new(limits),
+            index: Index::new(limits),
+            limits,
+            list_at: None,
+            listed_at: None,
+            is_recovery: false,
+            logged: HashMap::new(),
             skipped: Skipped::new("NodeIdentity"),
+        }
+    }
+
+    /// Waits until a list that recovers records is due.
+    async fn list_is_due(&mut self) {
+        match self.list_at {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+        self.list_at = None;
+        self.listed_at = Some(Instant::now());
+        self.is_recovery = true;
+    }
+
+    /// Schedules a list if records of this namespace were left out and now have a place. A tenant can cause this, so
+    /// it happens rarely.
+    fn plan_list(&mut self, namespace: &str) {
+        if self.list_at.is_none() && self.index.is_list_due(namespace) {
+            let now = Instant::now();
+            let next = self.listed_at.map_or(now, |last| last + BETWEEN_LISTS);
+            self.list_at = Some(next.max(now));
+        }
+    }
+
+    /// Logs that a namespace has too many records, at most once in [`BETWEEN_LISTS`].
+    fn log_limit(&mut self, namespace: &str) {
+        let now = Instant::now();
+        self.logged
+            .retain(|_, logged| now.duration_since(*logged) < BETWEEN_LISTS);
+        if self.logged.insert(namespace.to_owned(), now).is_none() {
+            let Limits { records, clusters } = self.limits;
+            tracing::warn!(
+                namespace,
+                records,
+                clusters,
+                "the namespace has too many node identities; its requests wait"
+            );
+        }
+    }
+}
+
+impl Listing {
+    fn new(limits: Limits) -> Self {
+        Self {
+            records: HashMap::new(),
+            index: Index::new(limits),
         }
     }
 }
 
 impl Caches {
     fn apply(&self, event: Event<Lenient<NodeIdentity>>, watching: &mut Watching) {
-        let Watching { listing, skipped } = watching;
         match event {
             Event::Init => {
-                listing.clear();
-                self.heard.outdated();
+                watching.listing = Listing::new(watching.limits);
+                // If a list recovers records, the known ones are only as old as the last event.
+                if !std::mem::take(&mut watching.is_recovery) {
+                    self.watched.heard.outdated();
+                }
             }
             Event::InitApply(object) => {
-                if let Some(cluster) = self.cluster_of(&object) {
+                let Some(cluster) = watching.cluster_of(&object) else {
+                    return;
+                };
+                let Watching {
+                    listing, skipped, ..
+                } = watching;
+                let Listing { records, index } = listing;
+                let name = name_of(&object);
+                let Put { is_kept, former } = index.put(&cluster, name);
+                if let Some(records) = former.and_then(|former| records.get_mut(&former)) {
+                    records.remove(name);
+                }
+                if is_kept {
                     let (name, entry) = entry(&object, &cluster.name, skipped);
-                    listing.entry(cluster).or_default().put(&name, entry);
+                    records.entry(cluster).or_default().put(&name, entry);
                 }
             }
             Event::InitDone => {
-                let mut listing = std::mem::take(listing);
+                let listing = Listing::new(watching.limits);
+                let Listing { mut records, index } =
+                    std::mem::replace(&mut watching.listing, listing);
+                watching.index = index;
                 // Records of a cluster can arrive before a task requests them. They are kept until then.
-                let _used: Vec<_> = listing.keys().map(|key| self.cache(key)).collect();
-                for (cluster, cache) in self.all(None) {
-                    cache.replace(listing.remove(&cluster).unwrap_or_default());
+                let _used: Vec<_> = records.keys().map(|key| self.cache(key)).collect();
+                for (cluster, cache) in self.all() {
+                    cache.replace(records.remove(&cluster).unwrap_or_default());
+                }
+                let over = watching.index.over_the_limit();
+                let over: Vec<_> = over.map(|(namespace, _)| namespace.to_owned()).collect();
+                for namespace in self.watched.over_the_limit().iter().chain(&over) {
+                    self.set_limit(namespace, watching);
                 }
                 // After all caches are updated, because waiters read them when they are notified.
-                self.heard.now();
+                self.watched.heard.now();
                 self.clusters
                     .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));
             }
             Event::Apply(object) => {
-                if let Some(cluster) = self.cluster_of(&object) {
-                    let (name, entry) = entry(&object, &cluster.name, skipped);
+                let Some(cluster) = watching.cluster_of(&object) else {
+                    return;
+                };
+                let name = name_of(&object);
+                let Put { is_kept, former } = watching.index.put(&cluster, name);
+                if let Some(former) = former {
+                    self.remove(&former, name);
+                }
+                if is_kept {
+                    let (name, entry) = entry(&object, &cluster.name, &mut watching.skipped);
                     self.cache(&cluster).put(&name, entry);
                 }
+                self.set_limit(&cluster.namespace, watching);
             }
             Event::Delete(object) => {
-                let name = object.meta().name.as_deref().unwrap_or_default();
-                if let Some(cluster) = self.cluster_of(&object)
-                    && let Some(cache) = self.known(&cluster)
-                {
-                    cache.remove(name);
+                let namespace = object.namespace().unwrap_or_default();
+                if let Some(cluster) = watching.index.remove(&namespace, name_of(&object)) {
+                    self.remove(&cluster, name_of(&object));
                 }
+                watching.plan_list(&namespace);
+                self.set_limit(&namespace, watching);
             }
+        }
+    }
+
+    fn remove(&self, cluster: &ObjectKey, name: &str) {
+        if let Some(cache) = self.known(cluster) {
+            cache.remove(name);
+        }
+    }
+
+    /// Updates whether this namespace has too many records.
+    fn set_limit(&self, namespace: &str, watching: &mut Watching) {
+        let is_over = watching.index.left_out(namespace) > 0;
+        if self.watched.set_over_the_limit(namespace, is_over) && is_over {
+            watching.log_limit(namespace);
         }
     }
 
@@ -166,7 +298,7 @@ impl Caches {
     }
 
     fn cache(&self, cluster: &ObjectKey) -> Arc<Cache> {
-        let new = || Arc::new(Cache::new(self.heard.clone()));
+        let new = || Arc::new(Cache::new(&cluster.namespace, self.watched.clone()));
         self.clusters.write(|clusters| {
             // Caches of deleted clusters are removed first.
             let cache = clusters.get_or_insert_with(cluster.clone(), is_dead, new);
@@ -174,30 +306,25 @@ impl Caches {
         })
     }
 
-    /// All caches, or the caches of the clusters in a namespace.
-    fn all(&self, namespace: Option<&str>) -> Vec<(ObjectKey, Arc<Cache>)> {
-        // No cluster has an empty name, and the empty namespace sorts first.
-        let mut last = ObjectKey::new(namespace.unwrap_or_default(), "");
-        let mut all = Vec::new();
+    /// All caches.
+    fn all(&self) -> Vec<(ObjectKey, Arc<Cache>)> {
+        let (mut all, mut last) = (Vec::new(), None);
         loop {
             let next = self.clusters.read(|clusters| {
-                let next = page(clusters.entries(), Some(&last));
+                let next = page(clusters.entries(), last.as_ref());
                 let next = next.map(|(key, cache)| (key.clone(), cache.clone()));
                 next.collect::<Vec<_>>()
             });
-            let Some((key, _)) = next.last() else {
-                return all;
-            };
-            last = key.clone();
-            let is_in = |of: &str| namespace.is_none_or(|namespace| of == namespace);
-            let is_end = !is_in(&last.namespace);
-            all.extend(next.into_iter().filter(|(key, _)| is_in(&key.namespace)));
-            if is_end {
+            last = next.last().map(|(key, _)| key.clone());
+            if last.is_none() {
                 return all;
             }
+            all.extend(next);
         }
     }
+}
 
+impl Watching {
     /// The cluster of this record. The spec determines it. An object that cannot be decoded belongs to the cluster
     /// whose cache already contains it or, if there is none, to the cluster in its label.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
@@ -206,32 +333,29 @@ impl Caches {
             let cluster = read.spec.cluster_name.as_str();
             return Some(ObjectKey::new(namespace, cluster));
         }
-        let name = object.meta().name.as_ref()?;
+        let known = self.index.cluster_of(&namespace, name_of(object));
         let labelled = object.labels().get(CLUSTER_NAME_LABEL);
-        let labelled = labelled.map(|cluster| ObjectKey::new(namespace.as_str(), cluster));
-        let has_it = |cache: &Arc<Cache>| cache.state().get(name).is_some();
-        let own = labelled.as_ref().and_then(|cluster| self.known(cluster));
-        if own.as_ref().is_some_and(has_it) {
-            return labelled;
-        }
-        let mut others = self.all(Some(&namespace)).into_iter();
-        let known = others.find(|(_, cache)| has_it(cache));
-        known.map(|(key, _)| key).or(labelled)
+        known.or_else(|| Some(ObjectKey::new(namespace, labelled?.as_str())))
     }
+}
+
+fn name_of(object: &Lenient<NodeIdentity>) -> &str {
+    object.meta().name.as_deref().unwrap_or_default()
 }
 
 /// Whether the cache is unused and empty.
 fn is_dead(_: &ObjectKey, cache: &mut Arc<Cache>) -> bool {
-    Arc::strong_count(cache) == 1 && cache.state().is_empty()
+    Arc::strong_count(cache) == 1 && cache.look(Table::is_empty)
 }
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::errors::error_chain;
     use serde_json::json;
 
     use super::*;
     use crate::shared::PAGE;
-    use crate::shared::testing::most_visited;
+    use crate::shared::testing::{all_visited, most_visited};
 
     /// An object that is no record, with the label of this cluster.
     fn unreadable(cluster: &str, name: &str) -> Lenient<NodeIdentity> {
@@ -244,28 +368,122 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    #[test]
-    fn a_broken_record_is_found_in_pages_among_many_clusters() {
-        let (caches, mut watching) = (Caches::default(), Watching::default());
-        let mut apply = |event| caches.apply(event, &mut watching);
-        for number in 0..3 * PAGE {
-            let (cluster, name) = (format!("c{number}"), format!("r{number}"));
-            apply(Event::Apply(unreadable(&cluster, &name)));
+    /// Caches with undecodable records `r0`, `r1`, and so on, each in a separate cluster `c0`, `c1`, and so on.
+    fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
+        let (caches, mut watching) = (Caches::default(), Watching::new(limits));
+        for number in 0..count {
+            let object = unreadable(&format!("c{number}"), &format!("r{number}"));
+            caches.apply(Event::Apply(object), &mut watching);
         }
-        let has_it = |cluster: &str| {
-            let cache = caches.known(&ObjectKey::new("default", cluster));
-            cache.is_some_and(|cache| cache.state().get("r180").is_some())
-        };
-        assert!(has_it("c180"));
+        (caches, watching)
+    }
+
+    fn has(caches: &Caches, cluster: &str, record: &str) -> bool {
+        let cache = caches.known(&ObjectKey::new("default", cluster));
+        cache.is_some_and(|cache| cache.look(|state| state.get(record).is_some()))
+    }
+
+    #[test]
+    fn a_broken_record_is_found_among_many_clusters_without_a_search() {
+        let (caches, mut watching) = with_records(1000, LIMITS);
+        assert!(has(&caches, "c180", "r180"));
+
+        let visited = all_visited(|| {
+            caches.apply(Event::Apply(unreadable("c1", "r180")), &mut watching);
+        });
+
+        assert!(visited < 20, "{visited}");
+        assert!(has(&caches, "c180", "r180") && !has(&caches, "c1", "r180"));
+    }
+
+    #[test]
+    fn a_list_of_many_clusters_is_applied_in_pages() {
+        let (caches, mut watching) = with_records(3 * PAGE, LIMITS);
 
         let visited = most_visited(|| {
-            apply(Event::Apply(unreadable("c1", "r180")));
-            assert!(has_it("c180") && !has_it("c1"));
-            apply(Event::Init);
-            apply(Event::InitDone);
+            caches.apply(Event::Init, &mut watching);
+            caches.apply(Event::InitDone, &mut watching);
         });
 
         assert_eq!(visited["caches of records"], PAGE);
-        assert!(caches.all(None).is_empty());
+        assert!(caches.all().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_beyond_the_limit_are_not_kept_and_their_namespace_waits() {
+        let limits = Limits {
+            records: 3,
+            clusters: 3,
+        };
+        let (caches, mut watching) = with_records(3, limits);
+        caches.watched.heard.now();
+        let [own, other] =
+            ["default", "other"].map(|namespace| caches.cache(&ObjectKey::new(namespace, "c0")));
+        own.synced().await.unwrap();
+
+        caches.apply(Event::Apply(unreadable("c0", "r3")), &mut watching);
+
+        assert!(!has(&caches, "c0", "r3"));
+        let error = error_chain(&own.synced().await.unwrap_err());
+        assert!(error.contains("namespace default has more than"), "{error}");
+        other.synced().await.unwrap();
+
+        caches.apply(Event::Delete(unreadable("c0", "r3")), &mut watching);
+        own.synced().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
+        let limits = Limits {
+            records: 3,
+            clusters: 5,
+        };
+        let (caches, mut watching) = with_records(5, limits);
+        caches.watched.heard.now();
+        let own = caches.cache(&ObjectKey::new("default", "c4"));
+        for record in ["r0", "r1"] {
+            assert_eq!(watching.list_at, None);
+            caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
+        }
+        assert!(own.synced().await.is_err());
+
+        watching.list_is_due().await;
+        caches.apply(Event::Init, &mut watching);
+        assert!(
+            caches.watched.heard.is_recent(),
+            "other namespaces continue"
+        );
+        for number in 2..5 {
+            let object = unreadable(&format!("c{number}"), &format!("r{number}"));
+            caches.apply(Event::InitApply(object), &mut watching);
+        }
+        caches.apply(Event::InitDone, &mut watching);
+
+        own.synced().await.unwrap();
+        assert!(has(&caches, "c4", "r4"));
+        caches.apply(Event::Init, &mut watching);
+        assert!(!caches.watched.heard.is_recent(), "a different list");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_recover_records_are_ten_minutes_apart() {
+        let (_, mut watching) = with_records(0, LIMITS);
+        watching.limits.records = 1;
+        watching.index = Index::new(watching.limits);
+        let begin = Instant::now();
+        let mut lists = Vec::new();
+        for _ in 0..3 {
+            for record in ["r0", "r1"] {
+                watching.index.put(&ObjectKey::new("default", "c"), record);
+            }
+            watching.index.remove("default", "r0");
+            watching.plan_list("default");
+            watching.list_is_due().await;
+            lists.push(begin.elapsed().as_secs());
+            watching.index = Index::new(watching.limits);
+        }
+
+        // Timers have a resolution of one millisecond.
+        assert_eq!(lists, [0, 600, 1200]);
     }
 }

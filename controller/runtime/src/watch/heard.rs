@@ -21,14 +21,19 @@ pub(crate) fn heard_config() -> watcher::Config {
     watch_config().timeout(WATCH_SECONDS)
 }
 
-/// The time of the API server's last event on a watch.
+/// The time of the API server's last event on a watch that the store has applied.
 #[derive(Debug, Default)]
 pub(crate) struct Heard(watch::Sender<Option<Instant>>);
 
 impl Heard {
-    /// Records an event from the API server.
+    /// Records that the objects are current.
     pub(crate) fn now(&self) {
-        self.0.send_replace(Some(Instant::now()));
+        self.at(Instant::now());
+    }
+
+    /// Records that the events from the API server until this time are applied.
+    pub(crate) fn at(&self, read: Instant) {
+        self.0.send_modify(|last| *last = (*last).max(Some(read)));
     }
 
     /// Marks the objects as outdated until they are listed again.
@@ -45,5 +50,27 @@ impl Heard {
     /// Notifies on each event.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Instant>> {
         self.0.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_is_as_old_as_the_last_event_that_it_has_applied() {
+        let heard = Heard::default();
+        let read = Instant::now();
+        tokio::time::advance(HEARD_WITHIN / 2).await;
+        heard.at(read);
+        assert!(heard.is_recent());
+
+        tokio::time::advance(HEARD_WITHIN).await;
+        heard.at(read + HEARD_WITHIN / 2);
+        assert!(!heard.is_recent(), "its event took too long");
+
+        heard.now();
+        heard.at(read);
+        assert!(heard.is_recent(), "a later event counts");
     }
 }

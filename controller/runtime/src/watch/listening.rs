@@ -1,18 +1,26 @@
 //! Clients that report the traffic of watches.
 
-use http_body_util::BodyExt as _;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use hyper::body::{Bytes, Frame};
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
+use tokio::time::Instant;
 
 use crate::metrics::WatchMetrics;
 
-/// Returns a client that calls `told` for each chunk of a watch.
+/// Returns a client that calls `told` for each chunk of a watch, after its events are applied. The argument is the time
+/// at which the chunk was read. A store that applies events slowly must not pass for a current one.
 ///
 /// kube's watcher does not expose bookmarks, and a quiet watch has no other events. So the bytes count: the head of a
 /// response, an event, or a bookmark. A page of a list does not count, because the store stays outdated until the list
 /// is complete.
-pub fn listening(client: Client, told: impl Fn() + Clone + Send + Sync + 'static) -> Client {
+pub fn listening(
+    client: Client,
+    told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
+) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, told) = (client.clone(), told.clone());
@@ -21,21 +29,44 @@ pub fn listening(client: Client, told: impl Fn() + Clone + Send + Sync + 'static
             let is_watch = query.split('&').any(|pair| pair.starts_with("watch="));
             let response: Response<Body> = client.send(request).await?;
             let is_success = is_watch && response.status().is_success();
-            let heard = move || {
-                if is_success {
-                    told();
-                }
-            };
-            heard();
-            Ok::<_, kube::Error>(response.map(|body| {
-                body.map_frame(move |frame| {
-                    heard();
-                    frame
-                })
+            let read = is_success.then(Instant::now);
+            Ok::<_, kube::Error>(response.map(|body| WatchBody {
+                body,
+                told: is_success.then_some(told),
+                read,
             }))
         }
     });
     Client::new(service, namespace)
+}
+
+/// The body of a response that reports its chunks.
+struct WatchBody<F> {
+    body: Body,
+    /// `None` if the response is not an open watch.
+    told: Option<F>,
+    /// The time at which the last chunk, or the head, was read. `None` after the report.
+    read: Option<Instant>,
+}
+
+impl<F: Fn(Instant) + Unpin> hyper::body::Body for WatchBody<F> {
+    type Data = Bytes;
+    type Error = <Body as hyper::body::Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        // The reader asks for the next chunk when it has handled all events of the last one.
+        if let Some(read) = self.read.take()
+            && let Some(told) = &self.told
+        {
+            told(read);
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.read = frame.as_ref().map(|_| Instant::now());
+        Poll::Ready(frame)
+    }
 }
 
 /// Returns a client whose watches are measured.
@@ -44,15 +75,16 @@ pub(crate) fn measured(client: Client, metrics: &WatchMetrics) -> Client {
         return client;
     }
     let metrics = metrics.clone();
-    listening(client, move || metrics.heard())
+    listening(client, move |_| metrics.heard())
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use http_body_util::Full;
-    use hyper::body::Bytes;
+    use futures::StreamExt as _;
+    use futures::channel::mpsc::unbounded;
+    use http_body_util::{BodyExt as _, Full, StreamBody};
 
     use super::*;
     use crate::client::ClusterAccess;
@@ -86,5 +118,44 @@ mod tests {
             answer.into_body().collect_bytes().await.unwrap();
             assert!((age() - silence).abs() < 1.0, "{path}: {}", age());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_chunk_is_reported_when_it_is_applied_with_the_time_when_it_was_read() {
+        let (sender, chunks) = unbounded::<&'static str>();
+        let chunks = std::sync::Mutex::new(Some(chunks));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let chunks = chunks.lock().unwrap().take().unwrap();
+            let frame = |chunk| Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(chunk)));
+            let body = StreamBody::new(chunks.map(frame)).boxed_unsync();
+            async move { Ok::<_, std::convert::Infallible>(Response::new(body)) }
+        });
+        let (begin, reports) = (
+            Instant::now(),
+            std::sync::Arc::<std::sync::Mutex<Vec<u64>>>::default(),
+        );
+        let told = reports.clone();
+        let told = move |at: Instant| told.lock().unwrap().push((at - begin).as_secs());
+        let client = listening(Client::new(service, "default"), told);
+        let request = Request::get("/a?watch=1").body(Body::empty()).unwrap();
+        let mut body = client.send(request).await.unwrap().into_body();
+        let seen = || reports.lock().unwrap().clone();
+        let later = |seconds| tokio::time::advance(Duration::from_secs(seconds));
+
+        later(10).await;
+        sender.unbounded_send("first").unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(seen(), [0], "the head");
+
+        // Its events take 90 seconds.
+        later(90).await;
+        sender.unbounded_send("second").unwrap();
+        assert_eq!(seen(), [0]);
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(seen(), [0, 10]);
+
+        drop(sender);
+        assert!(body.frame().await.is_none());
+        assert_eq!(seen(), [0, 10, 100]);
     }
 }

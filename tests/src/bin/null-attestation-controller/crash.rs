@@ -6,7 +6,9 @@ use clap::ValueEnum;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use node_attestation_core::ledger::{
+    AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
+};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::verifier::Identity;
 use node_attestation_runtime::client::CallError;
@@ -115,7 +117,7 @@ impl Records for CrashingRecords {
         self.inner.delete(name, read).await
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.inner.all().await
     }
 

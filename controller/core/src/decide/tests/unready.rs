@@ -10,7 +10,7 @@ use kubelet_attestation::version::EvidenceVersion;
 use crate::decide::*;
 use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Inventory, Machine, MachineState, Naming, StaticInventory, TokenOwner};
-use crate::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
+use crate::ledger::{AllRecords, LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::refusal::Unavailable;
 use crate::testing::cluster::{Parts, machine};
 use crate::testing::{cluster, decided, insecure, valid};
@@ -102,7 +102,7 @@ impl Records for Down {
         Err(down().into())
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         Err(down())
     }
 

@@ -186,10 +186,10 @@ fn the_removal_of_a_stale_node_is_reported_once() {
 fn records_without_status_after_a_move_can_renew() {
     let world = World::held(policy());
     let moved = World::new();
-    for stored in block_on(world.records.all()).unwrap() {
+    for stored in &*block_on(world.records.all()).unwrap() {
         let record = Record {
             renewed_until: None,
-            ..stored.record
+            ..stored.record.clone()
         };
         block_on(moved.records.create(&record)).unwrap();
     }

@@ -1,12 +1,13 @@
 //! Records in the memory of the process.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 use parking_lot::Mutex;
 
-use super::{LastIssued, Record, Records, Stored, Version, WriteError};
+use super::{AllRecords, LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
@@ -100,9 +101,9 @@ impl Records for MemoryRecords {
         Ok(())
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
-        let all = self.0.lock().records.values().cloned().collect();
-        Ok(all)
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
+        let state = self.0.lock();
+        Ok(state.records.values().cloned().map(Arc::new).collect())
     }
 
     async fn note_later(&self, name: &NodeName, generation: u64) -> Result<(), Unavailable> {

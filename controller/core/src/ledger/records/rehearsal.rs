@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
 
-use super::{LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
+use super::{AllRecords, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError};
 use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
@@ -100,7 +100,7 @@ impl Records for Rehearsal {
         Err(WriteError::Conflict)
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.actual.all().await
     }
 

@@ -5,6 +5,7 @@ use futures::FutureExt as _;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::time::advance;
 
 use super::super::objects::InfraMachine;
 use super::super::testing::{answered_by, objects};
@@ -19,7 +20,7 @@ fn reference(kind: &str) -> Reference {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();
@@ -33,7 +34,7 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     });
     let wanted = reference("RackMachine");
 
-    let mut found = join_all((0..10).map(|_| objects.resource(&wanted)));
+    let mut found = join_all((0..10).map(|_| objects.resource("tenant", &wanted)));
     assert!((&mut found).now_or_never().is_none());
     open.send(()).unwrap();
     open.send(()).unwrap();
@@ -41,9 +42,28 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
 
     assert!(found.iter().all(|found| matches!(found, Ok(None))));
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
+    advance(NOT_SERVED.checked_sub(Duration::from_secs(1)).unwrap()).await;
+    assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
+    assert_eq!(lookups.load(Ordering::Relaxed), 1);
     // The kind may be served by now.
-    assert_eq!(objects.resource(&wanted).await.unwrap(), None);
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
     assert_eq!(lookups.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kinds_that_are_not_served_are_forgotten() {
+    let objects = answered_by(
+        |_| json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""}),
+    );
+    for round in 0..3 {
+        for number in 0..1000 {
+            let wanted = reference(&format!("Rack{round}x{number}Machine"));
+            assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
+        }
+        advance(NOT_SERVED).await;
+    }
+    assert!(objects.0.resources.read(Swept::len) < 1100);
 }
 
 #[tokio::test]
@@ -51,7 +71,7 @@ async fn lookups_that_were_dropped_leave_nothing_behind() {
     let objects = objects();
     for number in 0..1000 {
         let wanted = reference(&format!("Rack{number}Machine"));
-        assert!(objects.resource(&wanted).now_or_never().is_none());
+        assert!(objects.resource("tenant", &wanted).now_or_never().is_none());
     }
     assert!(objects.0.resources.read(Swept::len) < 10);
 }

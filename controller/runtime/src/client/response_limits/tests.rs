@@ -135,6 +135,25 @@ async fn a_flooding_namespace_gets_half_of_the_management_calls() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn lookups_for_a_flooding_namespace_get_half_of_the_management_calls() {
+    const ALL: usize = MANAGEMENT_CALLS_AT_ONCE;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut service = Bounded::new(Silent(asked.clone()), NamedBy::Operator, "");
+    let flood = vec!["tenant-a"; 2 * ALL];
+    let lookups = ["tenant-b"].into_iter().chain(flood).map(|namespace| {
+        let request = Request::builder().uri("https://a/apis/a/v1").body(());
+        service.call(on_behalf_of(request.unwrap(), namespace))
+    });
+    let lookups: Vec<_> = lookups.collect();
+
+    let first = Duration::from_secs(1);
+    let waited = tokio::time::timeout(first, futures::future::join_all(lookups)).await;
+
+    assert!(waited.is_err());
+    assert_eq!(asked.load(Ordering::Relaxed), ALL / 2 + 1);
+}
+
 #[test]
 fn the_namespace_of_a_call_is_that_of_its_object() {
     for (path, expected) in [

@@ -443,3 +443,23 @@ fn an_attestors_findings_are_in_the_metrics_report() {
     let report = report_of(&stopped, &KubeletAuthenticationStatus::default());
     assert_eq!((report.expiring, report.unmeasured), (None, None));
 }
+
+#[test]
+fn a_cluster_beyond_the_limit_of_its_namespace_is_only_counted_in_metrics() {
+    let authentication = authentication("tpm");
+    let report = |why| {
+        let phase = ClusterPhase::Stopped(why);
+        report_of(&phase, &status(&authentication, &phase, now()))
+    };
+    let limit = std::num::NonZeroUsize::MIN;
+
+    let beyond = report(NotReady::TooManyClusters(limit));
+    assert_eq!(beyond.phase, "stopped");
+    assert_eq!(beyond.conditions, []);
+
+    let within = report(NotReady::Broken);
+    assert!(
+        within.conditions.contains(&("Ready", "false")),
+        "{within:?}"
+    );
+}

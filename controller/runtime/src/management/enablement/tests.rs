@@ -80,11 +80,6 @@ async fn frequently_changing_clusters_are_processed_last() {
     let due = |name: &str, last: Option<Instant>| DueStep {
         last,
         key: ObjectKey::new("tenant", name),
-        wanted: wanted("aws"),
-        step: Step::Create {
-            attestors: vec![],
-            watch_filter: None,
-        },
     };
     let mut all: Vec<_> = (0..1000)
         .map(|number| due(&format!("a{number}"), Some(now)))
@@ -92,9 +87,9 @@ async fn frequently_changing_clusters_are_processed_last() {
     all.push(due("new", None));
     all.push(due("waiting", Some(now - Duration::from_secs(3))));
 
-    let chosen = first_in_turn(all, &HashMap::new(), 3);
+    let chosen = in_turn(all, &HashMap::new());
 
-    let names: Vec<_> = chosen.iter().map(|one| one.key.name.as_str()).collect();
+    let names: Vec<_> = chosen.iter().take(3).map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["new", "waiting", "a0"]);
 }
 
@@ -104,11 +99,6 @@ async fn a_namespace_with_many_new_clusters_has_every_second_step() {
     let due = |namespace: &str, name: &str, last| DueStep {
         last,
         key: ObjectKey::new(namespace, name),
-        wanted: wanted("aws"),
-        step: Step::Create {
-            attestors: vec![],
-            watch_filter: None,
-        },
     };
     let all = || {
         let flood = (0..1000).map(|number| due("a", &format!("{number:03}"), None));
@@ -131,9 +121,90 @@ async fn a_namespace_with_many_new_clusters_has_every_second_step() {
             ["b/1", "a/000", "b/2", "a/001"],
         ),
     ] {
-        let chosen = first_in_turn(all(), &last, 4);
+        let chosen = in_turn(all(), &last);
 
-        let names: Vec<_> = chosen.iter().map(|one| one.key.to_string()).collect();
+        let names: Vec<_> = chosen.iter().take(4).map(ToString::to_string).collect();
         assert_eq!(names, expected);
     }
+}
+
+/// Steps for so many Clusters of one tenant.
+fn steps(count: usize, attestor: &str) -> Vec<(ObjectKey, Wanted)> {
+    let key = |number| ObjectKey::new("tenant", format!("{number:04}"));
+    (0..count)
+        .map(|number| (key(number), wanted(attestor)))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_step_starts_the_next_one_without_a_search() {
+    let now = Instant::now();
+    let mut schedule = Schedule::new(now);
+    schedule.found(steps(1000, "aws"), now);
+    let mut running = VecDeque::new();
+    let mut done = 0;
+
+    while done < 1000 {
+        while let Some(key) = schedule.next() {
+            assert_eq!(schedule.begin(&key, wanted("aws"), now), Some(false));
+            running.push_back(key);
+        }
+        assert_eq!(running.len(), AT_ONCE.min(1000 - done));
+        let key = running.pop_front().unwrap();
+        schedule.ended(&key, Outcome::Written, now);
+        assert_eq!(schedule.search_at, now + PAUSE);
+        done += 1;
+    }
+
+    assert!(!schedule.has_next());
+}
+
+#[tokio::test(start_paused = true)]
+async fn searches_are_a_second_apart_although_steps_are_due_at_any_time() {
+    let mut schedule = Schedule::new(Instant::now());
+    let begin = Instant::now();
+    let mut searches = 0;
+    // The attestors of 1,000 Clusters change all the time, and each step takes a few milliseconds.
+    while begin.elapsed() < Duration::from_mins(1) {
+        let now = Instant::now();
+        let attestor = now.duration_since(begin).as_millis().to_string();
+        if schedule.search_at <= now {
+            searches += 1;
+            schedule.found(steps(1000, &attestor), now);
+        }
+        while let Some(key) = schedule.next() {
+            if schedule.begin(&key, wanted(&attestor), now).is_some() {
+                schedule.ended(&key, Outcome::Written, now);
+                break;
+            }
+        }
+        schedule.search_by(now + GATHER);
+        tokio::time::advance(Duration::from_millis(7)).await;
+    }
+
+    assert!((30..=61).contains(&searches), "{searches}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queued_cluster_that_changed_takes_its_current_step_when_that_is_due() {
+    let now = Instant::now();
+    let mut schedule = Schedule::new(now);
+    schedule.found(steps(1, "aws"), now);
+    let key = schedule.next().unwrap();
+    assert_eq!(schedule.begin(&key, wanted("tpm"), now), Some(false));
+    assert_eq!(
+        schedule.begin(&key, wanted("aws"), now),
+        None,
+        "it is running"
+    );
+    schedule.ended(&key, Outcome::Refused, now);
+
+    assert_eq!(schedule.begin(&key, wanted("aws"), now), None);
+    assert_eq!(
+        schedule.begin(&key, wanted("aws"), now + ANOTHER),
+        Some(false)
+    );
+    schedule.ended(&key, Outcome::Unavailable, now + ANOTHER);
+    schedule.forget(|_| true);
+    assert!(schedule.last.is_empty());
 }

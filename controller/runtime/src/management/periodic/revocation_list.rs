@@ -7,7 +7,7 @@ use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
-use node_attestation_core::ledger::{RecordLedger, Revocations, Stored};
+use node_attestation_core::ledger::{AllRecords, RecordLedger, Revocations};
 use node_attestation_core::log_lines::LogLines;
 use tokio::time::Instant;
 
@@ -97,7 +97,7 @@ impl RevocationList {
     pub(super) async fn publish(
         &mut self,
         client: &Client,
-        (records, ledger): (Vec<Stored>, &RecordLedger),
+        (records, ledger): (AllRecords, &RecordLedger),
         now: SystemTime,
     ) -> Result<(), String> {
         let revocations = ledger.revocations();

@@ -1,6 +1,7 @@
 //! The bootstrap tokens of a workload cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use kubelet_attestation::names::ProviderId;
@@ -78,7 +79,7 @@ impl Upkeep {
 fn locked_out(
     machines: Vec<TokenMachine>,
     gone: &BTreeSet<&TokenId>,
-    records: &[Stored],
+    records: &[Arc<Stored>],
     now: SystemTime,
 ) -> Vec<String> {
     let live = records.iter().map(|stored| &stored.record);
@@ -132,7 +133,7 @@ mod tests {
             record,
             version: Version::new("1"),
         };
-        locked_out(vec![machine], &[&token].into(), &[stored], at(20))
+        locked_out(vec![machine], &[&token].into(), &[Arc::new(stored)], at(20))
     }
 
     fn renewed(record: &mut Record) {

@@ -9,8 +9,8 @@ use futures::future::BoxFuture;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use node_attestation_core::ledger::{
-    Claim, Claimant, LastIssued, MemoryRecords, Record, Records, RequestRef, Stored, Version,
-    WriteError,
+    AllRecords, Claim, Claimant, LastIssued, MemoryRecords, Record, Records, RequestRef, Stored,
+    Version, WriteError,
 };
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::testing::cluster::Parts;
@@ -88,7 +88,7 @@ impl Records for Mortal<MemoryRecords> {
         self.writes.count(self.inner.delete(name, read)).await
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.inner.all().await
     }
 

@@ -7,7 +7,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::{KeyDigest, TokenId};
 use node_attestation_core::inventory::{Inventory, Machine, TokenOwner};
 use node_attestation_core::ledger::{
-    LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
+    AllRecords, LastIssued, MemoryRecords, Record, Records, Stored, Version, WriteError,
 };
 use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::Unavailable;
@@ -81,7 +81,7 @@ impl Records for Away<MemoryRecords> {
         self.ask(|inner| inner.delete(name, read)).await
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.inner.all().await
     }
 

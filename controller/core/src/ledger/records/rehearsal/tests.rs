@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use futures::executor::block_on;
 use kubelet_attestation::names::NodeName;
 
@@ -93,7 +95,7 @@ fn a_machines_records_are_those_in_memory_and_the_actual_others() {
     };
     let next = block_on(rehearsal.replace(&next, &before.version)).unwrap();
     assert_eq!(known(), [next, other]);
-    assert_eq!(block_on(rehearsal.all()).unwrap(), [before]);
+    assert_eq!(*block_on(rehearsal.all()).unwrap(), [Arc::new(before)]);
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Life {
 
     fn records(&self) -> Vec<Record> {
         let all = block_on(self.world.records.all()).unwrap();
-        all.into_iter().map(|stored| stored.record).collect()
+        all.iter().map(|stored| stored.record.clone()).collect()
     }
 
     fn record(&self, node: &str) -> Option<Record> {

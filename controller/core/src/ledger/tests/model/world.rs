@@ -368,7 +368,7 @@ impl Records for Replica {
         unreachable!("a claim deletes no record")
     }
 
-    async fn all(&self) -> Result<Vec<Stored>, Unavailable> {
+    async fn all(&self) -> Result<AllRecords, Unavailable> {
         unreachable!("a claim does not read all records")
     }
 

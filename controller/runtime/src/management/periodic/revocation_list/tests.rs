@@ -197,7 +197,8 @@ async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
 async fn a_full_list_is_reported_in_each_round_until_it_has_room() {
     let (stored, access) = api_server();
     let world = world();
-    let revoked = world.records.all().await.unwrap().remove(0);
+    let all = world.records.all().await.unwrap();
+    let revoked = (*all[0]).clone();
     // All have one key, so that only the list of records is full.
     let records = |count: u32| {
         let numbers = (0..count).map(u128::from);
@@ -206,7 +207,8 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_room() {
             stored.record.uid = RecordUid::new(number.to_be_bytes());
             stored
         };
-        numbers.map(with_uid).collect::<Vec<_>>()
+        let records = numbers.map(with_uid).map(Arc::new);
+        AllRecords::from(records.collect::<Vec<_>>())
     };
     let max = u32::try_from(MAX_REVOKED).unwrap();
     let mut list = RevocationList::within(&Share::alone(64 * OWN_MEMORY));
