@@ -181,7 +181,33 @@ impl<'a> TestItems<'a> {
 
     /// The words that these tests have.
     fn words(&self, tests: &[&str]) -> BTreeSet<&'a str> {
-        let mut words = BTreeSet::new();
+        let items = self.reached(tests, |_| true).into_iter();
+        let lines = items.flat_map(|item| &item.lines);
+        lines
+            .flat_map(|line| words_of(line))
+            .map(|(word, _)| word)
+            .collect()
+    }
+
+    /// The code of this test, and of each function and constant that it uses in its file and in that of
+    /// [`crate::page`], without comments.
+    ///
+    /// Functions of other files are looked for only by name, and a common name would be that of many.
+    pub fn code(&self, test: &str) -> String {
+        let of_test = self.0.get(test).into_iter().flatten();
+        let files: Vec<&Path> = of_test.map(|item| item.source.path.as_path()).collect();
+        let is_near = |source: &Source| {
+            files.contains(&source.path.as_path()) || source.path == Path::new("tests/src/page.rs")
+        };
+        let items = self.reached(&[test], is_near).into_iter();
+        let lines = items.flat_map(|item| &item.lines);
+        let code = lines.filter(|line| !line.trim_start().starts_with("//"));
+        code.fold(String::new(), |code, line| code + line + "\n")
+    }
+
+    /// The items of these tests, and of what they use in sources that satisfy `counts`.
+    fn reached(&self, tests: &[&str], counts: impl Fn(&Source) -> bool) -> Vec<&Item<'a>> {
+        let mut reached = Vec::new();
         let mut seen = BTreeSet::new();
         let of_test = |test: &&str| self.0.get(*test).into_iter().flatten();
         let mut items: Vec<&Item<'a>> = tests.iter().flat_map(of_test).collect();
@@ -189,15 +215,16 @@ impl<'a> TestItems<'a> {
             if !seen.insert(item.lines.as_ptr()) {
                 continue;
             }
+            reached.push(item);
             for (word, after) in item.lines.iter().flat_map(|line| words_of(line)) {
-                words.insert(word);
                 let is_call = after.starts_with('(') || after.starts_with("::<");
                 if is_call || !word.contains(|c: char| c.is_ascii_lowercase()) {
-                    items.extend(self.named_in(word, item.source));
+                    let named = self.named_in(word, item.source).into_iter();
+                    items.extend(named.filter(|item| counts(item.source)));
                 }
             }
         }
-        words
+        reached
     }
 
     /// The items of this name that a test in `source` can mean.

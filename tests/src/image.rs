@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::imds;
 use kubelet_authenticator_test_support::machine::{
     IGNORED_PREFLIGHT_ERRORS, Machine, MachineBuilder,
 };
@@ -132,7 +133,13 @@ pub fn instance_of(
             settings.push(tpm_setting(&tpm));
             tpms.lock().unwrap().push(tpm);
         }
+        let mut local_hostname = String::new();
+        let read = |metadata: &mut imds::Instance| {
+            local_hostname.clone_from(&metadata.local_hostname);
+        };
+        instance.imds.update(read);
         let metadata = [
+            ("local-hostname", &*local_hostname),
             ("instance-id", &*ec2.id),
             ("availability-zone", &*ec2.zone),
             ("region", &*ec2.region),

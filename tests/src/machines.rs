@@ -14,6 +14,7 @@ use crate::management::{
 };
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, User};
+use kubelet_authenticator_test_support::imds;
 use kubelet_authenticator_test_support::machine::Machine;
 use kubelet_authenticator_test_support::moto::Network;
 use kubelet_authenticator_test_support::pki::KeyAndCertificate;
@@ -102,6 +103,8 @@ pub enum Machines {
     Ec2(Attestor),
     /// The same, of an image with these layers.
     Ec2OfImage(Attestor, String),
+    /// The same, in a VPC whose DHCP options have this domain.
+    Ec2InDomain(Attestor, &'static str),
     /// The same, whose metadata services are down when they boot.
     Ec2WithoutMetadata(Attestor),
 }
@@ -164,7 +167,10 @@ impl Scene {
     /// A Cluster without a KubeletAuthentication.
     pub fn unattended(cluster: ClusterBuilder, machines: Machines) -> Self {
         let cluster = match &machines {
-            Machines::Ec2(_) | Machines::Ec2OfImage(..) | Machines::Ec2WithoutMetadata(_) => {
+            Machines::Ec2(_)
+            | Machines::Ec2OfImage(..)
+            | Machines::Ec2InDomain(..)
+            | Machines::Ec2WithoutMetadata(_) => {
                 cluster.infrastructure(InfraCluster::Aws(NETWORK.clone()))
             }
             _ => cluster,
@@ -191,6 +197,15 @@ impl Scene {
             Machines::Ec2OfImage(attestor, layers) => {
                 let boot = image::instance_of(&cluster, attestor.clone(), &CLOUD, Some(layers));
                 return Self::on_ec2(cluster, attestor, boot);
+            }
+            Machines::Ec2InDomain(attestor, domain) => {
+                let boot = image::instance(&cluster, attestor.clone(), &CLOUD);
+                return Self::on_ec2(cluster, attestor, move |instance: &Instance, data: &str| {
+                    let network = imds::Network::Domain(domain);
+                    let join = |metadata: &mut imds::Instance| metadata.join_network(network);
+                    instance.imds.update(join);
+                    boot(instance, data)
+                });
             }
             Machines::Ec2WithoutMetadata(attestor) => {
                 let boot = image::instance(&cluster, attestor.clone(), &CLOUD);

@@ -19,12 +19,61 @@ use crate::program;
 /// If there is none.
 #[track_caller]
 pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
-    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
-    let start = text.find(heading).unwrap();
+    let text = text(page);
+    let steps = steps_in(&text[text.find(heading).unwrap()..]);
+    assert!(!steps.is_empty(), "{page} has no command from {heading:?}");
+    steps
+}
+
+/// The commands of the page's section with this heading, without its subsections.
+///
+/// # Panics
+///
+/// If there is none.
+#[track_caller]
+pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
+    let text = text(page);
+    let (_, after) = text.split_once(&format!("\n{heading}\n")).unwrap();
+    let is_heading = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
+    let lines: Vec<&str> = after.lines().take_while(|line| !is_heading(line)).collect();
+    let steps = steps_in(&lines.join("\n"));
+    assert!(!steps.is_empty(), "{page} has no command below {heading:?}");
+    steps
+}
+
+/// The line of the page that begins with these words, without a prompt.
+///
+/// # Panics
+///
+/// If there is not exactly one.
+#[track_caller]
+pub fn command(page: &str, start: &str) -> String {
+    let text = text(page);
+    let lines = text.lines().map(str::trim_start);
+    let lines = lines.map(|line| line.strip_prefix("$ ").unwrap_or(line));
+    let mut found = lines.filter(|line| line.starts_with(start));
+    let command = found
+        .next()
+        .unwrap_or_else(|| panic!("{page} has no {start:?}"));
+    assert_eq!(found.next(), None, "{page} has several {start:?}");
+    command.to_owned()
+}
+
+fn text(page: &str) -> String {
+    fs::read_to_string(repository().join("docs").join(page)).unwrap()
+}
+
+fn steps_in(text: &str) -> Vec<(char, String)> {
     let mut steps: Vec<(char, String)> = Vec::new();
-    let blocks = text[start..].split("```console\n").skip(1);
-    for block in blocks.map(|block| block.split("```").next().unwrap()) {
+    let mut blocks = text.split("```console\n");
+    let mut before = blocks.next().unwrap();
+    for after in blocks {
+        // A block in a list is indented.
+        let indent = before.rsplit('\n').next().unwrap();
+        let block = after.split("```").next().unwrap();
+        let block = block.strip_suffix(indent).unwrap_or(block);
         for line in block.lines() {
+            let line = line.strip_prefix(indent).unwrap_or(line);
             let prompt = ['$', '#']
                 .into_iter()
                 .find_map(|prompt| Some((prompt, line.strip_prefix(&format!("{prompt} "))?)));
@@ -35,8 +84,8 @@ pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
                 *command = format!("{command}\n{line}");
             }
         }
+        before = after;
     }
-    assert!(!steps.is_empty(), "{page} has no command from {heading:?}");
     steps
 }
 
@@ -78,11 +127,14 @@ impl Desk {
         for name in ["kubelet-authenticator-aws", "kubelet-authenticator-tpm"] {
             symlink(program(name), programs.join(name)).unwrap();
         }
-        // API servers of tests are on loopback, and rounds of the controller need not be a minute apart. Both options
+        // API servers of tests are on loopback, and rounds of the controller need not be a minute apart. These options
         // need a management cluster.
         let controller = program("node-attestation-controller");
         let wrapper = format!(
-            "#!/bin/sh\n[ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
+            "#!/bin/sh\ncase \"$*\" in\n\
+             *--workload-kubeconfig*) ;;\n\
+             explain\\ * | tokens\\ * | cluster\\ check*) exec {0} \"$@\" --insecure-allow-loopback ;;\nesac\n\
+             [ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
              case \"$*\" in *--workload-kubeconfig*) ;; \
              *) set -- --insecure-allow-loopback --sync-period=10s \"$@\" ;; esac\n\
              exec setpriv --pdeathsig KILL -- {0} run \"$@\"\n",

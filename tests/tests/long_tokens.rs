@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::{Manager, authorize, condition_of, kubelet, management};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
 /// A token counts as gone after seven minutes in which it was missing four times.
@@ -55,14 +55,12 @@ fn a_machine_without_a_token_is_reported_until_the_token_is_recreated() {
     assert!(!message.contains(kept.name()), "{message}");
 
     // Attestation is enforced: the command needs no other option.
+    let start = "node-attestation-controller tokens recreate ";
+    let command = page::command("operate.md", start);
+    let command = command.replace("worker-7", "lost");
+    let command = command.replace("tenant-a", "default");
     let recreated = Command::new(program("node-attestation-controller"))
-        .args([
-            "tokens",
-            "recreate",
-            "prod-1",
-            "lost",
-            "--namespace=default",
-        ])
+        .args(command.split(' ').skip(1))
         .args(["--insecure-allow-loopback", "--kubeconfig"])
         .arg(management.admin_kubeconfig())
         .output()

@@ -1,8 +1,8 @@
 //! An instance metadata service, version 2, of one instance, with faults.
 //!
 //! It answers as EC2's does within its scope: session tokens and their lifetimes, the identity document and its
-//! signature, the placement, the services' partition and the credentials of the instance. It creates none of its
-//! data: a test sets an [`Instance`], and may replace it at run time. Faults are set at run time ([`Imds::inject`],
+//! signature, the placement, the services' partition and the credentials of the instance, and lists of the values in a
+//! directory. It creates none of its data: a test sets an [`Instance`], and may replace it at run time. Faults are set at run time ([`Imds::inject`],
 //! [`Imds::go_down`]), and all requests are recorded.
 //!
 //! Each service has a port of its own, and all services of a process share one thread, so that two hundred are no

@@ -7,6 +7,7 @@ mod tlv;
 pub mod api_server;
 pub mod binaries;
 pub mod clock;
+pub mod cloud_init;
 pub mod connect_proxy;
 pub mod control_plane;
 pub mod ek_ca;

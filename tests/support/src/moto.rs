@@ -19,6 +19,8 @@
 //!
 //! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
+//! Commands of the AWS CLI, for any service that moto implements, run in [`Moto::shell`].
+//!
 //! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds: tests that can share
 //! one in a `static` do so, and keep apart by accounts.
 //!
@@ -27,6 +29,7 @@
 //! If an expected event does not occur, with a description of it.
 
 mod calls;
+mod cli;
 mod front;
 mod http;
 mod owner;

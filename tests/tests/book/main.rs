@@ -1,5 +1,6 @@
 //! The pages of docs and the README: their links, commands, files and rows are true.
 
+mod blocks;
 mod combinations;
 mod commands;
 mod features;

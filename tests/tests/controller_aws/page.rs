@@ -6,12 +6,12 @@ use std::path::Path;
 use std::thread;
 
 use kubelet_authenticator_test_support::imds::{Fault as Metadata, Profile, Route};
-use kubelet_authenticator_test_support::moto::{Field, access_key};
+use kubelet_authenticator_test_support::moto::{Field, Moto, access_key};
 use kubelet_authenticator_test_support::sts::{Fault, Principal, Times};
-use kubelet_authenticator_tests::cloud::ACCOUNT;
+use kubelet_authenticator_tests::cloud::{ACCOUNT, REGION};
 use kubelet_authenticator_tests::controller::reason_of;
-
-use serde_json::json;
+use kubelet_authenticator_tests::page::commands;
+use serde_json::{Value, json};
 
 use crate::world::World;
 
@@ -197,4 +197,36 @@ fn every_name_that_a_row_leads_to_exists() {
             assert!(known.matches(name).count() > 1, "{name}");
         }
     }
+}
+
+#[test]
+fn the_documented_suppression_rule_archives_only_calls_of_the_controller() {
+    let moto = Moto::start();
+    let aws = |script: &str| -> Value {
+        let output = moto.shell(ACCOUNT, REGION, script);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let detector = aws("aws guardduty create-detector --enable true");
+    let detector = detector["DetectorId"].as_str().unwrap();
+    let mut commands = commands("aws.md", '$').into_iter();
+    let command = commands.find(|it| it.starts_with("aws ")).unwrap();
+
+    aws(&command.replace("DETECTOR", detector));
+
+    let name = "--filter-name node-attestation";
+    let filter = aws(&format!(
+        "aws guardduty get-filter --detector-id {detector} {name}"
+    ));
+    assert_eq!(filter["Action"], "ARCHIVE");
+    let call = "service.action.awsApiCallAction";
+    let finding = "UnauthorizedAccess:IAMUser/InstanceCredentialExfiltration.InsideAWS";
+    let expected = json!({
+        "type": {"Equals": [finding]},
+        format!("{call}.api"): {"Equals": ["GetCallerIdentity"]},
+        format!("{call}.remoteIpDetails.ipAddressV4"): {"Equals": ["203.0.113.10"]},
+    });
+    assert_eq!(filter["FindingCriteria"]["Criterion"], expected);
+    let wrong = command.replace("--action ", "--actions ");
+    assert!(!moto.shell(ACCOUNT, REGION, &wrong).status.success());
 }

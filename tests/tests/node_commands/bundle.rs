@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kubelet_authenticator_test_support::api_server::{Signer, TOKEN};
 use kubelet_authenticator_tests::node::Node;
+use kubelet_authenticator_tests::page;
 use serde_json::Value;
 
 use crate::nodes::{ACCESS_KEY_ID, SESSION_TOKEN, instance, joined};
@@ -49,8 +50,10 @@ fn files(path: &Path) -> BTreeMap<String, String> {
 #[track_caller]
 fn bundle(node: &Node, kubelet_kubeconfig: &Path) -> BTreeMap<String, String> {
     let file = node.scratch().join("bundle.tar");
+    let start = "kubelet-authenticator-aws support-bundle /tmp/worker-1.tar";
+    let command = page::command("plugin-commands.md", start);
     let words = [
-        "support-bundle",
+        command.split(' ').nth(1).unwrap(),
         file.to_str().unwrap(),
         "--kubelet-kubeconfig",
         kubelet_kubeconfig.to_str().unwrap(),

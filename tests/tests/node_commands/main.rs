@@ -6,3 +6,4 @@ mod formats;
 mod inspect;
 mod metrics;
 mod nodes;
+mod page;

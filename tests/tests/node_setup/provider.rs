@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use kubelet_authenticator_test_support::api_server::Signer;
 use kubelet_authenticator_tests::node::{INSECURE, NULL};
+use kubelet_authenticator_tests::page::section;
 use kubelet_authenticator_tests::program;
 
 use crate::bed::{Host, issuing};
@@ -78,4 +80,47 @@ fn a_wrapper_script_with_the_plugin_name_counts_as_the_plugin() {
 
     assert_eq!(host.conf(), conf);
     assert!(Path::new(&script).exists());
+}
+
+#[test]
+fn the_documented_commands_replace_the_plugin_and_the_drop_in() {
+    let server = issuing();
+    let host = Host::new(NULL, &server);
+    server.kubeconfig().write(&host.from());
+    host.setup().succeeded();
+    let own = program(NULL).display().to_string();
+    let others = program(INSECURE).display().to_string();
+    fs::write(host.kubelet_conf(), host.conf().replace(&own, &others)).unwrap();
+    let (drop_in, name) = (
+        host.etc.join("drop-in.conf"),
+        "20-kubelet-authenticator.conf",
+    );
+    let path = format!("/etc/systemd/system/kubelet.service.d/{name}");
+    let mut restarts = Vec::new();
+    for (_, command) in section("node-setup.md", "## Change the provider") {
+        let command = command.replace("kubelet-authenticator-tpm", NULL);
+        if command.starts_with("systemctl ") {
+            restarts.push(command);
+        } else if let Some(words) = command.strip_prefix(&format!("{NULL} setup ")) {
+            host.setup_with(&[words]).succeeded();
+        } else {
+            let script = command.replace(&path, drop_in.to_str().unwrap());
+            let programs = program(NULL).parent().unwrap().display().to_string();
+            let run = Command::new("sh")
+                .args(["-euc", &script])
+                .env("PATH", format!("{programs}:/usr/bin:/bin"))
+                .status();
+            assert!(run.unwrap().success(), "{script}");
+        }
+    }
+
+    assert_eq!(
+        restarts,
+        ["systemctl daemon-reload", "systemctl restart kubelet"]
+    );
+    let written = fs::read_to_string(drop_in).unwrap();
+    let runs = format!("ExecStartPre=-/usr/bin/{NULL} setup");
+    assert!(written.contains(&runs), "{written}");
+    assert!(host.conf().contains(&own), "{}", host.conf());
+    host.is_set_up(NULL);
 }

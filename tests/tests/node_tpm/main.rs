@@ -5,4 +5,5 @@ mod chain;
 mod endorsement_key;
 mod faults;
 mod join;
+mod page;
 mod resumption;

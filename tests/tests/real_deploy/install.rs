@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, lead, lease};
 use kubelet_authenticator_tests::machines::PATIENCE;
 use kubelet_authenticator_tests::management::{Management, clusterctl_program};
-use kubelet_authenticator_tests::page::{Desk, repository, steps};
+use kubelet_authenticator_tests::page::{self, Desk, repository};
 use serde_json::json;
 
 use crate::chart::HELM;
@@ -16,11 +16,8 @@ use crate::chart::HELM;
 /// The operator's commands in the section with this heading.
 #[track_caller]
 fn section(page: &str, heading: &str) -> Vec<String> {
-    let text = fs::read_to_string(repository().join("docs").join(page)).unwrap();
-    let (_, after) = text.split_once(&format!("\n{heading}\n")).unwrap();
-    let next = after.split("\n#").next().unwrap();
-    let count = next.matches("\n$ ").count();
-    let steps = steps(page, heading).into_iter().take(count);
+    let steps = page::section(page, heading).into_iter();
+    let steps = steps.filter(|(prompt, _)| *prompt == '$');
     steps.map(|(_, command)| command).collect()
 }
 
@@ -40,6 +37,7 @@ fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     let [rollout, lease, check] = checks.as_slice() else {
         panic!("{checks:?}");
     };
+    assert_eq!(section("deploy.md", "## Check the controller"), checks[1..]);
     let deployment = format!("kubectl rollout status deployment/{NAME} -n {NAMESPACE}");
     assert_eq!(*rollout, deployment);
     desk.follow(&format!(

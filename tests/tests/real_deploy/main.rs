@@ -16,6 +16,7 @@ use kubelet_authenticator_tests::deploy::{
 };
 use kubelet_authenticator_tests::fleet::authorize;
 use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster, clusterctl};
+use kubelet_authenticator_tests::page::{Desk, section};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scrape::{has_line, value};
 use serde_json::{Value, json};
@@ -214,18 +215,42 @@ fn the_overlays_of_a_split_fleet_have_rights_and_a_filter_each() {
     let (_, rest) = page.split_once("# blue/kustomization.yaml\n").unwrap();
     let (overlay, _) = rest.split_once("```").unwrap();
     let overlay = overlay.replace("\n   ", "\n");
-    let files = Scratch::new("parts");
-    let packaging = folder().join("..").canonicalize().unwrap();
-    std::os::unix::fs::symlink(packaging, files.join("packaging")).unwrap();
     let management = Management::start();
     let kubectl = management.kubectl();
+    let desk = Desk::new(management.admin_kubeconfig());
+    let files = desk.files();
+    let _cluster = management.cluster("prod-1").namespace("tenant-a").create();
+    apply(&management, &kustomize(&[], &folder()));
+    kubectl.apply_object(&json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+    }));
+    let steps = section("operate.md", "## Split a fleet").into_iter();
+    let steps = steps.map(|(_, command)| command).collect::<Vec<_>>();
+    let [label, create, delete, leases, check] = steps.as_slice() else {
+        panic!("{steps:?}");
+    };
 
+    desk.follow(label);
     for part in ["blue", "green"] {
         std::fs::create_dir(files.join(part)).unwrap();
         let overlay = overlay.trim_start().replace("blue", part);
         files.write(&format!("{part}/kustomization.yaml"), overlay);
-        apply(&management, &kustomize(&[], &files.join(part)));
+        desk.follow(&create.replace("blue", part));
     }
+    // No Pod runs, so that no part has a leader.
+    desk.follow(&format!("{delete}\n{leases}\n{check} || [ $? = 20 ]"));
+    let left = ["get", "deployment,lease", "-n", NAMESPACE, "-o", "name"];
+    assert_eq!(kubectl.ok(left), "");
+    let labeled = kubectl.json([
+        "get",
+        "clusters.cluster.x-k8s.io",
+        "prod-1",
+        "-n",
+        "tenant-a",
+    ]);
+    let filter = &labeled["metadata"]["labels"]["cluster.x-k8s.io/watch-filter"];
+    assert_eq!(filter, "blue");
 
     for part in ["blue", "green"] {
         let (namespace, name) = (format!("node-attestation-{part}"), format!("{NAME}-{part}"));

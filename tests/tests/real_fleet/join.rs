@@ -5,6 +5,7 @@ use kubelet_authenticator_test_support::control_plane::{DEADLINE, User};
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
 use kubelet_authenticator_tests::controller::{Application, is_issued};
 use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
+use kubelet_authenticator_tests::page;
 use serde_json::json;
 
 use crate::bed::{Manager, authorize, kubelet, management};
@@ -53,9 +54,11 @@ fn an_unowned_token_joins_a_machine_after_an_operator_assigns_it() {
     let event = kubectl.wait_for(&events, "MachineNotFound", DEADLINE, |_| true);
     assert_unanswered(Later::event(&event), || kubectl.json(["get", "csr", &name]));
 
-    let assigned = "attestation.cluster.x-k8s.io/bootstrap-token-id=nobody";
-    let words = ["annotate", "machines.cluster.x-k8s.io", "m1", assigned];
-    management.kubectl().ok(words);
+    let assign = page::command("operate.md", "kubectl annotate machine ");
+    let assign = assign.replace("prod-1-cp-0", "m1");
+    let assign = assign.replace("tenant-a", "default");
+    let assign = assign.replace("t8x2k9", "nobody");
+    management.kubectl().ok(assign.split(' ').skip(1));
     let csr = answer(&cluster, &name);
     assert!(is_issued(&csr), "{csr:#}");
 }

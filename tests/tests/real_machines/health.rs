@@ -3,6 +3,7 @@
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::{MachineDeployment, Order};
+use kubelet_authenticator_tests::page::{Desk, commands};
 use serde_json::{Value, json};
 
 use kubelet_authenticator_tests::machines::objects::names;
@@ -142,6 +143,16 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     annotate("machinehealthcheck/pool-a", &format!("{PAUSED}-"));
     sentinel.wait_until_running(1);
     assert_eq!(names(&waiting.machines()), names(&kept));
+
+    // The commands of the page for all health checks of a namespace.
+    let desk = Desk::new(SITE.management.admin_kubeconfig());
+    for (command, paused) in commands("disasters.md", '$').iter().zip([2, 0]) {
+        desk.follow(&command.replace("tenant-a", "waiting"));
+        let checks = kubectl.json(["get", "machinehealthchecks", "-n", "waiting"]);
+        let checks = checks["items"].as_array().unwrap().iter();
+        let having = checks.filter(|it| it["metadata"]["annotations"][PAUSED].is_string());
+        assert_eq!(having.count(), paused, "{command}");
+    }
 }
 
 /// Waits until the deployment has a Machine; returns its Machines.

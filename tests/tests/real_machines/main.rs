@@ -4,6 +4,7 @@
 mod boots;
 mod deployments;
 mod health;
+mod metadata;
 mod moved;
 mod page;
 mod pools;

@@ -1,9 +1,12 @@
 //! A Cluster is moved to another management cluster, and back.
 
+use std::os::unix::fs::symlink;
+
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::image::HOSTS;
 use kubelet_authenticator_tests::management::WorkloadCluster;
+use kubelet_authenticator_tests::page::{Desk, section};
 use serde_json::{Value, json};
 
 use kubelet_authenticator_tests::machines::objects::{
@@ -48,8 +51,22 @@ fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
         panic!("no other is moved");
     };
 
+    // The commands of operate.md. Statuses are not moved, and the test writes them again after clusterctl.
+    let desk = Desk::new(SITE.management.admin_kubeconfig());
+    let target = there.management.admin_kubeconfig();
+    symlink(target, desk.files().join("there.kubeconfig")).unwrap();
+    let steps = section("operate.md", "## Move a cluster").into_iter();
+    let steps = steps.map(|(_, command)| command.replace("tenant-a", "moved"));
+    let [pause, wait, moves, resume] = steps.collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(
+        moves,
+        "clusterctl move --namespace moved --to-kubeconfig there.kubeconfig"
+    );
+    desk.follow(&format!("{pause}\n{wait}"));
+
     let (provider, cluster) = provider.moved(|| cluster.clusterctl_move(&there.management));
 
+    desk.follow(&resume);
     let decided = decisions(&SITE, &cluster);
     assert_ne!(decided, 0);
     let moved = authentication.wait_until_ready(there.management.kubectl());

@@ -72,6 +72,7 @@ fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
         "tutorial-tpm.md",
         "enable-cluster.md",
         "conditions.md",
+        "custom-resources.md",
         "manage-identities.md",
     ];
     let script = script(
@@ -117,6 +118,44 @@ fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
     let authentication = management.kubectl().json(words);
     let closed = condition_of(&authentication, "AutoApprovePathsClosed");
     assert_eq!(closed["status"], "True", "{closed:#}");
+    let signer = Attestor::TPM.client_signer();
+    let requests = cluster.control_plane().csrs();
+    let ours = requests
+        .iter()
+        .find(|csr| csr["spec"]["signerName"] == signer);
+    look(&desk, ours.unwrap()["metadata"]["name"].as_str().unwrap());
+}
+
+/// Runs the commands of the pages that only show a cluster and this request.
+#[track_caller]
+fn look(desk: &Desk, request: &str) {
+    for (page, heading) in [
+        ("cluster-check.md", "## Run the checks"),
+        ("operate.md", "## Check the status every day"),
+        ("troubleshooting.md", "## Pending"),
+        ("troubleshooting.md", "## Denied and Failed"),
+        ("troubleshooting.md", "## Cluster"),
+        ("upgrade.md", "## Steps"),
+        (
+            "verification.md",
+            "### Reasons that indicate a copied machine",
+        ),
+    ] {
+        let steps = page::section(page, heading).into_iter();
+        for (_, command) in steps.filter(|(prompt, _)| *prompt == '$') {
+            let command = command
+                .replace("NAME", request)
+                .replace("CLUSTER", "tenant-a/prod-1")
+                .replace("team-a/", "tenant-a/");
+            // The code of a failed check is an answer too.
+            let answer = if command.contains(" cluster check") {
+                " || [ $? = 20 ]"
+            } else {
+                ""
+            };
+            desk.follow(&format!("{command}{answer}"));
+        }
+    }
 }
 
 #[test]
@@ -145,6 +184,12 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     let machine = deployment.wait_until_running(1).remove(0);
     let node = scene.wait_for_node_of(&machine);
     assert_eq!(scene.record(&node)["spec"]["attestor"], "aws");
+    let mut of_aws = page::commands("aws.md", '$').into_iter();
+    let show = of_aws.find(|command| command.starts_with("kubectl get "));
+    let show = show.unwrap().replace("NAMESPACE", "tenant-a");
+    desk.follow(&format!("{show} > objects.txt"));
+    let shown = fs::read_to_string(desk.files().join("objects.txt")).unwrap();
+    assert!(shown.contains(&format!("prod-1.{node}")), "{shown}");
     desk.follow(&script(after.to_vec()));
     scene.wait_for_paths("True", "Closed");
 
@@ -169,6 +214,24 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
             && said.contains("http://127.0.0.1:9:")
     };
     doctor_says(&scene, &node, doctor, healthy);
+    for (page, heading) in [
+        ("troubleshooting.md", "## Kubelet journal"),
+        ("troubleshooting.md", "## Node that is NotReady"),
+        ("upgrade.md", "## Steps"),
+    ] {
+        let steps = page::section(page, heading).into_iter();
+        for (_, command) in steps.filter(|(prompt, _)| *prompt == '#') {
+            // On a busy machine, a check can take too long.
+            if command.ends_with(" doctor") {
+                doctor_says(&scene, &node, &command, healthy);
+                continue;
+            }
+            let (code, said) = on_node(&scene, &node, &command);
+            // journalctl exits with 1 if no line matches.
+            let is_empty = command.starts_with("journalctl ") && code == Some(1);
+            assert!(code == Some(0) || is_empty, "{command}: {said}");
+        }
+    }
     for (change, state) in [(BREAK, broken as fn(&str, _) -> _), (MEND, healthy)] {
         scene.on(&node, |machine| machine.ok(&["sh", "-euc", change]));
         doctor_says(&scene, &node, doctor, state);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::Management;
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, kubelet, management};
@@ -121,7 +121,13 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
     let is_first = |csr: &Value| uid_of(csr).ends_with(".1");
     assert!(issued(&plane, "m1").iter().all(is_first));
 
-    identities(&management, &["floor", "prod-1"]);
+    let command = page::command(
+        "manage-identities.md",
+        "node-attestation-controller identities floor ",
+    );
+    let words: Vec<&str> = command.split(' ').skip(2).take(2).collect();
+    assert_eq!(words, ["floor", "prod-1"]);
+    identities(&management, &words);
 
     wait_until_not_ready(&plane, "m1");
     let back = wait_for_certificate(&plane, "m1", 1, |csr| !is_first(csr));

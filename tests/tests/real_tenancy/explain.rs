@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use kubelet_authenticator_test_support::moto::access_key;
 use kubelet_authenticator_test_support::sts::Trust;
 use kubelet_authenticator_tests::cloud::ACCOUNT;
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
 use crate::bed::{
@@ -16,8 +16,13 @@ use crate::bed::{
 
 /// Runs `tenancy explain` with this kubeconfig.
 fn run(kubeconfig: &Path, tenant: &str, options: &[&str]) -> Output {
+    let start = "node-attestation-controller tenancy explain ";
+    let command = page::command("tenancy.md", start);
+    let command = command
+        .replace("prod-1", tenant)
+        .replace("tenant-a", tenant);
     Command::new(program("node-attestation-controller"))
-        .args(["tenancy", "explain", tenant, "--namespace", tenant])
+        .args(command.split(' ').skip(1))
         .args(options)
         .arg("--kubeconfig")
         .arg(kubeconfig)

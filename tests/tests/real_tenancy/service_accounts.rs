@@ -1,6 +1,7 @@
 //! Administrators of a namespace who want a role by a service account.
 
 use kubelet_authenticator_test_support::sts::Trust;
+use kubelet_authenticator_tests::page::commands;
 use serde_json::{Value, json};
 
 use crate::admin::Admin;
@@ -20,6 +21,11 @@ fn role_of_service_account(name: &str, role: &str) -> Value {
 
 /// Lets the controller have tokens of the namespace, which its administrator may do.
 fn grant_tokens(admin: &Admin, namespace: &str) {
+    // The page has the controller's service account. The controller of these tests is a user.
+    let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");
+    let command = command.replace("tenant-a", namespace);
+    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    admin.ok(&words);
     admin.ok(&[
         "create",
         "rolebinding",

@@ -8,4 +8,5 @@ mod hosts;
 mod join;
 mod keys;
 mod others;
+mod page;
 mod serving;

@@ -1,5 +1,6 @@
 //! The data that the service has about its instance.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
 use serde_json::json;
@@ -10,6 +11,21 @@ use crate::sts::Credentials;
 
 /// The approximate lifetime of EC2's credentials.
 const CREDENTIALS_LIFETIME: Duration = Duration::from_hours(6);
+
+/// The paths of the values, without the credentials of a role.
+const PATHS: [&str; 11] = [
+    "dynamic/instance-identity/document",
+    "dynamic/instance-identity/rsa2048",
+    "meta-data/hostname",
+    "meta-data/instance-id",
+    "meta-data/ipv6",
+    "meta-data/local-hostname",
+    "meta-data/local-ipv4",
+    "meta-data/placement/availability-zone",
+    "meta-data/placement/region",
+    "meta-data/services/domain",
+    "meta-data/services/partition",
+];
 
 /// An instance as its metadata service describes it.
 #[derive(Debug, Clone)]
@@ -108,6 +124,21 @@ impl Instance {
                 (role == profile.role).then(|| credentials(&profile.credentials))
             }
         }
+    }
+
+    /// The names in this directory below `/latest/`, one in a line. The name of a directory ends with a slash.
+    pub(super) fn list(&self, directory: &str) -> Option<Vec<u8>> {
+        let directory = directory.trim_end_matches('/');
+        let paths = PATHS.into_iter().filter(|path| self.at(path).is_some());
+        let below = paths.filter_map(|path| path.strip_prefix(directory)?.strip_prefix('/'));
+        let names: BTreeSet<String> = below
+            .map(|rest| match rest.split_once('/') {
+                Some((name, _)) => format!("{name}/"),
+                None => rest.to_owned(),
+            })
+            .collect();
+        let names: Vec<String> = names.into_iter().collect();
+        (!names.is_empty()).then(|| names.join("\n").into_bytes())
     }
 }
 

@@ -25,6 +25,9 @@ use crate::serving::Cut;
 const TOKEN: &str = "x-aws-ec2-metadata-token";
 const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
+/// The served versions of the service. All have the same values.
+const VERSIONS: [&str; 3] = ["/latest/", "/2021-03-23/", "/2009-04-04/"];
+
 /// The size of a piece of a huge body, in bytes.
 const PIECE: usize = 64 * 1024;
 
@@ -113,7 +116,7 @@ async fn serve(
 struct Asked {
     method: Method,
     full_path: String,
-    /// The path below `/latest/`; empty for other paths.
+    /// The path below the version; empty for other paths.
     path: String,
     ttl: Option<u32>,
     token_left: Option<u64>,
@@ -128,8 +131,9 @@ impl Asked {
         let sessions = lock(&shared.sessions);
         Self {
             method: request.method().clone(),
-            path: full_path
-                .strip_prefix("/latest/")
+            path: VERSIONS
+                .iter()
+                .find_map(|version| full_path.strip_prefix(version))
                 .unwrap_or_default()
                 .to_owned(),
             full_path,
@@ -163,9 +167,12 @@ impl Asked {
         let Some(left) = self.token_left else {
             return status(StatusCode::UNAUTHORIZED);
         };
-        let Some(body) = lock(&shared.instance).at(&self.path) else {
+        let instance = lock(&shared.instance);
+        let value = instance.at(&self.path);
+        let Some(body) = value.or_else(|| instance.list(&self.path)) else {
             return status(StatusCode::NOT_FOUND);
         };
+        drop(instance);
         let mut response = ok(body);
         response.headers_mut().insert(TTL, left.into());
         response

@@ -150,6 +150,35 @@ fn no_secret_is_shown() {
 }
 
 #[test]
+fn a_directory_lists_its_values_in_each_version() {
+    let imds = Imds::start(instance());
+    let client = Client::of(&imds);
+    let token = client.token();
+
+    for (path, names) in [
+        ("meta-data/placement/", "availability-zone\nregion"),
+        ("dynamic", "instance-identity/"),
+        ("dynamic/instance-identity", "document\nrsa2048"),
+    ] {
+        assert_eq!(client.text(path, &token), names);
+    }
+    let listed = client.text("meta-data/", &token);
+    assert!(listed.contains("local-ipv4\nplacement/\n"), "{listed}");
+    assert!(!listed.contains("ipv6"), "{listed}");
+    assert_eq!(client.code("meta-data/place", &token), 404);
+    for (version, code) in [
+        ("2021-03-23", 200),
+        ("2009-04-04", 200),
+        ("2021-03-24", 404),
+    ] {
+        let url = format!("{}/{version}/meta-data/instance-id", imds.url());
+        let request = client.http.get(url);
+        let answer = request.header("X-aws-ec2-metadata-token", &token).send();
+        assert_eq!(answer.unwrap().status(), code, "{version}");
+    }
+}
+
+#[test]
 fn an_instance_has_the_names_and_the_addresses_of_its_network() {
     for (network, local_hostname, has_ipv4) in [
         (

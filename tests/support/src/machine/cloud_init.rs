@@ -1,11 +1,9 @@
 //! cloud-init in a machine: Debian's package, its units and its generator.
 
-use std::path::Path;
-
 use serde_json::{Map, Value};
 
 use super::MachineBuilder;
-use crate::binaries::build;
+use crate::cloud_init::tree;
 
 /// The units that the package enables.
 const ENABLED: [&str; 4] = [
@@ -36,14 +34,13 @@ const SEED: &str = "/var/lib/cloud/seed/nocloud";
 impl MachineBuilder {
     /// At boot, cloud-init carries out these user data, after the start of everything else.
     ///
-    /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and `metadata`.
+    /// The instance's metadata are its name (`local-hostname`, and `instance-id`), and `metadata`, which can replace them.
     ///
     /// # Panics
     ///
     /// If cloud-init is neither installed nor available for download.
     #[track_caller]
     pub fn cloud_init(self, user_data: &str, metadata: &[(&str, &str)]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build");
         let mut all = Map::new();
         for (key, value) in [
             ("instance-id", self.name()),
@@ -57,7 +54,7 @@ impl MachineBuilder {
         // JSON is YAML.
         let metadata = Value::from(all).to_string();
         let builder = self
-            .tree(&build(&script))
+            .tree(&tree())
             .file("/etc/cloud/cloud.cfg", 0o644, CONFIGURATION)
             .file(&format!("{SEED}/meta-data"), 0o644, metadata)
             .file(&format!("{SEED}/user-data"), 0o600, user_data);

@@ -1,6 +1,8 @@
 //! `setup` on machines with systemd, real kubeadm and a real kubelet: the drop-in that `render` prints is the only
 //! difference from a stock node.
 
+mod pages;
+
 use std::fmt::Write as _;
 use std::process::{Command, Output};
 use std::sync::{LazyLock, Mutex};
@@ -40,6 +42,8 @@ const KILLED: Member = Member::new("killed-1", "killed");
 const LATE: Member = Member::new("late-1", "lateon");
 const BARE: Member = Member::new("bare-1", "barepl");
 const HANGS: Member = Member::new("hangs-1", "hangs1");
+const BY_README: Member = Member::new("by-readme", "byread");
+const BY_PAGE: Member = Member::new("by-page", "bypage");
 
 /// A cluster that kubeadm set up, where only the project's controller approves, and that knows some of the machines.
 struct Cluster {
@@ -59,7 +63,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);
     let ca = (&*plane.ca_cert_path(), &*plane.ca_key_path());
     let controller = program("null-attestation-controller");
-    let known = vec![JOINS, KILLED, BARE, HANGS];
+    let known = vec![JOINS, KILLED, BARE, HANGS, BY_README, BY_PAGE];
     let setup = Setup::new(&controller, plane.admin_kubeconfig(), ca, &known);
     let mut controller = setup.start();
     controller.wait_until_it_watches();

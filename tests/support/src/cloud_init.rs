@@ -1,0 +1,55 @@
+//! Debian's cloud-init, outside of a machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::binaries::build;
+use crate::process::Scratch;
+
+/// Reads the metadata service with cloud-init's datasource for EC2, and renders the template as user data of an instance.
+///
+/// The only replaced function looks for EC2 in the firmware tables of this machine.
+const RENDER: &str = r#"
+import os, sys
+from cloudinit import distros, helpers
+from cloudinit.handlers.jinja_template import render_jinja_payload_from_file
+from cloudinit.sources import DataSourceEc2 as ec2
+url, directory = sys.argv[1:]
+ec2.identify_platform = lambda: "aws"
+paths = helpers.Paths({"cloud_dir": directory, "run_dir": directory})
+distro = distros.fetch("debian")("debian", {}, paths)
+settings = {"datasource": {"Ec2": {"metadata_urls": [url], "max_wait": 30, "timeout": 10}}}
+source = ec2.DataSourceEc2(settings, distro, paths)
+assert source.get_data(), "no data from " + url
+data = os.path.join(directory, "instance-data-sensitive.json")
+template = os.path.join(directory, "template")
+print(render_jinja_payload_from_file(open(template).read(), template, data))
+"#;
+
+/// The tree of cloud-init and its libraries, to be laid over a root.
+#[track_caller]
+pub(crate) fn tree() -> PathBuf {
+    build(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../cloud-init/build"))
+}
+
+/// The output of cloud-init for this template in the user data of the instance with this metadata service.
+///
+/// # Panics
+///
+/// If cloud-init is neither installed nor available for download, or fails.
+#[track_caller]
+pub fn render_on_ec2(metadata_service: &str, template: &str) -> String {
+    let scratch = Scratch::new("cloud-init");
+    scratch.write("template", format!("## template: jinja\n{template}"));
+    // The packages are for the system's Python.
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", RENDER, metadata_service])
+        .arg(scratch.path())
+        .env("PYTHONPATH", tree().join("usr/lib/python3/dist-packages"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .expect("Python is installed");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).expect("cloud-init writes UTF-8")
+}

@@ -1,0 +1,57 @@
+//! A shell with the commands of the AWS CLI.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Output};
+
+use super::{DIRECTORY, Moto, access_key};
+use crate::process::Scratch;
+
+/// A command of the AWS CLI: `SERVICE OPERATION [--OPTION VALUE]...`.
+///
+/// Like the CLI, it takes operations and options from the service models of botocore, which also checks the values.
+const CLI: &str = r#"
+import json, os, sys
+import botocore.session
+from botocore import xform_name
+service, operation, *words = sys.argv[1:]
+client = botocore.session.get_session().create_client(service, endpoint_url=os.environ["ENDPOINT"])
+operations = {xform_name(name, "-"): name for name in client.meta.service_model.operation_names}
+members = client.meta.service_model.operation_model(operations[operation]).input_shape.members
+shapes = {"--" + xform_name(name, "-"): (name, shape) for name, shape in members.items()}
+request = {}
+for option, value in zip(words[::2], words[1::2], strict=True):
+    name, shape = shapes[option]
+    request[name] = value if shape.type_name == "string" else json.loads(value)
+answer = getattr(client, xform_name(operations[operation]))(**request)
+answer.pop("ResponseMetadata")
+print(json.dumps(answer))
+"#;
+
+impl Moto {
+    /// Runs a script in which `aws` calls moto, as the owner of an account, in one region.
+    #[track_caller]
+    pub fn shell(&self, account: &str, region: &str, script: &str) -> Output {
+        let scratch = Scratch::new("aws-cli");
+        let program = scratch.write("cli.py", CLI);
+        let python = DIRECTORY.join("bin/python");
+        let wrapper = format!(
+            "#!/bin/sh\nexec {} {} \"$@\"\n",
+            python.display(),
+            program.display()
+        );
+        let aws = scratch.write("aws", wrapper);
+        fs::set_permissions(aws, Permissions::from_mode(0o755)).unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let (id, secret) = access_key(account);
+        Command::new("bash")
+            .args(["-euo", "pipefail", "-c", script])
+            .env("PATH", format!("{}:{path}", scratch.path().display()))
+            .env("ENDPOINT", format!("http://{}", self.server))
+            .env("AWS_ACCESS_KEY_ID", id)
+            .env("AWS_SECRET_ACCESS_KEY", secret)
+            .env("AWS_DEFAULT_REGION", region)
+            .output()
+            .expect("bash can be started")
+    }
+}
