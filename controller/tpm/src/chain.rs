@@ -9,7 +9,8 @@
 //! store its certificate. The evidence then contains it. Such a certificate is trusted only as far as a listed
 //! authority signed it. Each listed authority ends the path, even if another listed authority signed it, so the
 //! evidence does not have to contain a complete chain. The path is followed upwards without backtracking: each
-//! certificate is used at most once. So the limits of the evidence also limit the number of verified signatures.
+//! certificate is used at most once. So the limits of the evidence also limit the number of verified signatures. If the
+//! certificates are denied, the path is followed once more without their ends, to see whether they only expired.
 
 mod authority;
 mod extension;
@@ -30,7 +31,7 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use self::authority::{Authority, NotIssued, issued};
+use self::authority::{At, Authority, NotIssued, issued};
 use self::extension::pass_over;
 use self::name::{date, name, system_time, text};
 use crate::denial::TpmDenial;
@@ -97,6 +98,29 @@ impl Authorities {
         key: &EndorsementKey,
         now: SystemTime,
     ) -> Result<Option<Expiring>, TpmDenial> {
+        self.check(certificate, intermediates, key, now, false)
+    }
+
+    /// Returns the earliest expiry of these certificates if [`require`](Self::require) denies them only because of it.
+    pub(crate) fn expired(
+        &self,
+        certificate: Option<&[u8]>,
+        intermediates: &[Vec<u8>],
+        key: &EndorsementKey,
+        now: SystemTime,
+    ) -> Option<Expiring> {
+        let end = self.check(certificate, intermediates, key, now, true);
+        end.ok().flatten().filter(|end| end.at < now)
+    }
+
+    fn check(
+        &self,
+        certificate: Option<&[u8]>,
+        intermediates: &[Vec<u8>],
+        key: &EndorsementKey,
+        now: SystemTime,
+        accepts_expired: bool,
+    ) -> Result<Option<Expiring>, TpmDenial> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -113,6 +137,10 @@ impl Authorities {
         check_profile(&certificate).map_err(TpmDenial::EndorsementCertificateUnfit)?;
         let not_valid = TpmDenial::EndorsementCertificateNotValid;
         let now = asn1_time(now).ok_or_else(|| not_valid("is not valid before 1970".to_owned()))?;
+        let at = At {
+            now,
+            accepts_expired,
+        };
         let validity = certificate.validity();
         if now < validity.not_before {
             return Err(not_valid(format!(
@@ -120,7 +148,7 @@ impl Authorities {
                 date(validity.not_before)
             )));
         }
-        if now > validity.not_after {
+        if at.has_ended(validity) {
             return Err(not_valid(format!(
                 "expired on {}",
                 date(validity.not_after)
@@ -129,7 +157,7 @@ impl Authorities {
         let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
         let intermediates = intermediates
             .map_err(|_| malformed("an intermediate is not one certificate in DER"))?;
-        self.follow(&certificate, &intermediates, now).map(Some)
+        self.follow(&certificate, &intermediates, at).map(Some)
     }
 
     /// Follows the issuers of `certificate` up to one of these authorities. Returns the earliest expiry on the path,
@@ -138,14 +166,14 @@ impl Authorities {
         &self,
         mut certificate: &'a X509Certificate<'a>,
         intermediates: &'a [X509Certificate<'a>],
-        now: ASN1Time,
+        at: At,
     ) -> Result<Expiring, TpmDenial> {
         let mut unused: Vec<&X509Certificate<'_>> = intermediates.iter().collect();
         let mut first = end_of(certificate);
         for below in 0.. {
             let mut not_issued: Option<(&Authority, NotIssued)> = None;
             for authority in &self.0 {
-                match authority.issued(certificate, below, now) {
+                match authority.issued(certificate, below, at) {
                     Some(Ok(())) => return Ok(first),
                     // If several authorities have the same name, the error describes the one that passed the most
                     // checks.
@@ -161,7 +189,7 @@ impl Authorities {
                 if named.subject().as_raw() != certificate.issuer().as_raw() {
                     continue;
                 }
-                match issued(named, certificate, below, now) {
+                match issued(named, certificate, below, at) {
                     Ok(()) => issuer = issuer.or(Some(index)),
                     Err(why) => unfit = Some(format!("{}: {why}", name(named.subject()))),
                 }

@@ -136,12 +136,20 @@ impl TpmVerifier {
         let audience = &enrolment.header.audience;
         let keys = read(audience, &enrolment.keys, appraisal)?;
         let machine = self.machine(&keys, appraisal)?;
-        let end = self.policy.authorities.require(
+        let required = self.policy.authorities.require(
             enrolment.certificate.as_deref(),
             &enrolment.intermediates,
             &keys.endorsement,
             now,
-        )?;
+        );
+        let end = match required {
+            Ok(end) => end,
+            Err(denial) => {
+                self.note_expired(&enrolment, &machine, &keys, appraisal, now)
+                    .await;
+                return Err(denial.into());
+            }
+        };
         self.is_the_machines(&machine, &keys, appraisal).await?;
         if let Some(end) = end {
             let machine = &appraisal.machine.name;
@@ -155,6 +163,32 @@ impl TpmVerifier {
         let challenge =
             challenge.map_err(|source| Deferral::VerifierUnavailable(Unavailable::new(source)))?;
         Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
+    }
+
+    /// Notes the certificates of a denied machine if they only expired. Otherwise, the machine would be missing in the
+    /// observations from the next start of the controller on, because all its requests end with this denial.
+    async fn note_expired(
+        &self,
+        enrolment: &Enrolment,
+        machine: &Machine<'_>,
+        keys: &Keys,
+        appraisal: &Appraisal<'_>,
+        now: SystemTime,
+    ) {
+        let expired = self.policy.authorities.expired(
+            enrolment.certificate.as_deref(),
+            &enrolment.intermediates,
+            &keys.endorsement,
+            now,
+        );
+        let Some(end) = expired else {
+            return;
+        };
+        // Any machine can have bought a TPM with an expired certificate.
+        if self.is_the_machines(machine, keys, appraisal).await.is_ok() {
+            let machine = &appraisal.machine.name;
+            self.observations.certificate(machine, end, now);
+        }
     }
 
     async fn respond(

@@ -20,7 +20,7 @@ use crate::document::VerifiedDocument;
 const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// The limit of remembered refusals. At the limit, STS is called again.
-const MAX_REFUSED: usize = 4096;
+pub(super) const MAX_REFUSED: usize = 4096;
 
 /// The number of entries that are checked for removal at the limit.
 const SWEPT: usize = 64;

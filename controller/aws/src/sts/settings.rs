@@ -50,12 +50,19 @@ pub enum InvalidStsSettings {
 
 impl StsSettings {
     pub(super) fn client(&self) -> Result<Client, InvalidStsSettings> {
+        self.client_with(rustls_native_certs::load_native_certs().certs)
+    }
+
+    /// The client on a system with these CA certificates.
+    pub(super) fn client_with(
+        &self,
+        system: Vec<CertificateDer<'static>>,
+    ) -> Result<Client, InvalidStsSettings> {
         let mut regions = self.endpoints.keys();
         if let Some(region) = regions.find(|region| of_region(region).is_none()) {
             return Err(InvalidStsSettings::Region(region.clone()));
         }
         let own = self.authorities()?;
-        let system = rustls_native_certs::load_native_certs().certs;
         if system.is_empty() && own.is_empty() {
             return Err(InvalidStsSettings::NoAuthorities);
         }

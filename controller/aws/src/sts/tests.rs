@@ -6,6 +6,7 @@ mod answers;
 mod fixture;
 mod outages;
 mod principals;
+mod refusals;
 mod replays;
 mod requests;
 mod settings;

@@ -40,6 +40,21 @@ pub(super) enum NotIssued {
     PathLength { most: u32, below: u32 },
 }
 
+/// The time for which certificates are checked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At {
+    pub(super) now: ASN1Time,
+    /// Whether expired certificates are accepted.
+    pub(super) accepts_expired: bool,
+}
+
+impl At {
+    /// Whether a certificate is refused because of its end.
+    pub(super) fn has_ended(self, validity: &Validity) -> bool {
+        !self.accepts_expired && self.now > validity.not_after
+    }
+}
+
 impl Authority {
     /// Parses the certificate of an authority that an operator listed.
     pub(super) fn read(block: &pem::Pem) -> Result<Self, String> {
@@ -76,13 +91,13 @@ impl Authority {
         &self,
         certificate: &X509Certificate<'_>,
         below: u32,
-        now: ASN1Time,
+        at: At,
     ) -> Option<Result<(), NotIssued>> {
         if self.subject != certificate.issuer().as_raw() {
             return None;
         }
         let signed = self.key.signed(certificate).map_err(NotIssued::NotSigned);
-        let valid = || valid_at(&self.validity, now);
+        let valid = || valid_at(&self.validity, at);
         let permitted = || permits(self.path_len, below);
         Some(signed.and_then(|()| valid()).and_then(|()| permitted()))
     }
@@ -94,7 +109,7 @@ pub(super) fn issued(
     authority: &X509Certificate<'_>,
     certificate: &X509Certificate<'_>,
     below: u32,
-    now: ASN1Time,
+    at: At,
 ) -> Result<(), String> {
     authority
         .extensions_map()
@@ -122,7 +137,7 @@ pub(super) fn issued(
     );
     let not_issued = |why: NotIssued| why.to_string();
     permits(most, below).map_err(not_issued)?;
-    valid_at(authority.validity(), now).map_err(not_issued)?;
+    valid_at(authority.validity(), at).map_err(not_issued)?;
     let key = AuthorityKey::read(authority.public_key())
         .map_err(|kind| format!("its key is {kind}: {SUPPORTED}"))?;
     key.signed(certificate).map_err(|why| why.to_string())
@@ -134,11 +149,11 @@ fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
 }
 
 /// Checks the validity of an authority's certificate.
-fn valid_at(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
-    if now < validity.not_before {
+fn valid_at(validity: &Validity, at: At) -> Result<(), NotIssued> {
+    if at.now < validity.not_before {
         return Err(NotIssued::NotYetValid(date(validity.not_before)));
     }
-    if now > validity.not_after {
+    if at.has_ended(validity) {
         return Err(NotIssued::Expired(date(validity.not_after)));
     }
     Ok(())

@@ -2,6 +2,8 @@ use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey as Which, EndorsementKey as Kind,
 };
 
+use tpm2_protocol::data::TpmEccCurve;
+
 use super::*;
 use crate::denial::TpmDenial;
 use crate::fixture::machine;
@@ -86,4 +88,80 @@ fn a_coordinate_without_its_leading_zeros_is_the_same_point() {
 
     assert_eq!(point, [&[4, 0][..], &x, &y].concat());
     assert_eq!(Key::p256(&point), Ok(Key::P256(point)));
+}
+
+#[test]
+fn an_rsa_modulus_is_odd_and_has_exactly_2048_bits() {
+    let good = machine().with_endorsement_key(Kind::Rsa2048).ek_public();
+    let good = &good[good.len() - 256..];
+    let with = |first: u8, last: u8| [&[first][..], &good[1..255], &[last]].concat();
+    for (first, last) in [(0x80, 0xff), (0xff, 0x01), (0x80, 0x01)] {
+        let modulus = with(first, last);
+        assert_eq!(Key::rsa(&modulus), Ok(Key::Rsa2048(modulus)));
+    }
+    for last in [0x00, 0x02, 0x80, 0xfe] {
+        assert_eq!(
+            Key::rsa(&with(0x80, last)),
+            Err("the modulus is even"),
+            "{last:#x}"
+        );
+    }
+    let of_other_length = "the modulus does not have 2048 bits";
+    let modulus = with(0xff, 0x01);
+    for (what, modulus) in [
+        ("2047 bits", with(0x7f, 0x01)),
+        ("a byte less", modulus[..255].to_vec()),
+        ("a byte more", [&modulus[..], &[0x01]].concat()),
+        ("a zero before it", [&[0x00][..], &modulus].concat()),
+        ("nothing", Vec::new()),
+    ] {
+        assert_eq!(Key::rsa(&modulus), Err(of_other_length), "{what}");
+    }
+}
+
+#[test]
+fn a_public_area_with_an_even_modulus_is_denied() {
+    let even = |public: Vec<u8>| {
+        let (last, rest) = public.split_last().unwrap();
+        assert_eq!(last % 2, 1);
+        [rest, &[0xfe]].concat()
+    };
+    let endorsement = machine().with_endorsement_key(Kind::Rsa2048).ek_public();
+    let attestation = machine().with_attestation_key(Which::rsassa()).ak_public();
+
+    assert_eq!(
+        EndorsementKey::parse(&even(endorsement)),
+        Err(TpmDenial::EndorsementKeyMalformed("the modulus is even"))
+    );
+    assert_eq!(
+        AttestationKey::parse(&even(attestation)),
+        Err(TpmDenial::AttestationKeyMalformed("the modulus is even"))
+    );
+}
+
+#[test]
+fn an_endorsement_key_on_another_curve_matches_no_template() {
+    let good = machine().with_endorsement_key(Kind::P256).ek_public();
+    // Behind AES-128 in CFB mode and no scheme.
+    let at = good.len() - 2 * (2 + 32) - 4;
+    assert_eq!(
+        good[at..at + 2],
+        TpmEccCurve::NistP256.value().to_be_bytes()
+    );
+    for curve in [
+        TpmEccCurve::NistP192,
+        TpmEccCurve::NistP224,
+        TpmEccCurve::NistP521,
+        TpmEccCurve::BnP256,
+        TpmEccCurve::Sm2P256,
+    ] {
+        let mut public = good.clone();
+        public[at..at + 2].copy_from_slice(&curve.value().to_be_bytes());
+
+        assert_eq!(
+            EndorsementKey::parse(&public),
+            Err(TpmDenial::EndorsementKeyNotOfTemplate),
+            "{curve:?}"
+        );
+    }
 }

@@ -11,7 +11,10 @@ use crate::process::{Launch, Process, Scratch};
 
 /// Joins the control groups `$1`, and executes the command that waits for the namespaces' first process, the rest of
 /// the arguments. That process is killed with this one.
-const ENTER: &str = r#"PATH=$PATH:/usr/sbin:/sbin
+///
+/// The programs are in the folders of a system: the machine has a root directory of its own, which does not have all
+/// folders on the PATH of the tests.
+const ENTER: &str = r#"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 group=$1
 shift
 for procs in "/sys/fs/cgroup/$group/cgroup.procs" /sys/fs/cgroup/*/"$group/cgroup.procs"; do

@@ -121,6 +121,19 @@ fn a_file_without_signers_is_refused() {
 }
 
 #[test]
+fn a_signers_file_has_at_most_a_mebibyte() {
+    let file = SIGNER.signers_file(&[NEW]);
+    let of_size = |size: usize| format!("{file}#{}", "x".repeat(size - file.len() - 1));
+    assert!(file.ends_with('\n'));
+
+    assert!(with_file(&of_size(1024 * 1024)).is_ok());
+    assert_eq!(
+        refused(&of_size(1024 * 1024 + 1)),
+        "it has 1048577 bytes, and at most 1048576 are read"
+    );
+}
+
+#[test]
 fn an_invalid_signers_file_is_refused_with_its_line() {
     let file = SIGNER.signers_file(&[NEW]);
     let certificate = SIGNER.certificate_pem();

@@ -372,6 +372,44 @@ async fn the_clusters_of_a_namespace_leave_a_quarter_of_the_memory_to_others() {
 }
 
 #[tokio::test]
+async fn a_namespace_with_half_of_the_memory_leaves_the_last_quarter_to_others() {
+    let bed = Bed::start();
+    let node = bed.instance();
+    let filled = |of_tenant: u32| {
+        let memory = ReplayCache::with_limits(Limits {
+            all: 8,
+            of_cluster: 9,
+            own_of_cluster: 0,
+            own_of_namespace: 0,
+            of_instance: 99,
+        });
+        let fill = |namespace: &str, second: u32| {
+            let mut node = node.clone();
+            node.date = format!("20260101T1200{second:02}Z");
+            let (call, key) = confirmed(&node);
+            let owner = Owner {
+                namespace,
+                cluster: namespace,
+                instance: INSTANCE,
+            };
+            memory.remember(&call, key, owner, now() + minutes(15))
+        };
+        for second in 0..6 {
+            let namespace = if second < of_tenant {
+                "tenant-a"
+            } else {
+                "tenant-b"
+            };
+            assert_eq!(fill(namespace, second), ReplayCheck::New);
+        }
+        fill("tenant-a", 6)
+    };
+
+    assert_eq!(filled(3), ReplayCheck::New, "it has less than half");
+    assert_eq!(filled(4), ReplayCheck::Full);
+}
+
+#[tokio::test]
 async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     let bed = Bed::start();
     let node = bed.instance();

@@ -2,6 +2,8 @@
 
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::sts::Sts as Service;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 use super::super::settings::InvalidStsSettings;
 use super::fixture::*;
@@ -36,6 +38,32 @@ fn settings_that_cannot_hold_are_refused() {
     for proxy in ["https://proxy.test:3128", "socks5://proxy.test", "http://"] {
         let error = refused(&|settings| settings.proxy.https = Some(proxy.into()));
         assert!(matches!(error, InvalidStsSettings::Proxy(_)), "{proxy}");
+    }
+}
+
+#[test]
+fn the_system_or_the_operator_has_authorities() {
+    let service = Service::start();
+    let own = settings(&service).authorities;
+    let system = CertificateDer::from_pem_slice(service.ca_pem().as_bytes()).unwrap();
+    for (system, own, is_valid) in [
+        (Some(&system), own.clone(), true),
+        (Some(&system), None, true),
+        (None, own, true),
+        (None, None, false),
+    ] {
+        let settings = StsSettings {
+            authorities: own,
+            ..StsSettings::default()
+        };
+        let client = settings.client_with(system.into_iter().cloned().collect());
+        match client {
+            Ok(_) => assert!(is_valid),
+            Err(error) => assert!(
+                !is_valid && matches!(error, InvalidStsSettings::NoAuthorities),
+                "{error}"
+            ),
+        }
     }
 }
 

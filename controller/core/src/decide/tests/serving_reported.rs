@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
 use super::serving::{alone, approved, denied, denied_by};
 use crate::decide::*;
 use crate::identifiers::ServingName;
+use crate::inventory::Machine;
 use crate::refusal::Unavailable;
 use crate::serving::NodeReportedAddresses;
 use crate::testing::decided;
@@ -282,4 +284,115 @@ fn an_address_that_the_platform_reports_needs_no_ranges_of_services() {
         matches!(decision, Decision::Retry(Deferral::ServiceRangesUnknown)),
         "{decision:?}"
     );
+}
+
+/// The public address of machine `m1`, which only its platform reports, and its name.
+const PUBLIC: [u8; 4] = [198, 51, 100, 7];
+const PUBLIC_NAME: &str = "ec2-198-51-100-7.compute.example";
+
+/// The cluster in which Cluster API reports the addresses of machine `m1` in its status, and the platform these names.
+fn reported_by_both(by_platform: &[ServingName]) -> Context {
+    Context {
+        verifiers: Platform(Some(by_platform.to_vec())).alone(),
+        ..serving_cluster()
+    }
+}
+
+fn public() -> Vec<ServingName> {
+    vec![
+        ServingName::Ip(PUBLIC.into()),
+        ServingName::Dns(PUBLIC_NAME.to_owned()),
+    ]
+}
+
+/// A request for names of both sources, and for the node's own.
+fn mixed() -> CertificateSigningRequest {
+    serving_for(&[
+        dns("n1"),
+        ip(ADDRESS),
+        ip(PUBLIC),
+        dns("m1.internal"),
+        dns(PUBLIC_NAME),
+    ])
+}
+
+#[test]
+fn names_from_the_inventory_and_from_the_platform_count_in_one_request() {
+    approved(&mixed(), &reported_by_both(&public()));
+
+    let not_reported = |name: ServingName| Denial::ServingNameNotReported(name, "m1".to_owned());
+    for missing in public() {
+        let mut others = public();
+        others.retain(|name| *name != missing);
+        assert_eq!(
+            denied_by(&mixed(), &reported_by_both(&others)),
+            not_reported(missing)
+        );
+    }
+    let without = |change: fn(&mut Machine)| Context {
+        verifiers: Platform(Some(public())).alone(),
+        ..alone(change)
+    };
+    approved(&mixed(), &without(|_| {}));
+    assert_eq!(
+        denied_by(&mixed(), &without(|machine| machine.addresses.clear())),
+        not_reported(ServingName::Ip(ADDRESS.into()))
+    );
+    assert_eq!(
+        denied_by(&mixed(), &without(|machine| machine.dns_names.clear())),
+        not_reported(ServingName::Dns("m1.internal".to_owned()))
+    );
+}
+
+#[test]
+fn a_foreign_or_guest_name_in_a_mixed_request_denies_it() {
+    let guest = [203, 0, 113, 9];
+    for (name, expected) in [
+        (
+            STOLEN,
+            Denial::ServingNameOfAnotherMachine(ServingName::Ip(STOLEN.into()), "m2".to_owned()),
+        ),
+        (
+            RESERVED,
+            Denial::ServingNameReserved(ServingName::Ip(RESERVED.into())),
+        ),
+        (
+            guest,
+            Denial::ServingNameNotReported(ServingName::Ip(guest.into()), "m1".to_owned()),
+        ),
+    ] {
+        let mut by_platform = public();
+        if name != guest {
+            by_platform.push(ServingName::Ip(name.into()));
+        }
+        let mut cluster = reported_by_both(&by_platform);
+        let by_guest = vec![ServingName::Ip(guest.into())];
+        cluster.serving.guest_reported = Some(Arc::new(Guest(Some(by_guest))));
+        approved(&mixed(), &cluster);
+
+        let request = serving_for(&[ip(ADDRESS), ip(PUBLIC), ip(name)]);
+        assert_eq!(denied_by(&request, &cluster), expected);
+    }
+}
+
+#[test]
+fn an_address_from_the_inventory_needs_the_platform_while_service_ranges_are_unknown() {
+    let unknown = |by_platform: &[ServingName]| {
+        let cluster = reported_by_both(by_platform);
+        cluster.serving.service_ranges.set(Vec::new(), false);
+        cluster
+    };
+    let mut both = public();
+    both.push(ServingName::Ip(ADDRESS.into()));
+
+    approved(&mixed(), &unknown(&both));
+
+    let decision = decided(&mixed(), &unknown(&public()));
+    assert!(
+        matches!(decision, Decision::Retry(Deferral::ServiceRangesUnknown)),
+        "{decision:?}"
+    );
+    // Names and the platform's own addresses do not depend on the ranges.
+    let request = serving_for(&[dns("n1"), dns("m1.internal"), ip(PUBLIC), dns(PUBLIC_NAME)]);
+    approved(&request, &unknown(&public()));
 }

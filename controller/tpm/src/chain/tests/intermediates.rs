@@ -289,3 +289,41 @@ fn the_chain_of_an_enrollment_counts_where_an_authority_is_required() {
     enrolment.intermediates = vec![b"garbage".to_vec()];
     case.challenge(&enrolment);
 }
+
+#[test]
+fn an_authority_counts_from_its_first_second_to_its_last() {
+    let second = Duration::from_secs(1);
+    let maker = maker(1);
+    let contents = EkContents {
+        not_before: SystemTime::UNIX_EPOCH,
+        ..EkContents::good()
+    };
+    let certificate = maker.certify(&spki(Kind::P256), &contents);
+    let [intermediate] = maker.intermediates() else {
+        panic!("there is one");
+    };
+    let (_, parsed) = X509Certificate::from_der(intermediate).unwrap();
+    let begin = system_time(parsed.validity().not_before);
+    let end = system_time(parsed.validity().not_after);
+    let listed_one = listed(&[maker.intermediates_pem()]).unwrap();
+    let in_chain = listed(&[maker.root_pem()]).unwrap();
+    // The certificate of the endorsement key is valid before the authority, and has no end.
+    let at = |authorities: &Authorities, chain: &[Vec<u8>], now| {
+        reason(authorities.require(Some(&certificate), chain, key(Kind::P256), now))
+    };
+    for (now, is_valid) in [
+        (begin - second, false),
+        (begin, true),
+        (end, true),
+        (end + second, false),
+    ] {
+        let listed_one = at(&listed_one, &[], now);
+        let in_chain = at(&in_chain, maker.intermediates(), now);
+        if is_valid {
+            assert_eq!((listed_one, in_chain), (Ok(()), Ok(())));
+        } else {
+            assert_eq!(listed_one, untrusted());
+            assert_eq!(in_chain, Err("EndorsementCertificateIssuerUnfit"));
+        }
+    }
+}

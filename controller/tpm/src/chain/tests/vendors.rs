@@ -439,3 +439,30 @@ fn the_first_end_on_the_way_to_a_required_authority_is_returned() {
         );
     }
 }
+
+#[test]
+fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
+    let day = Duration::from_hours(24);
+    let (past, far) = (later() - day, later() + 400 * day);
+    let p256 = spki(Kind::P256);
+    for (certificate, authority, expected) in [
+        (past, far, Some(past)),
+        (past, past - day, Some(past)),
+        // It is valid in its last second.
+        (later(), far, None),
+        // The policy reports its authorities itself.
+        (far, past, None),
+        (far, far, None),
+    ] {
+        let issued = vendors::ending(&p256, certificate, authority);
+        let authorities = listed(&[&issued.root_pem()]).unwrap();
+        let expired = |certificate: Option<&[u8]>, kind| {
+            let found = authorities.expired(certificate, &[], key(kind), later());
+            found.map(|end| end.at)
+        };
+
+        assert_eq!(expired(Some(&issued.certificate), Kind::P256), expected);
+        assert_eq!(expired(Some(&issued.certificate), Kind::P384), None);
+        assert_eq!(expired(None, Kind::P256), None);
+    }
+}

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use kubelet_authenticator_test_support::ek_ca::vendors;
+use kubelet_attestation::version::EvidenceVersion;
+use kubelet_authenticator_test_support::ek_ca::{EkCa, EkContents, Flaw, vendors};
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey as Kind, TpmMachine};
 use node_attestation_core::verifier::{Findings, Verifier as _};
@@ -91,6 +92,99 @@ fn an_expiring_required_endorsement_certificate_is_reported() {
     // The machine of another key is denied, and its certificate tells nothing.
     case.settings.endorsement_keys.allow_list[0].ek_sha256 = "0f".repeat(32);
     assert_eq!(asked(&case), None);
+}
+
+/// The denial and the findings of a verifier that starts with this request.
+fn denied_after_start(
+    case: &Case,
+    certificate: &[u8],
+    intermediates: &[Vec<u8>],
+) -> (TpmDenial, Findings) {
+    let mut enrolment = enrolment(&machine());
+    enrolment.header.version = EvidenceVersion::V2;
+    enrolment.certificate = Some(certificate.to_vec());
+    enrolment.intermediates = intermediates.to_vec();
+    let evidence = TpmEvidence::Enrol(enrolment).to_json();
+    let verifier = case.verifier();
+    let denial = denied(case.decide_by(&verifier, Some(&evidence)));
+    (denial, verifier.findings(case.now))
+}
+
+#[test]
+fn an_expired_endorsement_certificate_is_reported_again_after_a_restart() {
+    let mut case = Case::valid();
+    case.now = later();
+    let (ended, far) = (later() - DAY, later() + 400 * DAY);
+    let issued = vendors::ending(&machine().ek_spki(), ended, far);
+    case.settings.endorsement_keys.require_ca = vec![issued.root_pem()];
+
+    let (denial, findings) = denied_after_start(&case, &issued.certificate, &[]);
+
+    assert_eq!(
+        denial,
+        TpmDenial::EndorsementCertificateNotValid("expired on 2089-12-01".to_owned())
+    );
+    assert_eq!(findings.expiring.unwrap().at, ended);
+    let condition = &findings.conditions[0];
+    assert_eq!(condition.reason, "CertificateExpired");
+    let message = &condition.message;
+    assert!(
+        message.contains(" of CN=an ending root\" (Machine m1) expired on 2089-12-01. "),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_expired_certificate_in_a_chain_is_reported_after_a_restart() {
+    let maker = EkCa::with_flaw("a maker", 2, 1, Flaw::Expired);
+    let certificate = maker.certify(&machine().ek_spki(), &EkContents::good());
+    let mut case = Case::valid();
+    case.now = later();
+    case.settings.endorsement_keys.require_ca = vec![maker.root_pem().to_owned()];
+
+    let (denial, findings) = denied_after_start(&case, &certificate, maker.intermediates());
+
+    assert!(
+        matches!(&denial, TpmDenial::EndorsementCertificateIssuerUnfit(why) if why.contains("expired on")),
+        "{denial}"
+    );
+    assert_eq!(
+        findings.expiring.unwrap().subject,
+        "CN=a maker intermediate 1"
+    );
+}
+
+#[test]
+fn an_expired_certificate_that_is_denied_for_another_reason_too_is_not_reported() {
+    let (ended, far) = (later() - DAY, later() + 400 * DAY);
+    let key = machine().ek_spki();
+    let issued = vendors::ending(&key, ended, far);
+    let with_root = |root: String| {
+        let mut case = Case::valid();
+        case.now = later();
+        case.settings.endorsement_keys.require_ca = vec![root];
+        case
+    };
+    let expiring = |case: &Case, certificate: &[u8]| {
+        denied_after_start(case, certificate, &[])
+            .1
+            .expiring
+            .is_some()
+    };
+    let good = with_root(issued.root_pem());
+    assert!(expiring(&good, &issued.certificate));
+
+    let another_authority = with_root(vendors::ending(&key, far, far).root_pem());
+    assert!(!expiring(&another_authority, &issued.certificate));
+    let not_valid_yet = Case {
+        now: SystemTime::UNIX_EPOCH + DAY,
+        ..good.clone()
+    };
+    assert!(!expiring(&not_valid_yet, &issued.certificate));
+    // Before the check of the certificate, nothing decides that the endorsement key is the machine's.
+    let mut key_unknown = good;
+    key_unknown.settings.endorsement_keys.allow_list.clear();
+    assert!(!expiring(&key_unknown, &issued.certificate));
 }
 
 #[test]
