@@ -187,7 +187,8 @@ impl TpmVerifier {
         // Any machine can have bought a TPM with an expired certificate.
         if self.is_the_machines(machine, keys, appraisal).await.is_ok() {
             let machine = &appraisal.machine.name;
-            self.observations.certificate(machine, end, now);
+            self.observations
+                .certificate(machine, end, (now, elapsed()));
         }
     }
 

@@ -54,7 +54,7 @@ fn said(
     of: &str,
     now: SystemTime,
 ) -> (ConditionStatus, &'static str, String) {
-    let findings = observations.findings(policy, now);
+    let findings = observations.findings(policy, both(now));
     let mut conditions = findings.conditions.into_iter();
     let found = conditions.find(|one| one.of == of).unwrap();
     (found.holds, found.reason, found.message)

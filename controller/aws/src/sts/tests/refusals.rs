@@ -2,6 +2,7 @@
 
 use hyper::Request;
 use sha2::{Digest as _, Sha256};
+use tokio::time::advance;
 
 use super::super::refusal_cache::{MAX_REFUSED, Refused};
 use super::super::request::Call;
@@ -15,34 +16,30 @@ fn call(number: usize) -> Call {
     }
 }
 
-#[test]
-fn a_full_memory_of_refusals_forgets_none_before_its_end() {
+#[tokio::test(start_paused = true)]
+async fn a_full_memory_of_refusals_forgets_none_before_its_end() {
     let node = Bed::start().instance();
     let (proof, document) = (node.proof(), &node.document);
     let memory = Refused::default();
     let refusal = Refusal::from(mismatch());
-    let remember = |number: usize, now| {
-        memory.remember(&refusal, &call(number), &proof, document, now);
-    };
-    let is_known = |number: usize, now| {
-        let known = memory.look(&call(number), &proof, document, now);
+    let remember = |number: usize| memory.remember(&refusal, &call(number), &proof, document);
+    let is_known = |number: usize| {
+        let known = memory.look(&call(number), &proof, document);
         assert!(known.is_none() || known == Some(mismatch()));
         known.is_some()
     };
-    let last_second = now() + Duration::from_secs(59);
-    let end = now() + minutes(1);
 
-    for number in 0..MAX_REFUSED {
-        remember(number, now());
-    }
-    remember(MAX_REFUSED, last_second);
+    (0..MAX_REFUSED).for_each(remember);
+    advance(Duration::from_secs(59)).await;
+    remember(MAX_REFUSED);
 
-    assert!((0..MAX_REFUSED).all(|number| is_known(number, last_second)));
-    assert!(!is_known(MAX_REFUSED, last_second), "it is full");
-    assert!((0..MAX_REFUSED).all(|number| !is_known(number, end)));
+    assert!((0..MAX_REFUSED).all(is_known));
+    assert!(!is_known(MAX_REFUSED), "it is full");
+    advance(Duration::from_secs(1)).await;
+    assert!(!(0..MAX_REFUSED).any(is_known));
     // The first one only makes room.
-    remember(MAX_REFUSED, end);
-    assert!(!is_known(MAX_REFUSED, end));
-    remember(MAX_REFUSED, end);
-    assert!(is_known(MAX_REFUSED, end));
+    remember(MAX_REFUSED);
+    assert!(!is_known(MAX_REFUSED));
+    remember(MAX_REFUSED);
+    assert!(is_known(MAX_REFUSED));
 }
