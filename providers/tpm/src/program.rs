@@ -111,12 +111,12 @@ pub(crate) fn ask<T: DeserializeOwned>(
     };
     let answer: Result<T, DeviceError> =
         serde_json::from_str(&said).map_err(|_| of_another_version())?;
-    answer.map_err(|error| match error {
-        DeviceError::Question => of_another_version(),
-        error => {
-            let tpm = question.tcti.strip_prefix(DEVICE);
-            device_error::failure(tpm.unwrap_or(&question.tcti), &error)
+    answer.map_err(|error| {
+        if error == DeviceError::Question {
+            return of_another_version();
         }
+        let tpm = question.tcti.strip_prefix(DEVICE);
+        device_error::failure(tpm.unwrap_or(&question.tcti), &error)
     })
 }
 
