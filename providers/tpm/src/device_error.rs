@@ -9,6 +9,14 @@ pub(crate) const PACKAGES: &str = "install tpm2-tss: on Debian and Ubuntu libtss
                         libtss2-tctildr0 and libtss2-tcti-device0 (or the same with t64 at the \
                         end), elsewhere tpm2-tss";
 
+/// The remedy if the plugin and the TPM helper do not understand each other.
+pub(crate) const SAME_VERSION: &str = concat!(
+    "update the package kubelet-authenticator-tpm-device to the version of this plugin, ",
+    env!("CARGO_PKG_VERSION"),
+    " (`apt-mark showhold` lists packages that apt keeps back); a helper in the plugin's directory takes precedence over \
+     /usr/lib/kubelet-authenticator"
+);
+
 /// The failure of a run whose TPM, with the name `tpm`, returned `error`.
 pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
     let is_of_evidence = matches!(error, DeviceError::OtherChallenge | DeviceError::OtherKey);
@@ -52,7 +60,7 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
             "changed its PCRs during the quote",
             "no action: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
         ),
-        DeviceError::Question => ("received an invalid command", "report this as a bug"),
+        DeviceError::Question => ("has a helper that does not know the command", SAME_VERSION),
     };
     Failure::new(code, format!("the TPM ({tpm}) {what}"), remedy)
 }

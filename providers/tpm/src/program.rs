@@ -14,7 +14,7 @@ use kubelet_authenticator::ownership::{self, Untrusted};
 
 use serde::de::DeserializeOwned;
 
-use crate::device_error::{self, PACKAGES};
+use crate::device_error::{self, PACKAGES, SAME_VERSION};
 use crate::protocol::{DeviceError, MAX_LINE_LEN, Question};
 
 const NAME: &str = "kubelet-authenticator-tpm-device";
@@ -102,17 +102,19 @@ pub(crate) fn ask<T: DeserializeOwned>(
         return Err(slow());
     };
     ensure!(status.success(), ended(program, status, complained.trim()));
-    let answer: Result<T, DeviceError> = serde_json::from_str(&said).map_err(|_| {
+    let of_another_version = || {
+        let place = program.display();
         unanswered(
-            format!(
-                "{} belongs to a different release from this plugin",
-                program.display()
-            ),
-            "install the plugin and the TPM helper from the same release; a helper in the \
-             plugin's directory takes precedence over /usr/lib/kubelet-authenticator",
+            format!("{place} belongs to a different release from this plugin"),
+            SAME_VERSION,
         )
-    })?;
+    };
+    let answer: Result<T, DeviceError> =
+        serde_json::from_str(&said).map_err(|_| of_another_version())?;
     answer.map_err(|error| {
+        if error == DeviceError::Question {
+            return of_another_version();
+        }
         let tpm = question.tcti.strip_prefix(DEVICE);
         device_error::failure(tpm.unwrap_or(&question.tcti), &error)
     })

@@ -1,6 +1,12 @@
 //! The protocol of the two programs: one line of JSON in each direction.
 //!
-//! Both programs come from the same package and version, so the format can change with every release.
+//! The programs come from two packages, which can have different versions: a package manager can keep the helper back,
+//! and an administrator can copy one of the programs. So the lines in the tests, which the first version wrote, stay
+//! valid:
+//!
+//! - A program ignores unknown fields. A field that is added has a default.
+//! - The helper answers a question that it cannot read with [`DeviceError::Question`].
+//! - The plugin fails after this answer, and after an answer that it cannot read. The error names the package.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
@@ -178,12 +184,12 @@ pub(crate) enum DeviceError {
     NoBank,
     /// The PCRs change while the program reads them.
     Unsettled,
-    /// The question is invalid.
+    /// The helper cannot read the question: it belongs to another version.
     Question,
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -193,5 +199,101 @@ mod tests {
         assert_eq!(serde_json::to_string(&bytes).unwrap(), "\"AP8=\"");
         assert_eq!(serde_json::from_str::<Bytes>("\"AP8=\"").unwrap(), bytes);
         assert!(serde_json::from_str::<Bytes>("\"?\"").is_err());
+    }
+
+    /// The questions of the first version (commit 7571c2c2).
+    const QUESTIONS: &[&str] = &[
+        r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":null}}}"#,
+        r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Keys":{"endorsement_key":"EccP384"}}}"#,
+        concat!(
+            r#"{"asker":7,"tcti":"swtpm:host=127.0.0.1,port=2321","ask":{"Quote":{"endorsement":"AQ==","#,
+            r#""credential_blob":"Ag==","encrypted_secret":"Aw==","pcrs":[0,4,7],"audience":"prod","#,
+            r#""provider_id":"metal:///rack-1/7","node_name":"n1","spki":"BA==","id":"BQ=="}}}"#
+        ),
+    ];
+
+    /// Answers of the first version to the question for the keys, with and without a certificate.
+    pub(crate) const KEYS: &[&str] = &[
+        r#"{"Ok":{"endorsement":"AQ==","spki":"Ag==","certificate":"AwP/","chain":"BA==","attestation":"BQ=="}}"#,
+        r#"{"Ok":{"endorsement":"AQ==","spki":"Ag==","certificate":null,"chain":"","attestation":"BQ=="}}"#,
+    ];
+
+    /// Its answer to the question for a quote.
+    pub(crate) const QUOTED: &str = concat!(
+        r#"{"Ok":{"attestation":"AQ==","attest":"Ag==","signature":"Aw==","pcrs":{"#,
+        r#""0":"0101010101010101010101010101010101010101010101010101010101010101","#,
+        r#""7":"0202020202020202020202020202020202020202020202020202020202020202"}}}"#
+    );
+
+    const ERRORS: &[&str] = &[
+        r#"{"Err":{"Code":{"step":"TPM2_Quote","code":2336}}}"#,
+        r#"{"Err":{"Bindings":{"step":"TPM2_Quote","words":"why"}}}"#,
+        r#"{"Err":"FailureMode"}"#,
+        r#"{"Err":"OtherChallenge"}"#,
+        r#"{"Err":"OtherKey"}"#,
+        r#"{"Err":"InvalidKey"}"#,
+        r#"{"Err":"NoBank"}"#,
+        r#"{"Err":"Unsettled"}"#,
+        r#"{"Err":"Question"}"#,
+    ];
+
+    type Answer<T> = Result<T, DeviceError>;
+
+    /// Reads a recorded line, and writes it unchanged, so that the program of the other version reads it too.
+    #[track_caller]
+    fn assert_same<T: Serialize + for<'de> Deserialize<'de>>(line: &str) {
+        let read: T = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert_eq!(serde_json::to_string(&read).unwrap(), line);
+    }
+
+    #[test]
+    fn the_questions_of_the_first_version_stay_valid() {
+        for line in QUESTIONS {
+            assert_same::<Question>(line);
+        }
+    }
+
+    #[test]
+    fn the_answers_of_the_first_version_stay_valid() {
+        for line in KEYS {
+            assert_same::<Answer<Keys>>(line);
+        }
+        assert_same::<Answer<Quoted>>(QUOTED);
+        for line in ERRORS {
+            assert_same::<Answer<Keys>>(line);
+            assert_same::<Answer<Quoted>>(line);
+        }
+    }
+
+    #[test]
+    fn fields_of_a_later_version_are_ignored() {
+        let insert = |value: &mut serde_json::Value| {
+            let fields = value.as_object_mut().unwrap();
+            fields.insert("later".to_owned(), serde_json::json!([1]));
+        };
+        for line in QUESTIONS {
+            let mut question: serde_json::Value = serde_json::from_str(line).unwrap();
+            insert(&mut question);
+            let asked = question["ask"].as_object_mut().unwrap();
+            asked.values_mut().for_each(insert);
+            serde_json::from_value::<Question>(question).unwrap();
+        }
+        // The name of the result is not a field.
+        let later = |line: &str| line.replacen(r#"{"Ok":{"#, r#"{"Ok":{"later":[1],"#, 1);
+        for line in KEYS {
+            serde_json::from_str::<Answer<Keys>>(&later(line))
+                .unwrap()
+                .unwrap();
+        }
+        serde_json::from_str::<Answer<Quoted>>(&later(QUOTED))
+            .unwrap()
+            .unwrap();
+    }
+
+    #[test]
+    fn a_question_of_a_later_version_is_not_read() {
+        let line = r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Seal":{}}}"#;
+
+        assert!(serde_json::from_str::<Question>(line).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 
 use super::*;
-use crate::protocol::Ask;
+use crate::protocol::{self, Ask, Bytes, Findings, Keys, Quoted};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -27,6 +27,10 @@ type Script = (MutexGuard<'static, ()>, TempDir);
 
 /// The answer is a number here.
 fn asked(program: &Path, time: Duration) -> Result<u8, Failure> {
+    asked_for(program, time)
+}
+
+fn asked_for<T: DeserializeOwned>(program: &Path, time: Duration) -> Result<T, Failure> {
     let question = Question {
         asker: std::process::id(),
         tcti: "device:/dev/tpmrm0".to_owned(),
@@ -112,6 +116,52 @@ fn a_program_without_an_answer_is_reported_with_its_exit_status() {
         refused("#!/bin/sh\necho hello\n"),
         "PROGRAM belongs to a different release from this plugin"
     );
+}
+
+/// A helper that answers this line.
+fn answering(line: &str) -> (Script, PathBuf) {
+    script(&format!("#!/bin/sh\nread question\necho '{line}'\n"))
+}
+
+#[test]
+fn a_helper_of_the_first_version_answers_the_questions_of_a_join() {
+    for line in protocol::tests::KEYS {
+        let (_folder, program) = answering(line);
+        let keys: Keys = asked_for(&program, MINUTE).unwrap();
+        assert_eq!(keys.endorsement, Bytes(vec![1]));
+        assert_eq!(keys.certificate.is_some(), !keys.chain.0.is_empty());
+    }
+    let (_folder, program) = answering(protocol::tests::QUOTED);
+    let quoted: Quoted = asked_for(&program, MINUTE).unwrap();
+    assert_eq!(quoted.pcrs.get(7), Some(&[2; 32]));
+}
+
+#[test]
+fn a_helper_that_does_not_know_a_question_is_named_with_its_package() {
+    for line in [
+        // The first version does not know the questions of `doctor`.
+        r#"{"Err":"Question"}"#,
+        // An error of a later version.
+        r#"{"Err":"Later"}"#,
+        r#"{"Err":{"Later":{"step":"TPM2_Quote"}}}"#,
+        // A field is missing.
+        r#"{"Ok":{"firmware":null}}"#,
+    ] {
+        let (_folder, program) = answering(line);
+        let error = asked_for::<Findings>(&program, MINUTE).unwrap_err();
+
+        let what = format!(
+            "cannot use the TPM: {} belongs to a different release from this plugin",
+            program.display()
+        );
+        assert_eq!(error.what(), what, "{line}");
+        assert_eq!(error.code(), Code::DeviceUnavailable);
+        let remedy =
+            "update the package kubelet-authenticator-tpm-device to the version of this plugin, ";
+        assert!(error.remedy().starts_with(remedy), "{}", error.remedy());
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(error.remedy().contains(version), "{}", error.remedy());
+    }
 }
 
 #[test]

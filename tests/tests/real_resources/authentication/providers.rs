@@ -184,3 +184,59 @@ fn an_allowed_state_without_a_register_or_digest_is_refused() {
     // A register that is zero unless something uses it.
     valid.accepts("/spec/tpm/pcrPolicy/allowed", &state("12", "0"));
 }
+
+#[test]
+fn a_register_has_one_to_32_alternative_digests() {
+    let allowed = "/spec/tpm/pcrPolicy/allowed";
+    let (a, b) = ("a".repeat(64), "0b".repeat(32));
+    let of = |register: &str, alternatives: &str| json!([{register: alternatives}]);
+    let zeros = "0".repeat(64);
+    let many = |count: usize| vec![a.as_str(); count].join(", ");
+    for (register, alternatives) in [
+        ("7", a.clone()),
+        ("7", format!("{a},{b}")),
+        ("7", format!("{a}, {b}")),
+        ("7", format!("{b},{a}, {b}")),
+        ("7", many(32)),
+        // A register that is zero until something uses it.
+        ("12", format!("{a},{zeros}")),
+    ] {
+        let value = of(register, &alternatives);
+        let stored = authentication("prod-1").accepts(allowed, &value);
+        assert_eq!(stored["spec"]["tpm"]["pcrPolicy"]["allowed"], value);
+    }
+    let value = "tpm.pcrPolicy.allowed[0].7";
+    let malformed = |alternatives: String| (value, of("7", &alternatives), "should match");
+    let unmeasured = |alternatives: String| {
+        let unmeasured = "is not measured by the firmware";
+        (
+            "tpm.pcrPolicy.allowed[0]",
+            of("7", &alternatives),
+            unmeasured,
+        )
+    };
+    each_is_refused(&[
+        malformed(String::new()),
+        malformed(format!("{a},")),
+        malformed(format!(",{a}")),
+        malformed(format!("{a},,{b}")),
+        malformed(format!("{a};{b}")),
+        malformed(format!("{a} {b}")),
+        malformed(format!("{a}{b}")),
+        malformed(format!("{a} ,{b}")),
+        malformed(format!("{a},  {b}")),
+        malformed(format!("{a},\t{b}")),
+        malformed(format!("{a},\n{b}")),
+        malformed(format!("{a},{b}\n")),
+        malformed(format!("{a},{}", "0b0".repeat(21))),
+        malformed(format!("{a},{b}0")),
+        malformed(format!("{a},{}", b.to_uppercase())),
+        malformed(format!("{a},sha256:{b}")),
+        // Of the bank SHA-384.
+        malformed(format!("{a},{}", "a".repeat(96))),
+        (value, of("7", &many(33)), "may not be more than 2110"),
+        unmeasured(format!("{a},{zeros}")),
+        unmeasured(format!("{zeros}, {a}")),
+        unmeasured(format!("{a}, {zeros}, {b}")),
+    ]);
+}
