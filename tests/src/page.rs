@@ -50,7 +50,10 @@ pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
 pub fn command(page: &str, start: &str) -> String {
     let text = text(page);
     let lines = text.lines().map(str::trim_start);
-    let lines = lines.map(|line| line.strip_prefix("$ ").unwrap_or(line));
+    let lines = lines.map(|line| {
+        let command = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# "));
+        command.unwrap_or(line)
+    });
     let mut found = lines.filter(|line| line.starts_with(start));
     let command = found
         .next()

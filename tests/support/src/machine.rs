@@ -243,7 +243,8 @@ impl Machine {
         ];
         let mut all = vec!["nsenter", "--target", &pid];
         all.extend(namespaces);
-        all.extend(["env", "-i"]);
+        // By its path: the folders on the PATH of the tests are not in the machine.
+        all.extend(["/usr/bin/env", "-i"]);
         all.extend(ENVIRONMENT);
         all.extend(words);
         guarded(&[], &all)

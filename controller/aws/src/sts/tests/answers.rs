@@ -5,6 +5,7 @@ use kubelet_authenticator_test_support::sts::{Fault, Times};
 use node_attestation_core::refusal::Failure;
 use node_attestation_runtime::metrics::{CloudResult, Format, Metrics};
 use serde_json::json;
+use tokio::time::{advance, pause, resume};
 
 use super::super::answer::{read, result};
 use super::fixture::*;
@@ -15,6 +16,10 @@ async fn decided(fault: Fault) -> Result<(), Refusal> {
     let node = bed.instance();
     bed.service.inject(Times::once(), fault);
     let decided = bed.verify(&node).await;
+    // The memory of refusals goes by the monotonic clock.
+    pause();
+    advance(minutes(1)).await;
+    resume();
     let (proof, later) = (node.proof(), now() + minutes(1));
     bed.show_at(&proof, &node, now(), later).await.unwrap();
     decided
