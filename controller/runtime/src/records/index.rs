@@ -1,6 +1,6 @@
 //! The kept records of each namespace, and the limits for them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -25,19 +25,19 @@ pub(super) const LIMITS: Limits = Limits {
 #[derive(Debug)]
 pub(super) struct Index {
     limits: Limits,
-    namespaces: HashMap<String, OfNamespace>,
+    namespaces: BTreeMap<String, OfNamespace>,
     digest: RandomState,
 }
 
 #[derive(Debug, Default)]
 struct OfNamespace {
     /// The cluster of each kept record.
-    kept: HashMap<Box<str>, Arc<str>>,
+    kept: BTreeMap<Box<str>, Arc<str>>,
     /// The number of kept records of each cluster.
-    clusters: HashMap<Arc<str>, usize>,
+    clusters: BTreeMap<Arc<str>, usize>,
     /// The digests of the names of the records beyond the limits. A tenant can create any number of records, so only
     /// these 8 bytes are kept.
-    left_out: HashSet<u64>,
+    left_out: BTreeSet<u64>,
 }
 
 /// The result of [`Index::put`].
@@ -53,7 +53,7 @@ impl Index {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            namespaces: HashMap::new(),
+            namespaces: BTreeMap::new(),
             digest: RandomState::new(),
         }
     }

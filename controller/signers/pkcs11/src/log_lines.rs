@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_lines_of_a_namespace_are_limited_and_take_none_of_another() {
+    async fn the_lines_of_refused_calls_are_limited_for_each_namespace() {
         let lines = LogLines::default();
         let told = (0..10_000).filter(|_| lines.take("a").is_ok()).count();
 
