@@ -22,15 +22,17 @@ fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<
     instance.join_network(network);
     let service = Imds::start(instance);
     let template = render(&Attestor::AWS, &[&["kubeadm-config"], options].concat());
-
-    let config = render_on_ec2(&service.url(), &template);
-
-    let config: Value = serde_saphyr::from_str(&config).unwrap();
+    let config: Value = serde_saphyr::from_str(&template).unwrap();
     let spec = &config["spec"]["template"]["spec"];
     let registration = &spec["joinConfiguration"]["nodeRegistration"];
-    let arguments = registration["kubeletExtraArgs"].as_array().unwrap();
-    let name = registration["name"].as_str().unwrap();
-    (name.to_owned(), arguments.clone())
+    // Cluster API writes the values again, with its own quotes.
+    let rendered = |value: &Value| render_on_ec2(&service.url(), value.as_str().unwrap());
+    let mut arguments = registration["kubeletExtraArgs"].as_array().unwrap().clone();
+    for argument in &mut arguments {
+        argument["value"] = rendered(&argument["value"]).trim_end().into();
+    }
+    let name = rendered(&registration["name"]);
+    (name.trim_end().to_owned(), arguments)
 }
 
 #[test]

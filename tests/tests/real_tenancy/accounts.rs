@@ -183,7 +183,7 @@ fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
         message.contains(THEIRS) && message.contains(ANOTHER),
         "{message}"
     );
-    tenant.waits(&request, &format!("of account {THEIRS} at first"));
+    tenant.waits(&request, &format!("first belonged to account {THEIRS},"));
 
     // A person accepts the other account.
     let patch =
