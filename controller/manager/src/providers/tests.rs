@@ -76,7 +76,9 @@ fn markdown() -> String {
                 meaning,
                 cure,
             } = reason;
-            let meaning = meaning.trim();
+            // Otherwise a placeholder such as `<name>` is an HTML tag.
+            let [meaning, cure, message] =
+                [meaning.trim(), cure, message].map(|text| text.replace('<', r"\<"));
             let _ = writeln!(text, "| `{name}` | {meaning} | {cure} | {message} |");
         }
     }
