@@ -23,6 +23,7 @@ use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
 use crate::turns::{FairTurns, Line, TurnLimits};
+use crate::watch::{metadata_of_one, readable_one_of};
 
 /// The maximum age of a result. Users do not notice this delay, and 1,000 machines that join together need only a few
 /// calls.
@@ -147,7 +148,7 @@ impl<T: Content> ConfigMaps<T> {
         let absent = || ConfigMapUnread(format!("ConfigMap {key} does not exist"));
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(known) = kept.get(key) {
-            let now = api.get_metadata_opt(&key.name).await.map_err(failed)?;
+            let now = metadata_of_one(&api, &key.name).await.map_err(failed)?;
             let now = now.ok_or_else(absent)?;
             if version(&now.metadata) == known.version {
                 return Ok(known.content.clone());
@@ -155,7 +156,7 @@ impl<T: Content> ConfigMaps<T> {
         }
         // The previous content is no longer needed, and the new content can need its memory.
         kept.remove(key);
-        let found = api.get_opt(&key.name).await.map_err(failed)?;
+        let found = readable_one_of(&api, &key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;
         let version = version(&found.metadata);
         let mut data = found.data.unwrap_or_default();

@@ -8,12 +8,11 @@ use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::core::response::reason;
-use serde::de::Error as _;
 use tokio::sync::{OnceCell, watch};
 
 use super::api_discovery::referred;
 use super::objects::{
-    BootstrapConfig, Cluster, ClusterObserver, Kept, Machine, MachinePool, ObjectKey, Raw,
+    BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, ObjectKey, Raw,
     Reference, Watched as _,
 };
 use super::store::{Members, Store, Stored};
@@ -21,7 +20,7 @@ use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
 use crate::shared::{Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
-use crate::watch::Heard;
+use crate::watch::{Heard, ReadAlone, required_one_of};
 
 /// A cache of Cluster API objects.
 ///
@@ -279,13 +278,16 @@ impl Objects {
         &self,
         namespace: &str,
         reference: &Reference,
-    ) -> Result<Option<K>, kube::Error> {
+    ) -> Result<Option<K>, kube::Error>
+    where
+        Fields<K>: ReadAlone,
+    {
         let Some(resource) = self.resource(reference).await? else {
             return Ok(None);
         };
         let client = self.0.client.clone();
         let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
-        let found = match api.get(&reference.name).await {
+        let found = match required_one_of(&api, &reference.name).await {
             Ok(found) => found,
             Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => return Ok(None),
             Err(error) => {
@@ -296,8 +298,7 @@ impl Objects {
                 return Err(error);
             }
         };
-        let kept = found.kept();
-        kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))
+        found.kept().map_err(kube::Error::from)
     }
 
     /// The resource of this reference. `None` if the API server does not serve it.

@@ -371,10 +371,10 @@ impl CapiInventory {
         Ok(makes)
     }
 
-    async fn fetch<K: objects::Kept>(
-        &self,
-        reference: &Reference,
-    ) -> Result<Option<K>, Unavailable> {
+    async fn fetch<K: objects::Kept>(&self, reference: &Reference) -> Result<Option<K>, Unavailable>
+    where
+        objects::Fields<K>: crate::watch::ReadAlone,
+    {
         let namespace = &self.cluster.namespace;
         let found = self.objects.fetch(namespace, reference).await;
         found.map_err(|error| {

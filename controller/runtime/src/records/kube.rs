@@ -22,7 +22,7 @@ use super::watch::RecordsWatch;
 use crate::capi::{ObjectKey, cluster_resource, is_cluster, renew_version};
 use crate::client::{CONTROLLER, CallError, call, merge, post};
 use crate::metrics::{Metrics, Written};
-use crate::watch::{MetadataOf, all_metadata_of};
+use crate::watch::{MetadataOf, all_metadata_of, readable_one_of};
 
 /// The `NodeIdentity` objects of one Cluster, in the namespace of the Cluster.
 ///
@@ -206,7 +206,7 @@ impl Records for KubeRecords {
 
     async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         let object = self.name(name);
-        let object = call(self.api.get_opt(&object)).await?;
+        let object = call(readable_one_of(&self.api, &object)).await?;
         let stored = object.map(|object| object::stored(&object, &self.cluster));
         stored.transpose().map_err(Unavailable::new)
     }
