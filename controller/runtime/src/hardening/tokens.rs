@@ -363,6 +363,7 @@ struct TokenSecret {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     resource_version: String,
+    #[expect(clippy::zero_sized_map_values, reason = "only the keys are read")]
     labels: Option<BTreeMap<String, IgnoredAny>>,
 }
 

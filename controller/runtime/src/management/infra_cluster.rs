@@ -141,6 +141,7 @@ struct Schema {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Object {
+    #[expect(clippy::zero_sized_map_values, reason = "only the names are read")]
     status: Option<Properties<BTreeMap<String, IgnoredAny>>>,
 }
 

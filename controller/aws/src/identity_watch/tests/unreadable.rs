@@ -134,9 +134,11 @@ impl Bed {
 
 /// A bed in which `tenant-a` resolves, and which reads this source.
 fn reading(source: &Source) -> Bed {
-    let bed = Bed::with_a_victim(match source {
-        Source::RoleSelectors => Ack::RoleSelectors,
-        _ => Ack::Carm,
+    let is_by_selectors = *source == Source::RoleSelectors;
+    let bed = Bed::with_a_victim(if is_by_selectors {
+        Ack::RoleSelectors
+    } else {
+        Ack::Carm
     });
     if let Source::Secret(name) = source {
         bed.identity("evil", name);
