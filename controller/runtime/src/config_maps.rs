@@ -16,12 +16,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::time::{Instant, timeout};
 
 use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
+use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
 use crate::watch::{metadata_of_one, readable_one_of};
 
@@ -58,9 +59,10 @@ pub struct ConfigMaps<T> {
     keys: Vec<ObjectKey>,
     share: Share,
     line: Line,
-    /// The lock is held during a read.
-    kept: tokio::sync::Mutex<HashMap<ObjectKey, Kept<T>>>,
-    last: Mutex<Option<(Instant, Outcome<T>)>>,
+    /// The lock is held during a read. The clusters of one namespace use it.
+    kept: Turnstile<HashMap<ObjectKey, Kept<T>>>,
+    /// The clusters of one namespace use it.
+    last: Unshared<Option<(Instant, Outcome<T>)>>,
 }
 
 /// The outcome of reading all `ConfigMaps`.
@@ -89,8 +91,8 @@ impl<T: Content> ConfigMaps<T> {
             keys: names.iter().map(key).collect(),
             share: Share::of_lists(namespace),
             line: PROCESS.line(&ObjectKey::new(namespace, names.join(","))),
-            kept: tokio::sync::Mutex::default(),
-            last: Mutex::default(),
+            kept: Turnstile::default(),
+            last: Unshared::default(),
         }
     }
 

@@ -13,8 +13,18 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::{Arc, Weak};
 
+#[expect(clippy::disallowed_types, reason = "this is the door")]
 use parking_lot::RwLock;
+
+mod lock;
+
+pub use lock::Lock;
+
+/// A lock that is held while a future runs. Each field of this type states why no tenant can delay another with it.
+#[expect(clippy::disallowed_types, reason = "this is the door")]
+pub type Turnstile<T> = tokio::sync::Mutex<T>;
 
 /// The maximum number of entries to visit while a lock is held once.
 pub const PAGE: usize = 64;
@@ -25,18 +35,20 @@ const SWEPT: usize = 4;
 /// A value that tenants share, with a lock.
 pub struct Shared<T> {
     #[cfg(feature = "testing")]
-    name: &'static str,
+    lock: Lock,
+    #[expect(clippy::disallowed_types, reason = "this is the door")]
     value: RwLock<T>,
 }
 
 impl<T> Shared<T> {
-    /// Creates a value with a lock. The name identifies the lock.
-    pub const fn new(name: &'static str, value: T) -> Self {
+    /// Creates a value with this lock.
+    #[expect(clippy::disallowed_types, reason = "this is the door")]
+    pub const fn new(lock: Lock, value: T) -> Self {
         #[cfg(not(feature = "testing"))]
-        let _ = name;
+        let _ = lock;
         Self {
             #[cfg(feature = "testing")]
-            name,
+            lock,
             value: RwLock::new(value),
         }
     }
@@ -45,7 +57,7 @@ impl<T> Shared<T> {
     pub fn read<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         let value = self.value.read();
         #[cfg(feature = "testing")]
-        let _held = testing::Held::begin(self.name);
+        let _held = testing::Held::begin(self.lock);
         look(&value)
     }
 
@@ -53,7 +65,7 @@ impl<T> Shared<T> {
     pub fn write<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut value = self.value.write();
         #[cfg(feature = "testing")]
-        let _held = testing::Held::begin(self.name);
+        let _held = testing::Held::begin(self.lock);
         change(&mut value)
     }
 }
@@ -101,6 +113,12 @@ pub fn visited<I: Iterator>(entries: I) -> impl Iterator<Item = I::Item> {
     #[cfg(feature = "testing")]
     let entries = entries.inspect(|_| testing::visit());
     entries
+}
+
+/// Counts an entry as visited under the locks that are held, for a loop without an iterator.
+pub fn visit() {
+    #[cfg(feature = "testing")]
+    testing::visit();
 }
 
 /// The entries of the map after this key, up to [`PAGE`].
@@ -217,6 +235,45 @@ impl<K: Ord + Clone, V> Swept<K, V> {
     }
 }
 
+/// Values by key. Each is kept as long as a user has it.
+#[derive(Debug)]
+pub struct InUse<K, T>(Shared<Swept<K, Weak<T>>>);
+
+impl<K: Ord + Clone, T> InUse<K, T> {
+    /// Creates an empty map with this lock.
+    pub fn new(lock: Lock) -> Self {
+        Self(Shared::new(lock, Swept::default()))
+    }
+
+    /// The value for this key, if a user has it, or a new one.
+    pub fn get_or_insert_with(&self, key: K, new: impl FnOnce() -> Arc<T>) -> Arc<T> {
+        self.0.write(|values| {
+            if let Some(known) = values.get(&key).and_then(Weak::upgrade) {
+                return known;
+            }
+            let new = new();
+            let is_dead = |_: &_, known: &mut Weak<_>| known.strong_count() == 0;
+            values.insert(key, Arc::downgrade(&new), is_dead);
+            new
+        })
+    }
+
+    /// The value for this key, if a user has it.
+    pub fn get(&self, key: &K) -> Option<Arc<T>> {
+        self.0
+            .read(|values| values.get(key).and_then(Weak::upgrade))
+    }
+
+    /// The number of values that a user has.
+    #[cfg(feature = "testing")]
+    pub fn count(&self) -> usize {
+        self.0.read(|values| {
+            let live = values.entries().values();
+            live.filter(|value| value.strong_count() > 0).count()
+        })
+    }
+}
+
 /// The measurements of all [`Shared`] locks.
 #[cfg(feature = "testing")]
 pub mod testing {
@@ -224,24 +281,30 @@ pub mod testing {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    use parking_lot::Mutex;
+    use node_attestation_core::unshared::Unshared;
     use rustix::time::{ClockId, clock_gettime};
 
-    static LONGEST: Mutex<BTreeMap<&'static str, Duration>> = Mutex::new(BTreeMap::new());
+    use super::Lock;
+
+    /// A process of a test or of a benchmark has one.
+    static LONGEST: Unshared<BTreeMap<Lock, Duration>> = Unshared::new(BTreeMap::new());
 
     thread_local! {
         static VISITED: Cell<usize> = const { Cell::new(0) };
-        static MOST: RefCell<BTreeMap<&'static str, usize>> = const { RefCell::new(BTreeMap::new()) };
+        static MOST: RefCell<BTreeMap<Lock, usize>> = const { RefCell::new(BTreeMap::new()) };
     }
 
-    /// The longest time for which each lock was held in this process, by lock name. It is the processor time of the
-    /// thread that held the lock.
-    pub fn longest_held() -> BTreeMap<&'static str, Duration> {
-        LONGEST.lock().clone()
+    /// The longest time for which each lock was held in this process: the processor time of the thread that held it.
+    /// `None` for a lock that was never held.
+    pub fn longest_held() -> BTreeMap<Lock, Option<Duration>> {
+        let longest = LONGEST.lock();
+        let all = Lock::ALL.iter();
+        all.map(|lock| (*lock, longest.get(lock).copied()))
+            .collect()
     }
 
-    /// The maximum number of entries that this thread visits while it holds each lock once, by lock name, during `run`.
-    pub fn most_visited(run: impl FnOnce()) -> BTreeMap<&'static str, usize> {
+    /// The maximum number of entries that this thread visits while it holds each lock once, during `run`.
+    pub fn most_visited(run: impl FnOnce()) -> BTreeMap<Lock, usize> {
         MOST.take();
         run();
         MOST.take()
@@ -254,15 +317,15 @@ pub mod testing {
 
     /// A lock that is held.
     pub(super) struct Held {
-        name: &'static str,
+        lock: Lock,
         began: Duration,
         visited: usize,
     }
 
     impl Held {
-        pub(super) fn begin(name: &'static str) -> Self {
+        pub(super) fn begin(lock: Lock) -> Self {
             Self {
-                name,
+                lock,
                 visited: VISITED.get(),
                 began: thread_time(),
             }
@@ -274,10 +337,10 @@ pub mod testing {
             let held = thread_time().saturating_sub(self.began);
             let visited = VISITED.get() - self.visited;
             let mut longest = LONGEST.lock();
-            let longest = longest.entry(self.name).or_default();
+            let longest = longest.entry(self.lock).or_default();
             *longest = held.max(*longest);
             MOST.with_borrow_mut(|most| {
-                let most = most.entry(self.name).or_default();
+                let most = most.entry(self.lock).or_default();
                 *most = visited.max(*most);
             });
         }
@@ -296,7 +359,7 @@ mod tests {
 
     #[test]
     fn an_insertion_into_a_map_with_many_dead_entries_visits_a_few() {
-        let lock = Shared::new("map", Swept::default());
+        let lock = Shared::new(Lock::Places, Swept::default());
         let insert = |key: usize| {
             lock.write(|map| drop(map.insert(key, key, |_, value| *value % 2 == 0)));
         };
@@ -304,7 +367,18 @@ mod tests {
 
         let most = testing::most_visited(|| insert(1000));
 
-        assert_eq!(most, BTreeMap::from([("map", SWEPT)]));
+        assert_eq!(most, BTreeMap::from([(Lock::Places, SWEPT)]));
+    }
+
+    #[test]
+    fn each_lock_has_another_name_and_is_reported_before_it_is_held() {
+        let names: BTreeMap<&str, Lock> = Lock::ALL.iter().map(|one| (one.name(), *one)).collect();
+
+        assert_eq!(names.len(), Lock::ALL.len());
+        let reported: Vec<Lock> = testing::longest_held().into_keys().collect();
+        let mut all = Lock::ALL.to_vec();
+        all.sort_unstable();
+        assert_eq!(reported, all);
     }
 
     #[test]
@@ -319,13 +393,31 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_in_use_is_found_among_many_without_a_visit_to_them() {
+        for lock in [Lock::Observations, Lock::ConfigMapReaders] {
+            let values = InUse::new(lock);
+            let value = |key: usize| values.get_or_insert_with(key, || Arc::new(key));
+            let used: Vec<Arc<usize>> = (0..1000).map(value).collect();
+            drop(value(1000));
+
+            let most = testing::most_visited(|| {
+                assert!(Arc::ptr_eq(&value(7), &used[7]));
+                drop(value(1001));
+            });
+
+            assert_eq!(most, BTreeMap::from([(lock, SWEPT)]));
+            assert_eq!((values.count(), values.get(&1000)), (1000, None));
+        }
+    }
+
+    #[test]
     fn a_map_is_retained_in_pages() {
-        let lock = Shared::new("map", (0..1000).map(|key| (key, key)).collect());
+        let lock = Shared::new(Lock::Places, (0..1000).map(|key| (key, key)).collect());
         let retain = || lock.retain(|map: &mut BTreeMap<_, _>| map, |_, value| *value % 2 == 0);
 
         let most = testing::most_visited(retain);
 
-        assert_eq!(most, BTreeMap::from([("map", PAGE)]));
+        assert_eq!(most, BTreeMap::from([(Lock::Places, PAGE)]));
         assert_eq!(lock.read(BTreeMap::len), 500);
     }
 

@@ -18,11 +18,11 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::object_key::ObjectKey;
+use crate::shared::{Lock, Shared, visit};
 
 /// The limits of running turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct FairTurns(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: TurnLimits,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
 /// The line of one Cluster. Lines with the same key are one line.
@@ -62,18 +62,18 @@ impl FairTurns {
     pub fn new(limits: TurnLimits) -> Self {
         Self(Arc::new(Inner {
             limits,
-            state: Mutex::default(),
+            state: Shared::new(Lock::Turns, State::default()),
         }))
     }
 
     /// Whether no Cluster has a line.
     pub fn is_idle(&self) -> bool {
-        self.0.state.lock().namespaces.is_empty()
+        self.0.state.read(|state| state.namespaces.is_empty())
     }
 
     /// The line of a Cluster. Without a management cluster, namespace and name are empty.
     pub fn line(&self, cluster: &ObjectKey) -> Line {
-        self.0.state.lock().join(cluster);
+        self.0.state.write(|state| state.join(cluster));
         Line {
             turns: self.clone(),
             cluster: cluster.clone(),
@@ -89,7 +89,7 @@ impl Line {
 
     /// Whether no other namespace has a line.
     pub fn is_alone(&self) -> bool {
-        self.turns.0.state.lock().namespaces.len() < 2
+        self.turns.0.state.read(|state| state.namespaces.len() < 2)
     }
 
     /// Waits for a turn.
@@ -110,7 +110,8 @@ impl Line {
         let line = self.clone();
         let (sender, granted) = oneshot::channel();
         let inner = &self.turns.0;
-        let ticket = inner.state.lock().wait(&self.cluster, sender, inner.limits);
+        let wait = |state: &mut State| state.wait(&self.cluster, sender, inner.limits);
+        let ticket = inner.state.write(wait);
         (Turn { line, ticket }, granted)
     }
 }
@@ -124,7 +125,9 @@ impl Clone for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let inner = &self.turns.0;
-        inner.state.lock().leave(&self.cluster, inner.limits);
+        inner
+            .state
+            .write(|state| state.leave(&self.cluster, inner.limits));
     }
 }
 
@@ -132,7 +135,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let Line { turns, cluster } = &self.line;
         let Inner { limits, state } = &*turns.0;
-        state.lock().end(cluster, self.ticket, *limits);
+        state.write(|state| state.end(cluster, self.ticket, *limits));
     }
 }
 
@@ -142,7 +145,7 @@ pub struct FairRate {
     turns: FairTurns,
     rate: Rate,
     /// The time at which the token bucket is full.
-    full_at: Mutex<Instant>,
+    full_at: Shared<Instant>,
 }
 
 impl FairRate {
@@ -155,7 +158,7 @@ impl FairRate {
         Self {
             turns: FairTurns::new(limits),
             rate,
-            full_at: Mutex::new(Instant::now()),
+            full_at: Shared::new(Lock::Rate, Instant::now()),
         }
     }
 
@@ -178,7 +181,7 @@ impl FairRate {
         loop {
             let now = Instant::now();
             check(now)?;
-            let taken = self.rate.take(&mut *self.full_at.lock(), now);
+            let taken = self.full_at.write(|full_at| self.rate.take(full_at, now));
             let Err(ready) = taken else {
                 return Ok(());
             };
@@ -188,7 +191,7 @@ impl FairRate {
 
     /// Whether the bucket is full.
     pub fn is_full(&self, now: Instant) -> bool {
-        *self.full_at.lock() <= now
+        self.full_at.read(|full_at| *full_at <= now)
     }
 }
 
@@ -316,6 +319,7 @@ impl State {
     /// Starts the turns that can start.
     fn grant(&mut self, limits: TurnLimits) {
         while self.running < limits.all {
+            visit();
             let is_alone = self.namespaces.len() < 2;
             let most = if is_alone {
                 limits.all

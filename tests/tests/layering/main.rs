@@ -1,6 +1,7 @@
 //! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines where a package is too
 //! coarse; and names of options and settings that no suite uses.
 
+mod locks;
 mod modules;
 mod tried;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::refusal::{Denial, Refusal};
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Shared, Swept};
 use sha2::{Digest as _, Sha256};
 
 use super::request::Call;
@@ -40,7 +40,7 @@ pub(super) struct Refused(Shared<Swept<Subject, (SystemTime, AwsDenial)>>);
 
 impl Default for Refused {
     fn default() -> Self {
-        Self(Shared::new("refusals of STS", Swept::default()))
+        Self(Shared::new(Lock::StsRefusals, Swept::default()))
     }
 }
 

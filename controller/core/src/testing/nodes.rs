@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use kubelet_attestation::names::NodeName;
-use parking_lot::Mutex;
 
 use crate::nodes::{Node, Nodes};
 use crate::refusal::Unavailable;
+use crate::unshared::Unshared;
 
 /// Nodes in memory.
 #[derive(Debug, Default)]
-pub struct MemoryNodes(Mutex<HashMap<NodeName, Node>>);
+pub struct MemoryNodes(Unshared<HashMap<NodeName, Node>>);
 
 impl MemoryNodes {
     /// Puts a Node there.

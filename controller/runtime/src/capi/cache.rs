@@ -18,7 +18,7 @@ use super::objects::{
 use super::store::{Members, Store, Stored};
 use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
-use crate::shared::{Shared, Swept, page};
+use crate::shared::{Lock, Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
 use crate::watch::{Heard, ReadAlone, required_one_of};
 
@@ -97,12 +97,12 @@ impl Objects {
             selection: selection.clone(),
             store: Store::default(),
             observer,
-            state: Shared::new("Cluster API kinds", State::default()),
+            state: Shared::new(Lock::Kinds, State::default()),
             heard: Default::default(),
-            resources: Shared::new("lookups of kinds", Swept::default()),
+            resources: Shared::new(Lock::Lookups, Swept::default()),
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
-            of_cluster: Shared::new("waiters for Clusters", Swept::default()),
+            of_cluster: Shared::new(Lock::ClusterWaiters, Swept::default()),
             slow_reads: FairTurns::new(SLOW_READS),
         }));
         let watches = watch_all(objects.clone(), selection, metrics.clone());

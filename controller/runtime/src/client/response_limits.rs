@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, Uri};
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
@@ -82,7 +82,7 @@ const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 const CALLS_AT_ONCE: usize = 16;
 
 /// The limit of concurrent calls to an API server that the operator configured. These calls serve all clusters.
-const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
+pub(super) const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 
 /// The maximum number of pages of one list from a tenant's API server: 20,000 CSRs, even if each has a separate page.
 const MAX_PAGES: usize = 25_000;
@@ -206,11 +206,11 @@ pub(crate) struct Bounded<S> {
     cuts: Cuts,
 }
 
-/// The number of requested pages of each list in progress, by path.
-type Pages = Arc<Mutex<HashMap<String, usize>>>;
+/// The number of requested pages of each list in progress, by path. Each API server of a tenant has a separate map.
+type Pages = Arc<Unshared<HashMap<String, usize>>>;
 
-/// The time from which the log can name the next truncated CSR.
-type Cuts = Arc<Mutex<Instant>>;
+/// The time from which the log can name the next truncated CSR of an API server.
+type Cuts = Arc<Unshared<Instant>>;
 
 /// The rate of log lines about truncated CSRs. A tenant can change such a CSR at any time, and each list contains it.
 const CUTS_TOLD: Rate = Rate {
@@ -235,7 +235,7 @@ impl<S> Bounded<S> {
             share: Share::new(namespace, own),
             flow: (named_by == NamedBy::Tenant).then(|| Flow::new(namespace)),
             pages: Arc::default(),
-            cuts: Arc::new(Mutex::new(Instant::now())),
+            cuts: Arc::new(Unshared::new(Instant::now())),
         }
     }
 

@@ -7,7 +7,7 @@ use node_attestation_core::rate_limit::Rate;
 use tokio::time::Instant;
 
 use crate::object_key::ObjectKey;
-use crate::shared::{Shared, Swept};
+use crate::shared::{Lock, Shared, Swept};
 
 /// The rate of lines of one namespace: enough for 1,000 machines that join together.
 const OF_NAMESPACE: Rate = Rate {
@@ -54,7 +54,7 @@ impl OfCluster {
 
 impl Default for LineBudget {
     fn default() -> Self {
-        Self(Shared::new("budgets of log lines", Buckets::default()))
+        Self(Shared::new(Lock::LogBudgets, Buckets::default()))
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let later = now + Duration::from_hours(2);
         let visited = most_visited(|| flood(1000, later));
 
-        assert_eq!(visited, BTreeMap::from([("budgets of log lines", 4)]));
+        assert_eq!(visited, BTreeMap::from([(Lock::LogBudgets, 4)]));
         assert_eq!(kept(), 1000, "those of before are forgotten");
     }
 }

@@ -11,8 +11,8 @@ use node_attestation_core::crd::{self, CLUSTER_NAME_LABEL, NodeIdentity, RESET_A
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{LastIssued, Record, Records, Stored, Version, WriteError};
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Identity;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -34,8 +34,8 @@ pub struct KubeRecords {
     cluster: String,
     cache: Arc<Cache>,
     metrics: Metrics,
-    /// The Cluster, when it is known. New records are deleted with it.
-    owner: Mutex<Option<OwnerReference>>,
+    /// The Cluster, when it is known. New records are deleted with it. Each cluster has separate records.
+    owner: Unshared<Option<OwnerReference>>,
     /// The watch, if these records have a separate one.
     watching: JoinSet<()>,
 }
@@ -62,7 +62,7 @@ impl KubeRecords {
             cluster: cluster.name.clone(),
             cache,
             metrics,
-            owner: Mutex::default(),
+            owner: Unshared::default(),
             watching: JoinSet::new(),
         }
     }

@@ -14,7 +14,7 @@ use super::cache::{Cache, Entry, entry};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::metrics::Metrics;
-use crate::shared::{Shared, Swept, page};
+use crate::shared::{Lock, Shared, Swept, page};
 use crate::table::Table;
 use crate::watch::{Heard, Lenient, Skipped, WatchLog, heard_config, listening, on_management};
 
@@ -101,7 +101,7 @@ impl RecordsWatch {
 impl Default for Caches {
     fn default() -> Self {
         Self {
-            clusters: Shared::new("caches of records", Swept::default()),
+            clusters: Shared::new(Lock::RecordCaches, Swept::default()),
             heard: Arc::default(),
         }
     }
@@ -265,7 +265,7 @@ mod tests {
             apply(Event::InitDone);
         });
 
-        assert_eq!(visited["caches of records"], PAGE);
+        assert_eq!(visited[&Lock::RecordCaches], PAGE);
         assert!(caches.all(None).is_empty());
     }
 }

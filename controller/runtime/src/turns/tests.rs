@@ -1,9 +1,11 @@
 use std::time::Duration;
 
 use futures::future::FutureExt;
+use parking_lot::Mutex;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::*;
+use crate::shared::testing::most_visited;
 
 fn key(namespace: &str, name: &str) -> ObjectKey {
     ObjectKey::new(namespace, name)
@@ -196,13 +198,14 @@ async fn a_dropped_line_is_released() {
         let line = turns.line(&key(&number.to_string(), "1"));
         let turn = line.turn().await;
         drop(line);
-        assert_eq!(turns.0.state.lock().namespaces.len(), 1);
+        assert_eq!(turns.0.state.read(|state| state.namespaces.len()), 1);
         drop(turn);
     }
 
-    let state = turns.0.state.lock();
-    assert!(state.namespaces.is_empty() && state.ready.is_empty());
-    assert_eq!(state.running, 0);
+    turns.0.state.read(|state| {
+        assert!(state.namespaces.is_empty() && state.ready.is_empty());
+        assert_eq!(state.running, 0);
+    });
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,4 +234,45 @@ async fn a_rate_is_taken_by_namespace_and_then_by_cluster() {
         at, 2,
         "after the first, and the one that waits for its token"
     );
+}
+
+/// Lines of 1,000 Clusters in each of two namespaces, with a waiting caller each.
+fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
+    let namespaces = ["a", "b"].into_iter();
+    let keys = namespaces.flat_map(|of| (0..1000).map(move |number| key(of, &number.to_string())));
+    keys.map(|key| turns.line(&key).wait()).collect()
+}
+
+#[tokio::test]
+async fn a_turn_visits_few_of_many_lines() {
+    let turns = turns(4, 1);
+    let mut waiting = crowd(&turns);
+
+    let visited = most_visited(|| {
+        let last = waiting.pop();
+        let first = waiting.remove(0);
+        drop((first, last));
+        drop(turns.line(&key("c", "1")).wait());
+    });
+
+    assert!(visited[&Lock::Turns] <= 4, "{visited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_a_rate_visits_few_of_many_lines() {
+    let rate = Rate {
+        burst: 2,
+        every: Duration::from_secs(1),
+    };
+    let shared = FairRate::new(rate);
+    let _waiting = crowd(&shared.turns);
+    let shared_alone = FairRate::new(rate);
+
+    let visited = most_visited(|| {
+        assert!(shared_alone.take(&key("c", "1")).now_or_never().is_some());
+        assert!(shared.take(&key("c", "1")).now_or_never().is_none());
+    });
+
+    assert_eq!(visited[&Lock::Rate], 0);
+    assert!(visited[&Lock::Turns] <= 2, "{visited:?}");
 }

@@ -45,6 +45,10 @@ mod server_names;
     reason = "the controller decides on the order of its calls"
 )]
 mod service;
+#[expect(
+    clippy::disallowed_types,
+    reason = "the lock has the login of the process, which all CAs use"
+)]
 mod token;
 #[expect(
     clippy::disallowed_types,
