@@ -11,7 +11,7 @@ use kubelet_attestation::ensure;
 use node_attestation_runtime::capi::{
     ClusterObserver, ClusterReferences, ObjectKey, ReferencedObject,
 };
-use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, Unreadable};
+use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, ReadAlone, Unreadable};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -38,6 +38,8 @@ pub(crate) type WithSpec = Custom<Spec>;
 pub(crate) struct Spec {
     spec: Option<Raw>,
 }
+
+impl ReadAlone for Spec {}
 
 /// The references of a Cluster. In both contracts a reference has a kind and a name.
 #[derive(Debug, Default, Deserialize)]

@@ -10,7 +10,7 @@ use kube::{Client, Error};
 use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::watch::{Lenient, NoFields, page_of};
+use node_attestation_runtime::watch::{Lenient, NoFields, one_of, page_of, readable_one_of};
 use tokio::time::timeout;
 
 use crate::credentials::ClusterTenant;
@@ -56,10 +56,10 @@ pub enum ExplainError {
 }
 
 /// Reads the objects of one Cluster.
-struct Reader<'a> {
-    client: &'a Client,
-    places: &'a Places,
-    store: IdentityStore,
+pub(crate) struct Reader<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) places: &'a Places,
+    pub(crate) store: IdentityStore,
 }
 
 /// Resolves the identity of a Cluster as the controller does with these settings, from the objects in the cluster of
@@ -87,7 +87,7 @@ pub async fn explain(
     let mut unread = reader.read(&Source::Namespaces, &namespace).await.err();
     let authentication: Api<KubeletAuthentication> =
         Api::namespaced(client.clone(), &cluster.namespace);
-    let authentication = authentication.get_opt(&cluster.name);
+    let authentication = readable_one_of(&authentication, &cluster.name);
     let authentication = in_time("KubeletAuthentication", authentication).await;
     let authentication = authentication.unwrap_or_else(|error| {
         unread.get_or_insert(error);
@@ -171,7 +171,7 @@ fn missing_for(error: &ResolutionError, of_cluster: &str) -> Option<(Source, Obj
 
 impl Reader<'_> {
     /// Reads an object into the store. A missing object is not an error.
-    async fn read(&self, source: &Source, key: &ObjectKey) -> Result<(), ExplainError> {
+    pub(crate) async fn read(&self, source: &Source, key: &ObjectKey) -> Result<(), ExplainError> {
         let what = source.to_string();
         let kind = in_time(&what, kind_of(self.client, source)).await?;
         let (client, store) = (self.client.clone(), &self.store);
@@ -191,22 +191,22 @@ impl Reader<'_> {
                 } else {
                     Api::all_with(client, &resource)
                 };
-                let object = in_time(&what, api.get_opt(&key.name)).await?;
+                let object = in_time(&what, one_of(&api, &key.name)).await?;
                 drop(put_custom(store, source, key, object.as_ref()));
             }
             (Source::Secret(name), _) => {
                 let api = Api::namespaced(client, &key.namespace);
-                let object = in_time(&what, api.get_opt(name)).await?;
+                let object = in_time(&what, one_of(&api, name)).await?;
                 drop(put_secret(store, name, object.as_ref()));
             }
             (Source::ConfigMap(name), _) => {
                 let api = Api::namespaced(client, &self.places.ack_namespace);
-                let object = in_time(&what, api.get_opt(name)).await?;
+                let object = in_time(&what, one_of(&api, name)).await?;
                 drop(put_config_map(store, name, object.as_ref()));
             }
             (_, Kind::BuiltIn) => {
                 let api: Api<Lenient<NoFields, Namespace>> = Api::all(client);
-                let object = in_time(&what, api.get_opt(&key.name)).await?;
+                let object = in_time(&what, one_of(&api, &key.name)).await?;
                 put_namespace(store, key, object.as_ref());
             }
         }

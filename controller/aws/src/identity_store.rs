@@ -11,7 +11,7 @@ use std::time::Duration;
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::is_dns_subdomain;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Shared, page};
+use node_attestation_runtime::shared::{Lock, Shared, page};
 use node_attestation_runtime::watch::Unreadable;
 use tokio::time::Instant;
 
@@ -123,7 +123,7 @@ impl IdentityStore {
         Self {
             settings,
             state: Shared::new(
-                "objects that name identities",
+                Lock::Identities,
                 State {
                     objects,
                     ..State::default()

@@ -27,8 +27,8 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::log_lines::ClusterLines;
 use node_attestation_runtime::logs::Failures;
 use node_attestation_runtime::watch::{
-    ExponentialBackoff, Lenient, Skipped, Unreadable, WatchLog, is_gone, listening, on_management,
-    watch_config,
+    ExponentialBackoff, Lenient, Skipped, Unreadable, WatchLog, is_gone, listening,
+    metadata_of_one, on_management, watch_config,
 };
 use serde_json::json;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -284,7 +284,9 @@ impl IdentityWatch {
     async fn annotate(&self, cluster: &ObjectKey, account: &str) -> Result<(), kube::Error> {
         let api: Api<KubeletAuthentication> =
             Api::namespaced(self.client.clone(), &cluster.namespace);
-        let found = api.get_metadata(&cluster.name).await?;
+        let Some(found) = metadata_of_one(&api, &cluster.name).await? else {
+            return Ok(());
+        };
         if found.annotations().contains_key(AWS_ACCOUNT_ANNOTATION) {
             return Ok(());
         }

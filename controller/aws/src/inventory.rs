@@ -13,7 +13,7 @@ use node_attestation_core::inventory::{
     Inventory, Machine, MachineState, StaticInventory, TokenOwner,
 };
 use node_attestation_core::refusal::Unavailable;
-use tokio::sync::Mutex;
+use node_attestation_runtime::shared::Turnstile;
 use tokio::time::Instant;
 
 use crate::credentials::Tenant;
@@ -38,8 +38,8 @@ const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 pub struct TaggedInstances {
     instances: Instances,
     settings: InventorySettings,
-    /// The last list, and the time of its request.
-    listed: Mutex<Option<(Instant, Arc<StaticInventory>)>>,
+    /// The last list, and the time of its request. A process with this inventory has one cluster.
+    listed: Turnstile<Option<(Instant, Arc<StaticInventory>)>>,
 }
 
 /// The selector of a cluster's instances.
@@ -85,7 +85,7 @@ impl TaggedInstances {
         Ok(Self {
             instances,
             settings,
-            listed: Mutex::default(),
+            listed: Turnstile::default(),
         })
     }
 

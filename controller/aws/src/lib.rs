@@ -23,6 +23,11 @@
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks
 
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_types, reason = "no tenant shares a lock of a test")
+)]
+
 pub mod credentials;
 pub mod denial;
 pub mod document;

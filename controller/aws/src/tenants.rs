@@ -9,7 +9,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::Shared;
+use node_attestation_runtime::shared::{Lock, Shared};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::Instant;
 
@@ -104,8 +104,8 @@ impl TenantCredentials {
             identities,
             digest_key,
             sessions: OnceCell::new(),
-            clusters: Shared::new("sessions of Clusters", BTreeMap::new()),
-            pins: Shared::new("accounts of Clusters", BTreeMap::new()),
+            clusters: Shared::new(Lock::TenantSessions, BTreeMap::new()),
+            pins: Shared::new(Lock::TenantAccounts, BTreeMap::new()),
             first_accounts,
         };
         (credentials, to_write)

@@ -15,6 +15,7 @@
 //! Each module imports only modules above it.
 //!
 //! - `time`: distances between wall-clock times
+//! - `unshared`: a lock of one cluster
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates
 //! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
@@ -31,6 +32,11 @@
 //! - `policy`: the checks, each a function
 //! - `request`: the chain of types
 //! - `decide`: one request through the chain
+
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_types, reason = "no tenant shares a lock of a test")
+)]
 
 pub mod crd;
 pub mod decide;
@@ -50,4 +56,5 @@ pub mod signer;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod time;
+pub mod unshared;
 pub mod verifier;

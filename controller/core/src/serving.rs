@@ -3,13 +3,14 @@
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use kubelet_attestation::names::NodeName;
 
 use crate::identifiers::ServingName;
 use crate::refusal::Unavailable;
+use crate::unshared::Unshared;
 
 /// The names that serving certificates in one cluster must never contain, the ranges for their addresses, and the
 /// sources of a machine's names.
@@ -25,10 +26,10 @@ pub struct ServingPolicy {
     pub guest_reported: Option<Arc<dyn NodeReportedAddresses>>,
 }
 
-/// The Service addresses of a cluster. All clones share the ranges. Until the ranges are known, no certificate is
+/// The Service addresses of one cluster. All clones share the ranges. Until the ranges are known, no certificate is
 /// signed for an address that the software on a machine can choose.
 #[derive(Debug, Clone, Default)]
-pub struct ServiceRanges(Arc<RwLock<ReadRanges>>);
+pub struct ServiceRanges(Arc<Unshared<ReadRanges>>);
 
 #[derive(Debug, Default)]
 struct ReadRanges {
@@ -46,25 +47,25 @@ impl ServiceRanges {
 
     /// Replaces the ranges.
     pub fn set(&self, ranges: Vec<AddressRange>, are_all: bool) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = ReadRanges { ranges, are_all };
+        *self.0.lock() = ReadRanges { ranges, are_all };
     }
 
     /// Adds ranges. All ranges are known if `are_all` is set, or if they were known before.
     pub fn add(&self, ranges: Vec<AddressRange>, are_all: bool) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         known.ranges.extend(ranges);
         known.are_all |= are_all;
     }
 
     /// Whether all ranges are known.
     pub fn are_known(&self) -> bool {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.are_all
     }
 
     /// Whether a known range contains the address.
     pub(crate) fn contain(&self, address: &IpAddr) -> bool {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.ranges.iter().any(|range| range.contains(address))
     }
 }

@@ -3,12 +3,12 @@
 use std::io;
 use std::mem;
 use std::panic;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use kubelet_attestation::text::visible_json;
 use node_attestation_core::rate_limit::Rate;
+use node_attestation_runtime::shared::{Lock, Shared};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
@@ -50,12 +50,10 @@ pub(crate) fn start(format: LogFormat, verbose: bool) {
         .with(lines.with_filter(filter))
         .init();
     // The default hook prints the panic message, which can contain arbitrary data.
-    let told = Mutex::new(Panics::new(Instant::now()));
+    let told = Shared::new(Lock::Panics, Panics::new(Instant::now()));
     panic::set_hook(Box::new(move |panic| {
         let location = panic.location().map(ToString::to_string);
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        let left_out = told.take(Instant::now());
-        drop(told);
+        let left_out = told.write(|told| told.take(Instant::now()));
         let Some(left_out) = left_out else { return };
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         tracing::error!(location, left_out, "panicked");
@@ -125,9 +123,10 @@ impl<W: io::Write> io::Write for Visible<W> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     use kubelet_attestation::text::is_invisible;
+    use node_attestation_runtime::shared::testing::most_visited;
     use serde_json::Value;
 
     use super::*;
@@ -149,13 +148,15 @@ mod tests {
     #[test]
     fn panics_have_a_hundred_lines_and_then_one_a_second() {
         let now = Instant::now();
-        let mut panics = Panics::new(now);
-        let told = (0..10_000).filter_map(|_| panics.take(now)).count();
+        let panics = Shared::new(Lock::Panics, Panics::new(now));
+        let take = |now| panics.write(|panics| panics.take(now));
+        let told = (0..10_000).filter_map(|_| take(now)).count();
 
         assert_eq!(told, 100);
         let later = now + PANICS.every;
-        assert_eq!(panics.take(later), Some(9900));
-        assert_eq!(panics.take(later), None);
+        assert_eq!(take(later), Some(9900));
+        let visited = most_visited(|| assert_eq!(take(later), None));
+        assert_eq!(visited[&Lock::Panics], 0);
     }
 
     #[test]

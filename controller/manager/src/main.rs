@@ -73,6 +73,11 @@
 //! - `render`: the command `render`
 //! - `run`: the command `run`: its flags, and the wiring
 
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_types, reason = "no tenant shares a lock of a test")
+)]
+
 mod access;
 mod aws;
 mod cluster_check;

@@ -20,6 +20,8 @@ pub use cache::Objects;
 pub use inventory::CapiInventory;
 pub(crate) use inventory::{KnownMachine, TokenMachine};
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
+#[cfg(test)]
+pub(crate) use objects::each_read_alone;
 pub use objects::{
     Attested, Cluster, ClusterObserver, ClusterReferences, Endpoint, InvalidObjectKey,
     InvalidOwnAttestors, NODE_ATTESTED, ObjectKey, OwnAttestors, Reference, ReferencedObject, told,

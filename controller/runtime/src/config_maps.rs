@@ -16,13 +16,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::Api;
 use kubelet_attestation::errors::error_chain;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::time::{Instant, timeout};
 
 use crate::capi::ObjectKey;
 use crate::client::ClusterAccess;
 use crate::memory::{Holding, Share};
+use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
+use crate::watch::{metadata_of_one, readable_one_of};
 
 /// The maximum age of a result. Users do not notice this delay, and 1,000 machines that join together need only a few
 /// calls.
@@ -57,9 +59,10 @@ pub struct ConfigMaps<T> {
     keys: Vec<ObjectKey>,
     share: Share,
     line: Line,
-    /// The lock is held during a read.
-    kept: tokio::sync::Mutex<BTreeMap<ObjectKey, Kept<T>>>,
-    last: Mutex<Option<(Instant, Outcome<T>)>>,
+    /// The lock is held during a read. The clusters of one namespace use it.
+    kept: Turnstile<BTreeMap<ObjectKey, Kept<T>>>,
+    /// The clusters of one namespace use it.
+    last: Unshared<Option<(Instant, Outcome<T>)>>,
 }
 
 /// The outcome of reading all `ConfigMaps`.
@@ -88,8 +91,8 @@ impl<T: Content> ConfigMaps<T> {
             keys: names.iter().map(key).collect(),
             share: Share::of_lists(namespace),
             line: PROCESS.line(&ObjectKey::new(namespace, names.join(","))),
-            kept: tokio::sync::Mutex::default(),
-            last: Mutex::default(),
+            kept: Turnstile::default(),
+            last: Unshared::default(),
         }
     }
 
@@ -147,7 +150,7 @@ impl<T: Content> ConfigMaps<T> {
         let absent = || ConfigMapUnread(format!("ConfigMap {key} does not exist"));
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
         if let Some(known) = kept.get(key) {
-            let now = api.get_metadata_opt(&key.name).await.map_err(failed)?;
+            let now = metadata_of_one(&api, &key.name).await.map_err(failed)?;
             let now = now.ok_or_else(absent)?;
             if version(&now.metadata) == known.version {
                 return Ok(known.content.clone());
@@ -155,7 +158,7 @@ impl<T: Content> ConfigMaps<T> {
         }
         // The previous content is no longer needed, and the new content can need its memory.
         kept.remove(key);
-        let found = api.get_opt(&key.name).await.map_err(failed)?;
+        let found = readable_one_of(&api, &key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;
         let version = version(&found.metadata);
         let mut data = found.data.unwrap_or_default();

@@ -33,6 +33,7 @@ use node_attestation_core::request::{ApprovalReason, Issued};
 
 use crate::client::{CONTROLLER, CallError, Excess, call, post};
 use crate::queue::{allowance, lean, memory};
+use crate::watch::readable_one_of;
 
 /// The memory limit for data that an API server adds to an approved request. The memory is held until the answer is
 /// written.
@@ -62,7 +63,7 @@ pub type KubeStore = Api<CertificateSigningRequest>;
 #[async_trait::async_trait]
 impl RequestStore for KubeStore {
     async fn get(&self, name: &str) -> Result<Option<CertificateSigningRequest>, CallError> {
-        call(self.get_opt(name)).await
+        call(readable_one_of(self, name)).await
     }
 
     async fn update(

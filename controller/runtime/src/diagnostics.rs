@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
@@ -65,7 +65,7 @@ pub async fn serve(listener: TcpListener, pages: Pages, metrics: Metrics) {
     let site = Arc::new(Site {
         pages,
         metrics,
-        scraped: Mutex::default(),
+        scraped: Unshared::default(),
     });
     let mut connections = JoinSet::new();
     let mut oldest: VecDeque<AbortHandle> = VecDeque::new();
@@ -105,8 +105,8 @@ async fn connection(stream: TcpStream, site: Arc<Site>) {
 struct Site {
     pages: Pages,
     metrics: Metrics,
-    /// The last encoded metrics in each format.
-    scraped: Mutex<[Option<(Instant, Bytes)>; 2]>,
+    /// The last encoded metrics in each format. Only scrapers use the lock.
+    scraped: Unshared<[Option<(Instant, Bytes)>; 2]>,
 }
 
 impl Site {

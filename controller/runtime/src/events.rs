@@ -19,7 +19,6 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::{Client, Resource as _};
 use kubelet_attestation::errors::error_chain;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -29,6 +28,7 @@ use node_attestation_core::decide::{Decided, Decision};
 use node_attestation_core::ledger::GrantReason;
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::{Deferral, Failure, Unavailable};
+use node_attestation_core::unshared::Unshared;
 
 use crate::client::{CONTROLLER, in_time};
 use crate::log_lines::ClusterLines;
@@ -77,7 +77,8 @@ const NAMESPACE: &str = "default";
 pub struct Events {
     // Boxed, because each cluster's channel allocates space for 32 entries at the start.
     waiting: mpsc::Sender<Box<Waiting>>,
-    memory: Arc<Mutex<Memory>>,
+    /// Only one cluster uses it.
+    memory: Arc<Unshared<Memory>>,
     left_out: Arc<AtomicU64>,
     lines: ClusterLines,
 }
@@ -155,7 +156,7 @@ impl Events {
     fn sending(waiting: mpsc::Sender<Box<Waiting>>, limits: &EventLimits) -> Self {
         Self {
             waiting,
-            memory: Arc::new(Mutex::new(Memory::of(&limits.cluster.namespace))),
+            memory: Arc::new(Unshared::new(Memory::of(&limits.cluster.namespace))),
             left_out: Arc::default(),
             lines: limits.lines.clone(),
         }

@@ -29,6 +29,7 @@ use crate::csr_writer::{DENIED, FAILED, has_condition, is_approved};
 use crate::events::reason;
 use crate::logs::outcome;
 use crate::pipeline::{age, concluded};
+use crate::watch::readable_one_of;
 
 mod alone;
 mod answers;
@@ -157,7 +158,7 @@ impl Explainer {
             return Err(ExplainError::NotFound(name.to_owned()));
         };
         let api: Api<CertificateSigningRequest> = Api::all(workload.client().clone());
-        let found = call(api.get_opt(name)).await;
+        let found = call(readable_one_of(&api, name)).await;
         let found = found.map_err(|source| ExplainError::Read {
             name: name.to_owned(),
             source,

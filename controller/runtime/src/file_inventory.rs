@@ -28,7 +28,7 @@ use std::sync::Arc;
 use kubelet_attestation::ensure;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use serde::Deserialize;
 
 use node_attestation_core::identifiers::TokenId;
@@ -102,7 +102,7 @@ impl ClusterInventory {
             let list: Arc<dyn Inventory> = Arc::new(MachineList {
                 path: path.to_owned(),
                 fixed: read.fixed.clone(),
-                current: Mutex::new(Current {
+                current: Unshared::new(Current {
                     version: Some(version),
                     machines: Arc::new(machines),
                 }),
@@ -160,7 +160,8 @@ struct MachineList {
     path: PathBuf,
     /// The other fields of the file, as they were at startup.
     fixed: Fixed,
-    current: Mutex<Current>,
+    /// A process with a file of machines has one cluster.
+    current: Unshared<Current>,
 }
 
 #[derive(Debug)]

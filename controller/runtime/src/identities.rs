@@ -24,7 +24,7 @@ pub use restored::Restored;
 use crate::capi::ObjectKey;
 use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
-use crate::watch::{Lenient, Skipped, all_of};
+use crate::watch::{Lenient, Skipped, all_of, readable_one_of};
 
 /// The records of a management cluster, for operators.
 #[derive(Debug, Clone)]
@@ -144,7 +144,7 @@ impl Identities {
     ) -> Result<NodeIdentity, IdentitiesError> {
         let name = object_name(cluster, node);
         let api: Api<NodeIdentity> = Api::namespaced(self.management.client().clone(), namespace);
-        let found = call(api.get_opt(&name)).await?;
+        let found = call(readable_one_of(&api, &name)).await?;
         found.ok_or_else(|| IdentitiesError::not_found(namespace, cluster, node))
     }
 

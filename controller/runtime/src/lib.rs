@@ -10,9 +10,9 @@
 //!
 //! - `clock`: the source of time
 //! - `object_key`: the place of a namespaced object
-//! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
 //! - `shared`: locks that tenants share, and their measurement in tests and benchmarks
 //! - `log_lines`: the log lines that a tenant can cause, with one budget for each namespace
+//! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
 //! - `metrics`: the metrics of a controller, and its health
 //! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` by HTTP
 //! - `memory`: the memory that clusters share
@@ -43,6 +43,11 @@
 //! - `explain`: the command `explain`: the checks of one request, with nothing written
 //! - `machine_tokens`: the command `tokens`: creates the bootstrap tokens of Machines again
 //! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check
+
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_types, reason = "no tenant shares a lock of a test")
+)]
 
 pub mod capi;
 pub mod client;

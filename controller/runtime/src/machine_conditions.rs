@@ -32,7 +32,7 @@ use node_attestation_core::ledger::Record;
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Failure;
 use node_attestation_core::request::ApprovalReason;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use serde_json::json;
 
 use crate::capi::{Attested, KnownMachine, told};
@@ -208,7 +208,7 @@ fn cut(mut message: String) -> String {
 /// Only Machines of the inventory are added. So all clusters together have at most one outcome per Machine, and the
 /// Machine objects take more memory.
 #[derive(Debug, Default)]
-pub(crate) struct Outcomes(Mutex<BTreeMap<String, (ObjectReference, Outcome)>>);
+pub(crate) struct Outcomes(Unshared<BTreeMap<String, (ObjectReference, Outcome)>>);
 
 impl Outcomes {
     /// Adds an outcome, and replaces an earlier one of the machine. Outcomes of objects other than Machines are

@@ -60,6 +60,8 @@ pub(crate) mod spec_mapping;
 mod status_writer;
 mod supervisor;
 mod sweep_events;
+#[cfg(test)]
+pub(crate) use infra_cluster::each_read_alone;
 
 use ca_key_registry::CaKeys;
 use leader::{Candidate, TermEnd};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use parking_lot::Mutex;
+use crate::shared::{Lock, Shared};
 
 mod container;
 
@@ -63,7 +63,7 @@ impl Pool {
 struct Common {
     own: Limit,
     rest: Limit,
-    taken: Mutex<Taken>,
+    taken: Shared<Taken>,
 }
 
 /// The number of bytes for all namespaces together.
@@ -122,55 +122,60 @@ impl Common {
         Self {
             own: Limit(own),
             rest: Limit(common),
-            taken: Mutex::new(Taken {
-                own: 0,
-                common: 0,
-                namespaces: BTreeMap::new(),
-            }),
+            taken: Shared::new(
+                Lock::Memory,
+                Taken {
+                    own: 0,
+                    common: 0,
+                    namespaces: BTreeMap::new(),
+                },
+            ),
         }
     }
 
     /// Takes bytes of own shares and of the shared memory for this namespace. Returns `false` without a change if there
     /// are not enough.
     fn take(&self, namespace: &str, own: usize, common: usize) -> bool {
-        let mut taken = self.taken.lock();
-        let is_operator = namespace.is_empty();
-        let namespaces = if is_operator { 1 } else { taken.tenants() };
-        let Taken {
-            own: all_own,
-            common: all_common,
-            namespaces: known,
-        } = &mut *taken;
-        let Some(of_namespace) = known.get_mut(namespace) else {
-            return false;
-        };
-        let has_own = is_operator
-            || self
-                .own
-                .allows((of_namespace.own, *all_own), own, namespaces);
-        let before = (of_namespace.common, *all_common);
-        if !has_own || !self.rest.allows(before, common, namespaces) {
-            return false;
-        }
-        of_namespace.own = of_namespace.own.saturating_add(own);
-        of_namespace.common += common;
-        *all_common += common;
-        if !is_operator {
-            *all_own += own;
-        }
-        true
+        self.taken.write(|taken| {
+            let is_operator = namespace.is_empty();
+            let namespaces = if is_operator { 1 } else { taken.tenants() };
+            let Taken {
+                own: all_own,
+                common: all_common,
+                namespaces: known,
+            } = taken;
+            let Some(of_namespace) = known.get_mut(namespace) else {
+                return false;
+            };
+            let has_own = is_operator
+                || self
+                    .own
+                    .allows((of_namespace.own, *all_own), own, namespaces);
+            let before = (of_namespace.common, *all_common);
+            if !has_own || !self.rest.allows(before, common, namespaces) {
+                return false;
+            }
+            of_namespace.own = of_namespace.own.saturating_add(own);
+            of_namespace.common += common;
+            *all_common += common;
+            if !is_operator {
+                *all_own += own;
+            }
+            true
+        })
     }
 
     fn give_back(&self, namespace: &str, own: usize, common: usize) {
-        let mut taken = self.taken.lock();
-        taken.common = taken.common.saturating_sub(common);
-        if !namespace.is_empty() {
-            taken.own = taken.own.saturating_sub(own);
-        }
-        if let Some(of_namespace) = taken.namespaces.get_mut(namespace) {
-            of_namespace.own = of_namespace.own.saturating_sub(own);
-            of_namespace.common = of_namespace.common.saturating_sub(common);
-        }
+        self.taken.write(|taken| {
+            taken.common = taken.common.saturating_sub(common);
+            if !namespace.is_empty() {
+                taken.own = taken.own.saturating_sub(own);
+            }
+            if let Some(of_namespace) = taken.namespaces.get_mut(namespace) {
+                of_namespace.own = of_namespace.own.saturating_sub(own);
+                of_namespace.common = of_namespace.common.saturating_sub(common);
+            }
+        });
     }
 }
 
@@ -184,9 +189,10 @@ struct Member {
 
 impl Member {
     fn new(common: &'static Common, namespace: &str) -> Self {
-        let mut taken = common.taken.lock();
-        let of_namespace = taken.namespaces.entry(namespace.to_owned());
-        of_namespace.or_default().shares += 1;
+        common.taken.write(|taken| {
+            let of_namespace = taken.namespaces.entry(namespace.to_owned());
+            of_namespace.or_default().shares += 1;
+        });
         Self {
             common,
             namespace: namespace.to_owned(),
@@ -196,13 +202,14 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut taken = self.common.taken.lock();
-        if let Some(of_namespace) = taken.namespaces.get_mut(&self.namespace) {
-            of_namespace.shares = of_namespace.shares.saturating_sub(1);
-            if of_namespace.shares == 0 {
-                taken.namespaces.remove(&self.namespace);
+        self.common.taken.write(|taken| {
+            if let Some(of_namespace) = taken.namespaces.get_mut(&self.namespace) {
+                of_namespace.shares = of_namespace.shares.saturating_sub(1);
+                if of_namespace.shares == 0 {
+                    taken.namespaces.remove(&self.namespace);
+                }
             }
-        }
+        });
     }
 }
 
@@ -307,6 +314,7 @@ impl Drop for Holding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::testing::most_visited;
 
     impl Share {
         /// A share of nobody but its holder.
@@ -378,9 +386,9 @@ mod tests {
             let mut holding = share.holding();
             assert!(holding.resize(STEP));
             drop(share);
-            assert_eq!(common.taken.lock().namespaces.len(), 1);
+            assert_eq!(common.taken.read(|taken| taken.namespaces.len()), 1);
         }
-        assert!(common.taken.lock().namespaces.is_empty());
+        assert!(common.taken.read(|taken| taken.namespaces.is_empty()));
     }
 
     #[test]
@@ -415,8 +423,8 @@ mod tests {
             assert!(!own.resize(ALL * STEP), "{of_own}: there is a limit");
             drop(own);
             drop(held);
-            let all_taken = common.taken.lock();
-            assert_eq!((all_taken.own, all_taken.common), (0, 0));
+            let all_taken = common.taken.read(|taken| (taken.own, taken.common));
+            assert_eq!(all_taken, (0, 0));
         }
     }
 
@@ -463,5 +471,20 @@ mod tests {
 
         assert!(one.holding().resize(2 * STEP));
         assert!(other.holding().resize(2 * STEP));
+    }
+
+    #[test]
+    fn a_holding_visits_no_other_of_many_namespaces() {
+        let common = common(2000 * STEP, 2000 * STEP);
+        let shares = (0..1000).map(|number| Share::of(common, &number.to_string(), STEP));
+        let shares: Vec<Share> = shares.collect();
+
+        let visited = most_visited(|| {
+            let mut holding = shares[0].holding();
+            assert!(holding.resize(STEP) && holding.resize(2 * STEP));
+            drop((holding, Share::of(common, "another", STEP)));
+        });
+
+        assert_eq!(visited[&Lock::Memory], 0);
     }
 }

@@ -15,7 +15,7 @@ use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 
 use crate::client::{ServerTime, call};
-use crate::watch::Lenient;
+use crate::watch::{Lenient, one_of, read_alone};
 
 /// The maximum number of addresses of a Node. An honest Node has a few.
 const MAX_ADDRESSES: usize = 1024;
@@ -80,6 +80,11 @@ struct ReadLeaseSpec {
     renew_time: Option<String>,
 }
 
+read_alone! {
+    "Node" => ReadNode,
+    "Lease of a node" => ReadLease,
+}
+
 impl KubeNodes {
     /// Creates access to the Nodes of `client`'s API server.
     pub fn new(client: Client) -> Self {
@@ -100,11 +105,11 @@ impl KubeNodes {
 #[async_trait::async_trait]
 impl Nodes for KubeNodes {
     async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable> {
-        let Some(node) = call(self.nodes.get_opt(name.as_str())).await? else {
+        let Some(node) = call(one_of(&self.nodes, name.as_str())).await? else {
             return Ok(None);
         };
         // Also read for a ready Node, because kube-controller-manager, which would mark it as not ready, can be down.
-        let lease = call(self.leases.get_opt(name.as_str())).await?;
+        let lease = call(one_of(&self.leases, name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
         let uid = node.meta().uid.clone().unwrap_or_default();
         let created = node.meta().creation_timestamp.as_ref();
@@ -147,7 +152,7 @@ impl Nodes for KubeNodes {
 #[async_trait::async_trait]
 impl NodeReportedAddresses for KubeNodes {
     async fn names(&self, node_name: &NodeName) -> Result<Vec<ServingName>, Unavailable> {
-        let node = call(self.nodes.get_opt(node_name.as_str())).await?;
+        let node = call(one_of(&self.nodes, node_name.as_str())).await?;
         let node = node.map(|node| node.object).transpose();
         let status = node.map_err(Unavailable::new)?.and_then(|node| node.status);
         let addresses = status.and_then(|status| status.addresses);

@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::object_key::ObjectKey;
+use crate::shared::{Lock, Shared};
 
 pub use node_attestation_turns::{FairTurns, Line, Owner, Turn, TurnLimits};
 
@@ -26,7 +26,7 @@ pub struct FairRate {
     turns: FairTurns,
     rate: Rate,
     /// The time at which the token bucket is full.
-    full_at: Mutex<Instant>,
+    full_at: Shared<Instant>,
 }
 
 impl FairRate {
@@ -39,7 +39,7 @@ impl FairRate {
         Self {
             turns: FairTurns::new(limits),
             rate,
-            full_at: Mutex::new(Instant::now()),
+            full_at: Shared::new(Lock::Rate, Instant::now()),
         }
     }
 
@@ -62,7 +62,7 @@ impl FairRate {
         loop {
             let now = Instant::now();
             check(now)?;
-            let taken = self.rate.take(&mut *self.full_at.lock(), now);
+            let taken = self.full_at.write(|full_at| self.rate.take(full_at, now));
             let Err(ready) = taken else {
                 return Ok(());
             };
@@ -72,7 +72,7 @@ impl FairRate {
 
     /// Whether the bucket is full.
     pub fn is_full(&self, now: Instant) -> bool {
-        *self.full_at.lock() <= now
+        self.full_at.read(|full_at| *full_at <= now)
     }
 }
 
@@ -81,7 +81,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use futures::future::FutureExt as _;
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::shared::testing::most_visited;
 
     #[tokio::test(start_paused = true)]
     async fn a_rate_is_taken_by_namespace_and_then_by_cluster() {
@@ -109,5 +113,32 @@ mod tests {
             at, 2,
             "after the first, and the one that waits for its token"
         );
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_token_of_a_rate_visits_few_of_many_lines() {
+        let rate = Rate {
+            burst: 2,
+            every: Duration::from_secs(1),
+        };
+        let shared = FairRate::new(rate);
+        let namespaces = ["a", "b"].into_iter();
+        let keys = namespaces
+            .flat_map(|of| (0..1000).map(move |number| ObjectKey::new(of, number.to_string())));
+        let waiting = keys.map(|key| {
+            let line = shared.turns.line(&key);
+            let mut turn = Box::pin(async move { line.turn().await });
+            ((&mut turn).now_or_never(), turn)
+        });
+        let _waiting: Vec<_> = waiting.collect();
+        let shared_alone = FairRate::new(rate);
+
+        let visited = most_visited(|| {
+            let key = ObjectKey::new("c", "1");
+            assert!(shared_alone.take(&key).now_or_never().is_some());
+            assert!(shared.take(&key).now_or_never().is_none());
+        });
+
+        assert_eq!(visited[&Lock::Rate], 0);
+        assert!(visited[&Lock::Turns] <= 2, "{visited:?}");
     }
 }

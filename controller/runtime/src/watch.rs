@@ -1,7 +1,7 @@
 //! Watches that use little memory, restart after failures, and tolerate invalid objects.
 //!
-//! Only this module lists and watches with kube, and handles objects whose kind is known only at run time. kube decodes
-//! a page or an event as a whole, so one object that cannot be decoded hides all others. Here, each object is a
+//! Only this module reads, lists and watches with kube, and handles objects whose kind is known only at run time. kube
+//! decodes a page or an event as a whole, so one object that cannot be decoded hides all others. Here, each object is a
 //! [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other modules.
 
 use std::fmt::Debug;
@@ -24,6 +24,7 @@ mod lenient;
 mod list;
 mod listening;
 mod log;
+mod one;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -34,6 +35,10 @@ pub(crate) use list::{all_metadata_of, all_of, metadata_page_of};
 pub use listening::listening;
 pub(crate) use listening::measured;
 pub use log::WatchLog;
+#[cfg(test)]
+pub(crate) use one::Table;
+pub use one::{ReadAlone, metadata_of_one, one_of, readable_one_of};
+pub(crate) use one::{document, one_on_behalf_of, read_alone, required_one_of, text_of_one};
 
 /// An object whose kind is known only at run time, decoded as `K`.
 #[expect(clippy::disallowed_types, reason = "this is the door")]

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
+use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::{Expiring, Findings};
-use node_attestation_runtime::shared::Shared;
 
 use crate::policy::TpmPolicy;
 
@@ -30,9 +30,9 @@ const MAX_MACHINES: usize = 4096;
 /// The maximum number of machines or certificates in a condition. For the rest, the condition has their number.
 const MAX_NAMED: usize = 5;
 
-/// The observations about the machines of one cluster. The cluster's verifiers share them.
-#[derive(Debug)]
-pub struct Observations(Shared<Seen>);
+/// The observations about the machines of one cluster. The cluster's verifiers share them, and no other cluster does.
+#[derive(Debug, Default)]
+pub struct Observations(Unshared<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -47,12 +47,6 @@ struct Seen {
 /// Observations by the name of the Machine, each with the time of its evidence.
 type Machines<T> = BTreeMap<String, (Duration, T)>;
 
-impl Default for Observations {
-    fn default() -> Self {
-        Self(Shared::new("observations of TPMs", Seen::default()))
-    }
-}
-
 impl Observations {
     /// Notes the earliest expiry of the certificates for a machine's endorsement key.
     pub(crate) fn certificate(
@@ -62,15 +56,13 @@ impl Observations {
         (now, elapsed): (SystemTime, Duration),
     ) {
         let end = (end.at <= now + SOON).then_some(end);
-        self.0
-            .write(|seen| note(&mut seen.expiring, machine, end, elapsed));
+        note(&mut self.0.lock().expiring, machine, end, elapsed);
     }
 
     /// Notes the registers of a machine that its firmware did not extend.
     pub(crate) fn boot(&self, machine: &str, unmeasured: Vec<u8>, elapsed: Duration) {
         let unmeasured = (!unmeasured.is_empty()).then_some(unmeasured);
-        self.0
-            .write(|seen| note(&mut seen.unmeasured, machine, unmeasured, elapsed));
+        note(&mut self.0.lock().unmeasured, machine, unmeasured, elapsed);
     }
 
     /// Returns the findings with this policy.
@@ -79,18 +71,17 @@ impl Observations {
         policy: &TpmPolicy,
         (now, elapsed): (SystemTime, Duration),
     ) -> Findings {
-        self.0.write(|seen| {
-            forget(&mut seen.expiring, elapsed);
-            forget(&mut seen.unmeasured, elapsed);
-            let since = *seen.since.get_or_insert(elapsed);
-            let is_complete = elapsed >= since + ALL_RENEW;
-            let (certificates, expiring) = seen.certificates(policy, is_complete, now);
-            Findings {
-                conditions: vec![certificates, seen.boots(policy, is_complete)],
-                expiring,
-                unmeasured: policy.registers.is_empty().then_some(seen.unmeasured.len()),
-            }
-        })
+        let mut seen = self.0.lock();
+        forget(&mut seen.expiring, elapsed);
+        forget(&mut seen.unmeasured, elapsed);
+        let since = *seen.since.get_or_insert(elapsed);
+        let is_complete = elapsed >= since + ALL_RENEW;
+        let (certificates, expiring) = seen.certificates(policy, is_complete, now);
+        Findings {
+            conditions: vec![certificates, seen.boots(policy, is_complete)],
+            expiring,
+            unmeasured: policy.registers.is_empty().then_some(seen.unmeasured.len()),
+        }
     }
 }
 

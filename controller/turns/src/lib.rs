@@ -1,4 +1,4 @@
-//! Turns that tenants share: calls, lookups, requests of Clusters, and signatures of CAs.
+//! Locks and turns that tenants share: calls, lookups, requests of Clusters, and signatures of CAs.
 //!
 //! Every limit of concurrent work in the controller and in its signers uses these turns. A plain semaphore serves its
 //! callers in the order of arrival, so the Clusters of one tenant could delay all others.
@@ -13,12 +13,20 @@
 //! - A caller that stops waiting takes no turn, and a turn ends when it is dropped.
 //! - The time under the lock grows with the logarithm of the number of lines.
 
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_types, reason = "no tenant shares a lock of a test")
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use crate::shared::{Lock, Shared, visit};
+
+pub mod shared;
 
 /// The owner of a line: a Cluster, or a CA.
 pub trait Owner: Debug {
@@ -52,7 +60,7 @@ pub struct FairTurns(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     limits: TurnLimits,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
 /// The line of one owner. Lines with the same namespace and name are one line.
@@ -75,13 +83,13 @@ impl FairTurns {
     pub fn new(limits: TurnLimits) -> Self {
         Self(Arc::new(Inner {
             limits,
-            state: Mutex::default(),
+            state: Shared::new(Lock::Turns, State::default()),
         }))
     }
 
     /// Whether no owner has a line.
     pub fn is_idle(&self) -> bool {
-        self.0.state.lock().namespaces.is_empty()
+        self.0.state.read(|state| state.namespaces.is_empty())
     }
 
     /// The line of an owner.
@@ -93,7 +101,7 @@ impl FairTurns {
     }
 
     fn line_of(&self, owner: Key) -> Line {
-        self.0.state.lock().join(&owner);
+        self.0.state.write(|state| state.join(&owner));
         Line {
             turns: self.clone(),
             owner,
@@ -120,7 +128,8 @@ impl Line {
         let line = self.clone();
         let (sender, granted) = oneshot::channel();
         let inner = &self.turns.0;
-        let ticket = inner.state.lock().wait(&self.owner, sender, inner.limits);
+        let wait = |state: &mut State| state.wait(&self.owner, sender, inner.limits);
+        let ticket = inner.state.write(wait);
         (Turn { line, ticket }, granted)
     }
 }
@@ -134,7 +143,9 @@ impl Clone for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let inner = &self.turns.0;
-        inner.state.lock().leave(&self.owner, inner.limits);
+        inner
+            .state
+            .write(|state| state.leave(&self.owner, inner.limits));
     }
 }
 
@@ -142,7 +153,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let Line { turns, owner } = &self.line;
         let Inner { limits, state } = &*turns.0;
-        state.lock().end(owner, self.ticket, *limits);
+        state.write(|state| state.end(owner, self.ticket, *limits));
     }
 }
 
@@ -270,6 +281,7 @@ impl State {
     /// Starts the turns that can start.
     fn grant(&mut self, limits: TurnLimits) {
         while self.running < limits.all {
+            visit();
             let is_alone = self.namespaces.len() < 2;
             let most = if is_alone {
                 limits.all

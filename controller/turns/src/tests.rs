@@ -1,9 +1,11 @@
 use std::fmt;
 
 use futures::future::FutureExt;
+use parking_lot::Mutex;
 use tokio::task::{JoinHandle, yield_now};
 
 use super::*;
+use crate::shared::testing::most_visited;
 
 impl Owner for Key {
     fn namespace(&self) -> &str {
@@ -215,11 +217,34 @@ async fn a_dropped_line_is_released() {
         let line = turns.line(&key(&number.to_string(), "1"));
         let turn = line.turn().await;
         drop(line);
-        assert_eq!(turns.0.state.lock().namespaces.len(), 1);
+        assert_eq!(turns.0.state.read(|state| state.namespaces.len()), 1);
         drop(turn);
     }
 
-    let state = turns.0.state.lock();
-    assert!(state.namespaces.is_empty() && state.ready.is_empty());
-    assert_eq!(state.running, 0);
+    turns.0.state.read(|state| {
+        assert!(state.namespaces.is_empty() && state.ready.is_empty());
+        assert_eq!(state.running, 0);
+    });
+}
+
+/// Lines of 1,000 Clusters in each of two namespaces, with a waiting caller each.
+fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
+    let namespaces = ["a", "b"].into_iter();
+    let keys = namespaces.flat_map(|of| (0..1000).map(move |number| key(of, &number.to_string())));
+    keys.map(|key| turns.line(&key).wait()).collect()
+}
+
+#[tokio::test]
+async fn a_turn_visits_few_of_many_lines() {
+    let turns = turns(4, 1);
+    let mut waiting = crowd(&turns);
+
+    let visited = most_visited(|| {
+        let last = waiting.pop();
+        let first = waiting.remove(0);
+        drop((first, last));
+        drop(turns.line(&key("c", "1")).wait());
+    });
+
+    assert!(visited[&Lock::Turns] <= 4, "{visited:?}");
 }

@@ -9,7 +9,7 @@ use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::Metrics;
-use node_attestation_runtime::shared::Swept;
+use node_attestation_runtime::shared::{Swept, visited};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
@@ -337,7 +337,7 @@ impl Batches {
             (owner == cluster || is_next_of_cluster && is_near)
                 && (batch.ids.contains(instance) || !batch.is_full())
         };
-        if let Some(batch) = self.gathering.values_mut().find(may_join) {
+        if let Some(batch) = visited(self.gathering.values_mut()).find(may_join) {
             if batch.ids.insert(instance.to_owned()) {
                 batch.latest = now;
             }

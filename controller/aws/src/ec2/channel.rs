@@ -9,7 +9,7 @@ use std::time::Duration;
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Shared, Swept};
 use node_attestation_runtime::turns::{FairRate, FairTurns, Turn, TurnLimits};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -92,7 +92,7 @@ impl<S: Default> Channel<S> {
         Self {
             source,
             limits,
-            lanes: Shared::new("queues of EC2 calls", Swept::default()),
+            lanes: Shared::new(Lock::Ec2Queues, Swept::default()),
         }
     }
 
@@ -128,7 +128,7 @@ impl<S: Default> Channel<S> {
                 rate: FairRate::new(self.limits.rate),
                 trial: FairTurns::new(ONE),
                 state: Shared::new(
-                    "EC2 calls of an identity",
+                    Lock::Ec2Calls,
                     State {
                         trouble: CircuitBreaker::default(),
                         own: S::default(),
@@ -240,6 +240,8 @@ pub(super) fn remember<K: Ord + Clone, V>(remembered: &mut Remembered<K, V>, key
 mod tests {
     use std::collections::HashMap;
 
+    use futures::future::FutureExt as _;
+    use node_attestation_runtime::shared::testing::most_visited;
     use parking_lot::Mutex;
 
     use super::*;
@@ -382,5 +384,26 @@ mod tests {
         waiting.join_all().await;
 
         assert_eq!(*order.lock(), ["tenant-b", "tenant-a", "tenant-a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_and_its_client_are_made_with_few_visits_to_others() {
+        let limits = crate::ec2::Limits::default().calls;
+        let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
+        let ec2 = Ec2::new(Ec2Settings::default());
+        let lane = |number: usize| {
+            let region = format!("{number:05}");
+            let lane = channel.lane(&Tenant::Controller, &region).now_or_never();
+            let (lane, _lease) = lane.unwrap().unwrap();
+            ec2.client(&lane.credentials, &region);
+            lane
+        };
+        let others: Vec<_> = (0..100).map(lane).collect();
+
+        let visited = most_visited(|| lane(others.len()).settle(Some(&OutageKind::TimedOut)));
+
+        for lock in [Lock::Ec2Queues, Lock::Ec2Clients, Lock::Ec2Calls] {
+            assert!(visited[&lock] < 10, "{visited:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use aws_sdk_ec2::config::Region;
 use aws_sdk_ec2::config::retry::RetryConfig;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
 use node_attestation_runtime::metrics::{CloudResult, Metrics};
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Shared, Swept};
 
 use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey, Lease, app_name, timeouts};
@@ -40,7 +40,7 @@ impl Ec2 {
     pub fn new(settings: Ec2Settings) -> Self {
         Self {
             settings,
-            clients: Shared::new("clients of EC2", Swept::default()),
+            clients: Shared::new(Lock::Ec2Clients, Swept::default()),
             metrics: Metrics::default(),
         }
     }

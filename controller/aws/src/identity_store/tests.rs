@@ -1,5 +1,5 @@
-use node_attestation_runtime::shared::PAGE;
 use node_attestation_runtime::shared::testing::most_visited;
+use node_attestation_runtime::shared::{Lock, PAGE};
 use serde_json::json;
 use tokio::time::advance;
 
@@ -209,8 +209,7 @@ fn many_clusters_are_listed_and_removed_a_few_at_a_time() {
         assert!(store.resolve(&tenant()).is_ok());
     });
 
-    let name = "objects that name identities";
-    assert_eq!(visited, BTreeMap::from([(name, PAGE)]));
+    assert_eq!(visited, BTreeMap::from([(Lock::Identities, PAGE)]));
     assert_eq!(store.clusters(), Some(one));
 }
 

@@ -47,8 +47,12 @@ struct Bed {
 
 impl Bed {
     fn new() -> Self {
+        Self::with(Ack::Carm)
+    }
+
+    fn with(ack: Ack) -> Self {
         let settings = TenancySettings {
-            ack: Ack::Carm,
+            ack,
             ..TenancySettings::default()
         };
         let store = Arc::new(IdentityStore::new(settings, "capa-system"));

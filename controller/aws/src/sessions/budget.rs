@@ -11,7 +11,7 @@ use std::time::Duration;
 use kubelet_attestation::ensure;
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Shared, Swept};
 use node_attestation_runtime::turns::FairRate;
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ impl Budget {
     pub(super) fn new() -> Self {
         Self {
             all: FairRate::new(ALL),
-            namespaces: Shared::new("rates of STS calls", Swept::default()),
+            namespaces: Shared::new(Lock::StsRates, Swept::default()),
         }
     }
 
@@ -72,7 +72,8 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use futures::future::{join_all, select};
+    use futures::future::{FutureExt as _, join_all, select};
+    use node_attestation_runtime::shared::testing::most_visited;
     use tokio::time::sleep;
 
     use super::*;
@@ -197,5 +198,21 @@ mod tests {
         token(&budget, &key("tenant-a", "one")).await;
 
         assert_eq!(start.elapsed(), NAMESPACE.every);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_visits_few_of_many_namespaces() {
+        let budget = Budget::new();
+        for number in 0..1000 {
+            budget.take(&key(&number.to_string(), "a"), || true).await;
+        }
+
+        let visited = most_visited(|| {
+            let cluster = key("new", "a");
+            let taken = budget.take(&cluster, || true);
+            assert!(taken.now_or_never().is_some());
+        });
+
+        assert!(visited[&Lock::StsRates] < 10, "{visited:?}");
     }
 }

@@ -7,7 +7,7 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError as ProviderError;
 use aws_credential_types::provider::future::ProvideCredentials as Provided;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{InUse, Lock};
 use tokio::time::Instant;
 
 use super::assume::{AssumeRole, Keys, Tokens};
@@ -28,7 +28,7 @@ pub struct Sessions {
     own: SharedCredentialsProvider,
     calls: Arc<Calls>,
     digest_key: DigestKey,
-    shared: Shared<Swept<CredentialsKey, Weak<Session>>>,
+    shared: InUse<CredentialsKey, Session>,
 }
 
 /// The credentials of a plan.
@@ -59,7 +59,7 @@ impl Sessions {
                 budget: Budget::new(),
             }),
             digest_key,
-            shared: Shared::new("sessions of roles", Swept::default()),
+            shared: InUse::new(Lock::RoleSessions),
         }
     }
 
@@ -69,16 +69,8 @@ impl Sessions {
         let mut digests = plan.digests(&self.digest_key, sts_region).into_iter();
         let root = digests.next().unwrap_or(CredentialsKey::new([0; 32]));
         let shared = |key: CredentialsKey, origin: &dyn Fn() -> Origin| {
-            self.shared.write(|sessions| {
-                if let Some(session) = sessions.get(&key).and_then(Weak::upgrade) {
-                    return session;
-                }
-                let session = Arc::new(Session::new(origin(), sts_region, self.calls.clone()));
-                // Sessions without an owner make room.
-                let is_dead = |_: &_, known: &mut Weak<_>| known.strong_count() == 0;
-                sessions.insert(key, Arc::downgrade(&session), is_dead);
-                session
-            })
+            let new = || Arc::new(Session::new(origin(), sts_region, self.calls.clone()));
+            self.shared.get_or_insert_with(key, new)
         };
         let mut key = root;
         let mut session = shared(root, &|| self.origin(&plan.root));
@@ -98,8 +90,7 @@ impl Sessions {
     /// Replaces the credentials with this key, which AWS refused in a call that began at `since`. Returns whether other
     /// credentials can exist now.
     pub fn forget(&self, key: CredentialsKey, since: Instant) -> bool {
-        let known = |sessions: &Swept<_, Weak<Session>>| sessions.get(&key).and_then(Weak::upgrade);
-        let session = self.shared.read(known);
+        let session = self.shared.get(&key);
         session.is_some_and(|session| session.forget(since))
     }
 
@@ -122,10 +113,7 @@ impl Sessions {
     /// The number of sessions that have an owner.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.shared.read(|shared| {
-            let live = shared.entries().values();
-            live.filter(|session| session.strong_count() > 0).count()
-        })
+        self.shared.count()
     }
 }
 

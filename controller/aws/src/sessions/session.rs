@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
-use futures::future::{BoxFuture, FutureExt as _, Shared};
+use futures::future::{BoxFuture, FutureExt as _, Shared as SharedFuture};
 use node_attestation_core::time::until;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::{jittered, now};
-use parking_lot::Mutex;
+use node_attestation_runtime::shared::{Lock, Shared, Turnstile, visit};
 use tokio::time::{Instant, timeout};
 
 use super::assume::{AssumeRole, Issued, Keys, Tokens};
@@ -85,7 +85,7 @@ pub(super) struct Session {
     origin: Origin,
     region: String,
     calls: Arc<Calls>,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
 type Answer = Result<Keys, CredentialsError>;
@@ -96,7 +96,7 @@ struct State {
     /// The credentials that AWS refused, until new credentials arrive or the renewal fails.
     refused: Option<Held>,
     failed: Option<Failed>,
-    pending: Option<Shared<BoxFuture<'static, Answer>>>,
+    pending: Option<SharedFuture<BoxFuture<'static, Answer>>>,
     account: Option<String>,
     /// The regions whose STS was called for the account, until one of them returned it.
     asked: HashMap<String, Asked>,
@@ -107,8 +107,8 @@ struct State {
 /// A region whose STS was called for the account.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Only the holder calls STS.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// Only the holder calls STS. All callers wait for the result of this call.
+    turn: Arc<Turnstile<()>>,
     failed: Option<Failed>,
 }
 
@@ -143,7 +143,7 @@ impl Session {
             origin,
             region: region.to_owned(),
             calls,
-            state: Mutex::default(),
+            state: Shared::new(Lock::Session, State::default()),
         }
     }
 
@@ -158,26 +158,26 @@ impl Session {
     }
 
     fn needs_call(&self) -> bool {
-        let state = self.state.lock();
-        state.pending.is_none() && state.known().is_none()
+        self.state
+            .read(|state| state.pending.is_none() && state.known().is_none())
     }
 
     async fn keys(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
-        let pending = {
-            let mut state = self.state.lock();
-            if let Some(known) = state.known() {
-                let is_due = state
-                    .held
-                    .as_ref()
-                    .is_some_and(|held| held.is_due(Instant::now()));
-                if is_due && state.failed.as_ref().is_none_or(Failed::is_over) {
-                    drop(self.renew(&mut state, tenant));
-                }
-                return known;
+        let known = self.state.write(|state| {
+            let Some(known) = state.known() else {
+                return Err(self.renew(state, tenant));
+            };
+            let held = state.held.as_ref();
+            let is_due = held.is_some_and(|held| held.is_due(Instant::now()));
+            if is_due && state.failed.as_ref().is_none_or(Failed::is_over) {
+                drop(self.renew(state, tenant));
             }
-            self.renew(&mut state, tenant)
-        };
-        pending.await
+            Ok(known)
+        });
+        match known {
+            Ok(known) => known,
+            Err(pending) => pending.await,
+        }
     }
 
     /// Starts a renewal, whose calls take the turns of `tenant`, or joins the current renewal.
@@ -185,7 +185,7 @@ impl Session {
         self: &Arc<Self>,
         state: &mut State,
         tenant: &ObjectKey,
-    ) -> Shared<BoxFuture<'static, Answer>> {
+    ) -> SharedFuture<BoxFuture<'static, Answer>> {
         if let Some(pending) = &state.pending {
             return pending.clone();
         }
@@ -266,24 +266,25 @@ impl Session {
     }
 
     fn settle(&self, answer: Result<Held, CredentialsError>) -> Answer {
-        let mut state = self.state.lock();
-        state.pending = None;
-        match answer {
-            Ok(held) => {
-                let keys = held.keys.clone();
-                state.held = Some(held);
-                state.refused = None;
-                state.failed = None;
-                Ok(keys)
-            }
-            Err(error) => {
-                state.failed = Some(Failed::after(state.failed.as_ref(), error.clone()));
-                if let Some(refused) = state.refused.take() {
-                    state.held.get_or_insert(refused);
+        self.state.write(|state| {
+            state.pending = None;
+            match answer {
+                Ok(held) => {
+                    let keys = held.keys.clone();
+                    state.held = Some(held);
+                    state.refused = None;
+                    state.failed = None;
+                    Ok(keys)
                 }
-                state.known().unwrap_or(Err(error))
+                Err(error) => {
+                    state.failed = Some(Failed::after(state.failed.as_ref(), error.clone()));
+                    if let Some(refused) = state.refused.take() {
+                        state.held.get_or_insert(refused);
+                    }
+                    state.known().unwrap_or(Err(error))
+                }
             }
-        }
+        })
     }
 
     /// Replaces credentials that AWS refused in a call that began at `since`, unless they are newer. Returns whether
@@ -294,31 +295,29 @@ impl Session {
             return false;
         }
         let now = Instant::now();
-        let mut state = self.state.lock();
-        if state.held.as_ref().is_none_or(|held| held.since > since) {
-            return true;
-        }
-        if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
-            return false;
-        }
-        // New credentials are not available before the pause is over.
-        if state
-            .failed
-            .as_ref()
-            .is_some_and(|failed| !failed.is_over())
-        {
-            return false;
-        }
-        state.forgotten = Some(now);
-        // All tenants use the controller's own credentials, so they stay in use during the renewal.
-        if matches!(self.origin, Origin::Controller(_)) {
-            // This renewal does not call STS.
-            let nobody = ObjectKey::new("", "");
-            drop(self.renew(&mut state, &nobody));
-            return false;
-        }
-        state.refused = state.held.take();
-        true
+        self.state.write(|state| {
+            if state.held.as_ref().is_none_or(|held| held.since > since) {
+                return true;
+            }
+            if state.forgotten.is_some_and(|at| now < at + FORGOTTEN_ONCE) {
+                return false;
+            }
+            // New credentials are not available before the pause is over.
+            let failed = state.failed.as_ref();
+            if failed.is_some_and(|failed| !failed.is_over()) {
+                return false;
+            }
+            state.forgotten = Some(now);
+            // All tenants use the controller's own credentials, so they stay in use during the renewal.
+            if matches!(self.origin, Origin::Controller(_)) {
+                // This renewal does not call STS.
+                let nobody = ObjectKey::new("", "");
+                drop(self.renew(state, &nobody));
+                return false;
+            }
+            state.refused = state.held.take();
+            true
+        })
     }
 
     /// The account of the credentials: the role's account, or the result of one call to STS in this region.
@@ -332,21 +331,21 @@ impl Session {
             Origin::ServiceAccount(account) => return Ok(account.role.arn.account().to_owned()),
             Origin::Controller(_) | Origin::Static(_) => {}
         }
-        let turn = {
-            let mut state = self.state.lock();
-            if let Some(known) = state.known_account(region) {
-                return known;
-            }
-            state.asked_in(region).turn.clone()
+        let turn = self.state.write(|state| {
+            let known = state.known_account(region);
+            known.ok_or_else(|| state.asked_in(region).turn.clone())
+        });
+        let turn = match turn {
+            Ok(known) => return known,
+            Err(turn) => turn,
         };
         // A waiting request uses the result of the previous one.
         let _turn = turn.lock().await;
-        if let Some(known) = self.state.lock().known_account(region) {
+        if let Some(known) = self.state.read(|state| state.known_account(region)) {
             return known;
         }
         let answer = self.ask_account(tenant, region).await;
-        let mut state = self.state.lock();
-        match answer {
+        self.state.write(|state| match answer {
             Ok(account) => {
                 state.asked.clear();
                 state.account = Some(account.clone());
@@ -361,7 +360,7 @@ impl Session {
                 asked.failed = Some(Failed::after(asked.failed.as_ref(), error.clone()));
                 Err(error)
             }
-        }
+        })
     }
 
     async fn ask_account(
@@ -381,23 +380,23 @@ impl Session {
     /// Whether the credentials, or their account in this region, are not available during a pause. An access key never
     /// pauses: it changes with its Secret.
     pub(super) fn pauses(&self, region: &str) -> bool {
-        let state = self.state.lock();
-        let known = state.known();
-        let pauses = known.as_ref().is_some_and(Result::is_err)
-            || state
-                .known_account(region)
-                .is_some_and(|known| known.is_err());
+        let pauses = self.state.read(|state| {
+            let account = || state.known_account(region);
+            state.known().is_some_and(|known| known.is_err())
+                || account().is_some_and(|known| known.is_err())
+        });
         pauses && !matches!(self.origin, Origin::Static(_))
     }
 
     /// The expiry of the credentials, and the last failure of the credentials or of the account lookup in this region.
     /// This function does not make a call.
     pub(super) fn condition(&self, region: &str) -> (Option<SystemTime>, Option<CredentialsError>) {
-        let state = self.state.lock();
-        let failed = state.failed.as_ref().or_else(|| state.no_account(region));
-        let own = failed.map(|failed| failed.error.clone());
-        let held = state.held.as_ref().or(state.refused.as_ref());
-        (held.and_then(|held| held.expires), own)
+        self.state.read(|state| {
+            let failed = state.failed.as_ref().or_else(|| state.no_account(region));
+            let own = failed.map(|failed| failed.error.clone());
+            let held = state.held.as_ref().or(state.refused.as_ref());
+            (held.and_then(|held| held.expires), own)
+        })
     }
 }
 
@@ -433,7 +432,10 @@ impl State {
                     .as_ref()
                     .is_some_and(|failed| !failed.is_over())
             };
-            self.asked.retain(|of, asked| of == region || lasts(asked));
+            self.asked.retain(|of, asked| {
+                visit();
+                of == region || lasts(asked)
+            });
         }
         self.asked.entry(region.to_owned()).or_default()
     }

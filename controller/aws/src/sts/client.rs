@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper::{Request, StatusCode};
 use kubelet_attestation::ensure;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Shared, Swept};
 use node_attestation_runtime::turns::{FairTurns, Line, TurnLimits};
 use reqwest::{Proxy, redirect};
 use rustls::pki_types::CertificateDer;
@@ -78,7 +78,7 @@ impl Client {
         Ok(Self {
             public: connections(roots, proxy)?,
             own: connections(with_own, proxy)?,
-            turns: Shared::new("turns of STS calls", Swept::default()),
+            turns: Shared::new(Lock::StsTurns, Swept::default()),
         })
     }
 
@@ -150,4 +150,23 @@ fn connections(
         None => client.no_proxy(),
     };
     Ok(client.build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_runtime::shared::testing::most_visited;
+
+    use super::*;
+
+    #[test]
+    fn a_line_visits_few_of_many_regions() {
+        let client = Client::new(Vec::new(), Vec::new(), None).unwrap();
+        let cluster = ObjectKey::new("tenant-a", "one");
+        let line = |number: usize| client.line(&cluster, &number.to_string());
+        let lines: Vec<Line> = (0..1000).map(line).collect();
+
+        let visited = most_visited(|| drop(line(lines.len())));
+
+        assert!(visited[&Lock::StsTurns] < 10, "{visited:?}");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::refusal::{Denial, Refusal};
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Shared, Swept};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
@@ -41,7 +41,7 @@ pub(super) struct Refused(Shared<Swept<Subject, (Instant, AwsDenial)>>);
 
 impl Default for Refused {
     fn default() -> Self {
-        Self(Shared::new("refusals of STS", Swept::default()))
+        Self(Shared::new(Lock::StsRefusals, Swept::default()))
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_runtime::shared::{Shared, visited};
+use node_attestation_runtime::shared::{Lock, Shared, visited};
 
 use super::request::Call;
 
@@ -106,7 +106,7 @@ impl ReplayCache {
     /// A cache with these limits.
     pub(super) fn with_limits(limits: Limits) -> Self {
         Self {
-            inner: Shared::new("signatures of STS calls", Inner::default()),
+            inner: Shared::new(Lock::StsSignatures, Inner::default()),
             limits,
         }
     }

@@ -2,8 +2,11 @@ mod pauses;
 mod regions;
 mod secrets;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use node_attestation_runtime::shared::PAGE;
+use node_attestation_runtime::shared::testing::most_visited;
 use serde_json::json;
 use tokio::time::advance;
 
@@ -454,4 +457,24 @@ async fn an_account_that_was_read_is_kept_while_the_clusters_are_not_known() {
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
     bed.store.read(&Source::Clusters);
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_clusters_are_forgotten_a_few_at_a_time() {
+    let bed = Bed::new();
+    bed.role("a");
+    let mut last = None;
+    for number in 0..2 * PAGE {
+        let tenant = bed.cluster(&format!("tenant-{number}"), "AWSClusterRoleIdentity/a");
+        bed.ask(&tenant).await.unwrap();
+        last = Some(tenant.cluster);
+    }
+    let one: BTreeSet<ObjectKey> = last.into_iter().collect();
+    bed.store.retain(&Source::Clusters, &one);
+
+    let visited = most_visited(|| bed.tenants.forget_gone());
+
+    assert_eq!(visited[&Lock::TenantSessions], PAGE);
+    assert_eq!(visited[&Lock::TenantAccounts], PAGE);
+    assert_eq!(bed.tenants.clusters.read(BTreeMap::len), 1);
 }

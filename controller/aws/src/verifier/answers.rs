@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
-use node_attestation_runtime::shared::{Shared, Swept, visited};
+use node_attestation_runtime::shared::{Lock, Shared, Swept, visited};
 use tokio::time::Instant;
 
 use crate::ec2::Outage;
@@ -18,7 +18,7 @@ pub(super) struct Answers(Shared<Swept<(String, String), Answer>>);
 
 impl Default for Answers {
     fn default() -> Self {
-        Self(Shared::new("answers of EC2", Swept::default()))
+        Self(Shared::new(Lock::Ec2Answers, Swept::default()))
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
             assert_eq!(report.message, "EC2 answered in eu-west-1");
         });
 
-        assert!(visited["answers of EC2"] < 10, "{visited:?}");
+        assert!(visited[&Lock::Ec2Answers] < 10, "{visited:?}");
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_attestation::names::NodeName;
-use parking_lot::Mutex;
 
 use super::record::Record;
+
+use crate::unshared::Unshared;
 
 /// The default time for which a machine must be missing before it counts as gone.
 pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -28,7 +29,8 @@ const ONE_OF: usize = 5;
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,
-    state: Arc<Mutex<State>>,
+    /// Only one cluster uses it.
+    state: Arc<Unshared<State>>,
 }
 
 #[derive(Debug, Default)]

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
-use parking_lot::Mutex;
 
 use super::node_removal::{ClusterNodes, Removal};
 use super::records::{Records, Stored, WriteError};
@@ -23,6 +22,7 @@ use crate::log_lines::{LogLines, Unlimited};
 use crate::nodes::Nodes;
 use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::scope::Enforcement;
+use crate::unshared::Unshared;
 
 mod others;
 
@@ -49,8 +49,8 @@ pub struct RecordLedger {
     pub(super) nodes: ClusterNodes,
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
-    /// The last certificate that this process issued to each node.
-    pub(super) issued: Mutex<BTreeMap<NodeName, LastIssued>>,
+    /// The last certificate that this process issued to each node. Each cluster has a separate ledger.
+    pub(super) issued: Unshared<BTreeMap<NodeName, LastIssued>>,
     pub(super) absences: Absences,
     revocations: Revocations,
     lines: Arc<dyn LogLines>,
@@ -79,7 +79,7 @@ impl RecordLedger {
                 aws_lc_rs::rand::fill(&mut bytes).ok()?;
                 Some(bytes)
             }),
-            issued: Mutex::default(),
+            issued: Unshared::default(),
             absences: Absences::default(),
             revocations: Revocations::default(),
             lines: Arc::new(Unlimited),

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kubelet_attestation::names::ProviderId;
-use parking_lot::Mutex;
 
 use super::record::Record;
 use crate::crd::{
@@ -18,6 +17,7 @@ use crate::crd::{
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::refusal::Unavailable;
 use crate::time::unix_seconds;
+use crate::unshared::Unshared;
 
 /// The maximum number of released machines. Entries of the list expire, and a machine is released at most once for each
 /// entry.
@@ -102,9 +102,9 @@ impl RevocationDecisions {
 
 /// The list of revoked certificates of one workload cluster, as far as it is known.
 ///
-/// Clones share their state. The default is an empty list, for a cluster without a list.
+/// Clones share their state. Only one cluster uses them. The default is an empty list, for a cluster without a list.
 #[derive(Debug, Clone, Default)]
-pub struct Revocations(Arc<Mutex<State>>);
+pub struct Revocations(Arc<Unshared<State>>);
 
 #[derive(Debug)]
 struct State {

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use kubelet_attestation::names::NodeName;
-use parking_lot::Mutex;
 
 use crate::nodes::{Node, Nodes};
 use crate::refusal::Unavailable;
+use crate::unshared::Unshared;
 
 /// Nodes in memory.
 #[derive(Debug, Default)]
 pub struct MemoryNodes {
-    nodes: Mutex<HashMap<NodeName, Node>>,
-    time: Mutex<Option<SystemTime>>,
+    nodes: Unshared<HashMap<NodeName, Node>>,
+    time: Unshared<Option<SystemTime>>,
 }
 
 impl MemoryNodes {

@@ -1,10 +1,10 @@
 //! The `ConfigMaps` with endorsement keys, for all clusters.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::config_maps::ConfigMaps;
-use node_attestation_runtime::shared::{Shared, Swept};
+use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::key_lists::{KeyList, KeyLists};
 
 /// A namespace, and names in it.
@@ -18,14 +18,14 @@ type Names = (String, Vec<String>);
 #[debug("ConfigMapReader")]
 pub(crate) struct ConfigMapReader {
     management: ClusterAccess,
-    read: Arc<Shared<Swept<Names, Weak<ConfigMaps<KeyList>>>>>,
+    read: Arc<InUse<Names, ConfigMaps<KeyList>>>,
 }
 
 impl ConfigMapReader {
     pub(crate) fn new(management: &ClusterAccess) -> Self {
         Self {
             management: management.clone(),
-            read: Arc::new(Shared::new("readers of ConfigMaps", Swept::default())),
+            read: Arc::new(InUse::new(Lock::ConfigMapReaders)),
         }
     }
 
@@ -33,13 +33,6 @@ impl ConfigMapReader {
     pub(crate) fn lists(&self, namespace: &str, names: &[String]) -> Arc<dyn KeyLists> {
         let key = (namespace.to_owned(), names.to_owned());
         let new = Arc::new(ConfigMaps::new(&self.management, namespace, names));
-        self.read.write(|read| {
-            if let Some(known) = read.get(&key).and_then(Weak::upgrade) {
-                return known;
-            }
-            let is_dead = |_: &_, known: &mut Weak<_>| known.strong_count() == 0;
-            read.insert(key, Arc::downgrade(&new), is_dead);
-            new
-        })
+        self.read.get_or_insert_with(key, || new)
     }
 }

@@ -11,6 +11,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
+    clippy::disallowed_types,
     reason = "a benchmark ends where something fails, and prints"
 )]
 

@@ -1,13 +1,11 @@
 //! Discovers the served version of a kind.
 
-use hyper::Request;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::core::ApiResource;
 use kube::{Client, Error};
-use serde::de::DeserializeOwned;
 
 use super::objects::{CORE_GROUP, Cluster, Reference, Watched as _};
-use crate::client::on_behalf_of;
+use crate::watch::document;
 
 /// The supported contracts, newest first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
@@ -37,7 +35,7 @@ pub(super) async fn referred(
     if let Some(version) = &reference.version {
         return in_version((client, namespace), group, version, kind).await;
     }
-    let groups: APIGroupList = get((client, namespace), "/apis").await?;
+    let groups: APIGroupList = document(namespace, client, "/apis").await?;
     let versions = groups
         .groups
         .into_iter()
@@ -62,7 +60,7 @@ async fn in_version(
 ) -> Result<Option<ApiResource>, Error> {
     let api_version = format!("{group}/{version}");
     let path = format!("/apis/{api_version}");
-    let resources = match get::<APIResourceList>((client, namespace), &path).await {
+    let resources = match document::<APIResourceList>(namespace, client, &path).await {
         Ok(list) => list.resources,
         Err(Error::Api(status)) if status.code == 404 => return Ok(None),
         Err(error) => return Err(error),
@@ -78,14 +76,4 @@ async fn in_version(
         kind: kind.to_owned(),
         plural: resource.name,
     }))
-}
-
-/// Reads a document of the API server. The call has its turn in the line of the namespace that causes it.
-async fn get<T: DeserializeOwned>(
-    (client, namespace): (&Client, &str),
-    path: &str,
-) -> Result<T, Error> {
-    let request = Request::get(path).body(Vec::new());
-    let request = on_behalf_of(request.map_err(Error::HttpError)?, namespace);
-    client.request(request).await
 }

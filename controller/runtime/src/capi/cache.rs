@@ -8,21 +8,20 @@ use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::core::response::reason;
-use serde::de::Error as _;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
 use super::api_discovery::referred;
 use super::objects::{
-    BootstrapConfig, Cluster, ClusterObserver, Kept, Machine, MachinePool, ObjectKey, Raw,
+    BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, ObjectKey, Raw,
     Reference, Watched as _,
 };
 use super::store::{Effect, Members, Store, Stored};
 use super::watch::{Selection, watch_all};
 use crate::metrics::Metrics;
-use crate::shared::{Shared, Swept, page};
+use crate::shared::{Lock, Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
-use crate::watch::Heard;
+use crate::watch::{Heard, ReadAlone, required_one_of};
 
 /// A cache of Cluster API objects.
 ///
@@ -117,12 +116,12 @@ impl Objects {
             selection: selection.clone(),
             store: Store::default(),
             observer,
-            state: Shared::new("Cluster API kinds", State::default()),
+            state: Shared::new(Lock::Kinds, State::default()),
             heard: Default::default(),
-            resources: Shared::new("lookups of kinds", Swept::default()),
+            resources: Shared::new(Lock::Lookups, Swept::default()),
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
-            of_cluster: Shared::new("waiters for Clusters", Swept::default()),
+            of_cluster: Shared::new(Lock::ClusterWaiters, Swept::default()),
             slow_reads: FairTurns::new(SLOW_READS),
         }));
         let watches = watch_all(objects.clone(), selection, metrics.clone());
@@ -319,13 +318,16 @@ impl Objects {
         &self,
         namespace: &str,
         reference: &Reference,
-    ) -> Result<Option<K>, kube::Error> {
+    ) -> Result<Option<K>, kube::Error>
+    where
+        Fields<K>: ReadAlone,
+    {
         let Some(resource) = self.resource(namespace, reference).await? else {
             return Ok(None);
         };
         let client = self.0.client.clone();
         let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
-        let found = match api.get(&reference.name).await {
+        let found = match required_one_of(&api, &reference.name).await {
             Ok(found) => found,
             Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => return Ok(None),
             Err(error) => {
@@ -336,8 +338,7 @@ impl Objects {
                 return Err(error);
             }
         };
-        let kept = found.kept();
-        kept.map_err(|error| kube::Error::SerdeError(serde_json::Error::custom(error)))
+        found.kept().map_err(kube::Error::from)
     }
 
     /// The resource of this reference from `namespace`. `None` if the API server does not serve it.

@@ -14,12 +14,13 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 
 use super::cache::Objects;
 use super::objects::{
     self, Attested, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference,
 };
+use crate::shared::Turnstile;
 
 mod names;
 mod view;
@@ -40,16 +41,16 @@ pub struct CapiInventory {
     cluster: ObjectKey,
     /// Whether a pool's provider creates Machines for its members, by `InfraMachinePool`.
     makes_machines: Arc<Recent<bool>>,
-    /// Held while `KubeadmConfig`s are read, so that concurrent requests for the same objects share one read.
-    reading: Arc<tokio::sync::Mutex<()>>,
+    /// Held while `KubeadmConfig`s are read, so that concurrent requests of the Cluster share one read.
+    reading: Arc<Turnstile<()>>,
 }
 
 /// The interval at which an `InfraMachinePool` is read again. It is not watched.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
-/// Objects that were read within the last [`READ_AGAIN`], with the times of the reads.
+/// Objects of one Cluster that were read within the last [`READ_AGAIN`], with the times of the reads.
 #[derive(Debug, Default)]
-struct Recent<T>(Mutex<BTreeMap<Reference, (Instant, T)>>);
+struct Recent<T>(Unshared<BTreeMap<Reference, (Instant, T)>>);
 
 impl<T: Clone> Recent<T> {
     /// Removes old entries. The cost grows with the number of entries, so lookups do not call it.
@@ -372,10 +373,10 @@ impl CapiInventory {
         Ok(makes)
     }
 
-    async fn fetch<K: objects::Kept>(
-        &self,
-        reference: &Reference,
-    ) -> Result<Option<K>, Unavailable> {
+    async fn fetch<K: objects::Kept>(&self, reference: &Reference) -> Result<Option<K>, Unavailable>
+    where
+        objects::Fields<K>: crate::watch::ReadAlone,
+    {
         let namespace = &self.cluster.namespace;
         let found = self.objects.fetch(namespace, reference).await;
         found.map_err(|error| {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 pub use crate::object_key::{InvalidObjectKey, ObjectKey};
-use crate::watch::{Custom, Unreadable};
+use crate::watch::{Custom, Unreadable, read_alone};
 
 mod attestors;
 mod bootstrap_config;
@@ -91,6 +91,12 @@ pub(super) type Raw<W> = Custom<Fields<W>>;
 pub(super) struct Fields<W: Kept> {
     spec: Option<W::Spec>,
     status: Option<W::Status>,
+}
+
+read_alone! {
+    "KubeadmConfig" => Fields<BootstrapConfig>,
+    "InfraMachine" => Fields<InfraMachine>,
+    "InfraMachinePool" => Fields<InfraMachinePool>,
 }
 
 /// The content of an object without any fields to decode.

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use kube::api::{Api, GetParams, ListParams, Request};
-use kube::{Client, Error as KubeError, Resource as _};
+use kube::api::{Api, ListParams};
+use kube::{Client, Resource as _};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use super::ObjectKey;
 use super::api_discovery::{referred, served};
 use super::objects::{Machine, Raw, Reference, Watched as _};
 use crate::client::{CallError, call};
-use crate::watch::all_of;
+use crate::watch::{all_of, text_of_one};
 
 /// A bootstrap token.
 #[derive(derive_more::Debug, Clone)]
@@ -87,13 +87,8 @@ async fn own_token(
         return Ok(None);
     };
     let path = Raw::<Machine>::url_path(&resource, Some(namespace));
-    let request = Request::new(path).get(&config.name, &GetParams::default());
-    let read = async {
-        let request = request.map_err(KubeError::BuildRequest)?;
-        management.request_text(request).await
-    };
-    match call(read).await {
-        Ok(text) => Ok(token(&Zeroizing::new(text))),
+    match call(text_of_one(management, path, &config.name)).await {
+        Ok(text) => Ok(token(&text)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
@@ -139,4 +134,34 @@ struct Discovery {
 #[derive(Deserialize)]
 struct BootstrapToken {
     token: Zeroizing<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::hostile_values;
+
+    #[test]
+    fn a_hostile_value_in_an_unread_field_does_not_hide_the_token() {
+        let good = json!({"metadata": {}, "spec": {"joinConfiguration": {
+            "discovery": {"bootstrapToken": {"token": "abcdef.0123456789abcdef"}},
+        }}});
+        for value in hostile_values() {
+            for place in [
+                "",
+                "/metadata",
+                "/spec",
+                "/spec/joinConfiguration/discovery",
+            ] {
+                let mut hostile = good.clone();
+                if let Some(Value::Object(fields)) = hostile.pointer_mut(place) {
+                    fields.insert("unread".to_owned(), value.clone());
+                }
+                let token = token(&hostile.to_string()).unwrap();
+                assert_eq!(token.id.to_string(), "abcdef", "{place}");
+            }
+        }
+    }
 }

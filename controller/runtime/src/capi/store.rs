@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Watched};
-use crate::shared::{Shared, page};
+use crate::shared::{Lock, Shared, page};
 use crate::table::{Indexed, Table};
 
 mod configs;
@@ -85,7 +85,7 @@ trait Member: Watched + Indexed + PartialEq {
 
 impl Default for Store {
     fn default() -> Self {
-        Self(Shared::new("Cluster API objects", Places::default()))
+        Self(Shared::new(Lock::Clusters, Places::default()))
     }
 }
 
@@ -198,7 +198,7 @@ impl<M: Member> Stored for M {
         let is_cut = Self::fit(store, key, member.as_mut());
         let within = |cluster: &str| ObjectKey::new(key.namespace.as_str(), cluster);
         let cluster = member.as_ref().map(|member| member.cluster().to_owned());
-        let new = || Arc::new(Shared::new("objects of a Cluster", Members::default()));
+        let new = || Arc::new(Shared::new(Lock::ClusterObjects, Members::default()));
         let (members, former) = store.0.write(|places| {
             let all = Self::places(places);
             let former = match &cluster {

@@ -38,7 +38,7 @@ use tower::{BoxError, Service, ServiceExt as _, service_fn};
 use super::processor::Processor;
 use super::response_limits::{Excess, NamedBy};
 use crate::memory::{Holding, Share};
-use crate::shared::Shared;
+use crate::shared::{Lock, Shared, Turnstile, visit};
 
 /// The protocol names of ALPN (RFC 7301 section 6).
 const HTTP_2: &[u8] = b"h2";
@@ -105,7 +105,8 @@ pub(super) struct Connections {
     /// Of a tenant's API server.
     processor: Option<Processor>,
     open: Shared<Vec<Connection>>,
-    dialling: tokio::sync::Mutex<()>,
+    /// Each API server has a separate lock. Tenants do not choose the address of the management cluster.
+    dialling: Turnstile<()>,
 }
 
 impl Connections {
@@ -131,8 +132,8 @@ impl Connections {
             windows,
             share: Share::new(namespace, windows.own),
             processor: (named_by == NamedBy::Tenant).then(|| Processor::of(namespace)),
-            open: Shared::new("connections to an API server", Vec::new()),
-            dialling: tokio::sync::Mutex::default(),
+            open: Shared::new(Lock::Connections, Vec::new()),
+            dialling: Turnstile::default(),
         });
         service_fn(move |request| {
             let connections = connections.clone();
@@ -181,7 +182,10 @@ impl Connections {
     fn begin_on_open(&self, request: Box<Request<Body>>) -> Result<Call, Box<Request<Body>>> {
         self.open.write(|open| {
             // The calls of a dropped connection continue.
-            open.retain(|connection| !connection.is_over());
+            open.retain(|connection| {
+                visit();
+                !connection.is_over()
+            });
             match open.iter_mut().find(|connection| connection.has_room()) {
                 Some(connection) => Ok(connection.begin(*request)),
                 None => Err(request),
@@ -396,6 +400,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::client::response_limits::MANAGEMENT_CALLS_AT_ONCE;
+    use crate::shared::testing::most_visited;
 
     #[tokio::test]
     async fn a_handshake_takes_processor_time_of_its_namespace() {
@@ -409,23 +415,17 @@ mod tests {
             let tcp = TcpStream::connect(address).await?;
             Ok::<_, BoxError>(TokioIo::new(tcp))
         });
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(RootCertStore::empty())
-            .with_no_client_auth();
         let processor = Processor::slow();
         let windows = Windows::of(NamedBy::Tenant);
         let connections = Connections {
             dial: Dial::new(dial),
-            tls: TlsConnector::from(Arc::new(tls)),
+            tls: TlsConnector::from(Arc::new(no_trust())),
             server_name: Some("a.example".to_owned()),
             windows,
             share: Share::new("a", windows.own),
             processor: Some(processor.clone()),
-            open: Shared::new("connections to an API server", Vec::new()),
-            dialling: tokio::sync::Mutex::default(),
+            open: Shared::new(Lock::Connections, Vec::new()),
+            dialling: Turnstile::default(),
         };
 
         let server = Uri::from_static("https://a.example");
@@ -448,5 +448,49 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_time().unwrap(), PING_AFTER);
         assert_eq!(socket.tcp_keepalive_interval().unwrap(), PING_DEADLINE);
         assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
+    }
+
+    #[tokio::test]
+    async fn a_call_visits_each_open_connection_once() {
+        let connections = Connections {
+            dial: BoxCloneSyncService::new(service_fn(|_| async { Err("unused".into()) })),
+            tls: TlsConnector::from(Arc::new(no_trust())),
+            server_name: None,
+            windows: Windows::of(NamedBy::Operator),
+            share: Share::alone(usize::MAX),
+            processor: None,
+            open: Shared::new(Lock::Connections, Vec::new()),
+            dialling: Turnstile::default(),
+        };
+        let mut driven = Vec::new();
+        for _ in 0..MANAGEMENT_CALLS_AT_ONCE {
+            let (near, far) = tokio::io::duplex(64);
+            let made = http1::handshake(TokioIo::new(near)).await;
+            let (sender, connection) = made.unwrap();
+            driven.push((far, connection));
+            let connection = Connection {
+                sender: Sender::Http1(sender),
+                // A call runs on each.
+                calls: Arc::new(connections.share.holding()),
+                is_silent: Arc::default(),
+            };
+            connections.open.write(|open| open.push(connection));
+        }
+
+        let visited = most_visited(|| {
+            let request = Box::new(Request::new(Body::empty()));
+            assert!(connections.begin_on_open(request).is_err());
+        });
+
+        assert_eq!(visited[&Lock::Connections], MANAGEMENT_CALLS_AT_ONCE);
+        assert_eq!(driven.len(), MANAGEMENT_CALLS_AT_ONCE);
+    }
+
+    fn no_trust() -> ClientConfig {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().unwrap();
+        let none = RootCertStore::empty();
+        builder.with_root_certificates(none).with_no_client_auth()
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tower::BoxError;
 
 use crate::object_key::ObjectKey;
-use crate::shared::{Shared, Swept};
+use crate::shared::{Lock, Shared, Swept};
 use crate::turns::{FairTurns, Line, TurnLimits};
 
 /// The deadline for one address. A name can have several addresses, and a handshake follows.
@@ -63,7 +63,7 @@ impl Default for Lookups {
         Self {
             quick: FairTurns::new(LOOKUPS),
             slow: FairTurns::new(SLOW_LOOKUPS),
-            slow_until: Shared::new("slow lookups", Swept::default()),
+            slow_until: Shared::new(Lock::SlowLookups, Swept::default()),
         }
     }
 }
@@ -443,7 +443,7 @@ mod tests {
 
         let most = most_visited(|| slow(1000));
 
-        assert!(most["slow lookups"] < 20, "{most:?}");
+        assert!(most[&Lock::SlowLookups] < 20, "{most:?}");
     }
 
     #[tokio::test]

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::time::Instant;
+
+use crate::shared::{Lock, Shared};
 
 /// The rate of each API server: 50 joins per second, with bursts of 200.
 const OWN: Rate = Rate {
@@ -39,16 +41,16 @@ static PROCESS: Common = Common::new();
 #[derive(Debug)]
 struct Common {
     /// The time at which the shared budget is full again.
-    whole_at: Mutex<Option<Instant>>,
+    whole_at: Shared<Option<Instant>>,
     /// The namespaces of the API servers.
-    namespaces: Mutex<BTreeMap<String, Weak<OfNamespace>>>,
+    namespaces: Shared<BTreeMap<String, Weak<OfNamespace>>>,
 }
 
 impl Common {
     const fn new() -> Self {
         Self {
-            whole_at: Mutex::new(None),
-            namespaces: Mutex::new(BTreeMap::new()),
+            whole_at: Shared::new(Lock::Traffic, None),
+            namespaces: Shared::new(Lock::TrafficNamespaces, BTreeMap::new()),
         }
     }
 }
@@ -58,33 +60,35 @@ impl Common {
 struct OfNamespace {
     common: &'static Common,
     name: String,
-    whole_at: Mutex<Option<Instant>>,
+    whole_at: Shared<Option<Instant>>,
 }
 
 impl OfNamespace {
     fn new(common: &'static Common, name: &str) -> Arc<Self> {
-        let mut namespaces = common.namespaces.lock();
-        if let Some(known) = namespaces.get(name).and_then(Weak::upgrade) {
-            return known;
-        }
-        let new = Arc::new(Self {
-            common,
-            name: name.to_owned(),
-            whole_at: Mutex::default(),
-        });
-        namespaces.insert(name.to_owned(), Arc::downgrade(&new));
-        new
+        common.namespaces.write(|namespaces| {
+            if let Some(known) = namespaces.get(name).and_then(Weak::upgrade) {
+                return known;
+            }
+            let new = Arc::new(Self {
+                common,
+                name: name.to_owned(),
+                whole_at: Shared::new(Lock::Traffic, None),
+            });
+            namespaces.insert(name.to_owned(), Arc::downgrade(&new));
+            new
+        })
     }
 }
 
 impl Drop for OfNamespace {
     fn drop(&mut self) {
-        let mut namespaces = self.common.namespaces.lock();
-        // The namespace can exist again.
-        let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
-        if namespaces.get(&self.name).is_some_and(is_gone) {
-            namespaces.remove(&self.name);
-        }
+        self.common.namespaces.write(|namespaces| {
+            // The namespace can exist again.
+            let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
+            if namespaces.get(&self.name).is_some_and(is_gone) {
+                namespaces.remove(&self.name);
+            }
+        });
     }
 }
 
@@ -113,7 +117,8 @@ impl Rate {
 /// The traffic of the watches and lists of one API server.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
-    own: Arc<Mutex<Option<Instant>>>,
+    /// Only the calls of this API server use it.
+    own: Arc<Unshared<Option<Instant>>>,
     namespace: Arc<OfNamespace>,
 }
 
@@ -146,18 +151,17 @@ impl Flow {
     /// The time to wait before the next chunk can be read.
     pub(super) fn count(&self, bytes: usize) -> Result<(), Duration> {
         let bytes = u32::try_from(bytes.max(MIN_PIECE)).unwrap_or(u32::MAX);
-        let take = |whole_at: &Mutex<_>, rate: Rate, must| {
-            // The budget stays valid after a panic.
-            let mut whole_at = whole_at.lock();
-            rate.take(&mut whole_at, bytes, must)
+        let take = |whole_at: &Shared<_>, rate: Rate, must| {
+            whole_at.write(|whole_at| rate.take(whole_at, bytes, must))
         };
+        let take_own = |must| OWN.take(&mut self.own.lock(), bytes, must);
         let OfNamespace {
             common, whole_at, ..
         } = &*self.namespace;
-        let taken = take(&self.own, OWN, false)
+        let taken = take_own(false)
             .or_else(|_| take(&common.whole_at, COMMON, false))
-            .or_else(|_| take(&self.own, OWN, true));
-        let is_alone = common.namespaces.lock().len() < 2;
+            .or_else(|_| take_own(true));
+        let is_alone = common.namespaces.read(|namespaces| namespaces.len() < 2);
         let of_namespace = if is_alone {
             Ok(())
         } else {
@@ -175,6 +179,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::shared::testing::most_visited;
 
     const MIB: usize = 1024 * 1024;
 
@@ -249,7 +254,7 @@ mod tests {
         drop(victim);
         let read = flood().await;
         assert!(read > 60 * 50, "it is without another: {read}");
-        assert!(ALL.namespaces.lock().is_empty());
+        assert!(ALL.namespaces.read(BTreeMap::is_empty));
     }
 
     #[tokio::test(start_paused = true)]
@@ -259,5 +264,21 @@ mod tests {
         let most = 37 * MIB / MIN_PIECE;
         let pieces = (0..=most).take_while(|_| flow.count(1).is_ok()).count();
         assert!(pieces <= most, "{pieces}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_of_an_api_server_visits_no_other_of_many_namespaces() {
+        static ALL: Common = Common::new();
+        let names = (0..1000).map(|number| number.to_string());
+        let mut flows: Vec<Flow> = names.map(|name| Flow::among(&ALL, &name)).collect();
+
+        let visited = most_visited(|| {
+            while flows[0].count(MIB).is_ok() {}
+            drop(flows.pop());
+            flows.push(Flow::among(&ALL, "another"));
+        });
+
+        assert_eq!(visited[&Lock::Traffic], 0);
+        assert_eq!(visited[&Lock::TrafficNamespaces], 0);
     }
 }

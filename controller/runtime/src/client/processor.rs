@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::shared::{Shared, Swept};
+use crate::shared::{Lock, Shared, Swept};
 
 /// The processor time that a namespace can take at once. A thousand handshakes take about two seconds.
 const BURST: Duration = Duration::from_secs(5);
@@ -47,10 +47,7 @@ struct Budget {
 
 impl Default for Spent {
     fn default() -> Self {
-        Self(Shared::new(
-            "processor time of connections",
-            Swept::default(),
-        ))
+        Self(Shared::new(Lock::Processor, Swept::default()))
     }
 }
 
@@ -195,11 +192,13 @@ impl<F: Future> Future for Limited<F> {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::collections::BTreeMap;
     use std::future::poll_fn;
 
     use tracing::Level;
 
     use super::*;
+    use crate::shared::testing::most_visited;
     use crate::testing::ThreadLog;
 
     thread_local! {
@@ -264,6 +263,22 @@ mod tests {
         assert_eq!(first.missing(), Duration::ZERO);
         take(&processor(&spent, "b"), BURST).await;
         assert_eq!(spent.0.read(Swept::len), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn processor_time_is_taken_among_many_namespaces_with_few_visits() {
+        let spent = Arc::default();
+        for number in 0..1000 {
+            processor(&spent, &number.to_string()).charge(BURST);
+        }
+        let new = processor(&spent, "new");
+
+        let visited = most_visited(|| {
+            new.charge(BURST);
+            assert_eq!(new.next(), None);
+        });
+
+        assert_eq!(visited, BTreeMap::from([(Lock::Processor, 4)]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response, Uri};
 use node_attestation_core::cluster_line;
 use node_attestation_core::rate_limit::Rate;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
@@ -84,7 +84,7 @@ const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 const CALLS_AT_ONCE: usize = 16;
 
 /// The limit of concurrent calls to an API server that the operator configured. These calls serve all clusters.
-const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
+pub(super) const MANAGEMENT_CALLS_AT_ONCE: usize = 64;
 
 /// The maximum number of pages of one list from a tenant's API server: 20,000 CSRs, even if each has a separate page.
 const MAX_PAGES: usize = 25_000;
@@ -219,14 +219,14 @@ pub(crate) struct Bounded<S> {
     cuts: Arc<Cuts>,
 }
 
-/// The number of requested pages of each list in progress, by path.
-type Pages = Arc<Mutex<BTreeMap<String, usize>>>;
+/// The number of requested pages of each list in progress, by path. Each API server of a tenant has a separate map.
+type Pages = Arc<Unshared<BTreeMap<String, usize>>>;
 
-/// The log of truncated CSRs.
+/// The log of truncated CSRs of an API server.
 #[derive(Debug)]
 struct Cuts {
     /// The time from which the log can name the next one.
-    next: Mutex<Instant>,
+    next: Unshared<Instant>,
     lines: ClusterLines,
 }
 
@@ -254,7 +254,7 @@ impl<S> Bounded<S> {
             flow: (named_by == NamedBy::Tenant).then(|| Flow::new(namespace)),
             pages: Arc::default(),
             cuts: Arc::new(Cuts {
-                next: Mutex::new(Instant::now()),
+                next: Unshared::new(Instant::now()),
                 lines: ClusterLines::of_namespace(namespace),
             }),
         }

@@ -5,18 +5,18 @@ use std::time::{Duration, SystemTime};
 
 use hyper::header::{DATE, HeaderMap};
 use k8s_openapi::jiff::fmt::rfc2822;
-use parking_lot::Mutex;
 
 use node_attestation_core::time::age;
 
 use crate::clock::elapsed;
+use crate::shared::{Lock, Shared};
 
 /// The tolerated clock difference. Synchronized clocks of machines differ by seconds.
 const TOLERATED: Duration = Duration::from_mins(5);
 
 /// The time of an API server, from the `Date` header of its responses. Clones share their state.
-#[derive(Debug, Clone, Default)]
-pub struct ServerTime(Arc<Mutex<Option<Heard>>>);
+#[derive(Debug, Clone)]
+pub struct ServerTime(Arc<Shared<Option<Heard>>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Heard {
@@ -25,12 +25,21 @@ struct Heard {
     at: Duration,
 }
 
+impl Default for ServerTime {
+    fn default() -> Self {
+        Self(Arc::new(Shared::new(Lock::ServerTime, None)))
+    }
+}
+
 impl ServerTime {
     /// Creates the time of an API server that responds with this time.
     #[cfg(test)]
     pub(crate) fn at(date: SystemTime) -> Self {
         let at = elapsed();
-        Self(Arc::new(Mutex::new(Some(Heard { date, at }))))
+        Self(Arc::new(Shared::new(
+            Lock::ServerTime,
+            Some(Heard { date, at }),
+        )))
     }
 
     /// Records a response. If it has no date, the previous date stays valid.
@@ -39,16 +48,17 @@ impl ServerTime {
         // HTTP's date format is a subset of the e-mail format.
         let date = date.and_then(|date| rfc2822::parse(date).ok());
         if let Some(date) = date {
-            *self.0.lock() = Some(Heard {
+            let new = Heard {
                 date: date.timestamp().into(),
                 at: elapsed(),
-            });
+            };
+            self.0.write(|heard| *heard = Some(new));
         }
     }
 
     /// The time of the API server. `None` before the first response with a date.
     fn now(&self) -> Option<SystemTime> {
-        let heard = (*self.0.lock())?;
+        let heard = self.0.read(|heard| *heard)?;
         heard.date.checked_add(elapsed().saturating_sub(heard.at))
     }
 
@@ -90,6 +100,7 @@ mod tests {
     use hyper::header::HeaderValue;
 
     use super::*;
+    use crate::shared::testing::most_visited;
 
     /// 6 November 1994, 08:49:37.
     const EXAMPLE: u64 = 784_111_777;
@@ -149,5 +160,15 @@ mod tests {
         let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
         time.heard(&HeaderMap::new());
         assert!(time.earlier(second(EXAMPLE + 3600)) < second(EXAMPLE + 600));
+    }
+
+    #[test]
+    fn the_time_is_one_value_for_all_callers() {
+        let visited = most_visited(|| {
+            let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
+            time.later(second(EXAMPLE));
+        });
+
+        assert_eq!(visited[&Lock::ServerTime], 0);
     }
 }

@@ -17,7 +17,7 @@ use crate::capi::cluster_resource;
 use crate::client::{CONTROLLER, ClusterAccess, call};
 use crate::clock;
 use crate::preflight;
-use crate::watch::{Lenient, all_of};
+use crate::watch::{Lenient, all_of, one_of};
 
 /// The duration of a Lease that does not specify one.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -44,22 +44,29 @@ pub(super) async fn checks(management: &ClusterAccess) -> Vec<Checked> {
 /// Checks that the custom resource definitions match this version.
 async fn definitions(management: &ClusterAccess) -> Finding {
     const CURE: &str = "run: node-attestation-controller crds | kubectl apply -f -";
-    let api: Api<CustomResourceDefinition> = Api::all(management.client().clone());
+    let api: Api<Lenient<CustomResourceDefinition>> = Api::all(management.client().clone());
     // The controller installs the definition for workload clusters.
     let workload = crd::workload_manifest().name_any();
     let ours = crd::manifests().into_iter();
     let ours: Vec<_> = ours.filter(|one| one.name_any() != workload).collect();
     let read = ours.iter().map(|one| {
         let (api, name) = (&api, one.name_any());
-        async move { call(api.get_opt(&name)).await }
+        async move { call(one_of(api, &name)).await }
     });
     let (mut missing, mut other) = (Vec::new(), Vec::new());
     for (own, there) in ours.iter().zip(join_all(read).await) {
         match there {
             Err(error) => return Finding::failed(&error, "get customresourcedefinitions"),
             Ok(None) => missing.push(own.name_any()),
-            Ok(Some(there)) if schemas(&there) != schemas(own) => other.push(own.name_any()),
-            Ok(Some(_)) => {}
+            Ok(Some(there)) => {
+                // A definition that cannot be decoded is not the definition of this version.
+                let is_own = there
+                    .object
+                    .is_ok_and(|there| schemas(&there) == schemas(own));
+                if !is_own {
+                    other.push(own.name_any());
+                }
+            }
         }
     }
     if !missing.is_empty() {

@@ -12,6 +12,7 @@ use crate::capi::{ClusterCa, ObjectKey, TenantKubeconfig};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::clock;
 use crate::keyless_signing::KeylessSigning;
+use crate::watch::readable_one_of;
 
 /// A CA that expires within this time shortens the validity of every certificate.
 const SOON: Duration = Duration::from_hours(30 * 24);
@@ -26,7 +27,8 @@ pub(super) async fn read(
     suffix: &str,
 ) -> Result<Option<Secret>, CallError> {
     let api: Api<Secret> = Api::namespaced(management.client().clone(), &key.namespace);
-    call(api.get_opt(&format!("{}-{suffix}", key.name))).await
+    let name = format!("{}-{suffix}", key.name);
+    call(readable_one_of(&api, &name)).await
 }
 
 /// Checks the CA.

@@ -33,7 +33,7 @@ struct Server {
 }
 
 #[derive(Clone, Default)]
-struct World(Arc<Mutex<Server>>);
+struct World(Arc<Unshared<Server>>);
 
 impl World {
     fn with(&self, change: impl FnOnce(&mut Server)) {
@@ -117,8 +117,8 @@ impl World {
                 .collect(),
             share,
             line: FairTurns::new(FETCHES).line(&ObjectKey::new("prod", names.join(","))),
-            kept: tokio::sync::Mutex::default(),
-            last: Mutex::default(),
+            kept: Turnstile::default(),
+            last: Unshared::default(),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::core::Status;
-use parking_lot::{Mutex, MutexGuard};
+use node_attestation_core::unshared::Unshared;
+use parking_lot::MutexGuard;
 
 use super::{APPROVED, DENIED, RequestStore, has_condition};
 use crate::client::{CALL_DEADLINE, CallError};
@@ -13,7 +14,7 @@ pub(crate) const UID: &str = "0a";
 /// A store with one request.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
-    state: Mutex<State>,
+    state: Unshared<State>,
 }
 
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl MemoryStore {
             fault: None,
         };
         Self {
-            state: Mutex::new(state),
+            state: Unshared::new(state),
         }
     }
 

@@ -127,7 +127,7 @@ async fn metrics_are_cached_for_a_second() {
     let site = Site {
         pages: Pages::Metrics,
         metrics: metrics.clone(),
-        scraped: Mutex::default(),
+        scraped: Unshared::default(),
     };
     let site = Arc::new(site);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

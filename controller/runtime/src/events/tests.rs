@@ -138,7 +138,7 @@ fn the_memory_of_waiting_events_is_bounded_and_released() {
         bytes: 0,
         held: of_ten.holding(),
     };
-    events.memory = Arc::new(Mutex::new(memory));
+    events.memory = Arc::new(Unshared::new(memory));
     let denial = denied(Denial::NotStrictDer("x".repeat(2000)));
     for round in [1, 2] {
         let mut sent = 0;

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 
 use k8s_openapi::api::events::v1::Event;
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 
 use super::{Addressed, Cluster};
 use crate::memory::{Holding, Share};
@@ -21,7 +21,8 @@ pub(super) struct Waiting {
     cluster: Cluster,
     event: Event,
     bytes: usize,
-    memory: Arc<Mutex<Memory>>,
+    /// Only one cluster uses it.
+    memory: Arc<Unshared<Memory>>,
 }
 
 /// The memory of the waiting Events of one cluster.
@@ -51,7 +52,7 @@ impl Memory {
 
 impl Waiting {
     /// Takes memory for the Event. `None` if there is not enough.
-    pub(super) fn new((cluster, event): Addressed, memory: &Arc<Mutex<Memory>>) -> Option<Self> {
+    pub(super) fn new((cluster, event): Addressed, memory: &Arc<Unshared<Memory>>) -> Option<Self> {
         let (mut taken, bytes) = (memory.lock(), len(&event));
         let all = taken.bytes + bytes;
         taken.resize(all).then(|| Self {

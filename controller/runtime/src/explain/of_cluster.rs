@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::nodes::KubeNodes;
 use crate::records::KubeRecords;
 use crate::settings_file::check_stored;
+use crate::watch::readable_one_of;
 
 /// The deadline for the reads before the checks.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
@@ -288,7 +289,7 @@ async fn secret(
     name: &str,
 ) -> Result<Option<Secret>, CallError> {
     let api: Api<Secret> = Api::namespaced(management.client().clone(), namespace);
-    call(api.get_opt(name)).await
+    call(readable_one_of(&api, name)).await
 }
 
 /// Access to the workload cluster with Cluster API's kubeconfig.

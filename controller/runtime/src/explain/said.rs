@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::BoxError;
 use crate::capi::{Cluster, ObjectKey, Objects, Selection};
 use crate::metrics::Metrics;
+use crate::watch::readable_one_of;
 
 /// The settings and objects of the management cluster.
 pub(super) struct Said {
@@ -22,7 +23,7 @@ pub(super) struct Said {
 impl Said {
     pub(super) async fn read(client: &Client, key: &ObjectKey) -> Result<Self, BoxError> {
         let api: Api<KubeletAuthentication> = Api::namespaced(client.clone(), &key.namespace);
-        let found = api.get_opt(&key.name).await;
+        let found = readable_one_of(&api, &key.name).await;
         let found = found.map_err(|error| {
             let error = error_chain(&error);
             format!("its KubeletAuthentication cannot be read: {error}")

@@ -10,17 +10,17 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
 use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
+use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers,
 };
-use parking_lot::Mutex;
 
 /// The check that verifies evidence.
 pub(super) const CHECK: &str = "attest";
 
-/// The services that were not called for the evidence of the last request.
+/// The services that were not called for the evidence of the last request. The command explains one request at a time.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unasked(Arc<Mutex<State>>);
+pub(super) struct Unasked(Arc<Unshared<State>>);
 
 #[derive(Debug, Default)]
 struct State {

@@ -10,7 +10,6 @@ use kubelet_attestation::text::visible;
 use node_attestation_signer_api::external_signer_client::ExternalSignerClient;
 use node_attestation_signer_api::{SignRequest, StatusRequest, VERSION};
 use tokio::net::UnixStream;
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
@@ -18,6 +17,7 @@ use tower::service_fn;
 
 use super::SignerEndpoint;
 use crate::metrics::Metrics;
+use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
 
 /// The limits of concurrent calls. The total matches the number of sessions of a network HSM.
@@ -54,8 +54,8 @@ pub(super) struct Client {
     #[debug(skip)]
     rpc: ExternalSignerClient<Channel>,
     pub(super) calls: FairTurns,
-    /// The last status, with its time.
-    status: Mutex<Option<(Instant, Result<(), CallError>)>>,
+    /// The last status, with its time. It is locked for at most one status call, whose deadline is the same for all.
+    status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
     metrics: Metrics,
 }
 
@@ -84,7 +84,7 @@ impl Client {
             rpc: ExternalSignerClient::new(channel).max_decoding_message_size(MAX_ANSWER_LEN),
             endpoint,
             calls: FairTurns::new(CALLS),
-            status: Mutex::default(),
+            status: Turnstile::default(),
             metrics,
         }
     }

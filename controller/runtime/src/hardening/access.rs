@@ -8,10 +8,9 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::{ClusterResourceScope, Status};
 use kube::{Client, Error as KubeError, Resource, ResourceExt as _};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
-use crate::watch::Lenient;
+use crate::watch::{Lenient, ReadAlone, one_of, readable_one_of};
 
 /// A call to the workload cluster failed. No variant is a statement about a node.
 #[derive(Debug, thiserror::Error)]
@@ -90,20 +89,12 @@ pub(super) async fn call<T>(
 
 /// A cluster-scoped object of the workload cluster.
 pub(super) trait Object:
-    Resource<DynamicType = (), Scope = ClusterResourceScope>
-    + Clone
-    + Debug
-    + Serialize
-    + DeserializeOwned
+    Resource<DynamicType = (), Scope = ClusterResourceScope> + ReadAlone + Serialize
 {
 }
 
 impl<K> Object for K where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
-        + Clone
-        + Debug
-        + Serialize
-        + DeserializeOwned
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + ReadAlone + Serialize
 {
 }
 
@@ -118,7 +109,7 @@ pub(super) async fn get<K: Object>(
     name: &str,
 ) -> Result<Option<K>, HardeningError> {
     let api: Api<K> = Api::all(client.clone());
-    call(named::<K>("get", name), api.get_opt(name)).await
+    call(named::<K>("get", name), readable_one_of(&api, name)).await
 }
 
 /// The object, if it exists and can be decoded.
@@ -127,7 +118,7 @@ pub(super) async fn get_readable<K: Object>(
     name: &str,
 ) -> Result<Option<K>, HardeningError> {
     let api: Api<Lenient<K>> = Api::all(client.clone());
-    let found = Box::pin(call(named::<K>("get", name), api.get_opt(name))).await?;
+    let found = Box::pin(call(named::<K>("get", name), one_of(&api, name))).await?;
     Ok(found.and_then(|found| found.object.ok()))
 }
 
@@ -145,7 +136,7 @@ pub(super) async fn put<K: Object>(
     let name = wanted.name_any();
     let api: Api<K> = Api::all(client.clone());
     let lenient: Api<Lenient<K>> = Api::all(client.clone());
-    let found = Box::pin(call(named::<K>("get", &name), lenient.get_opt(&name))).await?;
+    let found = Box::pin(call(named::<K>("get", &name), one_of(&lenient, &name))).await?;
     let Some(found) = found else {
         let (parameters, patch) = (PatchParams::apply(CONTROLLER), Patch::Apply(wanted));
         let made = api.patch(&name, &parameters, &patch);

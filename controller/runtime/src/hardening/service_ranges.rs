@@ -11,7 +11,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::serving::AddressRange;
 
 use super::access::{HardeningError, call};
-use crate::watch::{Lenient, page_of};
+use crate::watch::{Lenient, one_of, page_of};
 
 /// The maximum number of objects. A cluster has fewer: one, and one for each extension of the range.
 const MAX_RANGES: u32 = 500;
@@ -32,10 +32,8 @@ pub struct ServiceAddresses {
 /// Reads the Service `kubernetes` and all objects with ranges, in two calls.
 pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
     let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
-    let kubernetes = match call("get services/kubernetes", kubernetes.get("kubernetes")).await {
-        Err(error) if error.is_not_found() => None,
-        read => Some(read?),
-    };
+    let kubernetes = one_of(&kubernetes, "kubernetes");
+    let kubernetes = call("get services/kubernetes", kubernetes).await?;
     let addresses = kubernetes.into_iter().flat_map(addresses_of);
 
     let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());

@@ -31,17 +31,17 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, GetParams, ListParams, Patch, Request};
-use kube::{Client, Error as KubeError, Resource as _};
+use kube::api::{Api, ListParams, Patch};
+use kube::{Client, Resource as _};
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
-use crate::watch::{MetadataOf, metadata_page_of};
+use crate::watch::{MetadataOf, metadata_page_of, text_of_one};
 
 /// The lifetime of a token without further extensions: longer than the controller is unavailable during an update, and
 /// shorter than a night.
@@ -298,15 +298,10 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
 /// `None` if the Secret does not exist, or is not a token.
 async fn read(client: &Client, name: &str) -> Result<Option<(TokenSecret, Life)>, HardeningError> {
     let path = Secret::url_path(&(), Some(NAMESPACE));
-    let request = Request::new(path).get(name, &GetParams::default());
-    let answer = async {
-        client
-            .request_text(request.map_err(KubeError::BuildRequest)?)
-            .await
-    };
-    match call(format!("get secrets/{name}"), answer).await {
+    let read = text_of_one(client, path, name);
+    match call(format!("get secrets/{name}"), read).await {
         Err(error) if error.is_not_found() => Ok(None),
-        answer => Ok(TokenSecret::parse(&Zeroizing::new(answer?))),
+        answer => Ok(TokenSecret::parse(&answer?)),
     }
 }
 
@@ -368,7 +363,8 @@ struct TokenSecret {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     resource_version: String,
-    labels: Option<BTreeMap<String, Value>>,
+    #[expect(clippy::zero_sized_map_values, reason = "only the keys are read")]
+    labels: Option<BTreeMap<String, IgnoredAny>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{Identities, IdentitiesError};
 use crate::capi::ObjectKey;
 use crate::client::{CallError, call};
+use crate::watch::readable_one_of;
 
 impl Identities {
     /// Refuses all generations of the Cluster below this floor, in seconds since 1970. Returns the error of the Event,
@@ -100,7 +101,7 @@ impl Identities {
         let ObjectKey { namespace, name } = cluster;
         let client = self.management.client().clone();
         let api: Api<KubeletAuthentication> = Api::namespaced(client, namespace);
-        let found = call(api.get_opt(name)).await?;
+        let found = call(readable_one_of(&api, name)).await?;
         found.ok_or_else(|| IdentitiesError::NoAuthentication(cluster.clone()))
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use node_attestation_core::rate_limit::Rate;
 
 use crate::object_key::ObjectKey;
-use crate::shared::{Shared, Swept};
+use crate::shared::{Lock, Shared, Swept};
 
 /// The rate of lines of one kind and namespace: enough for 1,000 machines that join together.
 const OF_NAMESPACE: Rate = Rate {
@@ -96,8 +96,8 @@ impl OfCluster {
 impl Default for LineBudget {
     fn default() -> Self {
         Self {
-            buckets: Shared::new("budgets of log lines", Buckets::default()),
-            served: Shared::new("served namespaces", BTreeMap::new()),
+            buckets: Shared::new(Lock::LogBudgets, Buckets::default()),
+            served: Shared::new(Lock::ServedNamespaces, BTreeMap::new()),
         }
     }
 }
@@ -247,7 +247,7 @@ mod tests {
         let later = now + Duration::from_hours(2);
         let visited = most_visited(|| flood(1000, later));
 
-        let expected = [("budgets of log lines", 4), ("served namespaces", 0)];
+        let expected = [(Lock::LogBudgets, 4), (Lock::ServedNamespaces, 0)];
         assert_eq!(visited, BTreeMap::from(expected));
         assert_eq!(kept(), 1000, "those of before are forgotten");
     }

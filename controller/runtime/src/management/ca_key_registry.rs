@@ -8,7 +8,7 @@ use node_attestation_core::identifiers::KeyDigest;
 use tokio::sync::watch;
 
 use crate::capi::{ClusterCa, ObjectKey};
-use crate::shared::{Shared, visited};
+use crate::shared::{Lock, Shared, visited};
 
 /// The CA keys of all clusters of this controller.
 ///
@@ -21,12 +21,12 @@ use crate::shared::{Shared, visited};
 ///
 /// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA, and
 /// refuses to sign for another cluster.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct CaKeys(Arc<Shared<Keys>>);
 
-impl Default for Shared<Keys> {
+impl Default for CaKeys {
     fn default() -> Self {
-        Self::new("CA keys", Keys::default())
+        Self(Arc::new(Shared::new(Lock::CaKeys, Keys::default())))
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
                 assert!(one.is_as_told());
             });
 
-            assert!(visited["CA keys"] <= 2, "{visited:?}");
+            assert!(visited[&Lock::CaKeys] <= 2, "{visited:?}");
         }
     }
 

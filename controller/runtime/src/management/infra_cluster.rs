@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Resource as _;
-use kube::api::{Api, GetParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::KubeletAuthenticationStatus;
 use node_attestation_core::refusal::Unavailable;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::Shared;
 use crate::capi::{ObjectKey, Reference};
-use crate::client::{in_time, on_behalf_of};
-use crate::watch::{Custom, NoFields};
+use crate::client::in_time;
+use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, read_alone};
 
 /// The deadline for all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -98,35 +99,72 @@ impl InfraCluster {
         if let Some(has) = self.kinds.get(&kind) {
             return Ok(*has);
         }
+        let api: Api<Lenient<Definition, CustomResourceDefinition>> =
+            Api::all(self.shared.controller.management.clone());
         let name = format!("{}.{}", resource.plural, resource.group);
-        let definitions = CustomResourceDefinition::url_path(&(), None);
-        let request = kube::api::Request::new(definitions).get(&name, &GetParams::default());
-        let request = request.map_err(kube::Error::BuildRequest)?;
-        let request = on_behalf_of(request, &self.cluster.namespace);
-        let management = &self.shared.controller.management;
-        let has = match management.request(request).await {
-            Ok(definition) => has_fields(&definition, &resource.version),
-            Err(kube::Error::Api(status)) if status.code == 404 => false,
-            Err(error) => return Err(error),
-        };
+        let definition = one_on_behalf_of(&self.cluster.namespace, &api, &name)
+            .await?
+            .and_then(|found| found.object.ok());
+        let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));
         self.kinds.insert(kind, has);
         Ok(has)
     }
 }
 
-fn has_fields(definition: &CustomResourceDefinition, version: &str) -> bool {
-    let versions = &definition.spec.versions;
-    let schema = versions
-        .iter()
-        .find(|one| one.name == version)
-        .filter(|one| {
-            let subresources = one.subresources.as_ref();
-            subresources.is_some_and(|subresources| subresources.status.is_some())
-        })
-        .and_then(|one| one.schema.as_ref()?.open_api_v3_schema.as_ref())
-        .and_then(|schema| schema.properties.as_ref()?.get("status"))
-        .and_then(|status| status.properties.as_ref());
-    schema.is_some_and(|fields| {
+/// The fields of a `CustomResourceDefinition` to decode. A schema can be nested deeper than kube's type can be decoded.
+#[derive(Debug, Clone, Deserialize)]
+struct Definition {
+    spec: DefinitionSpec,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct DefinitionSpec {
+    versions: Vec<Version>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Version {
+    name: String,
+    subresources: Option<Subresources>,
+    schema: Option<Schema>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Subresources {
+    status: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Schema {
+    #[serde(rename = "openAPIV3Schema")]
+    properties: Option<Properties<Object>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Object {
+    #[expect(clippy::zero_sized_map_values, reason = "only the names are read")]
+    status: Option<Properties<BTreeMap<String, IgnoredAny>>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Properties<T> {
+    properties: Option<T>,
+}
+
+read_alone! {
+    "CustomResourceDefinition of an InfraCluster" => Definition,
+}
+
+fn has_fields(definition: &Definition, version: &str) -> bool {
+    let mut versions = definition.spec.versions.iter();
+    let version = versions.find(|one| one.name == version).filter(|one| {
+        let subresources = one.subresources.as_ref();
+        subresources.is_some_and(|subresources| subresources.status.is_some())
+    });
+    let schema = version.and_then(|one| one.schema.as_ref()?.properties.as_ref());
+    let object = schema.and_then(|schema| schema.properties.as_ref());
+    let status = object.and_then(|object| object.status.as_ref()?.properties.as_ref());
+    status.is_some_and(|fields| {
         [CLIENT_SIGNER, SERVING_SIGNER]
             .iter()
             .all(|field| fields.contains_key(*field))

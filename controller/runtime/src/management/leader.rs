@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::client::{CallError, in_time};
 use crate::clock::now;
 use crate::metrics::{Heartbeat, LeaseMetrics, Metrics};
+use crate::watch::readable_one_of;
 
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -150,7 +151,7 @@ impl Candidate {
     }
 
     async fn get(&self) -> Result<Option<Lease>, CallError> {
-        in_time(CALL_DEADLINE, self.api.get_opt(&self.name)).await
+        in_time(CALL_DEADLINE, readable_one_of(&self.api, &self.name)).await
     }
 
     /// Writes the Lease without a holder.

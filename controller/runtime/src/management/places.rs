@@ -6,17 +6,17 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use node_attestation_core::crd::KubeletAuthentication;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::capi::ObjectKey;
+use crate::shared::{Lock, Shared, visit};
 
 /// The places of all namespaces. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     /// The limit of served clusters in one namespace.
     limit: NonZeroUsize,
-    namespaces: Arc<Mutex<BTreeMap<String, Namespace>>>,
+    namespaces: Arc<Shared<BTreeMap<String, Namespace>>>,
 }
 
 /// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`. The order is the same after a
@@ -43,7 +43,7 @@ impl Places {
     pub(super) fn new(limit: NonZeroUsize) -> Self {
         Self {
             limit,
-            namespaces: Arc::default(),
+            namespaces: Arc::new(Shared::new(Lock::Places, BTreeMap::new())),
         }
     }
 
@@ -53,10 +53,11 @@ impl Places {
         let created = created.map_or(i64::MAX, |time| time.0.as_second());
         let age = (created, key.name.clone());
         let (sender, is_placed) = watch::channel(false);
-        let mut namespaces = self.namespaces.lock();
-        let namespace = namespaces.entry(key.namespace.clone()).or_default();
-        namespace.others.insert(age.clone(), sender);
-        namespace.settle(self.limit.get());
+        self.namespaces.write(|namespaces| {
+            let namespace = namespaces.entry(key.namespace.clone()).or_default();
+            namespace.others.insert(age.clone(), sender);
+            namespace.settle(self.limit.get());
+        });
         Place {
             places: self.clone(),
             namespace: key.namespace.clone(),
@@ -71,6 +72,7 @@ impl Namespace {
     /// Each change of a cluster affects at most one other cluster.
     fn settle(&mut self, limit: usize) {
         while let Some(oldest) = self.others.first_entry() {
+            visit();
             if self.placed.len() >= limit {
                 let Some(youngest) = self.placed.last_entry() else {
                     return;
@@ -113,16 +115,17 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut namespaces = self.places.namespaces.lock();
-        let Some(namespace) = namespaces.get_mut(&self.namespace) else {
-            return;
-        };
-        namespace.placed.remove(&self.age);
-        namespace.others.remove(&self.age);
-        namespace.settle(self.places.limit.get());
-        if namespace.placed.is_empty() {
-            namespaces.remove(&self.namespace);
-        }
+        self.places.namespaces.write(|namespaces| {
+            let Some(namespace) = namespaces.get_mut(&self.namespace) else {
+                return;
+            };
+            namespace.placed.remove(&self.age);
+            namespace.others.remove(&self.age);
+            namespace.settle(self.places.limit.get());
+            if namespace.placed.is_empty() {
+                namespaces.remove(&self.namespace);
+            }
+        });
     }
 }
 
@@ -133,6 +136,7 @@ mod tests {
     use node_attestation_core::crd::KubeletAuthenticationSpec;
 
     use super::*;
+    use crate::shared::testing::most_visited;
 
     fn places() -> Places {
         Places::new(NonZeroUsize::new(2).unwrap())
@@ -177,7 +181,7 @@ mod tests {
         assert!(second.is_placed() && third.is_placed());
         assert!(!fourth.is_placed());
         drop((second, third, fourth));
-        assert!(places.namespaces.lock().is_empty());
+        assert!(places.namespaces.read(BTreeMap::is_empty));
     }
 
     #[test]
@@ -193,5 +197,21 @@ mod tests {
         assert!(victim.is_placed());
         let served = flood.iter().filter(|place| place.is_placed());
         assert_eq!(served.count(), 2);
+    }
+
+    #[test]
+    fn a_place_visits_few_of_many_clusters() {
+        let places = Places::new(NonZeroUsize::new(1000).unwrap());
+        let all =
+            (1..=2000).map(|created| place(&places, "tenant-a", &created.to_string(), created));
+        let mut all: Vec<Place> = all.collect();
+
+        let visited = most_visited(|| {
+            let oldest = place(&places, "tenant-a", "oldest", 0);
+            assert!(oldest.is_placed());
+            drop((oldest, all.remove(0)));
+        });
+
+        assert!(visited[&Lock::Places] <= 2, "{visited:?}");
     }
 }

@@ -12,6 +12,7 @@ use node_attestation_core::ledger::{SweepAction, Swept};
 use crate::capi::ObjectKey;
 use crate::client::in_time;
 use crate::events::Events;
+use crate::watch::metadata_of_one;
 
 /// The deadline for a call about one small object.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -61,13 +62,13 @@ impl SweepEvents {
     /// the Event.
     async fn record(&self, done: &SweepAction) -> ObjectReference {
         let name = crd::object_name(&self.cluster.name, done.node_name.as_str());
-        let read = in_time(DEADLINE, self.api.get_metadata(&name)).await;
+        let read = in_time(DEADLINE, metadata_of_one(&self.api, &name)).await;
         ObjectReference {
             api_version: Some(NodeIdentity::api_version(&()).into_owned()),
             kind: Some(NodeIdentity::kind(&()).into_owned()),
             namespace: Some(self.cluster.namespace.clone()),
             name: Some(name),
-            uid: read.ok().and_then(|read| read.metadata.uid),
+            uid: read.ok().flatten().and_then(|read| read.metadata.uid),
             ..ObjectReference::default()
         }
     }

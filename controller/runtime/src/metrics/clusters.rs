@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Expiring;
-use parking_lot::Mutex;
 
 use super::{Heartbeat, Metrics, Pending, WatchMetrics};
 
@@ -13,7 +13,8 @@ use super::{Heartbeat, Metrics, Pending, WatchMetrics};
 pub(crate) struct Cluster {
     namespace: String,
     name: String,
-    state: Mutex<State>,
+    /// Only the tasks of this cluster and the page of metrics use it.
+    state: Unshared<State>,
 }
 
 /// The statuses of a condition, each with its label value.
@@ -67,7 +68,7 @@ impl Cluster {
         Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-            state: Mutex::default(),
+            state: Unshared::default(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tokio::time::Instant;
 
 /// The reason why this process is not live or not ready.
@@ -27,9 +27,9 @@ pub enum NotWell {
     },
 }
 
-/// The kinds that must be listed.
+/// The kinds that must be listed. Only the probes use the lock.
 #[derive(Debug, Default)]
-pub(crate) struct Requirements(Mutex<Option<BTreeSet<&'static str>>>);
+pub(crate) struct Requirements(Unshared<Option<BTreeSet<&'static str>>>);
 
 impl Requirements {
     pub(super) fn set(&self, kinds: &[&'static str]) {
@@ -55,7 +55,8 @@ impl Requirements {
 pub(crate) struct Beat {
     of: &'static str,
     limit: Duration,
-    last: Mutex<Instant>,
+    /// Only the loop and the probes use it.
+    last: Unshared<Instant>,
 }
 
 impl Beat {
@@ -63,7 +64,7 @@ impl Beat {
         Self {
             of,
             limit,
-            last: Mutex::new(now),
+            last: Unshared::new(now),
         }
     }
 

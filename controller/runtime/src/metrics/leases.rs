@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 pub(crate) struct Lease {
     name: String,
     terms: Counter,
-    /// The time of the last renewal while this replica holds the Lease.
-    renewed: Mutex<Option<Instant>>,
+    /// The time of the last renewal while this replica holds the Lease. Only the election uses it.
+    renewed: Unshared<Option<Instant>>,
 }
 
 impl Lease {
@@ -20,7 +20,7 @@ impl Lease {
         Self {
             name: name.to_owned(),
             terms,
-            renewed: Mutex::default(),
+            renewed: Unshared::default(),
         }
     }
 

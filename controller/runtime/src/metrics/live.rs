@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::shared::{Shared, Swept, page};
+use crate::shared::{Lock, Shared, Swept, page};
 
 /// The sources that are still in use, in the order of their creation.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl<T> Default for Live<T> {
             all: Swept::default(),
             last: 0,
         };
-        Self(Shared::new("metrics of clusters", numbered))
+        Self(Shared::new(Lock::ClusterMetrics, numbered))
     }
 }
 
@@ -51,5 +51,24 @@ impl<T> Live<T> {
             }
             last = next;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::PAGE;
+    use crate::shared::testing::most_visited;
+
+    #[test]
+    fn sources_of_many_clusters_are_added_and_listed_a_few_at_a_time() {
+        let live = Live::default();
+        let kept: Vec<Arc<usize>> = (0..3 * PAGE).map(|number| live.add(number)).collect();
+        let listed = || assert_eq!(live.all().len(), kept.len());
+
+        assert_eq!(most_visited(listed)[&Lock::ClusterMetrics], PAGE);
+
+        let added = most_visited(|| drop(live.add(0)));
+        assert!(added[&Lock::ClusterMetrics] < 10, "{added:?}");
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 
-/// The unanswered requests, by creation time (in seconds since 1970). Clones share their state.
+/// The unanswered requests, by creation time (in seconds since 1970). Clones share their state. Each
+/// cluster has a separate queue.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pending(Arc<Mutex<BTreeSet<(i64, u64)>>>);
+pub(crate) struct Pending(Arc<Unshared<BTreeSet<(i64, u64)>>>);
 
 impl Pending {
     /// Adds a request. `number` must be unique.

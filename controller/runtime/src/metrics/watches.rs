@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::Instant;
 
 use super::clusters::Cluster;
+use crate::shared::{Lock, Shared};
 
 /// A watch of objects of one kind.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Watch {
     /// The workload cluster. `None` for the management cluster.
     cluster: Option<Arc<Cluster>>,
     failures: Counter,
-    state: Mutex<State>,
+    state: Shared<State>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ impl Watch {
             kind,
             cluster,
             failures,
-            state: Mutex::new(state),
+            state: Shared::new(Lock::Watches, state),
         }
     }
 
@@ -55,16 +55,17 @@ impl Watch {
     }
 
     pub(super) fn is_listed(&self) -> bool {
-        self.state.lock().is_listed
+        self.state.read(|state| state.is_listed)
     }
 
     pub(super) fn holds(&self) -> bool {
-        self.state.lock().holds
+        self.state.read(|state| state.holds)
     }
 
     /// The seconds since the last message from the API server.
     pub(super) fn age(&self) -> f64 {
-        self.state.lock().heard.elapsed().as_secs_f64()
+        let heard = self.state.read(|state| state.heard);
+        heard.elapsed().as_secs_f64()
     }
 }
 
@@ -111,7 +112,27 @@ impl WatchMetrics {
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         if let Some(watch) = &self.0 {
-            change(&mut watch.state.lock());
+            watch.state.write(change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::shared::testing::most_visited;
+
+    #[tokio::test]
+    async fn an_event_changes_one_value_of_its_watch() {
+        let metrics = Metrics::new("1");
+        let watch = metrics.watch("Node");
+
+        let visited = most_visited(|| {
+            watch.listed();
+            watch.heard();
+        });
+
+        assert_eq!(visited[&Lock::Watches], 0);
     }
 }

@@ -12,13 +12,13 @@ use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{AllRecords, Stored, Version};
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Identity;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::index::LIMITS;
 use super::object::{self, BrokenRecord};
-use crate::shared::{PAGE, Shared};
+use crate::shared::{Lock, PAGE, Shared};
 use crate::table::{Indexed, Table};
 use crate::watch::{Heard, Lenient, Skipped};
 
@@ -42,7 +42,8 @@ pub(super) struct Cache {
     /// The number of changes.
     changes: watch::Sender<u64>,
     watched: Arc<Watched>,
-    copy: Mutex<Option<Snapshot>>,
+    /// Only its cluster uses it.
+    copy: Unshared<Option<Snapshot>>,
 }
 
 /// The state of the watch that all caches share.
@@ -112,7 +113,7 @@ impl Default for Watched {
     fn default() -> Self {
         Self {
             heard: Heard::default(),
-            over_the_limit: Shared::new("namespaces with too many records", BTreeSet::new()),
+            over_the_limit: Shared::new(Lock::RecordLimits, BTreeSet::new()),
         }
     }
 }
@@ -133,12 +134,6 @@ impl Watched {
         })
     }
 
-    /// The namespaces that have more records than the limit.
-    pub(super) fn over_the_limit(&self) -> Vec<String> {
-        self.over_the_limit
-            .read(|known| known.iter().cloned().collect())
-    }
-
     fn is_over_the_limit(&self, namespace: &str) -> bool {
         self.over_the_limit.read(|known| known.contains(namespace))
     }
@@ -148,10 +143,10 @@ impl Cache {
     pub(super) fn new(namespace: &str, watched: Arc<Watched>) -> Self {
         Self {
             namespace: namespace.to_owned(),
-            state: Shared::new("records of a cluster", State::default()),
+            state: Shared::new(Lock::ClusterRecords, State::default()),
             changes: watch::Sender::default(),
             watched,
-            copy: Mutex::default(),
+            copy: Unshared::default(),
         }
     }
 
@@ -427,7 +422,22 @@ mod tests {
 
         let visited = most_visited(|| assert_eq!(cache.all().len(), 10 * PAGE));
 
-        assert_eq!(visited["records of a cluster"], PAGE);
+        assert_eq!(visited[&Lock::ClusterRecords], PAGE);
+    }
+
+    #[test]
+    fn a_limit_of_a_namespace_is_noted_among_many_without_a_visit_to_them() {
+        let watched = Watched::default();
+        for number in 0..10 * PAGE {
+            watched.set_over_the_limit(&number.to_string(), true);
+        }
+
+        let visited = most_visited(|| {
+            assert!(watched.set_over_the_limit("7", false));
+            assert!(!watched.is_over_the_limit("7") && watched.is_over_the_limit("8"));
+        });
+
+        assert_eq!(visited[&Lock::RecordLimits], 0);
     }
 
     #[test]
@@ -450,7 +460,7 @@ mod tests {
             let error = error_chain(&error);
             assert!(error.contains("more than 1024 node identities"), "{error}");
         });
-        assert!(visited["records of a cluster"] <= 3 * (MAX_OF_MACHINE + 1));
+        assert!(visited[&Lock::ClusterRecords] <= 3 * (MAX_OF_MACHINE + 1));
     }
 
     /// An object of the cluster `prod-1` that says it is of another one.

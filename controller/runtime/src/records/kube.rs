@@ -13,8 +13,8 @@ use node_attestation_core::ledger::{
     AllRecords, LastIssued, Record, Records, Stored, Version, WriteError,
 };
 use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Identity;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -24,7 +24,7 @@ use super::watch::RecordsWatch;
 use crate::capi::{ObjectKey, cluster_resource, is_cluster, renew_version};
 use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
-use crate::watch::{MetadataOf, metadata_page_of};
+use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
 
 /// The `NodeIdentity` objects of one Cluster, in the namespace of the Cluster.
 ///
@@ -36,8 +36,8 @@ pub struct KubeRecords {
     cluster: String,
     cache: Arc<Cache>,
     metrics: Metrics,
-    /// The Cluster, when it is known. New records are deleted with it.
-    owner: Mutex<Option<OwnerReference>>,
+    /// The Cluster, when it is known. New records are deleted with it. Each cluster has separate records.
+    owner: Unshared<Option<OwnerReference>>,
     /// The watch, if these records have a separate one.
     watching: JoinSet<()>,
 }
@@ -64,7 +64,7 @@ impl KubeRecords {
             cluster: cluster.name.clone(),
             cache,
             metrics,
-            owner: Mutex::default(),
+            owner: Unshared::default(),
             watching: JoinSet::new(),
         }
     }
@@ -216,7 +216,7 @@ impl Records for KubeRecords {
 
     async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
         let object = self.name(name);
-        let object = call(self.api.get_opt(&object)).await?;
+        let object = call(readable_one_of(&self.api, &object)).await?;
         let stored = object.map(|object| object::stored(&object, &self.cluster));
         stored.transpose().map_err(Unavailable::new)
     }

@@ -19,7 +19,7 @@ use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::metrics::Metrics;
-use crate::shared::{Shared, Swept, page};
+use crate::shared::{Lock, Shared, Swept, page};
 use crate::table::Table;
 use crate::watch::{Lenient, Skipped, WatchLog, heard_config, in_smaller_pages, listening};
 
@@ -136,7 +136,7 @@ impl RecordsWatch {
 impl Default for Caches {
     fn default() -> Self {
         Self {
-            clusters: Shared::new("caches of records", Swept::default()),
+            clusters: Shared::new(Lock::RecordCaches, Swept::default()),
             watched: Arc::default(),
         }
     }
@@ -235,16 +235,17 @@ impl Caches {
                 let listing = Listing::new(watching.limits);
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
-                watching.index = index;
+                let before = std::mem::replace(&mut watching.index, index);
                 // Records of a cluster can arrive before a task requests them. They are kept until then.
                 let _used: Vec<_> = records.keys().map(|key| self.cache(key)).collect();
                 for (cluster, cache) in self.all() {
                     cache.replace(records.remove(&cluster).unwrap_or_default());
                 }
-                let over = watching.index.over_the_limit();
-                let over: Vec<_> = over.map(|(namespace, _)| namespace.to_owned()).collect();
-                for namespace in self.watched.over_the_limit().iter().chain(&over) {
-                    self.set_limit(namespace, watching);
+                let both = before.over_the_limit();
+                let both = both.chain(watching.index.over_the_limit());
+                let both: Vec<_> = both.map(|(namespace, _)| namespace.to_owned()).collect();
+                for namespace in both {
+                    self.set_limit(&namespace, watching);
                 }
                 // After all caches are updated, because waiters read them when they are notified.
                 self.watched.heard.now();
@@ -405,7 +406,7 @@ mod tests {
             caches.apply(Event::InitDone, &mut watching);
         });
 
-        assert_eq!(visited["caches of records"], PAGE);
+        assert_eq!(visited[&Lock::RecordCaches], PAGE);
         assert!(caches.all().is_empty());
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Once};
 
-use parking_lot::Mutex;
+use node_attestation_core::unshared::Unshared;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, Interest};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -52,7 +52,7 @@ impl ThreadLog {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+struct Written(Arc<Unshared<Vec<u8>>>);
 
 impl io::Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

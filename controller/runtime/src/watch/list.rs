@@ -40,6 +40,7 @@ where
 /// # Errors
 ///
 /// The same as for [`page_of`].
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
     page: &ListParams,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use node_attestation_turns::shared::{Lock, Shared};
 use tokio::time::Instant;
 
 /// The number of lines of one namespace at the start, which is also the maximum.
@@ -17,8 +17,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const MAX_NAMESPACES: usize = 10_000;
 
 /// The lines that each namespace can write.
-#[derive(Debug, Default)]
-pub(crate) struct LogLines(Mutex<BTreeMap<String, Lines>>);
+#[derive(Debug)]
+pub(crate) struct LogLines(Shared<BTreeMap<String, Lines>>);
 
 #[derive(Debug)]
 struct Lines {
@@ -27,26 +27,35 @@ struct Lines {
     left_out: u64,
 }
 
+impl Default for LogLines {
+    fn default() -> Self {
+        Self(Shared::new(Lock::SignerLogLines, BTreeMap::new()))
+    }
+}
+
 impl LogLines {
     /// Takes a line of this namespace. Returns the number of lines that were left out before it, if there were any.
     /// Returns `Err` if this line is left out too.
     pub(crate) fn take(&self, namespace: &str) -> Result<Option<u64>, LeftOut> {
-        let mut all = self.0.lock();
-        let has_own = all.contains_key(namespace) || all.len() < MAX_NAMESPACES;
-        let key = if has_own { namespace } else { "" };
-        let now = Instant::now();
-        let lines = all.entry(key.to_owned()).or_insert_with(|| Lines {
-            full_at: now,
-            left_out: 0,
-        });
-        let full_at = lines.full_at.max(now) + EVERY;
-        if full_at - now > EVERY * BURST {
-            lines.left_out += 1;
-            return Err(LeftOut);
-        }
-        lines.full_at = full_at;
-        Ok(Some(mem::take(&mut lines.left_out)).filter(|left_out| *left_out > 0))
+        self.0.write(|all| taken(all, namespace))
     }
+}
+
+fn taken(all: &mut BTreeMap<String, Lines>, namespace: &str) -> Result<Option<u64>, LeftOut> {
+    let has_own = all.contains_key(namespace) || all.len() < MAX_NAMESPACES;
+    let key = if has_own { namespace } else { "" };
+    let now = Instant::now();
+    let lines = all.entry(key.to_owned()).or_insert_with(|| Lines {
+        full_at: now,
+        left_out: 0,
+    });
+    let full_at = lines.full_at.max(now) + EVERY;
+    if full_at - now > EVERY * BURST {
+        lines.left_out += 1;
+        return Err(LeftOut);
+    }
+    lines.full_at = full_at;
+    Ok(Some(mem::take(&mut lines.left_out)).filter(|left_out| *left_out > 0))
 }
 
 /// The namespace has no further line now.
@@ -55,6 +64,8 @@ pub(crate) struct LeftOut;
 
 #[cfg(test)]
 mod tests {
+    use node_attestation_turns::shared::testing::most_visited;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -76,8 +87,9 @@ mod tests {
         let told = all.filter(|number| lines.take(&number.to_string()).is_ok());
         assert_eq!(told.count(), MAX_NAMESPACES + 100);
 
-        assert_eq!(lines.0.lock().len(), MAX_NAMESPACES + 1);
-        assert_eq!(lines.take("another"), Err(LeftOut));
+        assert_eq!(lines.0.read(BTreeMap::len), MAX_NAMESPACES + 1);
+        let visited = most_visited(|| assert_eq!(lines.take("another"), Err(LeftOut)));
+        assert_eq!(visited[&Lock::SignerLogLines], 0);
         assert_eq!(lines.take("1"), Ok(None));
     }
 }

@@ -42,7 +42,15 @@ mod log_lines;
 mod pin;
 mod policy;
 mod server_names;
+#[expect(
+    clippy::disallowed_types,
+    reason = "the lock has the latest check of the token, which all CAs use"
+)]
 mod service;
+#[expect(
+    clippy::disallowed_types,
+    reason = "the lock has the login of the process, which all CAs use"
+)]
 mod token;
 #[expect(
     clippy::disallowed_types,

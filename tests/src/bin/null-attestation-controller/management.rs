@@ -93,7 +93,9 @@ async fn write_lock_times(file: PathBuf) {
     let new = file.with_extension("new");
     loop {
         let times = longest_held().into_iter();
-        let times = times.map(|(lock, held)| (lock, held.as_secs_f64() * 1e3));
+        // A lock that was never held is in the file too, with 0.
+        let times =
+            times.map(|(lock, held)| (lock.name(), held.unwrap_or_default().as_secs_f64() * 1e3));
         let times: BTreeMap<&str, f64> = times.collect();
         let text = serde_json::to_string(&times).expect("times by lock");
         std::fs::write(&new, text).expect("a file that can be written");

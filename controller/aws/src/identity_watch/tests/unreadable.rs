@@ -3,6 +3,7 @@
 use node_attestation_runtime::testing::hostile_values;
 
 use super::*;
+use crate::identity_read::Reader;
 
 const MANAGED_CONTROL_PLANES: [&str; 4] = [
     "controlplane.cluster.x-k8s.io",
@@ -29,30 +30,69 @@ const SERVICE_ACCOUNTS: [&str; 4] = [
     "awsserviceaccountidentities",
 ];
 
-/// The kinds in whose objects the fields below are read, and the namespace of the object.
-const READ: [(&str, &str, &[&str]); 9] = [
-    (
-        CLUSTERS[3],
-        "evil",
-        &["topology", "infrastructureRef", "controlPlaneRef"],
-    ),
-    (AWS_CLUSTERS[3], "evil", &["identityRef", "region"]),
-    (
-        MANAGED_CONTROL_PLANES[3],
-        "evil",
-        &["identityRef", "region"],
-    ),
-    (ROSA_CONTROL_PLANES[3], "evil", &["identityRef", "region"]),
-    (SERVICE_ACCOUNTS[3], "evil", &["roleARN", "audiences"]),
-    (CONTROLLERS[3], "", &["allowedNamespaces", "other"]),
-    (STATICS[3], "", &["allowedNamespaces", "secretRef"]),
-    (
-        ROLES[3],
-        "",
-        &["allowedNamespaces", "sourceIdentityRef", "roleARN", "other"],
-    ),
-    ("namespaces", "", &["finalizers"]),
+const SELECTORS: [&str; 4] = [
+    "services.k8s.aws",
+    "v1alpha1",
+    "IAMRoleSelector",
+    "iamroleselectors",
 ];
+
+/// Every source of the store with every setting, and one Secret.
+fn sources() -> BTreeSet<Source> {
+    let store = |ack| {
+        let settings = TenancySettings {
+            ack,
+            ..TenancySettings::default()
+        };
+        IdentityStore::new(settings, "capa-system")
+    };
+    let all = [Ack::Off, Ack::Carm, Ack::RoleSelectors];
+    let sources = all.into_iter().flat_map(|ack| store(ack).sources());
+    let secret = Source::Secret("evil".to_owned());
+    sources.chain([secret]).collect()
+}
+
+/// The plural name of a source, the namespace of a hostile object, and the fields of its `spec` that are read.
+fn row(source: &Source) -> (&'static str, &'static str, &'static [&'static str]) {
+    match source {
+        Source::Clusters => (
+            CLUSTERS[3],
+            "evil",
+            &["topology", "infrastructureRef", "controlPlaneRef"],
+        ),
+        Source::Infrastructure("AWSCluster") => (AWS_CLUSTERS[3], "evil", OWNERS),
+        Source::Infrastructure("AWSManagedControlPlane") => {
+            (MANAGED_CONTROL_PLANES[3], "evil", OWNERS)
+        }
+        Source::Infrastructure("ROSAControlPlane") => (ROSA_CONTROL_PLANES[3], "evil", OWNERS),
+        Source::Infrastructure(other) => panic!("the table has no row for {other}"),
+        Source::Identities(IdentityKind::ServiceAccount) => {
+            (SERVICE_ACCOUNTS[3], "evil", &["roleARN", "audiences"])
+        }
+        Source::Identities(IdentityKind::Controller) => {
+            (CONTROLLERS[3], "", &["allowedNamespaces", "other"])
+        }
+        Source::Identities(IdentityKind::Static) => {
+            (STATICS[3], "", &["allowedNamespaces", "secretRef"])
+        }
+        Source::Identities(IdentityKind::Role) => (
+            ROLES[3],
+            "",
+            &["allowedNamespaces", "sourceIdentityRef", "roleARN", "other"],
+        ),
+        Source::Namespaces => ("namespaces", "", &["finalizers"]),
+        Source::Secret(_) => ("secrets", "capa-system", &["other"]),
+        Source::ConfigMap(_) => ("configmaps", "ack-system", &["other"]),
+        Source::RoleSelectors => (
+            SELECTORS[3],
+            "",
+            &["arn", "namespaceSelector", "resourceLabelSelector", "other"],
+        ),
+    }
+}
+
+/// The fields of an object that names an identity.
+const OWNERS: &[&str] = &["identityRef", "region"];
 
 /// The objects of one kind that are tried.
 fn objects(fields: &[&str]) -> Vec<Value> {
@@ -63,6 +103,8 @@ fn objects(fields: &[&str]) -> Vec<Value> {
         }
         all.push(json!({"spec": value}));
         all.push(json!({"status": {"other": value}, "spec": {}}));
+        all.push(json!({"data": value}));
+        all.push(json!({"data": {"AccessKeyID": value, "tenant-b": value}}));
         all.push(json!({"metadata": {"labels": value}, "spec": {}}));
         all.push(json!({"metadata": {"annotations": {"a": value}}, "spec": {}}));
     }
@@ -71,9 +113,10 @@ fn objects(fields: &[&str]) -> Vec<Value> {
 
 impl Bed {
     /// A bed in which `tenant-a` resolves.
-    fn with_a_victim() -> Self {
-        let bed = Self::new();
+    fn with_a_victim(ack: Ack) -> Self {
+        let bed = Self::with(ack);
         for kind in [
+            SELECTORS,
             MANAGED_CONTROL_PLANES,
             ROSA_CONTROL_PLANES,
             CONTROLLERS,
@@ -89,27 +132,75 @@ impl Bed {
     }
 }
 
+/// A bed in which `tenant-a` resolves, and which reads this source.
+fn reading(source: &Source) -> Bed {
+    let is_by_selectors = *source == Source::RoleSelectors;
+    let bed = Bed::with_a_victim(if is_by_selectors {
+        Ack::RoleSelectors
+    } else {
+        Ack::Carm
+    });
+    if let Source::Secret(name) = source {
+        bed.identity("evil", name);
+    }
+    bed
+}
+
+/// The name of the numbered object of a source.
+fn name(source: &Source, number: usize) -> String {
+    let one = source.name().map(str::to_owned);
+    one.unwrap_or_else(|| format!("evil-{number}"))
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_read_does_not_stop_another_tenant() {
-    for (plural, namespace, fields) in READ {
-        let listed = Bed::with_a_victim();
+    for source in sources() {
+        let (plural, namespace, fields) = row(&source);
+        let listed = reading(&source);
         for (number, object) in objects(fields).iter().enumerate() {
-            let name = format!("evil-{number}");
+            let name = name(&source, number);
             listed.server.put(plural, namespace, &name, object);
         }
         let _running = listed.begin().await;
-        assert_eq!(listed.resolve(), Ok(()), "{plural} in a list");
+        assert_eq!(listed.resolve(), Ok(()), "{source} in a list");
 
-        let watched = Bed::with_a_victim();
+        let watched = reading(&source);
         let _running = watched.begin().await;
         for (number, object) in objects(fields).iter().enumerate() {
-            watched.server.put(plural, namespace, "evil", object);
+            let name = name(&source, 0);
+            watched.server.put(plural, namespace, &name, object);
             settle().await;
-            assert_eq!(watched.resolve(), Ok(()), "{plural} {number} as an event");
+            assert_eq!(watched.resolve(), Ok(()), "{source} {number} as an event");
         }
         let lists = watched.server.requests(plural);
-        let lists = lists.iter().filter(|one| !one.contains("watch=true"));
-        assert_eq!(lists.count(), 1, "{plural}: the watch went on");
+        let of_source = |one: &&String| {
+            let named = source
+                .name()
+                .is_none_or(|name| one.contains(&format!("%3D{name}&")));
+            named && !one.contains("watch=true")
+        };
+        let lists = lists.iter().filter(of_source);
+        assert_eq!(lists.count(), 1, "{source}: the watch went on");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_decoded_can_be_read_alone() {
+    for source in sources() {
+        let (plural, namespace, fields) = row(&source);
+        let bed = reading(&source);
+        let key = ObjectKey::new(namespace, name(&source, 0));
+        let client = bed.server.access().client().clone();
+        let reader = Reader {
+            client: &client,
+            places: &bed.watch.places,
+            store: IdentityStore::new(TenancySettings::default(), "capa-system"),
+        };
+        for (number, object) in objects(fields).iter().enumerate() {
+            bed.server.put(plural, namespace, &key.name, object);
+            let read = reader.read(&source, &key).await;
+            assert!(read.is_ok(), "{source} {number}: {read:?}");
+        }
     }
 }
 
@@ -123,7 +214,7 @@ impl Bed {
 #[tokio::test(start_paused = true)]
 async fn the_condition_and_the_log_name_an_object_that_cannot_be_read() {
     let log = ThreadLog::start(Level::INFO);
-    let bed = Bed::with_a_victim();
+    let bed = Bed::with_a_victim(Ack::Carm);
     bed.namespace("evil");
     let reference = json!({"kind": "AWSCluster", "name": "evil", "apiGroup": INFRASTRUCTURE});
     let cluster = json!({"spec": {"infrastructureRef": reference}});

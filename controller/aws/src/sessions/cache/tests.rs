@@ -1,4 +1,5 @@
 mod refused;
+mod visits;
 
 use std::time::Duration;
 

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::NodeName;
-use parking_lot::Mutex;
 
 use super::{AllRecords, LastIssued, Record, Records, Stored, Version, WriteError};
 use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
+use crate::unshared::Unshared;
 use crate::verifier::Identity;
 
-/// Records in memory. A restart loses the holders of all names, so that the next use of each name is trusted.
+/// The records of one cluster in memory. A restart loses the holders of all names, so that the next use of each name is trusted.
 #[derive(Debug, Default)]
-pub struct MemoryRecords(Mutex<State>);
+pub struct MemoryRecords(Unshared<State>);
 
 #[derive(Debug, Default)]
 struct State {

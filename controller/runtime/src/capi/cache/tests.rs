@@ -10,6 +10,7 @@ use tokio::time::advance;
 use super::super::objects::InfraMachine;
 use super::super::testing::{answered_by, objects};
 use super::*;
+use crate::shared::testing::most_visited;
 
 fn reference(kind: &str) -> Reference {
     Reference {
@@ -74,6 +75,17 @@ async fn lookups_that_were_dropped_leave_nothing_behind() {
         assert!(objects.resource("tenant", &wanted).now_or_never().is_none());
     }
     assert!(objects.0.resources.read(Swept::len) < 10);
+}
+
+#[test]
+fn a_lookup_of_a_kind_visits_few_of_many_others() {
+    let objects = objects();
+    let lookup = |number: usize| objects.lookup(kind_of(&reference(&format!("Rack{number}"))));
+    let held: Vec<Lookup> = (0..1000).map(lookup).collect();
+
+    let visited = most_visited(|| drop(lookup(held.len())));
+
+    assert!(visited[&Lock::Lookups] < 10, "{visited:?}");
 }
 
 /// An API server that serves `RackMachine` in `v1beta1`, and answers requests for objects with this.

@@ -131,3 +131,25 @@ fn a_token_is_gone_after_several_minutes_without_it() {
 
     assert_eq!(tokens.gone(), [&token("ffffff")].into());
 }
+
+#[test]
+fn a_hostile_value_in_an_unread_field_does_not_hide_a_token() {
+    let good: Value =
+        serde_json::from_str(&secret(SECRET_TYPE, Some("2026-01-01T00:00:00Z"))).unwrap();
+    for value in crate::testing::hostile_values() {
+        for place in [
+            "",
+            "/metadata",
+            "/metadata/annotations",
+            "/metadata/labels",
+            "/data",
+        ] {
+            let mut hostile = good.clone();
+            hostile["metadata"]["labels"] = json!({EXTENDED: "true"});
+            let fields = hostile.pointer_mut(place).and_then(Value::as_object_mut);
+            fields.unwrap().insert("unread".to_owned(), value.clone());
+            let read = TokenSecret::parse(&hostile.to_string());
+            assert!(matches!(read, Some((_, Life::Extended(_)))), "{place}");
+        }
+    }
+}

@@ -24,6 +24,7 @@ use crate::client::{CONTROLLER, CallError, call, merge};
 use crate::hardening::HardeningError;
 use crate::hardening::workload_identity::{self, WorkloadIdentity};
 use crate::log_lines::ClusterLines;
+use crate::watch::readable_one_of;
 
 /// The identity of the workload cluster could not be determined or recorded.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ pub(super) async fn compare(
     }
     let api: Api<KubeletAuthentication> = Api::namespaced(management.clone(), &key.namespace);
     // The watched version can be older.
-    let Some(authentication) = call(api.get_opt(&key.name)).await? else {
+    let Some(authentication) = call(readable_one_of(&api, &key.name)).await? else {
         return Ok(());
     };
     let known = RevocationDecisions::of_annotations(Some(authentication.annotations()));

@@ -397,8 +397,10 @@ async fn one_watch_has_the_records_of_many_clusters() {
 }
 
 /// A management cluster with records of these names and owners; the calls that write, with their bodies.
-fn with_records(records: Vec<(&'static str, Option<Value>)>) -> (Client, Arc<Mutex<Vec<Value>>>) {
-    let written: Arc<Mutex<Vec<Value>>> = Arc::default();
+fn with_records(
+    records: Vec<(&'static str, Option<Value>)>,
+) -> (Client, Arc<Unshared<Vec<Value>>>) {
+    let written: Arc<Unshared<Vec<Value>>> = Arc::default();
     let told = written.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let (told, records) = (told.clone(), records.clone());

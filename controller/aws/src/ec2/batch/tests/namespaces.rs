@@ -1,5 +1,9 @@
 //! Namespaces whose Clusters have the same credentials.
 
+use futures::future::FutureExt as _;
+use node_attestation_runtime::shared::Lock;
+use node_attestation_runtime::shared::testing::most_visited;
+
 use super::*;
 use crate::credentials::ClusterTenant;
 
@@ -114,4 +118,27 @@ async fn a_list_beyond_its_limit_ends_after_the_page_that_exceeds_it() {
         assert_eq!(found.is_ok(), is_told, "{page_len}");
         assert!(found.is_err() || found.unwrap().len() == count);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_visits_few_of_many_batches() {
+    let (ec2, ids) = (fleet(2001), ids(2001));
+    let instances = instances(&ec2);
+    // All have the same credentials.
+    let ask = |number: usize| {
+        let tenant = tenant(&format!("{number}0"));
+        let id = ids[number].clone();
+        let instances = instances.clone();
+        let mut asked = Box::pin(async move { instances.describe(tenant, REGION, &id).await });
+        assert!((&mut asked).now_or_never().is_none());
+        asked
+    };
+    let waiting: Vec<_> = (0..2000).map(ask).collect();
+
+    let visited = most_visited(|| drop(ask(waiting.len())));
+
+    assert!(
+        visited[&Lock::Ec2Calls] <= 2000 / MAX_IDS + 1,
+        "{visited:?}"
+    );
 }

@@ -1,6 +1,7 @@
 //! The cost of an answer in a cluster with many objects.
 
 use super::*;
+use crate::shared::Lock;
 use crate::shared::testing::most_visited;
 
 /// The number of objects of each kind. The benchmark `neighbours` has more.
@@ -44,7 +45,7 @@ fn crowd() -> (Objects, CapiInventory) {
 /// Asserts that no lock was held while more than a few entries were visited.
 fn assert_few(what: &str, run: impl FnOnce()) {
     let visited = most_visited(run);
-    assert!(visited.contains_key("Cluster API objects"), "{visited:?}");
+    assert!(visited.contains_key(&Lock::Clusters), "{visited:?}");
     for (lock, visited) in visited {
         assert!(visited < FEW, "{what}: {visited} entries under {lock}");
     }

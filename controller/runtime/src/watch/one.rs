@@ -1,0 +1,207 @@
+//! Reads of one object.
+//!
+//! kube decodes all metadata, and its errors and log lines contain values of the object. Here, each object is a
+//! [`Lenient`], so a value that a tenant controls makes only its own field unreadable.
+
+use std::fmt::Debug;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, GetParams, Request};
+use kube::{Client, Error, Resource};
+use node_attestation_core::crd::{KubeletAuthentication, NodeIdentity, RevokedNodeCredentials};
+use serde::de::{DeserializeOwned, Error as _};
+use zeroize::Zeroizing;
+
+use super::{Lenient, MetadataOf, NoFields};
+use crate::client::on_behalf_of;
+
+/// A type as which single objects are decoded.
+///
+/// Only [`read_alone`] implements it. A test puts hostile values into each of these types.
+pub trait ReadAlone: Clone + Debug + DeserializeOwned {}
+
+/// Implements [`ReadAlone`] for types, each with a name in the table of hostile values.
+macro_rules! read_alone {
+    ($($name:literal => $fields:ty),* $(,)?) => {
+        $(impl $crate::watch::ReadAlone for $fields {})*
+
+        /// Calls `table` with each type.
+        #[cfg(test)]
+        pub(crate) fn each_read_alone(table: &mut impl $crate::watch::Table) {
+            $(table.row::<$fields>($name);)*
+        }
+    };
+}
+
+pub(crate) use read_alone;
+
+/// The rows of the table of hostile values.
+#[cfg(test)]
+pub(crate) trait Table {
+    /// A type as which single objects are decoded.
+    fn row<K: ReadAlone>(&mut self, name: &'static str);
+}
+
+read_alone! {
+    "CertificateSigningRequest" => CertificateSigningRequest,
+    "ClusterRole" => ClusterRole,
+    "ClusterRoleBinding" => ClusterRoleBinding,
+    "ConfigMap" => ConfigMap,
+    "CustomResourceDefinition" => CustomResourceDefinition,
+    "KubeletAuthentication" => KubeletAuthentication,
+    "Lease" => Lease,
+    "metadata" => NoFields,
+    "Namespace" => Namespace,
+    "NodeIdentity" => NodeIdentity,
+    "RevokedNodeCredentials" => RevokedNodeCredentials,
+    "Secret" => Secret,
+    "Service" => Service,
+    "ValidatingAdmissionPolicy" => ValidatingAdmissionPolicy,
+    "ValidatingAdmissionPolicyBinding" => ValidatingAdmissionPolicyBinding,
+}
+
+/// The object with this name.
+///
+/// # Errors
+///
+/// The call failed, or the object does not exist. An invalid object is not an error.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) async fn required_one_of<K, R>(
+    api: &Api<Lenient<K, R>>,
+    name: &str,
+) -> kube::Result<Lenient<K, R>>
+where
+    K: ReadAlone,
+    R: Resource + Clone + Debug,
+{
+    api.get(name).await
+}
+
+/// The object with this name, if it exists.
+///
+/// # Errors
+///
+/// The call failed. An invalid object is not an error.
+pub async fn one_of<K, R>(
+    api: &Api<Lenient<K, R>>,
+    name: &str,
+) -> kube::Result<Option<Lenient<K, R>>>
+where
+    K: ReadAlone,
+    R: Resource + Clone + Debug,
+{
+    if_exists(required_one_of(api, name).await)
+}
+
+/// The cluster-scoped object with this name, if it exists. The call has its turn in the line of the namespace that
+/// causes it.
+///
+/// # Errors
+///
+/// The call failed. An invalid object is not an error.
+pub(crate) async fn one_on_behalf_of<K, R>(
+    namespace: &str,
+    api: &Api<Lenient<K, R>>,
+    name: &str,
+) -> kube::Result<Option<Lenient<K, R>>>
+where
+    K: ReadAlone,
+    R: Resource + Clone + Debug,
+{
+    let request = Request::new(api.resource_url()).get(name, &GetParams::default());
+    let request = request.map(|request| on_behalf_of(request, namespace));
+    if_exists(called(api, request).await)
+}
+
+/// A document of the API server at this path, which is not an object. The call has its turn in the line of the
+/// namespace that causes it.
+///
+/// # Errors
+///
+/// The call failed, or the document is invalid.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) async fn document<T: DeserializeOwned>(
+    namespace: &str,
+    client: &Client,
+    path: &str,
+) -> kube::Result<T> {
+    let request = hyper::Request::get(path).body(Vec::new());
+    let request = on_behalf_of(request.map_err(Error::HttpError)?, namespace);
+    client.request(request).await
+}
+
+/// The object with this name, if it exists.
+///
+/// # Errors
+///
+/// The call failed, or the object is invalid. The error does not contain the invalid value.
+pub async fn readable_one_of<K: ReadAlone + Resource>(
+    api: &Api<K>,
+    name: &str,
+) -> kube::Result<Option<K>> {
+    let request = Request::new(api.resource_url()).get(name, &GetParams::default());
+    let found: kube::Result<Lenient<K>> = called(api, request).await;
+    let object = if_exists(found)?.map(|found| found.object.map_err(Error::from));
+    object.transpose()
+}
+
+/// The metadata of the object with this name, if it exists.
+///
+/// # Errors
+///
+/// The call failed.
+pub async fn metadata_of_one<R: Resource + Clone>(
+    api: &Api<R>,
+    name: &str,
+) -> kube::Result<Option<MetadataOf<R>>> {
+    let request = Request::new(api.resource_url()).get_metadata(name, &GetParams::default());
+    if_exists(called(api, request).await)
+}
+
+/// The object with this name as text, which is wiped when it is dropped. `path` is the URL path of its kind.
+///
+/// # Errors
+///
+/// The call failed, or the object does not exist.
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+pub(crate) async fn text_of_one(
+    client: &Client,
+    path: String,
+    name: &str,
+) -> kube::Result<Zeroizing<String>> {
+    let request = Request::new(path).get(name, &GetParams::default());
+    let request = request.map_err(Error::BuildRequest)?;
+    client.request_text(request).await.map(Zeroizing::new)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the door")]
+async fn called<K: Resource + Clone, T: DeserializeOwned>(
+    api: &Api<K>,
+    request: Result<hyper::Request<Vec<u8>>, kube::core::request::Error>,
+) -> kube::Result<T> {
+    let request = request.map_err(Error::BuildRequest)?;
+    api.clone().into_client().request(request).await
+}
+
+fn if_exists<T>(found: kube::Result<T>) -> kube::Result<Option<T>> {
+    match found {
+        Err(Error::Api(status)) if status.is_not_found() => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+impl From<super::Unreadable> for Error {
+    fn from(error: super::Unreadable) -> Self {
+        Self::SerdeError(serde_json::Error::custom(error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

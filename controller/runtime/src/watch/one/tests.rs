@@ -1,0 +1,176 @@
+//! Each kind that is read alone, with each hostile value in the place of each of its fields.
+
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::client::ClusterAccess;
+use crate::testing::{hostile_values, with_each_value};
+use crate::{capi, management, nodes};
+
+/// A valid object.
+fn good(name: &str) -> Value {
+    let time = "2026-01-01T00:00:00Z";
+    let mut object = match name {
+        "CertificateSigningRequest" => {
+            let condition = json!({"type": "Approved", "status": "True"});
+            json!({
+                "spec": {"request": "", "signerName": "s", "username": "u", "groups": ["g"]},
+                "status": {"conditions": [condition]},
+            })
+        }
+        "ClusterRole" => json!({"rules": [{"verbs": ["get"], "resources": ["nodes"]}]}),
+        "ClusterRoleBinding" => json!({
+            "roleRef": {"apiGroup": "g", "kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "name": "u"}],
+        }),
+        "ConfigMap" => json!({"data": {"a": "b"}}),
+        "CustomResourceDefinition" | "CustomResourceDefinition of an InfraCluster" => {
+            let status =
+                json!({"properties": {"kubeletClientCertificateSigner": {"type": "string"}}});
+            let schema = json!({"type": "object", "properties": {"status": status}});
+            json!({"spec": {
+                "group": "g", "scope": "Namespaced", "names": {"kind": "K", "plural": "ks"},
+                "versions": [{
+                    "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                    "schema": {"openAPIV3Schema": schema},
+                }],
+            }})
+        }
+        "InfraMachine" => json!({"spec": {"providerID": "generic:///rack/m1"}}),
+        "InfraMachinePool" => json!({"spec": {"providerIDList": ["generic:///rack/m1"]}}),
+        "KubeadmConfig" => json!({"spec": {
+            "initConfiguration": {"nodeRegistration": {"name": "first"}},
+            "joinConfiguration": {
+                "nodeRegistration": {"name": "m1"}, "controlPlane": {},
+                "discovery": {"bootstrapToken": {"token": "abcdef.0123456789abcdef"}},
+            },
+        }}),
+        "KubeletAuthentication" => {
+            json!({"spec": {"clusterName": "good", "authorizedAttestors": ["aws"]}})
+        }
+        "Lease" => json!({"spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.0Z"}}),
+        "Lease of a node" => json!({"spec": {"renewTime": "2026-01-01T00:00:00.0Z"}}),
+        "metadata" => json!({}),
+        "Namespace" => json!({"spec": {"finalizers": ["kubernetes"]}}),
+        "Node" => json!({
+            "spec": {"providerID": "a"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "addresses": [{"type": "Hostname", "address": "a"}],
+            },
+        }),
+        "NodeIdentity" => json!({"spec": {
+            "clusterName": "c", "nodeName": "n", "uid": "0".repeat(32), "providerID": "aws:///z/i",
+            "attestor": "aws", "generation": 1, "notAfter": time,
+            "opened": {
+                "time": time, "requestName": "r", "requestUID": "u", "keySHA256": "0".repeat(64),
+            },
+        }}),
+        "RevokedNodeCredentials" => json!({"spec": {"revoked": {}}}),
+        "Secret" => json!({"type": "Opaque", "data": {"value": "YQ=="}}),
+        "Service" => json!({"spec": {"clusterIPs": ["10.0.0.1"]}}),
+        "ValidatingAdmissionPolicy" => {
+            json!({"spec": {"failurePolicy": "Fail", "validations": [{"expression": "true"}]}})
+        }
+        "ValidatingAdmissionPolicyBinding" => {
+            json!({"spec": {"policyName": "p", "validationActions": ["Deny"]}})
+        }
+        other => panic!("the table has no valid object for {other}"),
+    };
+    object["metadata"] = json!({
+        "name": "n", "namespace": "a", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"},
+        "annotations": {"a": "b"}, "creationTimestamp": time, "generation": 1,
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+        "finalizers": ["a/b"],
+    });
+    object
+}
+
+/// The names of the rows.
+#[derive(Default)]
+struct Tried(Vec<&'static str>);
+
+impl Table for Tried {
+    fn row<K: ReadAlone>(&mut self, name: &'static str) {
+        let decoded = |object: &Value| {
+            let read: Lenient<K> = serde_json::from_str(&object.to_string()).unwrap();
+            (read.metadata, read.object)
+        };
+        let good = good(name);
+        assert!(decoded(&good).1.is_ok(), "{name}: {:?}", decoded(&good).1);
+
+        for (place, hostile) in with_each_value(&good, &hostile_values()) {
+            let (metadata, object) = decoded(&hostile);
+            if !place.starts_with("/metadata") && !place.is_empty() {
+                assert_eq!(metadata.uid.as_deref(), Some("u"), "{name}: {place}");
+            } else if place.starts_with("/metadata") {
+                assert!(object.is_ok(), "{name}: {place}: {object:?}");
+            }
+            let error = object.err().map(|error| error.to_string());
+            let error = error.unwrap_or_default();
+            assert!(error.len() < 300, "{name}: {place}: {error}");
+        }
+        for value in hostile_values() {
+            for place in ["", "/spec", "/status", "/metadata"] {
+                let mut hostile = good.clone();
+                if place == "/status" && hostile["status"].is_null() {
+                    hostile["status"] = json!({});
+                }
+                if let Some(Value::Object(fields)) = hostile.pointer_mut(place) {
+                    fields.insert("unread".to_owned(), value.clone());
+                }
+                let (_, object) = decoded(&hostile);
+                assert!(object.is_ok(), "{name}: unread in {place}: {object:?}");
+            }
+        }
+        self.0.push(name);
+    }
+}
+
+#[test]
+fn a_hostile_value_makes_at_most_its_own_object_unreadable() {
+    let mut tried = Tried::default();
+
+    each_read_alone(&mut tried);
+    nodes::each_read_alone(&mut tried);
+    management::each_read_alone(&mut tried);
+    capi::each_read_alone(&mut tried);
+
+    let Tried(mut names) = tried;
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all, "a name has two rows");
+}
+
+fn api(object: &Value) -> Api<Secret> {
+    let text = object.to_string();
+    let access = ClusterAccess::in_memory(move |_| {
+        let answer = Response::new(Full::new(Bytes::from(text.clone())));
+        async move { answer }
+    });
+    Api::namespaced(access.client().clone(), "a")
+}
+
+#[tokio::test]
+async fn an_unreadable_secret_keeps_its_metadata_and_does_not_reach_the_error() {
+    let mut secret = good("Secret");
+    secret["data"] = json!({"value": ["swordfish"]});
+    let api = api(&secret);
+
+    let error = readable_one_of(&api, "n").await.unwrap_err();
+    assert!(matches!(error, Error::SerdeError(_)), "{error}");
+    let error = kubelet_attestation::errors::error_chain(&error);
+    assert!(error.contains("invalid type"), "{error}");
+    assert!(!error.contains("swordfish"), "{error}");
+
+    let metadata = metadata_of_one(&api, "n").await.unwrap().unwrap().metadata;
+    assert_eq!(metadata.resource_version.as_deref(), Some("7"));
+    secret["metadata"]["creationTimestamp"] = json!("9999-12-31T23:59:59Z");
+    secret["data"] = json!({"value": "YQ=="});
+    let read = readable_one_of(&self::api(&secret), "n").await.unwrap();
+    assert_eq!(read.unwrap().metadata.uid.as_deref(), Some("u"));
+}
