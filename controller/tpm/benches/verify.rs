@@ -35,12 +35,19 @@ use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::{Failure, Refusal};
 use node_attestation_core::verifier::platform::NoPlatform;
 use node_attestation_core::verifier::{Appraisal, Assurance, Verifier as _};
+use node_attestation_runtime::shared::testing::longest_held;
 use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
 /// Of each kind, a second and core.
 const LIMIT: f64 = 1_000.0;
+
+/// The maximum processor time under the lock of a cluster's observations.
+const MAX_HELD: Duration = Duration::from_millis(1);
+
+/// The machines of one cluster whose evidence the controller remembers.
+const MACHINES: usize = 4096;
 
 /// For how long each is measured: so long that another process' turn does not matter.
 const DURATION: Duration = Duration::from_secs(2);
@@ -185,10 +192,24 @@ fn main() -> ExitCode {
         let quotes = rate(|| assert!(bed.decide(&evidence).is_ok()));
         rates.push((format!("quotes, attestation key {name}"), quotes));
     }
-    report(&rates)
+    report(&rates, under_lock(machine(EndorsementKey::P256)))
 }
 
-fn report(rates: &[(String, f64)]) -> ExitCode {
+/// The longest time for which the lock of the observations was held, with as many machines as are observed.
+fn under_lock(tpm: TpmMachine) -> Duration {
+    let mut bed = Bed::of(tpm);
+    let evidence = TpmEvidence::Respond(bed.response()).to_json();
+    for number in 0..MACHINES {
+        bed.machine.name = format!("machine-{number}");
+        assert!(bed.decide(&evidence).is_ok());
+    }
+    bed.verifier.findings(bed.now);
+    let locks = longest_held();
+    let held = locks.get("observations of TPMs");
+    *held.expect("the lock is measured")
+}
+
+fn report(rates: &[(String, f64)], held: Duration) -> ExitCode {
     let mut json = String::new();
     for (name, rate) in rates {
         println!("{name:<40} {rate:>8.0} a second (at least {LIMIT:.0})");
@@ -199,11 +220,13 @@ fn report(rates: &[(String, f64)]) -> ExitCode {
             r#"{separator}{{"name": "{name}", "value": {rate:.0}, "unit": "/s", "least": {LIMIT:.0}}}"#
         );
     }
+    let (millis, most) = (held.as_secs_f64() * 1e3, MAX_HELD.as_secs_f64() * 1e3);
+    println!("the longest time under the lock of observations: {millis:.3} ms (at most {most} ms)");
     json.push_str("]\n");
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench");
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(directory.join("tpm.json"), json).unwrap();
-    if rates.iter().all(|(_, rate)| *rate >= LIMIT) {
+    if rates.iter().all(|(_, rate)| *rate >= LIMIT) && held <= MAX_HELD {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
