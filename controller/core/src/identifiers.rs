@@ -95,8 +95,12 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 }
 
 /// The public part of a bootstrap token: its ID.
-#[derive(derive_more::Display, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TokenId(String);
+///
+/// It is kept for each machine, so it has no memory of its own.
+#[derive(derive_more::Display, derive_more::Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[display("{}", self.as_str())]
+#[debug("TokenId({})", self.as_str())]
+pub struct TokenId([u8; TOKEN_ID_LEN]);
 
 /// A text that is not the ID of a bootstrap token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -110,8 +114,9 @@ impl TokenId {
     /// Parses an ID.
     pub fn parse(id: &str) -> Result<Self, InvalidTokenId> {
         let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-        if id.len() == TOKEN_ID_LEN && id.bytes().all(allowed) {
-            Ok(Self(id.to_owned()))
+        let bytes = id.as_bytes().try_into().map_err(|_| InvalidTokenId)?;
+        if id.bytes().all(allowed) {
+            Ok(Self(bytes))
         } else {
             Err(InvalidTokenId)
         }
@@ -125,7 +130,8 @@ impl TokenId {
 
     /// The ID.
     pub fn as_str(&self) -> &str {
-        &self.0
+        // Letters and digits are always UTF-8.
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
 }
 
@@ -244,7 +250,9 @@ mod tests {
 
     #[test]
     fn a_tokens_id_is_six_lower_case_letters_and_digits() {
-        assert_eq!(TokenId::parse("abc123").unwrap().as_str(), "abc123");
+        let id = TokenId::parse("abc123").unwrap();
+        assert_eq!((id.as_str(), &*id.to_string()), ("abc123", "abc123"));
+        assert_eq!(format!("{id:?}"), "TokenId(abc123)");
         for id in [
             "",
             "abc12",

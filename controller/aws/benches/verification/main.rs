@@ -4,7 +4,8 @@
 //! identity that is proved: once with every call to STS answered from memory, and once with a
 //! service on this machine, whose own work does not count, while the client's does. EC2 answers at
 //! once both times. Then its parts are measured, each through the same functions; and the resolution of the AWS
-//! identity of one cluster, among few others and among many.
+//! identity of one cluster, among few others and among many. At the end, the longest time for which each lock was held
+//! has a limit.
 //!
 //! It measures the CPU time of the one thread that all of it runs on. The results are criterion's
 //! (`target/criterion`), and `target/bench/aws-verification.json`: a list of `{name, value, unit,
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     world.asked_of_sts(&mut results);
     parts::measure(&world, &mut results);
     resolution::measure(&mut results);
+    results.add_locks();
     results.finish("aws-verification")
 }
 

@@ -56,23 +56,27 @@ pub(crate) fn measure(results: &mut Results) {
 /// Clusters in a namespace each, whose roles are assumed over one jump role; a selector permits each namespace.
 fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenant>) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
-    store.update(|objects| {
-        let own = json!({"allowedNamespaces": {}});
-        objects.put_identity(IdentityKind::Controller, "", "default", &own.to_string());
-        let mut role = |name: &str, source: &str, kind: IdentityKind| {
-            let spec = json!({
-                "allowedNamespaces": {"selector": {"matchLabels": {"role": "tenant"}}},
-                "roleARN": format!("arn:aws:iam::111122223333:role/{name}"),
-                "externalID": "7a5b816a-7743-4377-a382-2d695bf1f172",
-                "sourceIdentityRef": {"kind": kind.to_string(), "name": source},
-            });
-            objects.put_identity(IdentityKind::Role, "", name, &spec.to_string());
-        };
-        role("jump", "default", IdentityKind::Controller);
-        for identity in 1..identities {
-            role(&format!("role-{identity}"), "jump", IdentityKind::Role);
-        }
-    });
+    // One at a time, as watches do: the time under the lock is measured.
+    let put = |kind, name: &str, spec: &str| {
+        store.update(|objects| {
+            objects.put_identity(kind, "", name, spec);
+        });
+    };
+    let own = json!({"allowedNamespaces": {}}).to_string();
+    put(IdentityKind::Controller, "default", &own);
+    let role = |name: &str, source: &str, kind: IdentityKind| {
+        let spec = json!({
+            "allowedNamespaces": {"selector": {"matchLabels": {"role": "tenant"}}},
+            "roleARN": format!("arn:aws:iam::111122223333:role/{name}"),
+            "externalID": "7a5b816a-7743-4377-a382-2d695bf1f172",
+            "sourceIdentityRef": {"kind": kind.to_string(), "name": source},
+        });
+        put(IdentityKind::Role, name, &spec.to_string());
+    };
+    role("jump", "default", IdentityKind::Controller);
+    for identity in 1..identities {
+        role(&format!("role-{identity}"), "jump", IdentityKind::Role);
+    }
     let tenants = (0..clusters).map(|number| {
         let key = ObjectKey::new(format!("tenant-{number}"), format!("cluster-{number}"));
         let labels = [("role", "tenant"), ("team", "nodes")];

@@ -6,8 +6,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use criterion::Criterion;
+use node_attestation_runtime::shared::Lock;
+use node_attestation_runtime::shared::testing::longest_held;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
+
+/// The maximum processor time under a lock that tenants share.
+const MAX_HELD: Duration = Duration::from_millis(1);
+
+/// Locks that these measurements use. Others need a session of a role, or a client of EC2.
+const LOCKS: [Lock; 4] = [
+    Lock::Ec2Calls,
+    Lock::Ec2Answers,
+    Lock::Identities,
+    Lock::StsSignatures,
+];
 
 /// Measures, and keeps the medians.
 pub(crate) struct Results {
@@ -16,7 +29,7 @@ pub(crate) struct Results {
 }
 
 struct Value {
-    name: &'static str,
+    name: String,
     median: Duration,
     limit: Option<Duration>,
 }
@@ -65,11 +78,31 @@ impl Results {
         // None where the command line leaves it out.
         let median = samples.get(samples.len() / 2).copied()?;
         self.values.push(Value {
-            name,
+            name: name.to_owned(),
             median,
             limit,
         });
         Some(median)
+    }
+
+    /// Adds the longest time for which each lock was held, instead of a median.
+    ///
+    /// # Panics
+    ///
+    /// If a lock of [`LOCKS`] was not measured.
+    pub(crate) fn add_locks(&mut self) {
+        let locks = longest_held();
+        for lock in LOCKS {
+            assert!(locks.get(&lock).is_some_and(Option::is_some), "no measurement of {lock}");
+        }
+        let held = locks
+            .into_iter()
+            .filter_map(|(lock, held)| Some((lock, held?)));
+        self.values.extend(held.map(|(lock, held)| Value {
+            name: format!("under the lock of {lock}"),
+            median: held,
+            limit: Some(MAX_HELD),
+        }));
     }
 
     /// Prints and writes the results, and says whether the limits hold.

@@ -177,6 +177,29 @@ impl Reference {
     }
 }
 
+/// The `KubeadmConfig` of a Machine or a pool in the same namespace, without the group and the kind, which are always the
+/// same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ConfigReference {
+    version: Option<String>,
+    pub(super) name: String,
+}
+
+impl ConfigReference {
+    const GROUP: &'static str = "bootstrap.cluster.x-k8s.io";
+    const KIND: &'static str = "KubeadmConfig";
+
+    /// The complete reference.
+    pub(super) fn complete(&self) -> Reference {
+        Reference {
+            group: Self::GROUP.to_owned(),
+            version: self.version.clone(),
+            kind: Self::KIND.to_owned(),
+            name: self.name.clone(),
+        }
+    }
+}
+
 /// The initialization status of v1beta2. Its fields never become false again.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -207,9 +230,14 @@ impl Bootstrap {
     }
 
     /// The `KubeadmConfig`. Configurations of other bootstrap providers are not read.
-    fn config(self, namespace: &str) -> Option<Reference> {
-        Reference::within(namespace, self.config_ref)
-            .filter(|one| one.group == "bootstrap.cluster.x-k8s.io" && one.kind == "KubeadmConfig")
+    fn config(self, namespace: &str) -> Option<ConfigReference> {
+        let found = Reference::within(namespace, self.config_ref)?;
+        let is_config =
+            found.group == ConfigReference::GROUP && found.kind == ConfigReference::KIND;
+        is_config.then_some(ConfigReference {
+            version: found.version,
+            name: found.name,
+        })
     }
 }
 

@@ -69,7 +69,7 @@ async fn machines(
         let machine = object.kept().ok().flatten();
         match machine {
             Some(machine) if machine.deleting => {}
-            Some(machine) => found.push((name, machine.config)),
+            Some(machine) => found.push((name, machine.config.map(|one| one.complete()))),
             None => found.push((name, None)),
         }
     }

@@ -33,12 +33,19 @@ pub(super) struct Store(Shared<Places>);
 struct Places {
     clusters: BTreeMap<ObjectKey, Arc<Cluster>>,
     /// The members by Cluster. The Cluster itself can be missing.
-    members: BTreeMap<ObjectKey, Arc<Shared<Members>>>,
-    /// The cluster names of Machines, to find the cluster after a deletion.
-    machines: BTreeMap<ObjectKey, String>,
-    /// The cluster names of pools.
-    pools: BTreeMap<ObjectKey, String>,
+    members: BTreeMap<ObjectKey, Arc<Place>>,
+    /// The places of Machines, to find the members of their Cluster after a deletion.
+    machines: BTreeMap<ObjectKey, Arc<Place>>,
+    /// The places of pools.
+    pools: BTreeMap<ObjectKey, Arc<Place>>,
     pool_memory: PoolMemory,
+}
+
+/// The members of one Cluster.
+#[derive(Debug)]
+struct Place {
+    cluster: ObjectKey,
+    members: Shared<Members>,
 }
 
 /// A cluster without members.
@@ -77,15 +84,28 @@ trait Member: Watched + Indexed + PartialEq {
 
     fn table(members: &mut Members) -> &mut Table<Self>;
 
-    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String>;
+    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, Arc<Place>>;
 
-    /// The cluster names of all members of this type.
-    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String>;
+    /// The places of all members of this type.
+    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, Arc<Place>>;
 }
 
 impl Default for Store {
     fn default() -> Self {
         Self(Shared::new(Lock::Clusters, Places::default()))
+    }
+}
+
+impl Places {
+    /// The place of this Cluster's members.
+    fn of(&mut self, cluster: ObjectKey) -> Arc<Place> {
+        let place = self.members.entry(cluster).or_insert_with_key(|cluster| {
+            Arc::new(Place {
+                cluster: cluster.clone(),
+                members: Shared::new(Lock::ClusterObjects, Members::default()),
+            })
+        });
+        place.clone()
     }
 }
 
@@ -113,12 +133,14 @@ impl Store {
         key: &ObjectKey,
         look: impl FnOnce(Option<&Cluster>, &Members) -> T,
     ) -> T {
-        let (cluster, members) = self.0.read(|places| {
+        let (cluster, place) = self.0.read(|places| {
             let cluster = places.clusters.get(key).cloned();
             (cluster, places.members.get(key).cloned())
         });
-        match members {
-            Some(members) => members.read(|members| look(cluster.as_deref(), members)),
+        match place {
+            Some(place) => place
+                .members
+                .read(|members| look(cluster.as_deref(), members)),
             None => look(cluster.as_deref(), &NO_MEMBERS),
         }
     }
@@ -131,9 +153,11 @@ impl Store {
         config: Option<BootstrapConfig>,
         now: Instant,
     ) {
-        let members = self.0.read(|places| places.members.get(cluster).cloned());
-        if let Some(members) = members {
-            members.write(|members| members.read_config(name, config, now));
+        let place = self.0.read(|places| places.members.get(cluster).cloned());
+        if let Some(place) = place {
+            place
+                .members
+                .write(|members| members.read_config(name, config, now));
         }
     }
 
@@ -196,32 +220,35 @@ impl Stored for Cluster {
 impl<M: Member> Stored for M {
     fn put(store: &Store, key: &ObjectKey, mut member: Option<Self>) -> Effect {
         let is_cut = Self::fit(store, key, member.as_mut());
-        let within = |cluster: &str| ObjectKey::new(key.namespace.as_str(), cluster);
-        let cluster = member.as_ref().map(|member| member.cluster().to_owned());
-        let new = || Arc::new(Shared::new(Lock::ClusterObjects, Members::default()));
-        let (members, former) = store.0.write(|places| {
+        let cluster = member.as_ref().map(Self::cluster);
+        let cluster = cluster.map(|cluster| ObjectKey::new(key.namespace.as_str(), cluster));
+        let (place, former) = store.0.write(|places| {
+            let place = cluster.map(|cluster| places.of(cluster));
             let all = Self::places(places);
-            let former = match &cluster {
-                Some(cluster) => all.insert(key.clone(), cluster.clone()),
+            let former = match &place {
+                Some(place) => all.insert(key.clone(), place.clone()),
                 None => all.remove(key),
             };
-            let members = cluster.as_deref().map(within);
-            let members = members.map(|own| places.members.entry(own).or_insert_with(new).clone());
             // The member was deleted, or now belongs to another cluster.
-            let former = former.filter(|former| Some(former) != cluster.as_ref());
-            let former = former.as_deref().map(within);
-            let former = former.and_then(|own| Some((places.members.get(&own)?.clone(), own)));
-            (members, former)
+            let is_same = |former: &Arc<Place>| {
+                let own = place.as_ref();
+                own.is_some_and(|own| Arc::ptr_eq(own, former))
+            };
+            let former = former.filter(|former| !is_same(former));
+            (place, former)
         });
         let mut is_change = former.is_some();
-        if let (Some(members), Some(member)) = (members, member) {
-            is_change |= members.write(|members| members.put(&key.name, member));
+        if let (Some(place), Some(member)) = (place, member) {
+            let put = |members: &mut Members| members.put(&key.name, member);
+            is_change |= place.members.write(put);
         }
-        if let Some((members, cluster)) = former {
-            members.write(|members| {
+        if let Some(former) = former {
+            former.members.write(|members| {
                 members.remove::<Self>(&key.name);
                 if members.is_empty() {
-                    store.0.write(|places| places.members.remove(&cluster));
+                    store
+                        .0
+                        .write(|places| places.members.remove(&former.cluster));
                 }
             });
         }
@@ -250,11 +277,11 @@ impl Member for Machine {
         &mut members.machines
     }
 
-    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String> {
+    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, Arc<Place>> {
         &mut places.machines
     }
 
-    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String> {
+    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, Arc<Place>> {
         &places.machines
     }
 }
@@ -280,11 +307,11 @@ impl Member for MachinePool {
         &mut members.pools
     }
 
-    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, String> {
+    fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, Arc<Place>> {
         &mut places.pools
     }
 
-    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, String> {
+    fn clusters(places: &Places) -> &BTreeMap<ObjectKey, Arc<Place>> {
         &places.pools
     }
 }

@@ -101,8 +101,14 @@ impl KubeRecords {
         };
         let mut pages = Pages::new(wanted);
         while let Some(page) = pages.next(list).await? {
-            for record in page {
-                self.own(record.metadata, &owner).await?;
+            // Not a collected iterator, which would keep the memory of the page.
+            let mut unowned = Vec::new();
+            unowned.extend(
+                page.into_iter()
+                    .filter_map(|record| Unowned::of(record.metadata, &owner)),
+            );
+            for record in unowned {
+                self.own(record, &owner).await?;
             }
         }
         Ok(())
@@ -110,19 +116,19 @@ impl KubeRecords {
 
     /// Makes the Cluster the owner of a record that has no Cluster as owner, or updates the owner to the served API
     /// version.
-    async fn own(&self, record: ObjectMeta, cluster: &OwnerReference) -> Result<(), CallError> {
-        let mut owners = record.owner_references.unwrap_or_default();
-        let is_changed = if let Some(owner) = owners.iter_mut().find(|owner| is_cluster(owner)) {
-            renew_version(owner, cluster)
+    async fn own(&self, record: Unowned, cluster: &OwnerReference) -> Result<(), CallError> {
+        let Unowned {
+            name,
+            version,
+            mut owners,
+        } = record;
+        if let Some(owner) = owners.iter_mut().find(|owner| is_cluster(owner)) {
+            renew_version(owner, cluster);
         } else {
             owners.push(cluster.clone());
-            true
-        };
-        let Some(name) = record.name.filter(|_| is_changed) else {
-            return Ok(());
-        };
+        }
         let patch = json!({
-            "metadata": {"resourceVersion": record.resource_version, "ownerReferences": owners},
+            "metadata": {"resourceVersion": version, "ownerReferences": owners},
         });
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
         let patched = self.api.patch_metadata(&name, &parameters, &patch);
@@ -186,6 +192,31 @@ impl KubeRecords {
         };
         let stored = object::stored(&object, &self.cluster);
         Ok(stored.map_err(Unavailable::new)?)
+    }
+}
+
+/// A record whose owner must be written.
+///
+/// Only these fields are kept until then. After an upgrade, the writes for the records of all clusters wait for each
+/// other.
+#[derive(Debug)]
+struct Unowned {
+    name: String,
+    version: Option<String>,
+    owners: Vec<OwnerReference>,
+}
+
+impl Unowned {
+    /// `None` if the record has a Cluster as owner, in the served API version.
+    fn of(record: ObjectMeta, cluster: &OwnerReference) -> Option<Self> {
+        let owners = record.owner_references.unwrap_or_default();
+        let owner = owners.iter().find(|owner| is_cluster(owner));
+        let is_owned = owner.is_some_and(|owner| !renew_version(&mut owner.clone(), cluster));
+        Some(Self {
+            name: record.name.filter(|_| !is_owned)?,
+            version: record.resource_version,
+            owners,
+        })
     }
 }
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 pub const CLUSTER_API: &str = "cluster.x-k8s.io/v1beta2";
 pub const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io";
-const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
+pub const BOOTSTRAP_GROUP: &str = "bootstrap.cluster.x-k8s.io";
+pub const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io/v1beta2";
 
 /// An object of a Cluster; `fields` are added to its metadata.
 pub fn object(
@@ -50,15 +51,17 @@ impl NewMachine<'_> {
     pub fn objects(&self, namespace: &str) -> ([Value; 3], [Value; 3]) {
         let Self { cluster, name, .. } = *self;
         let infrastructure = format!("{INFRASTRUCTURE}/v1beta2");
-        let bootstrap = format!("{BOOTSTRAP}/v1beta2");
         let machine = |fields| object((CLUSTER_API, "Machine"), (namespace, cluster, name), fields);
         let infra_machine = |fields| {
             let kind = (infrastructure.as_str(), "GenericMachine");
             object(kind, (namespace, cluster, name), fields)
         };
         let config = |fields| {
-            let kind = (bootstrap.as_str(), "KubeadmConfig");
-            object(kind, (namespace, cluster, name), fields)
+            object(
+                (BOOTSTRAP, "KubeadmConfig"),
+                (namespace, cluster, name),
+                fields,
+            )
         };
         let token = format!("{}.0123456789abcdef", self.token);
         let discovery = json!({"bootstrapToken": {
@@ -71,7 +74,7 @@ impl NewMachine<'_> {
             machine(json!({"spec": {
                 "clusterName": cluster,
                 "bootstrap": {
-                    "configRef": reference(BOOTSTRAP, "KubeadmConfig", name),
+                    "configRef": reference(BOOTSTRAP_GROUP, "KubeadmConfig", name),
                     "dataSecretName": name,
                 },
                 "infrastructureRef": reference(INFRASTRUCTURE, "GenericMachine", name),

@@ -31,7 +31,8 @@ pub struct Background<T> {
 }
 
 impl<T: Send + 'static> Background<T> {
-    fn start(run: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
+    /// Starts it.
+    pub fn start(run: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
         Self {
@@ -47,12 +48,17 @@ impl<T: Send + 'static> Background<T> {
     }
 }
 
-/// Creates the objects, and files requests from now on; returns their number at the end.
+/// Creates the objects, and sends requests from now on; returns their number at the end.
 pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     for number in 0..OBJECTS {
         simulation.management.put(machine(&tenant.name, number));
         simulation.management.put(pool(&tenant.name, number));
     }
+    request(tenant)
+}
+
+/// Sends requests with unknown tokens from now on; returns their number at the end.
+pub fn request(tenant: Tenant) -> Background<usize> {
     Background::start(move |is_over| {
         let mut filed = 0;
         while !is_over.load(Ordering::Relaxed) {

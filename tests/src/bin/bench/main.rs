@@ -11,6 +11,7 @@ mod controller;
 mod crowd;
 mod enrolment;
 mod flood;
+mod heavy;
 mod linker_script;
 mod measure;
 mod memory;
@@ -18,6 +19,7 @@ mod neighbours;
 mod real_join;
 mod report;
 mod simulation;
+mod swarm;
 mod throughput;
 
 use std::path::{Path, PathBuf};

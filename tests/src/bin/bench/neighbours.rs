@@ -1,5 +1,6 @@
-//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the others. Another tenant
-//! has many objects in the management cluster. Everything except the controller runs in this process.
+//! Clusters of one controller, a quarter of whose API servers turn hostile, and the effect on the others. Three more
+//! tenants have many Machines, objects that are expensive to read, and many Clusters in the management cluster.
+//! Everything except the controller runs in this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use kubelet_authenticator_tests::scrape::Diagnostics;
 
 use tokio::net::TcpSocket;
 
-use crate::crowd;
 use crate::measure::{peak_memory, percentile, processor_time, threads};
 use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant, provider_id};
+use crate::{crowd, heavy, swarm};
 
 /// The number of clusters that stay as they are.
 const GOOD: usize = 150;
@@ -47,6 +48,21 @@ const MAX_PROBE: f64 = 100.0;
 
 /// The maximum processor time under a lock that tenants share, in milliseconds.
 const MAX_HELD: f64 = 1.0;
+
+/// Locks that this benchmark must measure. The program reports the names of all.
+const MEASURED: [&str; 10] = [
+    "Cluster API kinds",
+    "Cluster API objects",
+    "budgets of log lines",
+    "caches of records",
+    "connections to an API server",
+    "lookups of kinds",
+    "metrics of clusters",
+    "objects of a Cluster",
+    "slow lookups",
+    "waiters for Clusters",
+];
+
 /// The limit of the controller's memory beside hostile clusters, in MiB.
 const MAX_MEMORY: f64 = 400.0;
 
@@ -79,8 +95,9 @@ pub fn run() -> Suite {
         simulation.put_cluster(tenant, "aws");
     }
     let (good, hostile) = tenants.split_at(GOOD);
-    let crowded = Tenant::new(GOOD + HOSTILE);
+    let [crowded, expensive] = [GOOD + HOSTILE, GOOD + HOSTILE + 1].map(Tenant::new);
     simulation.put_cluster(&crowded, "aws");
+    simulation.put_cluster(&expensive, "aws");
     for round in 0..=2 * ROUNDS {
         for (number, tenant) in of_round(good, round) {
             simulation.put_machine(tenant, &machine(number, round), &token(number, round));
@@ -110,6 +127,7 @@ pub fn run() -> Suite {
     let controller = simulation.start("null-attestation-controller", &arguments, &wrapper);
     simulation.wait_until_watched(&tenants, &vec![0; tenants.len()]);
     simulation.wait_until_watched(std::slice::from_ref(&crowded), &[0]);
+    simulation.wait_until_watched(std::slice::from_ref(&expensive), &[0]);
     // The cost of a first request is not measured.
     joins(good, 0);
 
@@ -122,23 +140,45 @@ pub fn run() -> Suite {
     for (tenant, number) in hostile.iter().zip(0..) {
         turn(&simulation, tenant, number, hole.address);
     }
-    let crowd = crowd::turn(&simulation, crowded);
     let probes = crowd::probe(diagnostics);
+    let swarm = swarm::turn(&simulation);
+    let crowd = crowd::turn(&simulation, crowded);
+    let namespace = expensive.name.clone();
+    let writes = heavy::turn(&simulation, &namespace);
+    let expensive = crowd::request(expensive);
     let used = processor_time(controller.pid());
     let mut beside = rounds(good, ROUNDS + 1..=2 * ROUNDS);
     let used_beside = processor_time(controller.pid()) - used;
     let longest_probe = probes.end().as_secs_f64() * 1e3;
-    let filed = crowd.end();
+    let (filed, read_for, written, replaced) =
+        (crowd.end(), expensive.end(), writes.end(), swarm.end());
 
     let spread = |times: &mut Vec<Duration>| {
         times.sort_unstable();
         [50, 95, 100].map(|percent| percentile(times, percent).as_secs_f64() * 1e3)
     };
     let (usual, beside) = (spread(&mut usual), spread(&mut beside));
-    // Otherwise nothing was measured.
     let asked_since = hostile.iter().zip(asked_before);
     let calls: usize = asked_since.map(|(it, before)| asked(it) - before).sum();
-    assert!(calls > 0 && filed > 0 && lookups.load(Ordering::Relaxed) > 0);
+    let reported = heavy::reported(&simulation.log(), &namespace);
+    // The hostile work, each with its minimum: with less of it, the limits would prove nothing.
+    let work = [
+        ("calls of hostile API servers", calls, 200),
+        (
+            "questions to the name server",
+            lookups.load(Ordering::Relaxed),
+            50,
+        ),
+        ("requests beside many objects", filed, 200),
+        ("requests beside expensive objects", read_for, 200),
+        ("writes of expensive objects", written, 100),
+        (
+            "kinds with an object that was reported as unreadable",
+            reported.len(),
+            heavy::WATCHED.len(),
+        ),
+        ("Clusters that were replaced", replaced, 200),
+    ];
     let peak = peak_memory(controller.pid());
     let mut suite = Suite::new("neighbours");
     let mut rows = Vec::new();
@@ -203,25 +243,33 @@ pub fn run() -> Suite {
             None,
         ),
         ("threads", threads(controller.pid()), "", Some(MAX_THREADS)),
-        ("calls of hostile API servers", calls as f64, "", None),
-        (
-            "questions to the name server",
-            lookups.load(Ordering::Relaxed) as f64,
-            "",
-            None,
-        ),
     ] {
         rows.push(vec![name.to_owned(), format!("{value:.1} {unit}")]);
         suite.add(name, value, unit, limit);
     }
-    for (lock, held) in crowd::lock_times(&lock_times) {
+    for (name, count, least) in work {
+        rows.push(vec![name.to_owned(), format!("{count}, at least {least}")]);
+        suite.add(name, count as f64, "", None);
+    }
+    let mut locks = crowd::lock_times(&lock_times);
+    locks.retain(|_, held| *held > 0.0);
+    for (lock, held) in &locks {
         let name = format!("processor time under the lock of {lock}, most");
         rows.push(vec![name.clone(), format!("{held:.3} ms")]);
-        suite.add(name, held, "ms", Some(MAX_HELD));
+        suite.add(name, *held, "ms", Some(MAX_HELD));
     }
     println!();
-    let title = "one controller, 50 of 200 clusters hostile, and one with many objects";
+    let title = "one controller, 50 of 200 clusters hostile, and three hostile tenants";
     print_table(&[title, "value"], &rows);
+    for (name, count, least) in work {
+        assert!(count >= least, "{name}: {count}, fewer than {least}");
+    }
+    for lock in MEASURED {
+        assert!(
+            locks.contains_key(lock),
+            "the lock of {lock} is not measured"
+        );
+    }
     suite
 }
 

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -19,6 +20,13 @@ use crate::cluster_api::{self, CLUSTER_API, INFRASTRUCTURE, NewMachine, referenc
 /// Definitions of the project's own kinds.
 const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/crds");
 
+/// The API version and the name of the project's own kinds.
+pub const KUBELET_AUTHENTICATION: (&str, &str) = (
+    "attestation.cluster.x-k8s.io/v1alpha1",
+    "KubeletAuthentication",
+);
+pub const NODE_IDENTITY: (&str, &str) = ("attestation.cluster.x-k8s.io/v1alpha1", "NodeIdentity");
+
 /// Deadline of the first watch of one cluster.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -27,7 +35,8 @@ const FILLER: usize = 3000;
 
 /// A management cluster.
 pub struct Simulation {
-    pub management: ApiServer,
+    /// Shared with the threads of hostile tenants.
+    pub management: Arc<ApiServer>,
     kubeconfig: PathBuf,
     files: Scratch,
 }
@@ -35,7 +44,7 @@ pub struct Simulation {
 impl Simulation {
     /// Starts a management cluster without clusters.
     pub fn new() -> Self {
-        let management = ApiServer::start();
+        let management = Arc::new(ApiServer::start());
         for file in std::fs::read_dir(CRDS).unwrap() {
             let path = file.unwrap().path();
             if path.ends_with("kustomization.yaml") {
@@ -81,7 +90,12 @@ impl Simulation {
             .arg(&self.kubeconfig)
             .args(["--insecure-allow-loopback", "--log-format", "json"])
             .args(arguments);
-        launch.spawn(&self.files.join("manager.log"))
+        launch.spawn(&self.log())
+    }
+
+    /// The log of the program.
+    pub fn log(&self) -> PathBuf {
+        self.files.join("manager.log")
     }
 
     /// A directory for files.
@@ -132,12 +146,8 @@ impl Simulation {
             "tls.key": STANDARD.encode(traditional_key(&ca.key_pem)),
         });
         self.put_secret(name, "ca", data);
-        let kind = (
-            "attestation.cluster.x-k8s.io/v1alpha1",
-            "KubeletAuthentication",
-        );
         let spec = json!({"spec": {"clusterName": name, "authorizedAttestors": [attestor]}});
-        self.put(kind, (name, name), spec);
+        self.put(KUBELET_AUTHENTICATION, (name, name), spec);
     }
 
     /// Creates a Machine that may join.
@@ -171,13 +181,15 @@ impl Simulation {
                 "time": "2026-11-01T00:00:00Z",
             },
         }});
-        let kind = ("attestation.cluster.x-k8s.io/v1alpha1", "NodeIdentity");
-        let object = cluster_api::object(
-            kind,
-            (cluster, cluster, &object_name(cluster, name)),
-            fields,
-        );
-        self.management.put(object);
+        let key = (cluster, cluster, &*object_name(cluster, name));
+        let mut record = cluster_api::object(NODE_IDENTITY, key, fields);
+        let owner = self.management.object("clusters", cluster, cluster);
+        let owner = owner.expect("the Cluster of the record");
+        record["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": CLUSTER_API, "kind": "Cluster", "name": cluster,
+            "uid": owner["metadata"]["uid"],
+        }]);
+        self.management.put(record);
     }
 
     /// Waits until the requests of all these clusters are watched more often than `before`.

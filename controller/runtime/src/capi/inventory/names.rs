@@ -108,8 +108,8 @@ impl<'a> View<'a> {
         machine: &'a objects::Machine,
     ) -> impl Iterator<Item = (Ground, &'a str)> {
         let written = self.config(machine).and_then(|one| one.node_name.as_ref());
-        let infrastructure = machine.infrastructure.as_ref();
-        let infrastructure = infrastructure.map(|one| (Ground::InfraMachine, one.name.as_str()));
+        let infrastructure = machine.infra_name.as_deref();
+        let infrastructure = infrastructure.map(|name| (Ground::InfraMachine, name));
         let reported = machine.host_names.iter();
         let reported = reported.map(|name| (Ground::Reported, name.as_str()));
         let others = infrastructure.into_iter();

@@ -13,7 +13,8 @@ use node_attestation_core::inventory::{Machine, MachineState, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
 
 use crate::capi::objects::{
-    self, BootstrapConfig, MachinePool, ObjectKey, Reference, label_value, last_segment,
+    self, BootstrapConfig, ConfigReference, MachinePool, ObjectKey, Reference, label_value,
+    last_segment,
 };
 use crate::capi::store::{Ground, Members, Referrer};
 use crate::shared::PAGE;
@@ -53,9 +54,9 @@ impl Needed {
         self.limit.saturating_sub(self.configs.borrow().len())
     }
 
-    fn add(&self, members: &Members, config: &Reference) {
+    fn add(&self, members: &Members, config: &ConfigReference) {
         if self.missing() > 0 && members.is_due(&config.name, self.now) {
-            self.configs.borrow_mut().insert(config.clone());
+            self.configs.borrow_mut().insert(config.complete());
         }
     }
 }
@@ -189,7 +190,7 @@ impl<'a> View<'a> {
         match (&*holders.machines, &*holders.pools) {
             ([(name, machine)], []) => {
                 let owner = TokenOwner::Machine(Box::new(self.machine(name, machine)));
-                Some((owner, machine.infrastructure.clone()))
+                Some((owner, machine.infrastructure.as_deref().cloned()))
             }
             ([], [(name, pool)]) => {
                 let owner = TokenOwner::Pool {

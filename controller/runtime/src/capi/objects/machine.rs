@@ -11,8 +11,8 @@ use node_attestation_core::identifiers::{TokenId, dns_form};
 use serde::Deserialize;
 
 use super::{
-    Bootstrap, CORE_GROUP, Initialization, Kept, MAX_NAME_LEN, RawReference, Reference, Watched,
-    cluster_of, is_deleting, label, was_bootstrapped,
+    Bootstrap, CORE_GROUP, ConfigReference, Initialization, Kept, MAX_NAME_LEN, RawReference,
+    Reference, Watched, cluster_of, is_deleting, label, was_bootstrapped,
 };
 
 /// The label of each control-plane Machine. Its value is ignored.
@@ -65,8 +65,11 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
     /// The `KubeadmConfig`.
-    pub(in crate::capi) config: Option<Reference>,
-    pub(in crate::capi) infrastructure: Option<Reference>,
+    pub(in crate::capi) config: Option<ConfigReference>,
+    /// The name of the `InfraMachine`.
+    pub(in crate::capi) infra_name: Option<String>,
+    /// The `InfraMachine`, if the Machine has no provider ID. The ID is then read from it.
+    pub(in crate::capi) infrastructure: Option<Box<Reference>>,
     pub(in crate::capi) pool: Option<String>,
     pub(in crate::capi) control_plane: bool,
     pub(in crate::capi) node: Option<NodeName>,
@@ -180,14 +183,19 @@ impl Kept for Machine {
         let initialization = status.initialization.as_ref();
         let told = was_bootstrapped(status.bootstrap_ready, initialization);
         let provisioned = initialization.and_then(|one| one.infrastructure_provisioned);
+        let provider_id = spec.provider_id.and_then(|id| ProviderId::parse(&id).ok());
+        let infrastructure = Reference::within(&namespace, spec.infrastructure_ref);
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
             has_bootstrap_data: bootstrap.has_data() || told,
             provisioned: provisioned == Some(true) || status.infrastructure_ready == Some(true),
-            provider_id: spec.provider_id.and_then(|id| ProviderId::parse(&id).ok()),
             config: bootstrap.config(&namespace),
-            infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
+            infra_name: infrastructure.as_ref().map(|one| one.name.clone()),
+            infrastructure: infrastructure
+                .filter(|_| provider_id.is_none())
+                .map(Box::new),
+            provider_id,
             pool: pool_of(&metadata),
             assigned_token: assigned_token(&metadata),
             control_plane: label(&metadata, CONTROL_PLANE_LABEL).is_some(),
@@ -247,5 +255,8 @@ fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
             }
         }
     }
+    // They are kept for as long as the Machine exists.
+    addresses.shrink_to_fit();
+    names.shrink_to_fit();
     (addresses, names)
 }

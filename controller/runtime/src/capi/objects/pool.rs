@@ -8,7 +8,8 @@ use kubelet_attestation::names::ProviderId;
 use serde::Deserialize;
 
 use super::{
-    Initialization, Kept, Reference, Watched, cluster_of, is_deleting, machine, was_bootstrapped,
+    ConfigReference, Initialization, Kept, Reference, Watched, cluster_of, is_deleting, machine,
+    was_bootstrapped,
 };
 use crate::shared::visited;
 
@@ -27,7 +28,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) has_bootstrap_data: bool,
     pub(in crate::capi) provider_ids: MemberIds,
     /// The `KubeadmConfig`.
-    pub(in crate::capi) config: Option<Reference>,
+    pub(in crate::capi) config: Option<ConfigReference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
 }
 

@@ -11,7 +11,7 @@ use super::Member;
 use super::configs::{Configs, Referrer};
 use super::values::{Ground, Value};
 use crate::capi::objects::{
-    BootstrapConfig, Machine, MachinePool, Reference, label_value, last_segment,
+    BootstrapConfig, ConfigReference, Machine, MachinePool, label_value, last_segment,
 };
 use crate::table::{Indexed, Table};
 
@@ -50,7 +50,7 @@ impl Members {
         &self,
         referrer: Referrer,
         now: Instant,
-    ) -> impl Iterator<Item = &Reference> {
+    ) -> impl Iterator<Item = &ConfigReference> {
         let due = self.configs.due(referrer, now);
         due.filter_map(|config| {
             let machines = self.with_config(config);
@@ -113,9 +113,8 @@ impl Members {
         let written = written.into_iter().flatten();
         let written = written.flat_map(|config| self.with_config(config));
         // The index does not contain a Machine's own name.
-        let is_own = ground == Ground::Machine;
-        let own = is_own.then(|| self.machines.get(name)).flatten();
-        let own = own.map(|machine| (name, machine));
+        let own = (!is_written).then(|| self.machines.get_with_name(name));
+        let own = own.flatten();
         let known = self.machines.with(Value::NodeName(ground, name));
         written.chain(own).chain(known)
     }
@@ -142,7 +141,9 @@ impl Members {
     }
 
     fn with_config<'a>(&'a self, config: &'a str) -> impl Iterator<Item = (&'a str, &'a Machine)> {
-        let machines = self.machines.with(Value::Config(config));
+        // The index does not contain a Machine's own name.
+        let own = self.machines.get_with_name(config).into_iter();
+        let machines = own.chain(self.machines.with(Value::Config(config)));
         machines.filter(move |(_, machine)| machine.config() == Some(config))
     }
 
@@ -234,7 +235,9 @@ impl Members {
 }
 
 impl Indexed for Machine {
-    fn values<'a>(&'a self, _name: &'a str) -> impl Iterator<Item = impl Hash> {
+    /// Without values that are the Machine's own name, by which it is found anyway: most Machines share their name with
+    /// their `KubeadmConfig` and their `InfraMachine`.
+    fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
         let id = self.provider_id.iter().map(Value::ProviderId);
         let addresses = self.addresses.iter().copied().map(Value::Address);
         let config = self.config();
@@ -243,23 +246,24 @@ impl Indexed for Machine {
         let bootstrapped = bootstrapped.map(|config| Value::Bootstrapped { config, has_node });
         let pool = self.pool.as_deref().map(Value::Pool);
         let token = self.assigned_token.iter().map(Value::Token);
+        let config = config.filter(|config| *config != name);
         let values = id.chain(addresses).chain(config.map(Value::Config));
         let values = values.chain(bootstrapped).chain(pool).chain(token);
-        values.chain(names(self))
+        let names = names(self).filter(move |(_, own)| *own != name);
+        values.chain(names.map(|(ground, name)| Value::NodeName(ground, name)))
     }
 }
 
-/// The names of a Machine's host and Node, without the Machine's own name.
-fn names(machine: &Machine) -> impl Iterator<Item = Value<'_>> {
-    let infrastructure = machine.infrastructure.iter();
-    let infrastructure = infrastructure.map(|one| (Ground::InfraMachine, one.name.as_str()));
+/// The names that a Machine's host and Node have on other grounds than the Machine's own name.
+fn names(machine: &Machine) -> impl Iterator<Item = (Ground, &str)> {
+    let infrastructure = machine.infra_name.iter();
+    let infrastructure = infrastructure.map(|name| (Ground::InfraMachine, name.as_str()));
     let node = machine.node.iter();
     let node = node.map(|node| (Ground::Node, node.as_str()));
     let host = machine.host_names.iter().map(NodeName::as_str);
     let reported = host.chain(machine.dns_names.iter().map(String::as_str));
     let reported = reported.map(|name| (Ground::Reported, name));
-    let names = infrastructure.chain(node).chain(reported);
-    names.map(|(ground, name)| Value::NodeName(ground, name))
+    infrastructure.chain(node).chain(reported)
 }
 
 impl Indexed for MachinePool {

@@ -59,6 +59,46 @@ fn a_node_name_must_match_the_machine_or_a_reported_hostname() {
     assert_eq!(naming(&inventory, "m1", "10.0.0.9"), expected);
 }
 
+/// A Machine whose `InfraMachine`, `KubeadmConfig` and Node have its name, as with Cluster API's own controllers.
+fn of_one_name(name: &str) -> Value {
+    let machine = with(
+        V2.machine(name),
+        "/spec/infrastructureRef/name",
+        json!(name),
+    );
+    let machine = with(machine, "/spec/bootstrap/configRef/name", json!(name));
+    with(machine, "/status/nodeRef", json!({"name": name}))
+}
+
+#[test]
+fn a_machine_with_one_name_for_all_its_objects_is_found_on_each_ground() {
+    let (objects, inventory) = cluster(V2);
+    seen::<objects::Machine>(&objects, of_one_name("n1"));
+    configured(
+        &objects,
+        with(V2.config("n1", "tokenn"), "/metadata/name", json!("n1")),
+    );
+    // Another host reports the name, which is a weaker ground.
+    seen::<objects::Machine>(&objects, reporting("m2", "Hostname", "n1"));
+
+    let Some(TokenOwner::Machine(found)) = by_token(&inventory, "tokenn") else {
+        panic!("no machine")
+    };
+    assert_eq!(found.name, "n1");
+    assert_eq!(naming(&inventory, "n1", "n1"), Naming::Own);
+    assert_eq!(naming(&inventory, "m2", "n1"), shared_with("n1"));
+    for (name, count) in [("n1", 2), ("m1", 1), ("n2", 0)] {
+        let found = block_on(inventory.by_name(name)).unwrap();
+        assert_eq!(found.len(), count, "{name}");
+    }
+
+    // Only its name remains, which is still a stronger ground.
+    let machine = with(V2.machine("n1"), "/spec/bootstrap", Value::Null);
+    seen::<objects::Machine>(&objects, machine);
+    assert_eq!(by_token(&inventory, "tokenn"), None);
+    assert_eq!(naming(&inventory, "m2", "n1"), shared_with("n1"));
+}
+
 #[test]
 fn the_final_dot_of_a_reported_name_does_not_count() {
     let (objects, inventory) = cluster(V2);

@@ -52,6 +52,18 @@ fn assert_few(what: &str, run: impl FnOnce()) {
 }
 
 #[test]
+fn the_fixed_parts_of_a_machine_its_config_and_its_record_are_small() {
+    use std::mem::size_of;
+
+    use node_attestation_core::ledger::Stored;
+
+    // Each node has one of each, so growth is a decision.
+    assert_eq!(size_of::<objects::Machine>(), 320);
+    assert_eq!(size_of::<BootstrapConfig>(), 32);
+    assert_eq!(size_of::<Stored>(), 528);
+}
+
+#[test]
 fn an_unknown_token_visits_few_objects_among_many() {
     let (_, inventory) = crowd();
 
