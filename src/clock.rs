@@ -1,6 +1,8 @@
 //! The wall clock and deadlines.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
+
+pub use kubelet_attestation::time::{age, apart, since_epoch, unix_seconds, until};
 
 /// Longer than any wait of this program. The limit prevents an overflow with extreme durations.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
@@ -14,44 +16,6 @@ const LONGEST_WAIT: Duration = Duration::from_hours(24);
 )]
 pub fn now() -> SystemTime {
     SystemTime::now()
-}
-
-/// The time since 1970. Zero for an earlier time.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "1970 is no reading of a clock: this is the time as a number"
-)]
-pub fn since_epoch(time: SystemTime) -> Duration {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The whole seconds since 1970. Zero for an earlier time.
-pub fn unix_seconds(time: SystemTime) -> u64 {
-    since_epoch(time).as_secs()
-}
-
-/// The time from `start` to `end`, the ends of a validity or of a pause that is stored. Zero if `end` is earlier.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an end is a wall-clock time: a certificate has no other, and no monotonic clock outlives a boot"
-)]
-pub fn until(end: SystemTime, start: SystemTime) -> Duration {
-    end.duration_since(start).unwrap_or_default()
-}
-
-/// The age at `now` of something that an earlier process wrote to the disk. `None` if it is from the future: then the
-/// clock was set back, and the age is unknown.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "each run is a process, and no monotonic clock outlives a boot"
-)]
-pub fn age(written: SystemTime, now: SystemTime) -> Option<Duration> {
-    now.duration_since(written).ok()
-}
-
-/// The difference of two clocks, whichever is ahead.
-pub fn apart(one: SystemTime, other: SystemTime) -> Duration {
-    until(one.max(other), one.min(other))
 }
 
 /// A deadline on the monotonic clock. Setting the wall clock does not move it.
@@ -99,20 +63,6 @@ mod tests {
 
         assert_eq!(work.within(Duration::from_hours(1)), work);
         assert!(work.within(Duration::from_secs(1)) < work);
-    }
-
-    #[test]
-    fn a_time_has_an_age_or_an_end_and_never_a_negative_one() {
-        let second = Duration::from_secs(1);
-        let (before, after) = (UNIX_EPOCH + second, UNIX_EPOCH + 3 * second);
-
-        assert_eq!(until(after, before), 2 * second);
-        assert_eq!(until(before, after), Duration::ZERO);
-        assert_eq!(age(before, after), Some(2 * second));
-        assert_eq!(age(after, before), None);
-        assert_eq!(apart(before, after), 2 * second);
-        assert_eq!(apart(after, before), 2 * second);
-        assert_eq!(unix_seconds(UNIX_EPOCH - second), 0);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //!
 //! Each module imports only modules above it.
 //!
+//! - `time`: distances between wall-clock times
 //! - `text`: names that are checked text, and text of others for a terminal
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
 //! - `secret`: secret values, which `Debug` does not show and memory does not keep
@@ -36,4 +37,5 @@ pub mod members;
 pub mod names;
 pub mod secret;
 pub mod text;
+pub mod time;
 pub mod version;

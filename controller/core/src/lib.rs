@@ -14,7 +14,7 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `time`: distances between wall-clock times
+//! - `time`: distances between wall-clock times, and times in messages
 //! - `unshared`: a lock of one cluster
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates
