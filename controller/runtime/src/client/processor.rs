@@ -7,7 +7,10 @@
 //! # Guarantees
 //!
 //! - After a burst of [`BURST`], all connections of a namespace together take at most the fourth part of one processor.
-//! - Only connections of the same namespace wait.
+//! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together take half of one processor on
+//!   average. The more they exceed it, the more of its own time a namespace pays for the same work, so those that take
+//!   the most wait.
+//! - Other connections than those of tenants never wait.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -25,6 +28,16 @@ const BURST: Duration = Duration::from_secs(5);
 /// A namespace gets one of this number of parts of a processor.
 const PARTS: u32 = 4;
 
+/// The processor time that all namespaces can take at once: more than the handshakes of 2,000 clusters.
+const BURST_OF_ALL: Duration = Duration::from_secs(20);
+
+/// All namespaces together get one of this number of parts of a processor.
+const PARTS_OF_ALL: u32 = 2;
+
+/// The price doubles for each second of processor time beyond the burst of all, up to this power of two: the share of
+/// 2,000 namespaces.
+const MAX_DOUBLINGS: u64 = 10;
+
 /// The shortest wait. Otherwise, all connections of a namespace would wake up for each short poll of one of them.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -35,7 +48,14 @@ static PROCESS: LazyLock<Arc<Spent>> = LazyLock::new(Arc::default);
 
 /// The processor time that was spent, by namespace.
 #[derive(Debug)]
-struct Spent(Shared<Swept<String, Budget>>);
+struct Spent(Shared<Budgets>);
+
+#[derive(Debug, Default)]
+struct Budgets {
+    namespaces: Swept<String, Budget>,
+    /// The time at which the whole burst of all is available again.
+    whole_at: Option<Instant>,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
@@ -47,7 +67,23 @@ struct Budget {
 
 impl Default for Spent {
     fn default() -> Self {
-        Self(Shared::new(Lock::Processor, Swept::default()))
+        Self(Shared::new(Lock::Processor, Budgets::default()))
+    }
+}
+
+impl Budgets {
+    fn charge(&mut self, namespace: &str, time: Duration, now: Instant) {
+        let whole_at = self.whole_at.map_or(now, |at| at.max(now)) + time * PARTS_OF_ALL;
+        self.whole_at = Some(whole_at);
+        let over = ((whole_at - now) / PARTS_OF_ALL).saturating_sub(BURST_OF_ALL);
+        let price = 1 << over.as_secs().min(MAX_DOUBLINGS);
+        let is_dead = |_: &_, budget: &mut Budget| budget.whole_at.max(budget.told_from) <= now;
+        let namespaces = &mut self.namespaces;
+        let budget = namespaces.get_or_insert_with(namespace.to_owned(), is_dead, || Budget {
+            whole_at: now,
+            told_from: now,
+        });
+        budget.whole_at = budget.whole_at.max(now) + time * PARTS * price;
     }
 }
 
@@ -87,7 +123,7 @@ impl Processor {
             missing.saturating_sub(BURST * PARTS)
         };
         let spent = self.spent.0.read(|spent| {
-            let budget = spent.get(&*self.namespace)?;
+            let budget = spent.namespaces.get(&*self.namespace)?;
             Some((over(budget), budget.told_from <= now))
         });
         let (over, is_told) = spent.filter(|(over, _)| !over.is_zero())?;
@@ -99,7 +135,7 @@ impl Processor {
 
     fn tell(&self, now: Instant) {
         self.spent.0.write(|spent| {
-            if let Some(budget) = spent.get_mut(&*self.namespace) {
+            if let Some(budget) = spent.namespaces.get_mut(&*self.namespace) {
                 budget.told_from = now + TOLD_EVERY;
             }
         });
@@ -111,15 +147,9 @@ impl Processor {
 
     fn charge(&self, time: Duration) {
         let now = Instant::now();
-        let is_dead = |_: &_, budget: &mut Budget| budget.whole_at.max(budget.told_from) <= now;
-        self.spent.0.write(|spent| {
-            let budget =
-                spent.get_or_insert_with((*self.namespace).to_owned(), is_dead, || Budget {
-                    whole_at: now,
-                    told_from: now,
-                });
-            budget.whole_at = budget.whole_at.max(now) + time * PARTS;
-        });
+        self.spent
+            .0
+            .write(|spent| spent.charge(&self.namespace, time, now));
     }
 
     /// A budget in which each poll takes two seconds.
@@ -144,7 +174,7 @@ impl Processor {
         let budget = self
             .spent
             .0
-            .read(|spent| spent.get(&*self.namespace).copied());
+            .read(|spent| spent.namespaces.get(&*self.namespace).copied());
         let now = Instant::now();
         budget.map_or(Duration::ZERO, |it| {
             it.whole_at.saturating_duration_since(now) / PARTS
@@ -195,6 +225,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::future::poll_fn;
 
+    use futures::future::{join, join_all};
     use tracing::Level;
 
     use super::*;
@@ -251,6 +282,57 @@ mod tests {
         assert!((least..=most).contains(&took), "{took:?}");
     }
 
+    /// The processor time that this number of namespaces takes in ten minutes, if each takes as much as it can.
+    async fn taken_in_ten_minutes(namespaces: usize, spent: &Arc<Spent>) -> Duration {
+        let begin = Instant::now();
+        let work = Duration::from_millis(2);
+        let hostile = (0..namespaces).map(|number| {
+            let processor = processor(spent, &format!("hostile-{number}"));
+            async move {
+                let mut taken = Duration::ZERO;
+                loop {
+                    take(&processor, work).await;
+                    if begin.elapsed() > Duration::from_mins(10) {
+                        return taken;
+                    }
+                    taken += work;
+                }
+            }
+        });
+        join_all(hostile).await.iter().sum()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_number_of_namespaces_together_gets_half_a_processor() {
+        let half = Duration::from_mins(5);
+        for namespaces in [3, 20, 200] {
+            let taken = taken_in_ten_minutes(namespaces, &Arc::default()).await;
+
+            assert!(
+                (half..half + BURST_OF_ALL * 3).contains(&taken),
+                "{namespaces}: {taken:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beside_twenty_hostile_namespaces_a_handshake_of_another_does_not_wait() {
+        let spent: Arc<Spent> = Arc::default();
+        let other = processor(&spent, "other");
+        let handshakes = async {
+            let mut waited = Duration::ZERO;
+            for _ in 0..18 {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                waited = waited.max(take(&other, Duration::from_millis(3)).await);
+            }
+            waited
+        };
+
+        let (_, waited) = join(taken_in_ten_minutes(20, &spent), handshakes).await;
+
+        assert_eq!(waited, Duration::ZERO);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_unused_budget_is_whole_again_and_forgotten() {
         let spent = Arc::default();
@@ -262,19 +344,19 @@ mod tests {
 
         assert_eq!(first.missing(), Duration::ZERO);
         take(&processor(&spent, "b"), BURST).await;
-        assert_eq!(spent.0.read(Swept::len), 1);
+        assert_eq!(spent.0.read(|spent| spent.namespaces.len()), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn processor_time_is_taken_among_many_namespaces_with_few_visits() {
         let spent = Arc::default();
         for number in 0..1000 {
-            processor(&spent, &number.to_string()).charge(BURST);
+            processor(&spent, &number.to_string()).charge(BURST / 1000);
         }
         let new = processor(&spent, "new");
 
         let visited = most_visited(|| {
-            new.charge(BURST);
+            new.charge(BURST / 1000);
             assert_eq!(new.next(), None);
         });
 
