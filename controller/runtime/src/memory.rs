@@ -8,6 +8,11 @@ use std::sync::{Arc, LazyLock};
 use crate::shared::{Lock, Shared};
 
 mod container;
+mod limit;
+
+pub(crate) use limit::KeptLimit;
+
+use limit::Limit;
 
 /// The part of the container's limit that all clusters share for data from their API servers, in addition to their own
 /// shares: 64 MiB of 1 GiB.
@@ -66,31 +71,6 @@ struct Common {
     taken: Shared<Taken>,
 }
 
-/// The number of bytes for all namespaces together.
-#[derive(Debug, Clone, Copy)]
-struct Limit(usize);
-
-impl Limit {
-    /// Whether a namespace that has `own` of `all` used bytes can take `more`, with this number of namespaces.
-    ///
-    /// A single namespace can take everything. With two or more, each can have at most half. With three or more, they
-    /// have equal parts of the last quarter, so that a few of them together always leave memory for another one.
-    fn allows(self, (own, all): (usize, usize), more: usize, namespaces: usize) -> bool {
-        let Self(bytes) = self;
-        let (own, all) = (own.saturating_add(more), all.saturating_add(more));
-        if more == 0 || namespaces < 2 {
-            return more == 0 || all <= bytes;
-        }
-        let quarter = bytes / 4;
-        let most = if namespaces == 2 || all <= bytes - quarter {
-            bytes / 2
-        } else {
-            quarter / namespaces
-        };
-        all <= bytes && own <= most
-    }
-}
-
 #[derive(Debug)]
 struct Taken {
     /// The bytes of all tenants' own shares.
@@ -147,12 +127,10 @@ impl Common {
             let Some(of_namespace) = known.get_mut(namespace) else {
                 return false;
             };
-            let has_own = is_operator
-                || self
-                    .own
-                    .allows((of_namespace.own, *all_own), own, namespaces);
+            let own_before = (of_namespace.own, *all_own);
+            let has_own = is_operator || own <= self.own.room(own_before, namespaces);
             let before = (of_namespace.common, *all_common);
-            if !has_own || !self.rest.allows(before, common, namespaces) {
+            if !has_own || common > self.rest.room(before, namespaces) {
                 return false;
             }
             of_namespace.own = of_namespace.own.saturating_add(own);

@@ -16,7 +16,7 @@ use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Identity;
 use tokio::sync::watch;
 
-use super::index::LIMITS;
+use super::index::{CLUSTERS, RECORDS};
 use super::object::{self, BrokenRecord};
 use crate::shared::{Lock, PAGE, Shared};
 use crate::table::{Indexed, Table};
@@ -64,10 +64,8 @@ struct Snapshot {
 /// The namespace has too many records. Decisions without some of them could be wrong, so its requests wait.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "namespace {namespace} has more than {} node identities, or node identities of more than {} clusters. Delete the ones \
-     that do not belong to a node",
-    LIMITS.records,
-    LIMITS.clusters
+    "namespace {namespace} has more than {RECORDS} node identities, or node identities of more than {CLUSTERS} clusters, or \
+     the node identities of all namespaces use all memory for them. Delete the ones that do not belong to a node"
 )]
 struct TooManyRecords {
     namespace: String,

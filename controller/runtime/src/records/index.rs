@@ -5,27 +5,49 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
 use crate::capi::ObjectKey;
+use crate::memory::KeptLimit;
 
-/// The limits for the records of one namespace.
+/// The limits for records.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
+    /// The limit for one namespace.
     pub(super) records: usize,
-    /// The limit for the clusters that have records.
+    /// The limit for the clusters of one namespace that have records.
     pub(super) clusters: usize,
+    /// The limit for the records of all namespaces together.
+    pub(super) all: KeptLimit,
 }
 
-/// The records of ten clusters of the largest size that Kubernetes supports, and ten times the default of
-/// `--max-clusters-per-namespace`.
-pub(super) const LIMITS: Limits = Limits {
-    records: 50_000,
-    clusters: 10_000,
-};
+/// The records of ten clusters of the largest size that Kubernetes supports.
+pub(super) const RECORDS: usize = 50_000;
+
+/// Ten times the default of `--max-clusters-per-namespace`.
+pub(super) const CLUSTERS: usize = 10_000;
+
+/// The part of the container's memory for all records: 512 MiB of 1 GiB.
+const PART: usize = 2;
+
+/// The memory of a record, with the objects of its machine.
+const RECORD_LEN: usize = 2048;
+
+impl Limits {
+    /// The limits of this process.
+    pub(super) fn of_process() -> Self {
+        Self {
+            records: RECORDS,
+            clusters: CLUSTERS,
+            all: KeptLimit::of_memory(PART, RECORD_LEN),
+        }
+    }
+}
 
 /// The cluster of each record. Only the watch uses it, so it has no lock.
 #[derive(Debug)]
 pub(super) struct Index {
     limits: Limits,
     namespaces: BTreeMap<String, OfNamespace>,
+    /// The number of kept records of all namespaces.
+    kept: usize,
     digest: RandomState,
 }
 
@@ -54,6 +76,7 @@ impl Index {
         Self {
             limits,
             namespaces: BTreeMap::new(),
+            kept: 0,
             digest: RandomState::new(),
         }
     }
@@ -67,6 +90,8 @@ impl Index {
     /// Adds the record of this cluster, unless the namespace has reached a limit.
     pub(super) fn put(&mut self, cluster: &ObjectKey, name: &str) -> Put {
         let digest = self.digest.hash_one(name);
+        let is_new = !self.namespaces.contains_key(&cluster.namespace);
+        let namespaces = self.namespaces.len() + usize::from(is_new);
         let namespace = self.namespaces.entry(cluster.namespace.clone());
         let namespace = namespace.or_default();
         let known = namespace.kept.get(name);
@@ -77,9 +102,12 @@ impl Index {
             };
         }
         let former = namespace.remove(name);
+        self.kept -= usize::from(former.is_some());
         let former = former.map(|former| ObjectKey::new(cluster.namespace.as_str(), &*former));
         let is_known = namespace.clusters.contains_key(&*cluster.name);
+        let used = (namespace.kept.len(), self.kept);
         let is_kept = namespace.kept.len() < self.limits.records
+            && self.limits.all.room(used, namespaces) > 0
             && (is_known || namespace.clusters.len() < self.limits.clusters);
         if !is_kept {
             namespace.left_out.insert(digest);
@@ -90,6 +118,7 @@ impl Index {
         let own = own.map_or_else(|| Arc::from(cluster.name.as_str()), |(own, _)| own.clone());
         *namespace.clusters.entry(own.clone()).or_default() += 1;
         namespace.kept.insert(name.into(), own);
+        self.kept += 1;
         Put { is_kept, former }
     }
 
@@ -97,6 +126,7 @@ impl Index {
     pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<ObjectKey> {
         let of_namespace = self.namespaces.get_mut(namespace)?;
         let cluster = of_namespace.remove(name);
+        self.kept -= usize::from(cluster.is_some());
         if cluster.is_none() {
             of_namespace.left_out.remove(&self.digest.hash_one(name));
         }
@@ -119,11 +149,16 @@ impl Index {
         counts.filter(|(_, left_out)| *left_out > 0)
     }
 
-    /// Whether some records of this namespace are not kept although it now has few enough. A list finds them.
-    pub(super) fn is_list_due(&self, namespace: &str) -> bool {
-        self.namespaces.get(namespace).is_some_and(|one| {
-            let all = one.kept.len().saturating_add(one.left_out.len());
-            !one.left_out.is_empty() && all <= self.limits.records
+    /// Whether some records of a namespace are not kept although there is now room for all of its records. A list finds
+    /// them. The records of one namespace can be in the way of another one.
+    pub(super) fn is_list_due(&self) -> bool {
+        self.namespaces.values().any(|one| {
+            let (kept, left_out) = (one.kept.len(), one.left_out.len());
+            if left_out == 0 || kept.saturating_add(left_out) > self.limits.records {
+                return false;
+            }
+            let Limits { all, .. } = self.limits;
+            left_out <= all.room((kept, self.kept), self.namespaces.len())
         })
     }
 }
@@ -149,6 +184,7 @@ mod tests {
     const SMALL: Limits = Limits {
         records: 3,
         clusters: 2,
+        all: KeptLimit::new(1000),
     };
 
     fn key(namespace: &str, cluster: &str) -> ObjectKey {
@@ -225,14 +261,39 @@ mod tests {
         for name in ["1", "2", "3", "4"] {
             index.put(&key("a", "c"), name);
         }
-        assert!(!index.is_list_due("a"));
+        assert!(!index.is_list_due());
 
         index.remove("a", "1");
-        assert!(index.is_list_due("a"));
+        assert!(index.is_list_due());
 
         index.put(&key("a", "c"), "4");
-        assert!(!index.is_list_due("a"));
-        assert!(!index.is_list_due("b"));
+        assert!(!index.is_list_due());
+    }
+
+    #[test]
+    fn the_records_of_a_few_namespaces_leave_places_to_another() {
+        let limits = Limits {
+            records: 100,
+            clusters: 100,
+            all: KeptLimit::new(64),
+        };
+        let mut index = Index::new(limits);
+        let mut put = |namespace: &str, name: usize| {
+            let put = index.put(&key(namespace, "c"), &name.to_string());
+            put.is_kept
+        };
+        let mut kept = |namespace: &str| (0..100).filter(|name| put(namespace, *name)).count();
+        assert_eq!(["a", "b", "c", "d"].map(&mut kept), [32, 16, 5, 4]);
+
+        assert!(!index.is_list_due());
+        for name in 0..100 {
+            index.remove("a", &name.to_string());
+            index.remove("b", &name.to_string());
+        }
+        for name in 32..100 {
+            index.remove("c", &name.to_string());
+        }
+        assert!(index.is_list_due(), "there is room for those of c");
     }
 
     #[test]
@@ -243,5 +304,6 @@ mod tests {
         index.remove("b", "1");
 
         assert!(index.namespaces.is_empty());
+        assert_eq!(index.kept, 0);
     }
 }

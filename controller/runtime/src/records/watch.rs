@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::cache::{Cache, Entry, Watched, entry};
-use super::index::{Index, LIMITS, Limits, Put};
+use super::index::{Index, Limits, Put};
 use super::kube::KubeRecords;
 use crate::capi::ObjectKey;
 use crate::client::MANAGEMENT_PAGE_SIZE;
@@ -88,7 +88,7 @@ impl RecordsWatch {
         metrics: &Metrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let caches = Arc::new(Caches::default());
-        let mut watching = Watching::new(LIMITS);
+        let mut watching = Watching::new(Limits::of_process());
         let (measured, watched) = (metrics.watch("NodeIdentity"), caches.watched.clone());
         let log = WatchLog::new("NodeIdentity").measured_by(measured.clone());
         let listening = listening(client.clone(), move |read| {
@@ -167,10 +167,9 @@ impl Watching {
         self.is_recovery = true;
     }
 
-    /// Schedules a list if records of this namespace were left out and now have a place. A tenant can cause this, so
-    /// it happens rarely.
-    fn plan_list(&mut self, namespace: &str) {
-        if self.list_at.is_none() && self.index.is_list_due(namespace) {
+    /// Schedules a list if records were left out and now have a place. A tenant can cause this, so it happens rarely.
+    fn plan_list(&mut self) {
+        if self.list_at.is_none() && self.index.is_list_due() {
             let now = Instant::now();
             let next = self.listed_at.map_or(now, |last| last + BETWEEN_LISTS);
             self.list_at = Some(next.max(now));
@@ -183,7 +182,9 @@ impl Watching {
         self.logged
             .retain(|_, logged| now.duration_since(*logged) < BETWEEN_LISTS);
         if self.logged.insert(namespace.to_owned(), now).is_none() {
-            let Limits { records, clusters } = self.limits;
+            let Limits {
+                records, clusters, ..
+            } = self.limits;
             tracing::warn!(
                 namespace,
                 records,
@@ -272,7 +273,7 @@ impl Caches {
                 if let Some(cluster) = watching.index.remove(&namespace, name_of(&object)) {
                     self.remove(&cluster, name_of(&object));
                 }
-                watching.plan_list(&namespace);
+                watching.plan_list();
                 self.set_limit(&namespace, watching);
             }
         }
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_broken_record_is_found_among_many_clusters_without_a_search() {
-        let (caches, mut watching) = with_records(1000, LIMITS);
+        let (caches, mut watching) = with_records(1000, Limits::of_process());
         assert!(has(&caches, "c180", "r180"));
 
         let visited = all_visited(|| {
@@ -399,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_list_of_many_clusters_is_applied_in_pages() {
-        let (caches, mut watching) = with_records(3 * PAGE, LIMITS);
+        let (caches, mut watching) = with_records(3 * PAGE, Limits::of_process());
 
         let visited = most_visited(|| {
             caches.apply(Event::Init, &mut watching);
@@ -415,6 +416,7 @@ mod tests {
         let limits = Limits {
             records: 3,
             clusters: 3,
+            ..Limits::of_process()
         };
         let (caches, mut watching) = with_records(3, limits);
         caches.watched.heard.now();
@@ -438,6 +440,7 @@ mod tests {
         let limits = Limits {
             records: 3,
             clusters: 5,
+            ..Limits::of_process()
         };
         let (caches, mut watching) = with_records(5, limits);
         caches.watched.heard.now();
@@ -468,7 +471,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lists_that_recover_records_are_ten_minutes_apart() {
-        let (_, mut watching) = with_records(0, LIMITS);
+        let (_, mut watching) = with_records(0, Limits::of_process());
         watching.limits.records = 1;
         watching.index = Index::new(watching.limits);
         let begin = Instant::now();
@@ -478,7 +481,7 @@ mod tests {
                 watching.index.put(&ObjectKey::new("default", "c"), record);
             }
             watching.index.remove("default", "r0");
-            watching.plan_list("default");
+            watching.plan_list();
             watching.list_is_due().await;
             lists.push(begin.elapsed().as_secs());
             watching.index = Index::new(watching.limits);

@@ -1,0 +1,70 @@
+//! Limits of what namespaces share.
+
+use super::container;
+
+/// The number of bytes for all namespaces together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit(pub(super) usize);
+
+impl Limit {
+    /// The number of bytes that a namespace with `own` of `all` used bytes can still take, with this number of namespaces.
+    ///
+    /// A single namespace can take everything. With two or more, each can have at most half. With three or more, they
+    /// have equal parts of the last quarter, so that a few of them together always leave memory for another one.
+    pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
+        let Self(bytes) = self;
+        let left = bytes.saturating_sub(all);
+        let (half, quarter) = (bytes / 2, bytes / 4);
+        match namespaces {
+            0 | 1 => left,
+            2 => left.min(half.saturating_sub(own)),
+            _ => {
+                let before_last = left.saturating_sub(quarter);
+                let of_last = (quarter / namespaces).saturating_sub(own);
+                let equal = left.min(of_last);
+                equal.max(before_last.min(half.saturating_sub(own)))
+            }
+        }
+    }
+}
+
+/// A limit for what the controller keeps as long as its objects exist, in any unit.
+///
+/// A single namespace can have half, so that the objects that are created first leave room for those of other
+/// namespaces. The last quarter is in equal parts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeptLimit(Limit);
+
+impl KeptLimit {
+    /// This number of units for all namespaces together.
+    pub(crate) const fn new(units: usize) -> Self {
+        Self(Limit(units))
+    }
+
+    /// The units of this number of bytes that fit into a part of the container's memory.
+    pub(crate) fn of_memory(part: usize, unit: usize) -> Self {
+        Self::new(container::limit() / part / unit)
+    }
+
+    /// The number of units that a namespace with `own` of `all` used units can still take, with this number of
+    /// namespaces.
+    pub(crate) fn room(self, used: (usize, usize), namespaces: usize) -> usize {
+        self.0.room(used, namespaces.max(3))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_objects_of_one_namespace_leave_half_to_others() {
+        let limit = KeptLimit::new(64);
+        assert_eq!(limit.room((0, 0), 1), 32);
+        assert_eq!(limit.room((32, 32), 1), 0);
+        assert_eq!(limit.room((0, 32), 2), 16);
+        assert_eq!(limit.room((0, 48), 4), 4);
+        assert_eq!(limit.room((4, 52), 4), 0);
+        assert_eq!(limit.room((0, 64), 4), 0);
+    }
+}
