@@ -93,7 +93,10 @@ impl Results {
     pub(crate) fn add_locks(&mut self) {
         let locks = longest_held();
         for lock in LOCKS {
-            assert!(locks.get(&lock).is_some_and(Option::is_some), "no measurement of {lock}");
+            assert!(
+                locks.get(&lock).is_some_and(Option::is_some),
+                "no measurement of {lock}"
+            );
         }
         let held = locks
             .into_iter()

@@ -1,6 +1,8 @@
 //! The memory of refusals, at its limit and at the end of their time.
 
 use hyper::Request;
+use node_attestation_runtime::shared::Lock;
+use node_attestation_runtime::shared::testing::most_visited;
 use sha2::{Digest as _, Sha256};
 use tokio::time::advance;
 
@@ -42,4 +44,20 @@ async fn a_full_memory_of_refusals_forgets_none_before_its_end() {
     assert!(!is_known(MAX_REFUSED));
     remember(MAX_REFUSED);
     assert!(is_known(MAX_REFUSED));
+}
+
+#[tokio::test]
+async fn a_refusal_visits_few_of_many_others() {
+    let node = Bed::start().instance();
+    let (proof, refused) = (node.proof(), Refused::default());
+    let refusal = Refusal::from(mismatch());
+    let refuse = |number: usize| {
+        refused.remember(&refusal, &call(number), &proof, &node.document);
+        refused.look(&call(number), &proof, &node.document)
+    };
+    (0..5000).for_each(|number| drop(refuse(number)));
+
+    let visited = most_visited(|| assert_eq!(refuse(0), Some(mismatch())));
+
+    assert!(visited[&Lock::StsRefusals] <= 64, "{visited:?}");
 }

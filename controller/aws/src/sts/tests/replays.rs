@@ -491,23 +491,3 @@ async fn credentials_refused_by_sts_are_denied_for_a_minute() {
     assert_eq!(bed.outcomes().len(), 2);
     bed.verify(&node).await.unwrap();
 }
-
-#[tokio::test]
-async fn a_refusal_visits_few_of_many_others() {
-    let bed = Bed::start();
-    let node = bed.instance();
-    let (mut call, _) = confirmed(&node);
-    let (proof, refused) = (node.proof(), Refused::default());
-    let mut refuse = |number: usize| {
-        call.signature = [0; 32];
-        call.signature[..8].copy_from_slice(&number.to_be_bytes());
-        let refusal = Refusal::Deny(mismatch().into());
-        refused.remember(&refusal, &call, &proof, &node.document);
-        refused.look(&call, &proof, &node.document)
-    };
-    (0..5000).for_each(|number| drop(refuse(number)));
-
-    let visited = most_visited(|| assert_eq!(refuse(0), Some(mismatch())));
-
-    assert!(visited[&Lock::StsRefusals] <= 64, "{visited:?}");
-}
