@@ -24,7 +24,7 @@ use crate::client::on_behalf_of;
 
 /// A type as which single objects are decoded.
 ///
-/// Only [`read_alone`] implements it. A test puts hostile values into each of these types.
+/// Only the macro `read_alone` implements it. A test puts hostile values into each of these types.
 pub trait ReadAlone: Clone + Debug + DeserializeOwned {}
 
 /// Implements [`ReadAlone`] for types, each with a name in the table of hostile values.
