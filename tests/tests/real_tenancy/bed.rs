@@ -177,18 +177,27 @@ impl Tenant {
         self.condition("AWSIdentityResolved", status, reason)
     }
 
+    /// Waits until the identity is resolved to this account. The account is checked with the next session.
+    pub fn resolved_to(&self, account: &str) {
+        self.condition_with("AWSIdentityResolved", "True", "Resolved", account);
+    }
+
     /// Waits for this reason of this condition, and returns its message.
     pub fn condition(&self, of: &str, status: &str, reason: &str) -> String {
+        self.condition_with(of, status, reason, "")
+    }
+
+    fn condition_with(&self, of: &str, status: &str, reason: &str, part: &str) -> String {
         let found = poll(PATIENCE, || {
             let condition = condition_of(&self.looked_at(), of);
+            let message = condition["message"].as_str()?.to_owned();
             let is_it = condition["status"] == status && condition["reason"] == reason;
-            is_it.then_some(condition)
+            (is_it && message.contains(part)).then_some(message)
         });
-        let found = found.unwrap_or_else(|| {
+        found.unwrap_or_else(|| {
             let status = &self.looked_at()["status"];
-            panic!("no {of}={status} {reason}: {status:#}");
-        });
-        found["message"].as_str().unwrap().to_owned()
+            panic!("no {of}={status} {reason} {part}: {status:#}");
+        })
     }
 
     /// The KubeletAuthentication; an annotation makes the controller look at it again, which it does every minute.
