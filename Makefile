@@ -63,18 +63,16 @@ PROVIDER ?= $(if $(filter cluster-api,$(CONTROL_PLANE)),tpm,aws)
 
 # help
 help:
-	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+	@sed -n 's/^##@ \(.*\)/\1:/p; s/^## /  /p' $(MAKEFILE_LIST)
 
-## demo: nodes join and attackers do not, on an embedded API server; CONTROL_PLANE=real on real Kubernetes;
-##       CONTROL_PLANE=cluster-api with machines that Cluster API makes; PROVIDER=tpm is of machines with TPMs;
-##       PROVIDER=insecure tells what is not stopped where machines prove nothing; PROVIDER=aws-tenants is of tenants
-##       with accounts of AWS of their own, on real Kubernetes with Cluster API
+##@ Try and test
+## demo: machines join and attackers do not, with an embedded API server
+##       PROVIDER=aws|tpm|insecure|aws-tenants CONTROL_PLANE=embedded|real|cluster-api
 demo: prerequisites-$(CONTROL_PLANE) dependencies
 	@$(call saved,$(BUILD) --quiet --bins --test demo)
 	@tests/demo "$(TARGET)/debug" --provider $(PROVIDER) --control-plane $(CONTROL_PLANE)
 
-## test: everything that proves the product on one machine, on real Kubernetes; prints what each stage took, and writes it
-##       to target/test-times.json
+## test: the tests of the product on one machine, with real Kubernetes; times in target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(MAKE) --jobs=3 $(STAGES_BUILT)
@@ -84,8 +82,7 @@ test: prerequisites-all dependencies
 	@tests/stage --table
 	@echo "make test: everything passed"
 
-## test-all: the same, and what needs parts that take long to build: Cluster API's managers, the judges of AWS identities,
-##           promtool, helm, metrics-server, packages, and images with Ansible and goss; what the continuous integration runs
+## test-all: also tests whose parts take long to build; the continuous integration runs this
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN)
@@ -113,11 +110,7 @@ stages-idle:
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: an hour without the management cluster, a pool of fifty nodes, real Cluster API Provider AWS,
-##            control planes that Cluster API makes, Kubernetes 1.33 and an upgrade from 1.35,
-##            the plugins and controllers of the version before this one, the plugins for arm64, the programs with a FIPS module,
-##            the controller's image, a release, each package by itself, the demos on minimal Debians, and changes of the code that docs/attacks.md is
-##            about; builds an hour's worth, once
+## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, arm64, FIPS, a release
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
 	@$(MAKE) release-check
@@ -131,11 +124,11 @@ test-long: prerequisites-all dependencies
 	$(MAKE) demos
 	$(MAKE) fresh-demos
 
-## test-fast: the tests that need no real Kubernetes, and so no Go
+## test-fast: tests without real Kubernetes, which need no Go
 test-fast: moto build
 	$(LINT) tests/suites --fast
 
-# Compiles, lints and documents everything, and warnings are errors.
+## build: compiles, lints and documents all code; each warning is an error
 build:
 	@$(FETCH)
 	$(call saved,$(LINT) $(BUILD) --all-targets)
@@ -168,8 +161,7 @@ fresh-demos: prerequisites-images
 isolation:
 	tests/isolation
 
-## bench: sizes, instructions, system calls, memory, times; printed, and written to target/bench
-##        (SUITE=NAME: that suite alone; scale is a controller of 1,000 clusters, in simulated time)
+## bench: sizes, system calls, memory and times, in target/bench; SUITE=NAME for one suite
 bench: bench-$(or $(SUITE),all)
 
 # Simulated: it does not need Kubernetes.
@@ -194,12 +186,13 @@ bench-all: bench-programs bench-scale
 bench-limits: musl build
 	@"$(TARGET)/debug/bench" --limits-only
 
-## musl: the static node binaries, built once for each content
+##@ Build and package
+## musl: the static node programs
 musl: prerequisites-musl
 	@tests/musl
 
-## packages: deb, rpm and tar archives of the plugins, an image for systemd-sysext, SHA-256 sums, in target/packages;
-##           VERSION=1.2.3 here and below fails if the source has another version
+## packages: deb, rpm, tar and sysext packages of the node programs, with checksums, in target/packages
+##           VERSION=1.2.3, here and below, must be the version of the source
 packages: prerequisites-packaging musl
 	@packaging/node/build target/packages
 
@@ -210,7 +203,7 @@ packages-arm64: prerequisites-packaging musl-arm64
 musl-arm64: prerequisites-arm64
 	@tests/musl aarch64
 
-## fips: the static programs for x86-64 with the cryptography of AWS-LC's module for FIPS 140-3, in target/fips-programs
+## fips: the programs with the FIPS 140-3 module of AWS-LC, in target/fips-programs
 fips: prerequisites-fips
 	@packaging/fips target/fips-programs
 
@@ -219,8 +212,7 @@ fips-check: fips build
 	@for program in target/fips-programs/*; do "$$program" version | grep -F '(AWS-LC-FIPS)'; done
 	$(LINT) tests/suites --fips
 
-## image: the controller's image for x86-64, built without a daemon, as an OCI archive in target/image;
-##        IMAGE=registry/name here and below
+## image: the controller's image, an OCI archive in target/image; IMAGE=registry/name, here and below
 image: prerequisites-musl
 	@packaging/controller/image target/image
 
@@ -228,12 +220,12 @@ image: prerequisites-musl
 chart: prerequisites-real
 	@packaging/chart/build target/chart
 
-## components: the controller's manifests, for kubectl and for clusterctl, in target/components
+## components: the controller's manifests for kubectl and clusterctl, in target/components
 components: control-plane
 	@packaging/clusterctl/build target/components
 
-## release: all of that, with bills of materials, provenance and sums, in target/release-artifacts; signed by cosign with
-##          SIGNING_KEY=..., a file that COSIGN_PASSWORD opens
+## release: all of these, with bills of materials, provenance and checksums, in target/release-artifacts
+##          SIGNING_KEY=FILE signs with cosign; COSIGN_PASSWORD decrypts the file
 release:
 	@env -u COSIGN_PASSWORD -u SIGNING_KEY $(MAKE) release-programs
 	@CARGO_CYCLONEDX=$$(env -u COSIGN_PASSWORD -u SIGNING_KEY $(call tool,cargo-cyclonedx@$(CARGO_CYCLONEDX))) packaging/release target/release-artifacts
@@ -256,48 +248,45 @@ packages-arm64-check: prerequisites-packages musl-arm64 build
 	@tests/packages/check arm64
 	@$(LINT) tests/suites --arm64
 
-## image-builder-check: runs the role of image-builder/ on roots of Debian, and tests them with goss; a machine of such an
-##                      image joins a cluster
+## image-builder-check: the role of image-builder/ on Debian, tested with goss; a machine with such an image joins
 image-builder-check: prerequisites-all image-builder cosign cluster-api moto cloud-init musl build
 	$(LINT) tests/image-builder/check
 
-## control-plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl and kubeadm, built once
-##       and cached
+##@ Parts of the tests, built once and cached
+## control-plane: etcd, the Kubernetes components, kubectl and kubeadm
 control-plane: prerequisites-real
 	@tests/control-plane/build >/dev/null
 
-## cluster-api: the managers of Cluster API and clusterctl, and what Cluster API Provider AWS defines, built once and
-##              cached
+## cluster-api: Cluster API's managers, clusterctl, and the resources of Cluster API Provider AWS
 cluster-api: control-plane
 	@tests/cluster-api/managers/build >/dev/null
 	@tests/cluster-api/capa/build manifests >/dev/null
 
-## capa: the manager of Cluster API Provider AWS, built once and cached
+## capa: the manager of Cluster API Provider AWS
 capa: cluster-api
 	@tests/cluster-api/capa/build >/dev/null
 
-## metrics-server: what answers `kubectl top`, built once and cached
+## metrics-server: metrics-server, for kubectl top
 metrics-server: cluster-api
 	@tests/metrics-server/build >/dev/null
 
-## promtool: what checks metrics and alert rules, built once and cached
+## promtool: promtool, for metrics and alerts
 promtool: prerequisites-real
 	@tests/promtool/build >/dev/null
 
-## helm: what packs and checks the controller's chart, built once and cached
+## helm: helm, for the chart
 helm: prerequisites-real
 	@packaging/chart/helm/build >/dev/null
 
-## cosign: what signs a release, and checks signatures, built once and cached
+## cosign: cosign, for signatures
 cosign: prerequisites-real
 	@packaging/cosign/build >/dev/null
 
-## judges: the code of Cluster API Provider AWS and of AWS Controllers for Kubernetes that decides on AWS identities, in
-##         programs that are built once and cached
+## judges: the code of Cluster API Provider AWS and of ACK that decides on AWS identities
 judges: prerequisites-real
 	@tests/judges/build >/dev/null
 
-## moto: the simulator of EC2, installed once and cached
+## moto: the EC2 simulator
 moto: prerequisites-embedded
 	@tests/moto/build >/dev/null
 
@@ -305,17 +294,7 @@ moto: prerequisites-embedded
 cloud-init:
 	@tests/cloud-init/build >/dev/null
 
-## book: the pages of docs as a book, in target/book
-book:
-	@mdbook=$$($(call tool,mdbook@$(MDBOOK)) --no-default-features --features search); \
-	said=$$("$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
-	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
-	@# Files of the repository that pages name are not in the book.
-	@sed -i 's#href="\.\./#href="$(REPOSITORY)/blob/main/#g' target/book/*.html
-
-REPOSITORY = $(shell sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
-
-## image-builder: Ansible, goss and a root directory of Debian, made once and cached
+## image-builder: Ansible, goss and a root directory of Debian
 image-builder: prerequisites-images
 	@tests/ansible/build >/dev/null
 	@tests/goss/build >/dev/null
@@ -329,11 +308,26 @@ dependencies:
 fmt:
 	$(CARGO) fmt --all --check
 
+##@ Pages and checks
+## book: the pages of docs as a book, in target/book
+book:
+	@mdbook=$$($(call tool,mdbook@$(MDBOOK)) --no-default-features --features search); \
+	said=$$("$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
+	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
+	@# Files of the repository that pages name are not in the book.
+	@sed -i 's#href="\.\./#href="$(REPOSITORY)/blob/main/#g' target/book/*.html
+
+REPOSITORY = $(shell sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
+
+## lint-prose: wording in pages, comments, texts and test names that an editor would change
+lint-prose:
+	@$(CARGO) test --locked --quiet --workspace --test layering -- --nocapture --test-threads=1 prose::
+
 deny:
 	@$(FETCH)
 	deny=$$($(call tool,cargo-deny@$(CARGO_DENY))); "$$deny" --workspace check bans licenses sources
 
-## advisories: known vulnerabilities of dependencies (fetches the advisory database)
+## advisories: known vulnerabilities of dependencies; fetches the advisory database
 advisories:
 	@$(FETCH)
 	deny=$$($(call tool,cargo-deny@$(CARGO_DENY))); tests/retry "$$deny" --workspace check advisories
@@ -341,8 +335,7 @@ advisories:
 machete:
 	machete=$$($(call tool,cargo-machete@$(CARGO_MACHETE))); "$$machete" .
 
-## mutants: changes the code that docs/attacks.md is about, one expression at a time, and lists the changes that no unit test
-##          notices; a part of it in ten minutes, PART=... for a certain one
+## mutants: changes of the code of docs/attacks.md that no unit test notices; 10 minutes; PART=... for a part
 mutants:
 	@$(FETCH)
 	mutants=$$($(call tool,cargo-mutants@$(CARGO_MUTANTS))); PATH="$${mutants%/*}:$$PATH" tests/mutants $(PART)
@@ -353,4 +346,4 @@ prerequisites-%:
 .PHONY: scripts demos fresh fresh-demos book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
 	stages-idle isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories machete mutants image chart release release-programs release-check helm fips fips-check cosign
+	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cosign

@@ -5,6 +5,7 @@ mod absences;
 mod locks;
 mod log_lines;
 mod modules;
+mod prose;
 mod tried;
 
 use std::collections::{BTreeMap, BTreeSet};
