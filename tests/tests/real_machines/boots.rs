@@ -94,15 +94,18 @@ fn shifted_by(time: &str) -> String {
     )
 }
 
-/// Waits until the journal of an instance has a line with these words and the cure.
+/// Waits until the journal of an instance has a line with these words, and the cure soon after it.
 #[track_caller]
 fn is_named(instances: &Instances, words: &str) {
     let journal = || instances.each(|_, machine| machine.journal()).concat();
     let named = poll(PATIENCE, || {
         let said = journal();
-        let mut lines = said.lines();
-        let named = |line: &str| line.contains(words) && line.contains(CURE);
-        lines.any(named).then_some(())
+        let lines: Vec<&str> = said.lines().collect();
+        // The kubelet writes lines, too.
+        let named = |lines: &[&str]| {
+            lines[0].contains(words) && lines.iter().any(|line| line.contains(CURE))
+        };
+        lines.windows(4).any(named).then_some(())
     });
     assert!(named.is_some(), "{words}: {}", journal());
 }
