@@ -110,13 +110,14 @@ stages-idle:
 stage-%:
 	@tests/stage $* $(MAKE) $*
 
-## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, arm64, FIPS, a release
+## test-long: hours: outages, large pools, Cluster API Provider AWS, other versions, cgroup v2, arm64, FIPS, a release
 test-long: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 build capa metrics-server judges promtool helm moto cloud-init
 	@$(MAKE) release-check
 	$(LINT) tests/suites --long
 	$(LINT) tests/suites --previous
 	older=$$(tests/older-kubernetes/build 1.33) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$older $(LINT) tests/suites --floor
+	$(MAKE) cgroup2-check
 	$(MAKE) mutants
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
@@ -144,6 +145,10 @@ more-suites: cluster-api metrics-server judges promtool helm moto cloud-init
 # Scripts with stand-ins for other programs.
 scripts:
 	@tests/scripts/check
+
+# The suites with kubelets where only control groups of version 2 exist.
+cgroup2-check: prerequisites-all control-plane moto build
+	$(LINT) tests/suites --cgroup2
 
 # With only the programs that are prerequisites.
 demos: moto build
@@ -346,4 +351,4 @@ prerequisites-%:
 .PHONY: scripts demos fresh fresh-demos book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
 	stages-idle isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
-	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cosign
+	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign

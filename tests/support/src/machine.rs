@@ -32,7 +32,7 @@
 //! # Assumptions
 //!
 //! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout (`/usr/lib/systemd`), systemd 252
-//! or so. Control groups of version 1 as systemd mounts them; version 2 is untested.
+//! or so. Control groups of version 1 as systemd mounts them, or only version 2.
 
 mod builder;
 mod cgroups;

@@ -68,7 +68,7 @@ mount --bind "$scratch/kmsg" dev/kmsg
 
 mount -t sysfs sysfs sys
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then
-  # Only cgroup version 2. Not tested.
+  # Only cgroup version 2, as with `tests/suites --cgroup2`.
   mount -t cgroup2 cgroup sys/fs/cgroup
 else
   mount -t tmpfs -o mode=755 cgroup sys/fs/cgroup
