@@ -1,5 +1,7 @@
 //! Requests to this machine's TPM.
 
+use std::path::PathBuf;
+
 use data_encoding::HEXLOWER;
 use kubelet_attestation::names::ProviderId;
 use kubelet_authenticator::clock::Deadline;
@@ -7,7 +9,8 @@ use kubelet_authenticator::failure::{Code, Failure};
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
-use crate::protocol::{Ask, EndorsementKey, Keys, Question};
+use crate::device_error::SAME_VERSION;
+use crate::protocol::{Ask, DeviceError, EndorsementKey, Findings, Keys, Question, Version};
 use crate::settings::{self, TpmSettings};
 use crate::{device_check, program};
 
@@ -49,12 +52,52 @@ pub(crate) fn read_keys(settings: &TpmSettings, deadline: Deadline) -> Result<Ke
     ask(settings, Ask::Keys { endorsement_key }, deadline)
 }
 
+/// The result of [`examine`].
+#[derive(Debug)]
+pub(crate) enum Examination {
+    Read(Findings),
+    /// The helper is too old for this request. It still reads keys and makes quotes.
+    Unsupported(Failure),
+}
+
+/// Reads the findings.
+pub(crate) fn examine(
+    settings: &TpmSettings,
+    endorsement_key: EndorsementKey,
+    deadline: Deadline,
+) -> Result<Examination, Failure> {
+    let (program, question) = prepare(settings, Ask::Examine { endorsement_key })?;
+    match program::answer(&program, &question, deadline)? {
+        Ok(findings) => Ok(Examination::Read(findings)),
+        Err(DeviceError::Question) => {
+            let place = program.display();
+            let version = match ask(settings, Ask::Version {}, deadline) {
+                Ok(Version { version }) => format!("version {version}"),
+                // It does not know this question either.
+                Err(_) => "an earlier version".to_owned(),
+            };
+            Ok(Examination::Unsupported(Failure::new(
+                Code::DeviceUnavailable,
+                format!("not checked: {place} has {version}, which does not support this check"),
+                SAME_VERSION,
+            )))
+        }
+        Err(error) => Err(program::failure(&question, &error)),
+    }
+}
+
 /// Sends a request to the TPM.
 pub(crate) fn ask<T: DeserializeOwned>(
     settings: &TpmSettings,
     ask: Ask,
     deadline: Deadline,
 ) -> Result<T, Failure> {
+    let (program, question) = prepare(settings, ask)?;
+    program::ask(&program, &question, deadline)
+}
+
+/// The helper, and the question for this request.
+fn prepare(settings: &TpmSettings, ask: Ask) -> Result<(PathBuf, Question), Failure> {
     let tcti = if let Some(tcti) = &settings.tcti {
         tcti.to_string()
     } else {
@@ -63,5 +106,5 @@ pub(crate) fn ask<T: DeserializeOwned>(
     };
     let program = program::find()?;
     let asker = std::process::id();
-    program::ask(&program, &Question { asker, tcti, ask }, deadline)
+    Ok((program, Question { asker, tcti, ask }))
 }

@@ -9,8 +9,8 @@ use kubelet_authenticator::clock::now;
 use kubelet_authenticator::failure::{Code, Failure};
 
 use crate::certificate::{Facts, Time};
-use crate::device::{ask, digest, key_of, kind_of, read_keys};
-use crate::protocol::{Ask, DeviceError, Findings, Keys};
+use crate::device::{self, Examination, digest, key_of, kind_of, read_keys};
+use crate::protocol::{DeviceError, Keys};
 use crate::settings::TpmSettings;
 use crate::{certificate, device_error, measurements, program};
 
@@ -56,26 +56,29 @@ pub(crate) fn examine(
         }
         return keys;
     };
-    let question = Ask::Examine {
-        endorsement_key: kind,
+    let examined = device::examine(&settings, kind, sources.deadline);
+    let has_index = match &examined {
+        Ok(Examination::Read(findings)) => Some(findings.has_certificate_index),
+        Ok(Examination::Unsupported(_)) | Err(_) => None,
     };
-    let findings: Result<Findings, Failure> = ask(&settings, question, sources.deadline);
-    let has_index = findings
-        .as_ref()
-        .is_ok_and(|findings| findings.has_certificate_index);
     let finding = certificate_of(read, kind.certificate_index(), has_index, now());
     report(CERTIFICATE, finding);
-    let measured = findings.and_then(|findings| {
-        let firmware = findings.firmware;
-        let firmware = firmware.ok_or_else(|| device_error::failure(&place, &DeviceError::NoBank));
-        Ok(measured(&firmware?))
-    });
-    report(MEASUREMENTS, measured.into());
+    let measured = match examined {
+        Ok(Examination::Read(findings)) => match findings.firmware {
+            Some(firmware) => measured(&firmware),
+            None => Finding::fail(&device_error::failure(&place, &DeviceError::NoBank)),
+        },
+        // The node joins and renews without this check.
+        Ok(Examination::Unsupported(failure)) => Finding::warn(&failure),
+        Err(failure) => Finding::fail(&failure),
+    };
+    report(MEASUREMENTS, measured);
     keys
 }
 
-/// The finding about the certificate with this index.
-fn certificate_of(keys: &Keys, index: u32, has_index: bool, now: SystemTime) -> Finding {
+/// The finding about the certificate with this index. `has_index` is `None` if the helper does not tell whether the
+/// index is defined.
+fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemTime) -> Finding {
     let warn = |what: &str, remedy: &str| {
         Finding::warn(&Failure::new(Code::EvidenceUnavailable, what, remedy))
     };
@@ -85,13 +88,20 @@ fn certificate_of(keys: &Keys, index: u32, has_index: bool, now: SystemTime) -> 
                 "the TPM's index for the certificate contains other data",
                 LIST,
             )
-        } else if has_index {
-            let what =
-                "the TPM does not allow every user to read the certificate of its endorsement key";
-            warn(what, &redefine(index))
         } else {
-            let what = "the TPM has no certificate for its endorsement key";
-            warn(what, &fetch(index))
+            let withheld =
+                "the TPM does not allow every user to read the certificate of its endorsement key";
+            match has_index {
+                Some(true) => warn(withheld, &redefine(index)),
+                Some(false) => {
+                    let what = "the TPM has no certificate for its endorsement key";
+                    warn(what, &fetch(index))
+                }
+                None => {
+                    let what = "the TPM has no readable certificate for its endorsement key";
+                    warn(what, LIST)
+                }
+            }
         };
     };
     let Some(facts) = certificate::facts(der, &keys.spki.0, now) else {
@@ -216,17 +226,20 @@ mod tests {
 
         let fetched =
             format!("{LIST}; or fetch it into ek.der (`tpm2_getekcertificate`) and {store}");
-        assert_eq!(of(None, false), warning(none, &fetched));
+        assert_eq!(of(None, Some(false)), warning(none, &fetched));
         let again = "or read it into ek.der as the index's owner, undefine the index and";
         let redefined = format!("{LIST}; {again} {store}");
-        assert_eq!(of(None, true), warning(withheld, &redefined));
+        assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
+        // The commands of the other two would fail, or replace a certificate.
+        let unknown = "the TPM has no readable certificate for its endorsement key";
+        assert_eq!(of(None, None), warning(unknown, LIST));
         let blank = warning(
             "the TPM's index for the certificate contains other data",
             LIST,
         );
-        assert_eq!(of(Some(vec![0xff; 300]), true), blank);
+        assert_eq!(of(Some(vec![0xff; 300]), Some(true)), blank);
         let expected = warning("the certificate in the TPM is not readable", LIST);
-        assert_eq!(of(Some(unreadable), true), expected);
+        assert_eq!(of(Some(unreadable), Some(true)), expected);
     }
 
     #[test]

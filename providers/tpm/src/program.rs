@@ -63,15 +63,39 @@ fn first(looked: &[PathBuf]) -> Result<PathBuf, Failure> {
 }
 
 /// Starts the program and sends it a question.
-///
-/// It returns at the deadline, even if the program hangs: the library waits for a TPM indefinitely. The program is then
-/// killed, without waiting for its exit, because a process in the middle of a command exits only after the TPM has
-/// answered the kernel.
 pub(crate) fn ask<T: DeserializeOwned>(
     program: &Path,
     question: &Question,
     deadline: Deadline,
 ) -> Result<T, Failure> {
+    answer(program, question, deadline)?.map_err(|error| {
+        if error == DeviceError::Question {
+            let place = program.display();
+            return unanswered(
+                format!("{place} belongs to a different release from this plugin"),
+                SAME_VERSION,
+            );
+        }
+        failure(question, &error)
+    })
+}
+
+/// The failure of a question to a TPM that returned `error`.
+pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
+    let tpm = question.tcti.strip_prefix(DEVICE);
+    device_error::failure(tpm.unwrap_or(&question.tcti), error)
+}
+
+/// The program's answer to a question. An answer that the plugin cannot read counts as [`DeviceError::Question`].
+///
+/// It returns at the deadline, even if the program hangs: the library waits for a TPM indefinitely. The program is then
+/// killed, without waiting for its exit, because a process in the middle of a command exits only after the TPM has
+/// answered the kernel.
+pub(crate) fn answer<T: DeserializeOwned>(
+    program: &Path,
+    question: &Question,
+    deadline: Deadline,
+) -> Result<Result<T, DeviceError>, Failure> {
     let given = deadline.remaining();
     let mut child = start(program)?;
     if let Some(mut input) = child.stdin.take() {
@@ -102,22 +126,7 @@ pub(crate) fn ask<T: DeserializeOwned>(
         return Err(slow());
     };
     ensure!(status.success(), ended(program, status, complained.trim()));
-    let of_another_version = || {
-        let place = program.display();
-        unanswered(
-            format!("{place} belongs to a different release from this plugin"),
-            SAME_VERSION,
-        )
-    };
-    let answer: Result<T, DeviceError> =
-        serde_json::from_str(&said).map_err(|_| of_another_version())?;
-    answer.map_err(|error| {
-        if error == DeviceError::Question {
-            return of_another_version();
-        }
-        let tpm = question.tcti.strip_prefix(DEVICE);
-        device_error::failure(tpm.unwrap_or(&question.tcti), &error)
-    })
+    Ok(serde_json::from_str(&said).unwrap_or(Err(DeviceError::Question)))
 }
 
 fn start(program: &Path) -> Result<Child, Failure> {

@@ -6,7 +6,8 @@
 //!
 //! - A program ignores unknown fields. A field that is added has a default.
 //! - The helper answers a question that it cannot read with [`DeviceError::Question`].
-//! - The plugin fails after this answer, and after an answer that it cannot read. The error names the package.
+//! - The plugin fails after this answer, and after an answer that it cannot read. The error names the package. Only
+//!   `doctor` continues: it warns if the helper does not know [`Ask::Examine`], because the node does not need it.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use kubelet_attestation::evidence::tpm::Registers;
@@ -73,6 +74,8 @@ pub(crate) enum Ask {
         /// The endorsement key in use.
         endorsement_key: EndorsementKey,
     },
+    /// Read the [`Version`] of the helper. It does not need a TPM.
+    Version {},
 }
 
 /// The inputs of a quote.
@@ -139,6 +142,12 @@ pub(crate) struct Findings {
     pub(crate) has_certificate_index: bool,
     /// The PCRs that firmware extends, in the quoted bank; `None` without such a bank.
     pub(crate) firmware: Option<Registers>,
+}
+
+/// The version of the helper.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct Version {
+    pub(crate) version: String,
 }
 
 /// A quote, and the key that signed it.
@@ -263,6 +272,12 @@ pub(crate) mod tests {
             assert_same::<Answer<Keys>>(line);
             assert_same::<Answer<Quoted>>(line);
         }
+    }
+
+    #[test]
+    fn the_question_for_the_version_stays_valid() {
+        assert_same::<Question>(r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Version":{}}}"#);
+        assert_same::<Answer<Version>>(r#"{"Ok":{"version":"1.2.3"}}"#);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Instances and machines with TPMs.
 
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
@@ -188,6 +189,70 @@ fn a_tpm_that_fails_hangs_or_has_no_certificate() {
             .cure
             .contains("kubelet-authenticator-tpm identify")
     );
+}
+
+/// The answer of a helper to a question of a later version.
+const UNKNOWN: &str = r#"{"Err":"Question"}"#;
+
+/// Installs a helper without the question for the boot measurements, which answers the question for its version so. It
+/// hands the other questions to the real helper, in the same process.
+fn install_older_helper(bed: &mut Bed, version: &str) {
+    let name = "kubelet-authenticator-tpm-device";
+    let script = format!(
+        "#!/bin/sh\nread -r line\ncase $line in\n\
+         *'\"Examine\"'*) echo '{UNKNOWN}' ;;\n\
+         *'\"Version\"'*) echo '{version}' ;;\n\
+         *) exec {} <<E\n$line\nE\n;;\nesac\n",
+        program(name).display()
+    );
+    let path = bed.node.move_program().join(name);
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_helper_without_a_check_is_a_warning_with_its_version() {
+    let (mut bed, _machine) = tpm_machine();
+    bed.node.command(&["renew"]).succeeded();
+    for (answer, version) in [
+        (r#"{"Ok":{"version":"0.0.9"}}"#, "version 0.0.9"),
+        // The first helpers do not know this question.
+        (UNKNOWN, "an earlier version"),
+    ] {
+        install_older_helper(&mut bed, answer);
+        bed.node.unset("tpm.endorsementKey");
+        // The node works: it renews, and no check fails.
+        bed.node.command(&["renew"]).succeeded();
+        bed.is_well();
+
+        let examined = bed.doctor();
+
+        let unsupported = format!("-device has {version}, which does not support this check");
+        examined.says("boot-measurements", "warn", &unsupported);
+        let cure = &examined.check("boot-measurements").cure;
+        let update =
+            "update the package kubelet-authenticator-tpm-device to the version of this plugin";
+        assert!(cure.starts_with(update), "{cure}");
+        examined.says("endorsement-certificate", "pass", "issued by");
+        // This helper does not tell whether that key's index is defined.
+        bed.node.set("tpm.endorsementKey", "ecc-p256");
+        let examined = bed.doctor();
+        let unreadable = "the TPM has no readable certificate for its endorsement key";
+        examined.says("endorsement-certificate", "warn", unreadable);
+        let cure = &examined.check("endorsement-certificate").cure;
+        assert!(!cure.contains("tpm2_nvdefine"), "{cure}");
+    }
+    // A helper that does not know the question for the keys is of no use to the node.
+    let name = "kubelet-authenticator-tpm-device";
+    let path = bed.node.move_program().join(name);
+    std::fs::write(
+        &path,
+        format!("#!/bin/sh\nread -r line\necho '{UNKNOWN}'\n"),
+    )
+    .unwrap();
+    let examined = bed.first_failing("tpm", "", "update the package");
+    examined.says("tpm", "fail", "belongs to a different release");
+    examined.says("boot-measurements", "skip", "the TPM does not answer");
 }
 
 /// Runs these commands in a folder with the certificate `ek.der`.

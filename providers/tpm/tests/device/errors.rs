@@ -68,6 +68,16 @@ fn a_quote_over_a_missing_bank_fails() {
 }
 
 #[test]
+fn the_helper_tells_its_version_without_a_tpm() {
+    let nowhere = "swtpm:host=127.0.0.1,port=1";
+    let version = json!({"Ok": {"version": env!("CARGO_PKG_VERSION")}});
+
+    assert_eq!(ask(nowhere, &json!({"Version": {}})), version);
+    // The question for the keys needs the TPM.
+    code(&ask(nowhere, &json!({"Keys": {"endorsement_key": null}})));
+}
+
+#[test]
 fn a_tpm_in_failure_mode_says_so() {
     let tpm = Swtpm::start();
     tpm.break_down();

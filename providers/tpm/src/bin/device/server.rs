@@ -3,9 +3,10 @@
 use std::io::{self, BufRead as _, Read as _, Write as _};
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use serde::Serialize;
 use serde_json::Value;
 
-use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question};
+use crate::protocol::{Ask, DeviceError, MAX_LINE_LEN, Question, Version};
 use crate::tpm::Device;
 
 /// Reads a question from standard input and writes its answer to standard output.
@@ -35,14 +36,26 @@ fn is_child_of(asker: u32) -> bool {
 }
 
 fn answer(question: Question) -> Result<Value, DeviceError> {
-    let mut device = Device::open(&question.tcti)?;
-    let answer = match question.ask {
-        Ask::Keys { endorsement_key } => device.keys(endorsement_key).map(serde_json::to_value),
-        Ask::Quote(asked) => device.quote(&asked).map(serde_json::to_value),
-        Ask::Examine { endorsement_key } => {
-            device.examine(endorsement_key).map(serde_json::to_value)
-        }
-    };
-    let answer = answer.map_err(|error| device.understand(error))?;
-    answer.map_err(|_| DeviceError::Question)
+    let tcti = &question.tcti;
+    match question.ask {
+        Ask::Keys { endorsement_key } => of_tpm(tcti, |device| device.keys(endorsement_key)),
+        Ask::Quote(asked) => of_tpm(tcti, |device| device.quote(&asked)),
+        Ask::Examine { endorsement_key } => of_tpm(tcti, |device| device.examine(endorsement_key)),
+        Ask::Version {} => written(&Version {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }),
+    }
+}
+
+fn of_tpm<T: Serialize>(
+    tcti: &str,
+    read: impl FnOnce(&mut Device) -> Result<T, DeviceError>,
+) -> Result<Value, DeviceError> {
+    let mut device = Device::open(tcti)?;
+    let answer = read(&mut device).map_err(|error| device.understand(error))?;
+    written(&answer)
+}
+
+fn written(answer: &impl Serialize) -> Result<Value, DeviceError> {
+    serde_json::to_value(answer).map_err(|_| DeviceError::Question)
 }
