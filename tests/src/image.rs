@@ -66,7 +66,7 @@ fn name_of_plugin(attestor: &Attestor) -> String {
 }
 
 /// The plugin's path in the image.
-fn plugin(attestor: &Attestor) -> String {
+pub fn plugin(attestor: &Attestor) -> String {
     format!("{PROGRAMS}/{}", name_of_plugin(attestor))
 }
 
@@ -87,7 +87,7 @@ pub fn machine(
         if let Some((_, tpm)) = hosts.find(|(host, _)| is_of(&boot.provider_id, host)) {
             // The machine is switched on: it may have been another's before.
             tpm.reset(Reset::Orderly);
-            builder = with_settings(with_tpm(builder, tpm), [tpm_setting(tpm)]);
+            builder = on_host(builder, tpm);
         }
         let metadata = [("provider_id", &*boot.provider_id)];
         builder.cloud_init(&boot.data, &metadata).boot()
@@ -149,6 +149,11 @@ pub fn instance_of(
             .cloud_init(data, &metadata)
             .boot()
     }
+}
+
+/// Adds this TPM to a machine whose image has the plugin.
+pub fn on_host(builder: MachineBuilder, tpm: &Swtpm) -> MachineBuilder {
+    with_settings(with_tpm(builder, tpm), [tpm_setting(tpm)])
 }
 
 /// Adds the program and the sockets through which the plugin reaches this TPM.

@@ -9,4 +9,5 @@ mod join;
 mod keys;
 mod others;
 mod page;
+mod phases;
 mod serving;

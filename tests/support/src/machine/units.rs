@@ -100,8 +100,11 @@ fn forward(directory: &Path, server: SocketAddr) {
     let listens = format!("[Socket]\nListenStream={server}\n");
     put(directory, &format!("{unit}.socket"), &listens);
     let socket = socket(server);
-    let forwards =
-        format!("[Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd /run/machine/{socket}\n");
+    // Units that run before `basic.target` wait for it, too.
+    let forwards = format!(
+        "[Unit]\nDefaultDependencies=no\nConflicts=shutdown.target\nBefore=shutdown.target\n\n\
+         [Service]\nExecStart={SYSTEMD}/systemd-socket-proxyd /run/machine/{socket}\n"
+    );
     put(directory, &format!("{unit}.service"), &forwards);
     want(directory, "sockets.target.wants", &format!("{unit}.socket"));
 }

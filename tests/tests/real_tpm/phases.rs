@@ -1,0 +1,142 @@
+//! Machines whose systemd extends PCR 11 with the phases of the boot, and their first join.
+
+use std::sync::Arc;
+
+use kubelet_attestation::names::Provider;
+use kubelet_authenticator_test_support::machine::Machine as Host;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_tests::controller::{is_issued, reason_of};
+use kubelet_authenticator_tests::image::{on_host, plugin, render};
+use kubelet_authenticator_tests::management::Machine;
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::scene::{SWEPT, Scene};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::bed::{cluster, hex, machine, requester, requests, tpm};
+
+/// The units of systemd that extend PCR 11 during the start, and their words.
+const PHASES: [(&str, &str); 2] = [
+    ("systemd-pcrphase-sysinit.service", "sysinit"),
+    ("systemd-pcrphase.service", "ready"),
+];
+
+const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf";
+
+const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
+
+/// A file of the machine that ends the wait of a phase.
+const GATE: &str = "/run/gate";
+
+/// The digest of a phase, as `systemd-pcrphase` extends it.
+fn digest(word: &str) -> [u8; 32] {
+    Sha256::digest(word).into()
+}
+
+/// The value of PCR 11 after all phases.
+fn extended() -> String {
+    let extend = |value: [u8; 32], (_, word): &(&str, &str)| -> [u8; 32] {
+        Sha256::digest([value, digest(word)].concat()).into()
+    };
+    hex(&PHASES.iter().fold([0; 32], extend))
+}
+
+/// The unit of systemd with its order, which extends the TPM after this command. The conditions do not hold in a
+/// machine: they require firmware with a unified kernel image.
+fn phase(unit: &str, word: &str, wait: &str, tpm: &Swtpm) -> String {
+    let path = format!("/usr/lib/systemd/system/{unit}");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let replaced = ["Condition", "ExecStart=", "ExecStop="];
+    let kept: Vec<_> = text
+        .lines()
+        .filter(|line| !replaced.iter().any(|start| line.starts_with(start)))
+        .collect();
+    let extend = format!("tpm2_pcrextend 11:sha256={}", hex(&digest(word)));
+    format!(
+        "{}\n\
+         Environment=TPM2TOOLS_TCTI={}\n\
+         ExecStart=/bin/sh -euc '{wait}; {extend}'\n\
+         [Unit]\n\
+         # The machine reaches its TPM through a socket.\n\
+         After=sockets.target\n",
+        kept.join("\n"),
+        tpm.tcti()
+    )
+}
+
+/// Boots this machine, whose image has a bootstrap kubeconfig. `wait` is the command before the last phase.
+fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait: &str) -> Host {
+    let bootstrap = std::fs::read(machine.bootstrap_kubeconfig()).unwrap();
+    let builder = Host::builder(scene.cluster.control_plane(), machine.node_name())
+        .program(
+            &plugin(&Provider::TPM),
+            &program("kubelet-authenticator-tpm"),
+        )
+        .file(DROP_IN, 0o644, drop_in)
+        .file("/etc/kubernetes/bootstrap-kubelet.conf", 0o600, bootstrap)
+        // As kubeadm leaves it. Without it, `setup` leaves the join to the kubelet's first call of the plugin.
+        .file(KUBEADM_FLAGS, 0o644, "KUBELET_KUBEADM_ARGS=\"\"\n");
+    let last = PHASES.len() - 1;
+    let phases = PHASES.iter().enumerate();
+    let builder = phases.fold(on_host(builder, tpm), |builder, (index, (unit, word))| {
+        let wait = if index == last { wait } else { "true" };
+        let text = phase(unit, word, wait, tpm);
+        let units = "/etc/systemd/system";
+        builder
+            .file(&format!("{units}/{unit}"), 0o644, text)
+            // As in the package systemd.
+            .link(
+                &format!("{units}/sysinit.target.wants/{unit}"),
+                &format!("../{unit}"),
+            )
+    });
+    builder.boot()
+}
+
+/// The answer to the machine's first response to a challenge.
+#[track_caller]
+fn answer(scene: &Scene, machine: &Machine, host: &Host) -> Value {
+    let answered = |csr: &Value| is_issued(csr) || reason_of(csr, "Denied").is_some();
+    let found = poll(SWEPT, || {
+        let requests = requests(scene, &requester(machine));
+        requests.into_iter().find(answered)
+    });
+    found.unwrap_or_else(|| panic!("{}", host.journal()))
+}
+
+#[test]
+fn two_boots_of_one_image_quote_pcr_11_after_the_last_phase() {
+    let policy = json!({"tpm": {"pcrPolicy": {"allowed": [{"11": extended()}]}}});
+    let scene = cluster("phases", policy);
+    let drop_in = render(&Provider::TPM, &["kubelet-drop-in"]);
+    // No gate for the late phase: until the kubelet has started, the test has no machine that it could write to.
+    for (name, wait) in [("late-phase", "sleep 8"), ("early-phase", "true")] {
+        let tpm = tpm();
+        let machine = machine(&scene, name, &tpm);
+
+        let host = boot(&scene, &machine, &tpm, &drop_in, wait);
+
+        let csr = answer(&scene, &machine, &host);
+        assert!(is_issued(&csr), "{name}: {csr:#}\n{}", host.journal());
+        assert_eq!(hex(&tpm.pcr(11)), extended());
+    }
+
+    // Without the order of the drop-in, the kubelet does not wait for the last phase.
+    let lines = drop_in.lines().filter(|line| !line.starts_with("After="));
+    let unordered: String = lines.map(|line| format!("{line}\n")).collect();
+    assert_ne!(unordered, drop_in);
+    let tpm = tpm();
+    let machine = machine(&scene, "unordered", &tpm);
+    let wait = format!("until [ -e {GATE} ]; do sleep 0.1; done");
+
+    let host = boot(&scene, &machine, &tpm, &unordered, &wait);
+
+    let csr = answer(&scene, &machine, &host);
+    let reason = reason_of(&csr, "Denied");
+    assert_eq!(reason, Some("RegisterNotAllowed"), "{}", host.journal());
+    assert_ne!(hex(&tpm.pcr(11)), extended());
+    host.write(GATE, 0o644, "");
+    let ready = poll(SWEPT, || (hex(&tpm.pcr(11)) == extended()).then_some(()));
+    assert!(ready.is_some(), "{}", host.journal());
+}
