@@ -163,8 +163,8 @@ impl Stream {
         if self.left == 0 {
             return Err(Stopped::AtLimit);
         }
-        let mut line = json!({"type": kind, "object": object}).to_string();
-        line.push('\n');
+        // The type comes first, as from kube-apiserver: decoders that get the object first buffer it, and read fewer levels.
+        let line = format!("{{\"type\":{},\"object\":{object}}}\n", json!(kind));
         self.send_raw(line.into()).await?;
         self.left -= 1;
         if self.left == 0 {
