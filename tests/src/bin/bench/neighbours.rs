@@ -216,7 +216,7 @@ pub fn run() -> Suite {
             "most beside hostile ones, of the usual",
             beside[2] / usual[2],
             "",
-            more,
+            None,
         ),
         (
             "peak memory beside good neighbours",
