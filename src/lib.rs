@@ -26,7 +26,7 @@
 //! - `secret`: secret values
 //! - `clock`: the wall clock and deadlines
 //! - `failure`: the failure of a run: exit code, text, remedy
-//! - `ownership`: files and programs that another user than root could change
+//! - `ownership`: checks that only root can change files and programs
 //! - `file_size`: the limit of file sizes
 //! - `finding`: the findings of `doctor`
 //! - `sheet`: facts about an object, as a table and as JSON

@@ -16,9 +16,9 @@
 //! - `tenancy`: the AWS identity of a workload cluster
 //! - `sessions`: the sessions of roles, each assumed once for all that share it
 //! - `identity_store`: the objects that name the identities of clusters
-//! - `identity_objects`: what the store has of each object of the management cluster
+//! - `identity_objects`: the kept fields of objects in the management cluster
 //! - `identity_watch`: the watches that fill the store
-//! - `identity_read`: the identity of one cluster, explained to a person
+//! - `identity_read`: the identity of one cluster, for `tenancy explain`
 //! - `tenants`: the credentials of each tenant
 //! - `inventory`: the machines of a cluster without Cluster API: instances with its tags
 //! - `verifier`: the order of the checks

@@ -23,7 +23,7 @@
 //! - `invalid_settings`: errors of the settings
 //! - `attest`: quotes
 //! - `chain`: certificates of endorsement keys
-//! - `registers`: PCR values with a meaning of their own
+//! - `registers`: PCR values with a special meaning
 //! - `pcr_policy`: the accepted PCR values
 //! - `challenge`: the challenge of a request
 //! - `hosts`: endorsement keys by the name of the host
