@@ -118,6 +118,7 @@ test-long: prerequisites-all dependencies
 	$(LINT) tests/suites --previous
 	older=$$(tests/older-kubernetes/build 1.33) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$older $(LINT) tests/suites --floor
 	$(MAKE) cgroup2-check
+	between=$$(tests/older-kubernetes/build 1.35) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$between $(LINT) tests/suites --between
 	$(MAKE) mutants
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
