@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::program;
 
 pub use self::application::{
-    Application, certificate_of, is_answered, is_issued, reason_of, wait_for_csr,
+    Application, certificate_of, is_answered, is_issued, is_signed_by, reason_of, wait_for_csr,
 };
 pub use self::bed::{Bed, token_of_instance};
 pub use self::instances::request;

@@ -46,7 +46,7 @@ pub use self::machine::{Machine, MachineBuilder};
 use self::managers::Managers;
 pub use self::pool::{Pool, PoolBuilder};
 pub use self::provider::{Boot, Order, Provider};
-pub use self::secrets::workload_kubeconfig;
+pub use self::secrets::{workload_kubeconfig, workload_kubeconfig_of_ca};
 
 /// A management cluster.
 #[derive(Debug)]

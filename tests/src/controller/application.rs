@@ -14,6 +14,7 @@ use rcgen::{KeyPair, PublicKeyData as _};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use serde_json::{Value, json};
+use x509_parser::pem::parse_x509_pem;
 
 use super::{Machine, PATIENCE};
 
@@ -195,6 +196,14 @@ pub fn reason_of<'a>(csr: &'a Value, condition: &str) -> Option<&'a str> {
 pub fn certificate_of(csr: &Value) -> Option<String> {
     let encoded = csr["status"]["certificate"].as_str()?;
     Some(String::from_utf8(STANDARD.decode(encoded).unwrap()).unwrap())
+}
+
+/// Whether `ca` (PEM) signed the certificate (PEM).
+pub fn is_signed_by(certificate: &str, ca: &str) -> bool {
+    let [certificate, ca] = [certificate, ca].map(|pem| parse_x509_pem(pem.as_bytes()).unwrap().1);
+    let ca = ca.parse_x509().unwrap();
+    let certificate = certificate.parse_x509().unwrap();
+    certificate.verify_signature(Some(ca.public_key())).is_ok()
 }
 
 /// Waits until the request in the in-memory API server satisfies `wanted`.

@@ -3,7 +3,9 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
-use kubelet_authenticator_test_support::pki::{KeyAndCertificate, traditional_key};
+use kubelet_authenticator_test_support::pki::{
+    CertificateAuthority, Contents, Subject, traditional_key,
+};
 use serde_json::{Value, json};
 
 use super::place::{CLUSTER_NAME, Place, owner_reference};
@@ -11,18 +13,26 @@ use super::place::{CLUSTER_NAME, Place, owner_reference};
 /// The kubeconfig that Cluster API writes for a cluster: everything inline, a member of `system:masters`, the key in
 /// SEC1 or PKCS#1.
 pub fn workload_kubeconfig(name: &str, workload: &ControlPlane) -> String {
-    let admin = workload.client_certificate("kubernetes-admin", Some("system:masters"));
-    kubeconfig_for(
-        name,
-        workload.server(),
-        workload.ca().certificate_pem(),
-        &admin,
-    )
+    workload_kubeconfig_of_ca(name, workload, workload.ca())
 }
 
-fn kubeconfig_for(name: &str, server: &str, ca: &str, user: &KeyAndCertificate) -> String {
-    let [ca, certificate, key] = [ca, &user.certificate_pem, &traditional_key(&user.key_pem)]
-        .map(|pem| BASE64_STANDARD.encode(pem));
+/// The same after the CA of the cluster was replaced by this one.
+pub fn workload_kubeconfig_of_ca(
+    name: &str,
+    workload: &ControlPlane,
+    ca: &CertificateAuthority,
+) -> String {
+    let server = workload.server();
+    let user = ca.issue(&Contents::client(Subject {
+        organization: Some("system:masters".to_owned()),
+        ..Subject::user("kubernetes-admin")
+    }));
+    let [ca, certificate, key] = [
+        ca.certificate_pem(),
+        &user.certificate_pem,
+        &traditional_key(&user.key_pem),
+    ]
+    .map(|pem| BASE64_STANDARD.encode(pem));
     format!(
         "apiVersion: v1
 clusters:

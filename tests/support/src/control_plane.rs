@@ -23,6 +23,7 @@
 
 mod bootstrap;
 mod builder;
+mod ca;
 mod client;
 mod kubeadm;
 mod kubeconfig;
@@ -56,7 +57,7 @@ pub const DEADLINE: Duration = Duration::from_secs(180);
 #[derive(Debug)]
 pub struct ControlPlane {
     // Processes first: fields are dropped in order, and they write into the directory.
-    controller_manager: Option<Process>,
+    controller_manager: Option<RwLock<Process>>,
     // Locked: a test restarts them while clusters and nodes share the control plane.
     apiserver: RwLock<Process>,
     etcd: RwLock<Process>,
@@ -242,8 +243,9 @@ impl ControlPlane {
     }
 
     /// kube-controller-manager's process, if any.
-    pub fn controller_manager(&self) -> Option<&Process> {
-        self.controller_manager.as_ref()
+    pub fn controller_manager(&self) -> Option<RwLockReadGuard<'_, Process>> {
+        let process = self.controller_manager.as_ref()?;
+        Some(process.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn new_file(&self, extension: &str) -> PathBuf {

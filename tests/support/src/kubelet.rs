@@ -160,6 +160,12 @@ impl Kubelet {
         self.admin.run(["get", "--raw", &path])
     }
 
+    /// The answer of its own API to a `GET` of this path by a member of `system:masters` with a certificate of the
+    /// cluster's first CA; the error is the kubelet's.
+    pub fn raw(&self, path: &str) -> Result<String, String> {
+        self.api.raw(path)
+    }
+
     /// Its metrics.
     ///
     /// # Panics
@@ -168,7 +174,7 @@ impl Kubelet {
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let metrics = poll(DEADLINE, || {
-            let text = self.api.raw("/metrics").ok()?;
+            let text = self.raw("/metrics").ok()?;
             Some(Metrics::new(text.as_bytes()))
         });
         metrics.unwrap_or_else(|| self.fail("served no metrics"))

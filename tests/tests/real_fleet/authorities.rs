@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 use kubelet_authenticator_test_support::control_plane::DEADLINE;
 use kubelet_authenticator_test_support::pki::CertificateAuthority;
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
-use kubelet_authenticator_tests::controller::certificate_of;
+use kubelet_authenticator_tests::controller::{certificate_of, is_signed_by};
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
 
 use crate::bed::{Authentication, Manager, authorize, condition_of, management};
-use crate::requests::{answer, file, is_signed_by, join};
+use crate::requests::{answer, file, join};
 
 /// One management cluster for all tests here.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {

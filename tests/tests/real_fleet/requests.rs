@@ -4,7 +4,6 @@ use kubelet_attestation::names::Provider;
 use kubelet_authenticator_tests::controller::{Application, certificate_of, is_answered};
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use serde_json::Value;
-use x509_parser::pem::parse_x509_pem;
 
 /// Files the machine's request; returns its name.
 pub fn file(cluster: &WorkloadCluster, machine: &Machine) -> String {
@@ -29,12 +28,4 @@ pub fn answer(cluster: &WorkloadCluster, name: &str) -> Value {
 pub fn join(cluster: &WorkloadCluster, machine: &Machine) -> String {
     let csr = answer(cluster, &file(cluster, machine));
     certificate_of(&csr).unwrap_or_else(|| panic!("{csr:#}"))
-}
-
-/// Whether `ca` (PEM) signed the certificate (PEM).
-pub fn is_signed_by(certificate: &str, ca: &str) -> bool {
-    let [certificate, ca] = [certificate, ca].map(|pem| parse_x509_pem(pem.as_bytes()).unwrap().1);
-    let ca = ca.parse_x509().unwrap();
-    let certificate = certificate.parse_x509().unwrap();
-    certificate.verify_signature(Some(ca.public_key())).is_ok()
 }

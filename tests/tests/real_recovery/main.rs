@@ -7,6 +7,7 @@ mod bed;
 
 mod away;
 mod break_glass;
+mod ca;
 mod instances;
 mod outage;
 mod rebuilt;

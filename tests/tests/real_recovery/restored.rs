@@ -21,7 +21,7 @@ const PLUGIN: &str = "kubelet-authenticator-null";
 
 /// Runs a command of `identities` on the Cluster; returns what it prints.
 #[track_caller]
-fn identities(management: &Management, words: &[&str]) -> Vec<u8> {
+pub fn identities(management: &Management, words: &[&str]) -> Vec<u8> {
     let output = Command::new(program("node-attestation-controller"))
         .arg("identities")
         .args(words)

@@ -1,6 +1,6 @@
 use std::fs::File;
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 use std::sync::atomic::AtomicU32;
 use std::thread;
@@ -33,6 +33,10 @@ const SERVER_NAMES: &[&str] = &[
     "kubernetes",
     "kubernetes.default",
 ];
+
+/// The certificates of the CAs whose client certificates the API server accepts: the cluster's, in a file of its own,
+/// because kube-controller-manager does not sign with a file of several certificates.
+pub(super) const CLIENT_CAS: &str = "client-ca.crt";
 
 /// The API server's user name at other API servers to which it forwards requests.
 const FRONT_PROXY: &str = "front-proxy-client";
@@ -133,6 +137,7 @@ impl ControlPlaneBuilder {
         let scratch = Scratch::new("cluster");
         let ca = self.certificate_authority();
         ca.pair().write(scratch.path(), "ca");
+        scratch.write(CLIENT_CAS, ca.certificate_pem());
 
         let etcd_url = format!("http://127.0.0.1:{}", free_port());
         let port = free_port();
@@ -140,12 +145,7 @@ impl ControlPlaneBuilder {
         let etcd = etcd(&scratch, &etcd_url);
         let apiserver = self.apiserver(&scratch, &ca, &etcd_url, port);
 
-        let admin = ca.issue(&Contents::client(Subject {
-            organization: Some("system:masters".to_owned()),
-            ..Subject::user("admin")
-        }));
-        let kubeconfig = Kubeconfig::new(&server, ca.certificate_pem(), User::Certificate(admin));
-        let kubeconfig = kubeconfig.write(&scratch.join("admin.kubeconfig"));
+        let kubeconfig = write_admin_kubeconfig(&scratch, &server, &ca);
         let mut cluster = ControlPlane {
             controller_manager: None,
             apiserver: RwLock::new(apiserver),
@@ -181,8 +181,7 @@ impl ControlPlaneBuilder {
         etcd_url: &str,
         port: u16,
     ) -> Process {
-        let serving = ca.issue(&Contents::server(SERVER_NAMES));
-        let (certificate, key) = serving.write(scratch.path(), "apiserver");
+        let (certificate, key) = write_serving_certificate(scratch, ca);
         let client = ca.issue(&Contents::client(Subject {
             organization: Some("system:masters".to_owned()),
             ..Subject::user("kube-apiserver-kubelet-client")
@@ -213,7 +212,7 @@ impl ControlPlaneBuilder {
             .arg("--service-account-issuer=https://kubernetes.default.svc")
             .arg(flag("--service-account-key-file", &public))
             .arg(flag("--service-account-signing-key-file", &accounts))
-            .arg(flag("--client-ca-file", &scratch.join("ca.crt")))
+            .arg(flag("--client-ca-file", &scratch.join(CLIENT_CAS)))
             .arg(flag(
                 "--kubelet-certificate-authority",
                 &scratch.join("ca.crt"),
@@ -245,13 +244,13 @@ impl ControlPlaneBuilder {
             Controllers::Certificates => CERTIFICATES,
             Controllers::Default => DEFAULT,
         };
-        let kubeconfig = cluster.client_cert_kubeconfig("system:kube-controller-manager", None);
+        let kubeconfig = write_manager_kubeconfig(&cluster.scratch, &cluster.server, &cluster.ca);
         let port = free_port();
         let launch = Launch::new(
             "kube-controller-manager",
             control_plane_binary("kube-controller-manager"),
         );
-        let process = launch
+        let mut process = launch
             .arg(flag("--kubeconfig", &kubeconfig))
             .arg(flag("--authentication-kubeconfig", &kubeconfig))
             .arg(flag("--authorization-kubeconfig", &kubeconfig))
@@ -279,10 +278,11 @@ impl ControlPlaneBuilder {
             &cluster.new_file("kubeconfig"),
         );
         let health = cluster.kubectl_with(health);
-        let manager = cluster.controller_manager.insert(process);
-        ready("kube-controller-manager", &mut [manager], || {
+        ready("kube-controller-manager", &mut [&mut process], || {
             TcpStream::connect(("127.0.0.1", port)).is_ok() && answers_ok(&health, "/healthz")
-        })
+        })?;
+        cluster.controller_manager = Some(RwLock::new(process));
+        Ok(())
     }
 }
 
@@ -312,6 +312,42 @@ impl ControlPlane {
             },
         )
     }
+}
+
+/// Issues and writes the API server's serving certificate; returns the paths of the certificate and its key.
+pub(super) fn write_serving_certificate(
+    scratch: &Scratch,
+    ca: &CertificateAuthority,
+) -> (PathBuf, PathBuf) {
+    let serving = ca.issue(&Contents::server(SERVER_NAMES));
+    serving.write(scratch.path(), "apiserver")
+}
+
+/// Issues and writes the kubeconfig of a member of `system:masters`; returns its path.
+pub(super) fn write_admin_kubeconfig(
+    scratch: &Scratch,
+    server: &str,
+    ca: &CertificateAuthority,
+) -> PathBuf {
+    let admin = ca.issue(&Contents::client(Subject {
+        organization: Some("system:masters".to_owned()),
+        ..Subject::user("admin")
+    }));
+    let kubeconfig = Kubeconfig::new(server, ca.certificate_pem(), User::Certificate(admin));
+    kubeconfig.write(&scratch.join("admin.kubeconfig"))
+}
+
+/// Issues and writes the kubeconfig of kube-controller-manager; returns its path.
+pub(super) fn write_manager_kubeconfig(
+    scratch: &Scratch,
+    server: &str,
+    ca: &CertificateAuthority,
+) -> PathBuf {
+    let manager = ca.issue(&Contents::client(Subject::user(
+        "system:kube-controller-manager",
+    )));
+    let kubeconfig = Kubeconfig::new(server, ca.certificate_pem(), User::Certificate(manager));
+    kubeconfig.write(&scratch.join("kube-controller-manager.kubeconfig"))
 }
 
 /// A turn to start a control plane, until the file is closed: there are as many turns as processors, whatever the

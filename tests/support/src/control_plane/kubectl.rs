@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Kubectl {
     kubeconfig: PathBuf,
     home: PathBuf,
     environment: Vec<(OsString, OsString)>,
-    client: Arc<OnceLock<Option<Client>>>,
+    client: Arc<Mutex<Option<Option<Client>>>>,
     served: Served,
 }
 
@@ -280,14 +280,23 @@ impl Kubectl {
     }
 
     /// The client in this process, if the kubeconfig itself holds a credential.
-    pub(super) fn client(&self) -> Option<&Client> {
+    pub(super) fn client(&self) -> Option<Client> {
         let client = || {
             let by_itself = self.environment.is_empty();
             by_itself
                 .then(|| Client::new(&self.kubeconfig, self.served.clone()))
                 .flatten()
         };
-        self.client.get_or_init(client).as_ref()
+        self.known_client().get_or_insert_with(client).clone()
+    }
+
+    /// Reads the kubeconfig again before the next call: its file was replaced.
+    pub(super) fn read_again(&self) {
+        *self.known_client() = None;
+    }
+
+    fn known_client(&self) -> MutexGuard<'_, Option<Option<Client>>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The objects that `kubectl get` with these words would read, if this process can read them itself.
@@ -298,13 +307,15 @@ impl Kubectl {
             return None;
         };
         let client = self.client()?;
-        Some((client.clone(), client.select(words)?))
+        let selection = client.select(words)?;
+        Some((client, selection))
     }
 
     /// The place of this object, if this process can access it itself.
     fn placed(&self, object: &Value) -> Option<(Client, Selection)> {
         let client = self.client()?;
-        Some((client.clone(), client.place(object)?))
+        let place = client.place(object)?;
+        Some((client, place))
     }
 
     /// Runs kubectl with `input` on its standard input.
