@@ -10,21 +10,21 @@ use crate::query::{QueryOptions, aligned};
 #[derive(Debug, Args)]
 #[expect(clippy::doc_markdown, reason = "the comments are the help")]
 pub(crate) struct ClustersCommand {
-    /// Only Clusters without a KubeletAuthentication
+    /// List only Clusters without a KubeletAuthentication
     #[arg(long)]
-    without: bool,
+    unmanaged: bool,
     #[command(flatten)]
     options: QueryOptions,
 }
 
 /// Runs the command, and returns its output.
 pub(crate) async fn run(command: ClustersCommand) -> Result<String, BoxError> {
-    let ClustersCommand { without, options } = command;
+    let ClustersCommand { unmanaged, options } = command;
     let access = options.access().await?;
     let mut states = cluster_states::list(&access, options.namespace.as_deref()).await?;
-    let has_none =
+    let is_unmanaged =
         |state: &ClusterState| state.kubelet_authentication.is_none() && state.unreadable.is_none();
-    states.retain(|state| !without || has_none(state));
+    states.retain(|state| !unmanaged || is_unmanaged(state));
     options.output.print(&states, || table(&states))
 }
 

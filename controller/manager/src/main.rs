@@ -9,7 +9,7 @@
 //! node-attestation-controller identities list|show [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller identities reset|revoke CLUSTER NODE [--yes] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tokens recreate CLUSTER MACHINE..|--all [--ttl D] [--kubeconfig F] [-n NS] [-o json]
-//! node-attestation-controller clusters [--without] [--kubeconfig F] [-n NS] [-o json]
+//! node-attestation-controller clusters [--unmanaged] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller tenancy explain CLUSTER [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller explain NAME|-f FILE --cluster CLUSTER [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller explain NAME|-f FILE --settings F --inventory F [--workload-kubeconfig F] [-o json]

@@ -81,6 +81,17 @@ fn each_command_has_a_manual_page_of_its_own() {
 }
 
 #[test]
+fn only_unmanaged_selects_clusters_without_a_resource() {
+    let output = run(["clusters", "--without"]);
+
+    assert_eq!(output.status.code(), Some(2));
+    let text = stderr(&output);
+    assert!(text.contains("unexpected argument '--without'"), "{text}");
+    let selected = run(["clusters", "--unmanaged"]);
+    assert_refused(&selected, &["error: no kubeconfig found"]);
+}
+
+#[test]
 fn reset_and_revoke_without_a_terminal_require_yes() {
     for act in ["reset", "revoke"] {
         let output = run(["identities", act, "prod-1", "worker-1"]);

@@ -254,9 +254,9 @@ fn clusters_without_a_resource_are_listed() {
     let with = "listed-with prod-1 aws";
     let without = "listed-without prod-1 <none>";
     assert_eq!(named(&printed(&[])), [with, without]);
-    assert_eq!(named(&printed(&["--without"])), [without]);
+    assert_eq!(named(&printed(&["--unmanaged"])), [without]);
     assert_eq!(named(&printed(&["-n", "listed-with"])), [with]);
-    assert!(named(&printed(&["--without", "-n", "listed-with"])).is_empty());
+    assert!(named(&printed(&["--unmanaged", "-n", "listed-with"])).is_empty());
 
     let json = |arguments: &[&str]| -> Value { serde_json::from_str(&printed(arguments)).unwrap() };
     let expected = json!([{
