@@ -19,6 +19,7 @@
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
 //! - `secret`: secret values, which `Debug` does not show and memory does not keep
 //! - `errors`: an error with its causes as text
+//! - `pages`: the URLs of the documentation
 //! - `members`: JSON objects without duplicate names
 //! - `version`: versions of the evidence format
 //! - `names`: names of nodes, machines, providers, signers, clusters and requests
@@ -35,6 +36,7 @@ mod framing;
 pub mod kubeconfig;
 pub mod members;
 pub mod names;
+pub mod pages;
 pub mod secret;
 pub mod text;
 pub mod time;

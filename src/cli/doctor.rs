@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kubelet_attestation::names::NodeName;
+use kubelet_attestation::page_url;
 use kubelet_attestation::text::visible;
 use serde_json::{Map, Value, json};
 
@@ -21,7 +22,7 @@ use crate::settings::{self, Settings};
 use crate::sheet::wrap;
 
 /// The documentation page of the checks. Each check has an anchor with its name.
-const PAGE: &str = "docs/doctor-checks.md#doctor-";
+const PAGE: &str = page_url!("doctor-checks.md#doctor-");
 
 /// The width of a state, with the space after it.
 const MARGIN: usize = 6;
@@ -136,7 +137,8 @@ fn table(checks: &[Checked]) -> String {
             wrap("", MARGIN, &format!("cure: {}", finding.cure), &mut text);
         }
         if matches!(finding.state, State::Warn | State::Fail) {
-            wrap("", MARGIN, &format!("see: {PAGE}{name}"), &mut text);
+            // A URL is longer than a line, and stays next to its name.
+            text.extend([&" ".repeat(MARGIN), "see: ", PAGE, name, "\n"]);
         }
     }
     let counts: Vec<_> = [State::Pass, State::Warn, State::Fail, State::Skip]
@@ -240,20 +242,23 @@ mod tests {
             ("lock", finding(State::Skip, "run as root", "")),
         ];
 
-        let expected = "\
+        let page = page_url!("doctor-checks.md");
+        let expected = format!(
+            "\
 pass  settings: valid (defaults, no file)
 fail  bootstrap-kubeconfig: https://10.0.0.1:6443 does not accept the credential
       (401 Unauthorized): token expired
       cure: give this machine a new bootstrap token; tokens expire, usually
       after a day
-      see: docs/doctor-checks.md#doctor-bootstrap-kubeconfig
+      see: {page}#doctor-bootstrap-kubeconfig
 warn  store: not there
       cure: run `renew`
-      see: docs/doctor-checks.md#doctor-store
+      see: {page}#doctor-store
 skip  lock: run as root
 
 4 checks: 1 pass, 1 warn, 1 fail, 1 skip
-";
+"
+        );
         assert_eq!(table(&checks), expected);
     }
 

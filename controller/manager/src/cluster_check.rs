@@ -114,7 +114,8 @@ fn table(heading: &str, checks: &[Checked]) -> String {
             wrapped("", MARGIN, &format!("cure: {}", check.cure), &mut text);
         }
         if matches!(check.state, State::Warn | State::Fail) {
-            wrapped("", MARGIN, &format!("see: {}", check.link), &mut text);
+            // A URL is longer than a line, and stays next to its name.
+            text.extend([&" ".repeat(MARGIN), "see: ", &check.link, "\n"]);
         }
     }
     let counts = [State::Pass, State::Warn, State::Fail, State::Skip].map(|state| {

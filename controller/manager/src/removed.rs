@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use kubelet_attestation::page_url;
 
 use self::Instead::{Hint, Inventory, Settings};
 
@@ -54,9 +55,10 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
 
 const ACK_CARM: Instead = Hint("use --ack=carm, which reads the maps of teams and of accounts");
 
-const BREAK_GLASS: Instead = Hint(
-    "run the ordinary controller, as docs/break-glass.md describes: run --kubeconfig FILE --namespace NAMESPACE",
-);
+const BREAK_GLASS: Instead = Hint(concat!(
+    "run the ordinary controller: run --kubeconfig FILE --namespace NAMESPACE; see ",
+    page_url!("break-glass.md#what-to-do")
+));
 
 /// The message for a removed option, if it made the arguments invalid. `command` is the first word of the command.
 pub(crate) fn message(command: &str, error: &clap::Error) -> Option<String> {

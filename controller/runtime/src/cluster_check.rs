@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::future::{FutureExt as _, LocalBoxFuture, join_all};
 use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::page_url;
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -29,7 +30,7 @@ mod workload;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The page about the checks. Each check has an anchor with its name.
-const PAGE: &str = "docs/cluster-check.md#check-";
+const PAGE: &str = page_url!("cluster-check.md#check-");
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

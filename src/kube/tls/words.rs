@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::{Duration, UNIX_EPOCH};
 
+use kubelet_attestation::page_url;
 use rustls::{AlertDescription, CertificateError, OtherError, PeerIncompatible};
 use rustls_pki_types::UnixTime;
 
@@ -13,7 +14,10 @@ const CHECK_CLUSTER: &str = "check the server and the CA in the kubeconfig";
 const SET_CLOCK: &str = "set the clock of this machine with NTP";
 const RENEW: &str = "renew the API server's certificate, or set the clock of this machine with NTP";
 const RENEW_CA: &str = "renew the cluster's CA, or set the clock of this machine with NTP";
-const SEE_SUPPORT: &str = "see docs/support.md for supported certificates and cipher suites";
+const SEE_SUPPORT: &str = concat!(
+    "for supported certificates and cipher suites, see ",
+    page_url!("support.md#kubeconfigs-certificates-and-proxies-of-nodes")
+);
 
 const CIPHERS: &str = "no TLS version or cipher suite in common: TLS 1.3, or TLS 1.2 with ECDHE and \
                        AES-GCM or ChaCha20-Poly1305, is needed";

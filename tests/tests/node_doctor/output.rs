@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use kubelet_attestation::page_url;
 use kubelet_authenticator_tests::node::NULL;
 use kubelet_authenticator_tests::program;
 use serde_json::Value;
@@ -26,6 +27,7 @@ fn stable(bed: &Bed, table: &str) -> String {
     for (found, word) in [
         (scratch, "/SCRATCH"),
         (program(NULL).display().to_string(), "/PLUGIN"),
+        (page_url!("doctor-checks.md").to_owned(), "PAGE"),
         (bed.server.url(), "https://API"),
         (text("serial"), "SERIAL"),
         (text("notAfter"), "END"),
@@ -86,18 +88,18 @@ skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error
 pass  disk: /SCRATCH is writable
 warn  store: /SCRATCH/state does not exist: this node has not enrolled
       cure: run: /PLUGIN renew
-      see: docs/doctor-checks.md#doctor-store
+      see: PAGE#doctor-store
 skip  cluster: no cluster in the state directory or in the kubelet's kubeconfig
 pass  lock: free
 pass  node-name: n1
 pass  machine: test:///machine-1
 fail  bootstrap-kubeconfig: https://API does not accept the credential (401 Unauthorized): Unauthorized
       cure: write a kubeconfig with a new bootstrap token to /SCRATCH/bootstrap.kubeconfig; tokens expire
-      see: docs/doctor-checks.md#doctor-bootstrap-kubeconfig
+      see: PAGE#doctor-bootstrap-kubeconfig
 pass  request: no open request
 fail  certificate: no certificate is stored
       cure: correct the failures above, then run: /PLUGIN renew
-      see: docs/doctor-checks.md#doctor-certificate
+      see: PAGE#doctor-certificate
 skip  certificate-accepted: no valid certificate
 pass  last-failure: none since the last success
 ";
@@ -108,7 +110,11 @@ pass  last-failure: none since the last success
                     with bootstrap-kubeconfig\n";
     assert_eq!(examined.run.stderr, expected);
     for line in examined.run.stdout.lines() {
-        let is_one_word = line.split_whitespace().count() < 2;
+        let is_one_word = line
+            .trim_start_matches("      see: ")
+            .split_whitespace()
+            .count()
+            < 2;
         assert!(line.len() <= 80 || is_one_word, "{line}");
     }
 }
@@ -126,8 +132,10 @@ fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
         assert_eq!(json["failing"], failing.len());
         assert_eq!(failing.len(), table.names("fail").len());
         for check in checks {
-            let (page, anchor) = check["link"].as_str().unwrap().split_once('#').unwrap();
-            let text = fs::read_to_string(repository.join(page)).unwrap();
+            let link = check["link"].as_str().unwrap();
+            let link = link.strip_prefix(page_url!("")).unwrap();
+            let (page, anchor) = link.split_once('#').unwrap();
+            let text = fs::read_to_string(repository.join("docs").join(page)).unwrap();
             let anchors = text.matches(&format!("<a id=\"{anchor}\"></a>")).count();
             assert_eq!(anchors, 1, "{check}");
             let name = check["name"].as_str().unwrap();

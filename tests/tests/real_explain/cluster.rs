@@ -1,5 +1,7 @@
 //! `cluster check`.
 
+use kubelet_attestation::page_url;
+
 use super::*;
 
 /// The checks of a Cluster and the management cluster.
@@ -44,7 +46,7 @@ pass  auto-approval: no binding or authorizer approves requests without evidence
 warn  admission-policy: attestation is not enforced (autoApproveBindings:
       Report)
       cure: set autoApproveBindings: Remove
-      see: docs/cluster-check.md#check-admission-policy
+      see: PAGE#check-admission-policy
 pass  nodes: 0, each with a node identity
 pass  requests: none is pending
 pass  evidence-versions: the controller supports the evidence versions of all
@@ -104,6 +106,7 @@ fn a_healthy_cluster_has_one_warning_and_strict_fails_on_it() {
     let (_, before) = rest.split_once(", with").unwrap();
     let of_cluster = format!("{valid}valid until TIME, with{before}https://SERVER/ answers{after}");
     let of_cluster = of_cluster.replace(KUBERNETES_VERSION.as_str(), "VERSION");
+    let of_cluster = of_cluster.replace(page_url!("cluster-check.md"), "PAGE");
     assert_eq!(of_cluster, CLUSTER_WELL);
 
     let plane = scene.cluster.control_plane();
@@ -118,7 +121,7 @@ const MISSING_CA: &str = "\
 fail  ca: Secret check-broken/prod-1-ca does not exist
       cure: wait for Cluster API; for an external control plane, create the
       Secret with tls.crt (and tls.key)
-      see: docs/cluster-check.md#check-ca
+      see: PAGE#check-ca
 ";
 
 #[test]
@@ -139,10 +142,15 @@ fn a_broken_cluster_fails_its_own_checks_and_no_others() {
     let output = run_as(&admin(), &["cluster", "check", &key(&scene)]);
     let text = String::from_utf8(output.stdout).unwrap();
     for line in text.lines() {
-        let is_one_word = line.split_whitespace().count() < 2;
+        let is_one_word = line
+            .trim_start_matches("      see: ")
+            .split_whitespace()
+            .count()
+            < 2;
         assert!(line.chars().count() <= 80 || is_one_word, "{line}");
     }
     let (_, of_cluster) = text.split_once("Cluster check-broken/prod-1\n").unwrap();
+    let of_cluster = of_cluster.replace(page_url!("cluster-check.md"), "PAGE");
     assert!(of_cluster.contains(MISSING_CA), "{of_cluster}");
     let (state, finding) = check(&checks, "ca");
     assert_eq!(
@@ -196,7 +204,10 @@ fn each_cluster_check_is_documented_and_each_documented_check_exists() {
     let mut made = vec!["settings".to_owned()];
     for one in &checks {
         let name = one["name"].as_str().unwrap();
-        assert_eq!(one["link"], format!("docs/cluster-check.md#check-{name}"));
+        assert_eq!(
+            one["link"],
+            format!("{}{name}", page_url!("cluster-check.md#check-"))
+        );
         made.push(name.to_owned());
     }
     documented.sort();

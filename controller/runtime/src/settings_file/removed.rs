@@ -1,5 +1,7 @@
 //! Fields of earlier builds, with their replacements.
 
+use kubelet_attestation::page_url;
+
 /// The removed fields, each with the replacement.
 const REMOVED: &[(&str, &str)] = &[
     (
@@ -12,7 +14,10 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.nameReuse",
-        "remove it: docs/architecture.md describes when another machine gets a node name",
+        concat!(
+            "remove it; for the time when another machine gets a node name, see ",
+            page_url!("architecture.md#one-behavior-for-each-policy")
+        ),
     ),
     (
         "spec.staleNodes",

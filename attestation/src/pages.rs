@@ -1,0 +1,29 @@
+//! The URLs of the documentation, for texts that programs print.
+//!
+//! No package installs the documentation, and no node has the source. So a text names a page with its URL, in the
+//! release of the program.
+
+/// The URL of a page of `docs` in this release. The argument is the file name, with an anchor if the text is about a
+/// section.
+///
+/// It is a macro, because only a literal can be part of another constant. All packages of the workspace have the same
+/// repository and version.
+///
+/// ```
+/// let url = kubelet_attestation::page_url!("reasons.md#denied");
+///
+/// assert!(url.starts_with("https://"), "{url}");
+/// assert!(url.ends_with("/docs/reasons.md#denied"), "{url}");
+/// ```
+#[macro_export]
+macro_rules! page_url {
+    ($page:literal) => {
+        concat!(
+            env!("CARGO_PKG_REPOSITORY"),
+            "/blob/v",
+            env!("CARGO_PKG_VERSION"),
+            "/docs/",
+            $page
+        )
+    };
+}
