@@ -116,11 +116,11 @@ fn each_alert_fires_ends_and_is_silent_with_one_thing_changed() {
         });
         // The alert fires and ends, and never fires if one thing is different.
         assert_eq!(expected.collect::<Vec<_>>(), [[1, 0], [0, 0]], "{alert}");
-        assert!(page.contains(&format!("| `{alert}` |")), "{alert}");
+        assert!(page.contains(&format!("</a>`{alert}` |")), "{alert}");
     }
     let told = page
         .lines()
-        .filter(|line| line.starts_with("| `NodeAttestation"));
+        .filter(|line| line.starts_with("| <a id=\"alert-"));
     assert_eq!(told.count(), rules.len());
 }
 

@@ -1,5 +1,6 @@
 //! The values of labels in the alerts, in their tests and on the dashboard.
 
+use kubelet_attestation::page_url;
 use node_attestation_core::crd::conditions;
 use node_attestation_core::decide::Decision;
 use node_attestation_core::refusal::{Deferral, Failure, Ignored};
@@ -96,6 +97,31 @@ fn written() -> BTreeSet<Use> {
         }
     }
     all
+}
+
+#[test]
+fn each_alert_has_the_url_of_its_row_in_this_version_as_runbook() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let (rules, page) = (
+        read("packaging/monitoring/alerts.yaml"),
+        read("docs/metrics.md"),
+    );
+    let alerts: Vec<&str> = rules.split("  - alert: ").skip(1).collect();
+    assert!(alerts.len() > 10, "{}", alerts.len());
+
+    for alert in alerts {
+        let (name, rule) = alert.split_once('\n').unwrap();
+        let anchor = format!("alert-{name}");
+        let url = format!("{}{anchor}", page_url!("metrics.md#"));
+        let mut lines = rule.lines();
+        assert!(
+            lines.any(|line| line == format!("      runbook_url: {url}")),
+            "{name}"
+        );
+        let row = format!("\n| <a id=\"{anchor}\"></a>`{name}` |");
+        assert_eq!(page.matches(&row).count(), 1, "{name}");
+    }
 }
 
 #[tokio::test]
