@@ -32,6 +32,7 @@
 //! - `sheet`: facts about an object, as a table and as JSON
 //! - `log`: the log on standard error
 //! - `process`: this program's name, and other programs, run for their output
+//! - `reasons`: the reasons of the controller, explained on a node without a network
 //! - `redact`: removes secrets from texts that leave the machine
 //! - `bundle`: the archive of `support-bundle`
 //! - `http`: HTTP clients, with deadlines and bounded answers
@@ -97,6 +98,7 @@ mod origin;
 pub mod ownership;
 mod pending;
 mod process;
+mod reasons;
 mod redact;
 mod rescue;
 mod rotation;

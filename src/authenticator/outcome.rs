@@ -7,9 +7,7 @@ use super::negotiation::Negotiation;
 use crate::failure::{Code, Failure};
 use crate::kube::CsrState;
 use crate::pending::OpenRequest;
-
-/// The remedy of a denial.
-const SEE_REASONS: &str = "see the reason in docs/reasons.md";
+use crate::reasons;
 
 impl Negotiation<'_> {
     /// The issued chain, or the failure, from the decision on `open`.
@@ -30,14 +28,14 @@ impl Negotiation<'_> {
                 ));
             }
             Some(CsrState::Denied { reason, message }) => {
-                denied(open, &reason, &message, SEE_REASONS)
+                denied(open, &reason, &message, reasons::remedy(&reason))
             }
             Some(CsrState::Failed {
                 reason, message, ..
             }) => Failure::new(
                 Code::Failed,
                 format!("request {name} failed ({reason}): {message}"),
-                "see the reason in docs/reasons.md; the next run creates another request",
+                "the next run creates another request; ".to_owned() + &reasons::remedy(&reason),
             ),
             None => Failure::new(
                 Code::Failed,

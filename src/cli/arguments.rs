@@ -77,6 +77,14 @@ pub(super) enum Command {
     },
     /// Print the certificate signing request without its secrets. Does not send or store it.
     Csr {
+    /// Explain a reason of the controller: its meaning and its remedy. Works offline.
+    ExplainReason {
+        /// Name of the reason, such as `NameTaken`.
+        name: String,
+        /// Output format.
+        #[arg(long, short, value_enum, default_value_t)]
+        output: Report,
+    },
         /// Print the request without sending it (required).
         #[arg(long, required = true)]
         dry_run: bool,

@@ -51,6 +51,9 @@ impl Session {
                 self.support_bundle(arguments, &kubelet.kubelet_kubeconfig, file.as_deref())
             }
             (Some(Command::Inspect { object }), _) => self.inspect(arguments, object),
+            (Some(Command::ExplainReason { name, output }), _) => {
+                super::inspect::explain_reason(name, *output)
+            }
             (
                 Some(Command::Csr {
                     output,

@@ -3,8 +3,9 @@
 use super::arguments::{Arguments, Inspected, Report};
 use super::{Session, answer};
 use crate::clock;
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::inspect::{Document, evidence, requests, store};
+use crate::reasons;
 use crate::settings::Settings;
 use crate::sheet::Sheet;
 
@@ -33,6 +34,19 @@ impl Session {
             }
         }
     }
+}
+
+/// Prints the meaning of a reason of the controller, and its remedy.
+pub(super) fn explain_reason(name: &str, output: Report) -> Result<(), Failure> {
+    let sheet = reasons::explain(name).ok_or_else(|| {
+        let what = format!("unknown reason {name:?}");
+        let remedy = format!(
+            "check the spelling, with upper and lower case; for all reasons, see {}",
+            reasons::PAGE
+        );
+        Failure::new(Code::Usage, what, remedy)
+    })?;
+    show(&sheet, output)
 }
 
 /// Prints a sheet.

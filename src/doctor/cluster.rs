@@ -24,6 +24,7 @@ use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig, Login};
 use crate::kube::{ApiClient, ApiError, CsrObject, CsrState};
 use crate::ownership;
 use crate::pending::{OpenRequest, Pending};
+use crate::reasons;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
@@ -32,8 +33,6 @@ const NO_REQUEST: &str = "kubelet-authenticator-doctor";
 
 /// The reason of a request that the next run answers.
 const CHALLENGED: &str = "ChallengeIssued";
-
-const SEE_REASONS: &str = "see the reason in docs/reasons.md";
 
 /// The expiry claim of a JSON Web Token (RFC 7519 section 4.1.4).
 #[derive(Deserialize)]
@@ -265,7 +264,7 @@ fn judge(
         }
         CsrState::Denied { reason, message } => {
             let what = format!("request {name} was denied ({reason}): {message}");
-            fail(what, SEE_REASONS)
+            fail(what, reasons::remedy(&reason))
         }
         CsrState::Failed { reason, .. } if reason == CHALLENGED => {
             Finding::pass(format!("{name} has a challenge; the next run answers it"))
@@ -274,7 +273,7 @@ fn judge(
             reason, message, ..
         } => rate(
             format!("request {name} failed ({reason}): {message}"),
-            SEE_REASONS.to_owned(),
+            reasons::remedy(&reason),
         ),
         CsrState::Issued { .. } => Finding::pass(format!(
             "{name} is issued; the next run fetches the certificate"

@@ -8,6 +8,7 @@ mod links;
 mod markdown;
 mod names;
 mod options;
+mod printed;
 mod settings;
 
 use std::collections::BTreeMap;

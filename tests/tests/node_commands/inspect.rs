@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::pki::{CertificateAuthority, Contents, Su
 use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::node::{NULL, Node};
-use kubelet_authenticator_tests::tpm;
+use kubelet_authenticator_tests::{program, tpm};
 use serde_json::{Value, json};
 
 use crate::nodes::{
@@ -335,7 +335,20 @@ fn the_table_of_a_store_changes_nothing_in_it() {
     fs::set_permissions(node.file("kubelet-client.pem"), mode).unwrap();
     let before = state(&node);
 
-    let found = table(&node, &["store"]);
+    let hint = format!(
+        "to explain the reason, run: {} explain-reason AnotherMachine",
+        program(NULL).display()
+    );
+    // The path of the program decides where the lines end.
+    let table = |arguments: &[&str]| {
+        let text = table(&node, arguments);
+        let (before, rest) = text.split_once("  Hint").unwrap();
+        let (shown, after) = rest.split_once("  Consecutive").unwrap();
+        let shown: Vec<_> = shown.split_whitespace().collect();
+        assert_eq!(shown.join(" "), hint);
+        format!("{before}  Hint                  HINT\n  Consecutive{after}")
+    };
+    let found = table(&["store"]);
 
     let expected = "\
 Directory               /SCRATCH/state
@@ -372,7 +385,7 @@ Last failure
       request
       REQUEST
       was denied (AnotherMachine): not you
-  Hint                  see the reason in docs/reasons.md
+  Hint                  HINT
   Consecutive failures  1
   Failed requests       0
   At                    TIME
@@ -381,7 +394,7 @@ Endorsement key kind    none
 Lock                    free
 ";
     assert_eq!(stable(&node, &found), expected);
-    let by_name = table(&node, &["store", node.state().to_str().unwrap()]);
+    let by_name = table(&["store", node.state().to_str().unwrap()]);
     // The days that are left can be one less by then.
     assert_eq!(stable(&node, &by_name), expected);
     assert_eq!(state(&node), before);

@@ -1,4 +1,4 @@
-//! The commands that show what a node has: `inspect`, `config`, `metrics`, `support-bundle`; and their formats.
+//! The commands that show what a node has: `inspect`, `config`, `metrics`, `support-bundle`, `explain-reason`; and their formats.
 
 mod bundle;
 mod config;
@@ -7,3 +7,4 @@ mod inspect;
 mod metrics;
 mod nodes;
 mod page;
+mod reasons;

@@ -6,9 +6,12 @@ use kubelet_authenticator_tests::page::commands;
 
 use crate::nodes::{joined, piped};
 
-#[test]
-fn the_page_shows_the_actual_settings_of_a_new_node() {
-    let text = commands("plugin-commands.md", '$').remove(0);
+/// Runs the command of the page with this name, and compares its output.
+#[track_caller]
+fn assert_shown(name: &str) {
+    let mut all = commands("plugin-commands.md", '$').into_iter();
+    let text = all.find(|text| text.split(' ').nth(1) == Some(name));
+    let text = text.unwrap();
     let (command, shown) = text.split_once('\n').unwrap();
     let mut words = command.split(' ');
     let plugin = words.next().unwrap();
@@ -16,6 +19,16 @@ fn the_page_shows_the_actual_settings_of_a_new_node() {
     let printed = piped(plugin, &words.collect::<Vec<_>>(), "");
 
     assert_eq!(printed.trim_end(), shown.trim_end());
+}
+
+#[test]
+fn the_page_shows_the_actual_settings_of_a_new_node() {
+    assert_shown("config");
+}
+
+#[test]
+fn the_page_shows_the_explanation_that_the_plugin_prints() {
+    assert_shown("explain-reason");
 }
 
 #[test]

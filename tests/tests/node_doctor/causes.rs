@@ -237,7 +237,7 @@ fn a_denial_whose_reason_the_kubelet_does_not_show() {
     let examined = bed.first_failing(
         "request",
         "request kubelet-authenticator-",
-        "see the reason in docs/reasons.md",
+        " explain-reason MachineNotFound",
     );
     let reason = "was denied (MachineNotFound): no Machine has this provider ID";
     examined.says("request", "fail", reason);

@@ -1,4 +1,7 @@
-//! The verifiers of a cluster, and docs/reasons.md as the list of the reasons of core and providers.
+//! The verifiers of a cluster; docs/reasons.md as the list of the reasons of core and providers, and the same list for
+//! the plugins.
+
+mod packed;
 
 use std::fmt::Write as _;
 
@@ -16,6 +19,7 @@ in the log line `decided`. A request that waits has no condition, so its reason 
 
 The requester reads only the message. The Event and the log have the details, such as the name of the machine.
 `node-attestation-controller explain NAME --cluster CLUSTER` prints the reason for one request.
+On a node, `kubelet-authenticator-<provider> explain-reason NAME` prints a row of this page, without a network.
 [Troubleshoot](troubleshooting.md) begins with the symptoms.
 
 A test writes this page from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
@@ -34,9 +38,9 @@ fn denials() -> Vec<Reason> {
     all.copied().collect()
 }
 
-/// The document that lists every reason.
-fn markdown() -> String {
-    let outcomes = [
+/// Each outcome with its description and its reasons.
+fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
+    [
         (
             "Denied",
             "The request contradicts itself, the settings or the state of the machine: an attack, or a wrong setting. \
@@ -59,9 +63,28 @@ fn markdown() -> String {
             "The controller is not responsible for the request. It writes nothing.",
             Ignored::CATALOGUE.to_vec(),
         ),
-    ];
+    ]
+}
+
+/// The list of reasons for the plugins, as `src/reasons.rs` describes it.
+fn table() -> String {
+    let mut text = String::new();
+    for (title, _, reasons) in outcomes() {
+        text += &format!("{}\n", title.to_lowercase());
+        for reason in reasons {
+            let meaning = reason.meaning.trim();
+            let cells = [reason.name, meaning, reason.cure, reason.message];
+            assert!(cells.iter().all(|cell| !cell.contains(['\t', '\n'])));
+            text += &format!("{}\n", cells.join("\t"));
+        }
+    }
+    text
+}
+
+/// The document that lists every reason.
+fn markdown() -> String {
     let mut text = PREAMBLE.to_owned();
-    for (title, about, reasons) in outcomes {
+    for (title, about, reasons) in outcomes() {
         // Writing to a string does not fail.
         let _ = write!(
             text,
@@ -98,6 +121,22 @@ fn the_document_lists_the_reasons_that_the_code_has() {
         document == markdown(),
         "docs/reasons.md is stale: run this test with UPDATE=1"
     );
+}
+
+#[test]
+fn the_plugins_contain_the_reasons_that_the_code_has() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/reasons.bin");
+    let packed = packed::packed(&table());
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, &packed).unwrap();
+    }
+
+    assert!(
+        std::fs::read(path).unwrap_or_default() == packed,
+        "src/reasons.bin is stale: run this test with UPDATE=1"
+    );
+    // The plugins have a limit for their size, and are close to it.
+    assert!(packed.len() < 14_000, "{} bytes", packed.len());
 }
 
 #[test]

@@ -1,0 +1,135 @@
+//! The URLs of pages that programs, manifests and pages show.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use kubelet_attestation::page_url;
+use kubelet_authenticator_tests::docs::{Source, sources};
+use kubelet_authenticator_tests::page::repository;
+
+use crate::markdown::anchors;
+use crate::pages;
+
+/// The packages of the programs.
+const PROGRAMS: [&str; 5] = ["attestation", "controller", "providers", "resolver", "src"];
+
+/// Files that are not pages, and show URLs of pages.
+const OTHERS: [&str; 5] = [
+    "docs/images/doctor.svg",
+    "packaging/chart/node-attestation-controller/values.yaml",
+    "packaging/monitoring/alerts.yaml",
+    "packaging/monitoring/alerts-test.yaml",
+    "packaging/monitoring/dashboard.json",
+];
+
+/// The sources of the programs, without their tests.
+fn programs() -> Vec<Source> {
+    let is_program = |source: &Source| {
+        let path = &source.path;
+        let is_of_tests = path
+            .iter()
+            .any(|part| part == "tests" || part == "tests.rs");
+        let package = PROGRAMS.iter().any(|folder| path.starts_with(folder));
+        // The module that defines the macro has an example, and the other one is compiled only for tests.
+        let exceptions = [
+            "attestation/src/pages.rs",
+            "controller/core/src/crd/reference.rs",
+        ];
+        package && !is_of_tests && !exceptions.iter().any(|it| path == Path::new(it))
+    };
+    let mut sources: Vec<Source> = sources().into_iter().filter(is_program).collect();
+    for source in &mut sources {
+        let end = source.text.find("#[cfg(test)]\nmod ");
+        source.text.truncate(end.unwrap_or(source.text.len()));
+    }
+    sources
+}
+
+/// The objection to a page with an anchor. An anchor that ends with a hyphen is the start of several anchors.
+fn objection(pages: &BTreeMap<String, String>, target: &str) -> Option<String> {
+    let (name, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let Some(page) = pages.get(&format!("docs/{name}")) else {
+        return Some(format!("docs/{name} does not exist"));
+    };
+    let is_start = anchor.ends_with('-');
+    let exists = anchor.is_empty()
+        || anchors(page)
+            .iter()
+            .any(|known| known == anchor || (is_start && known.starts_with(anchor)));
+    (!exists).then(|| format!("docs/{name} has no anchor {anchor}"))
+}
+
+#[test]
+fn each_page_and_anchor_that_a_program_prints_exists() {
+    let pages = pages();
+    let (mut count, mut objections) = (0, Vec::new());
+    for source in programs() {
+        for rest in source.text.split("page_url!(").skip(1) {
+            let target = rest.trim_start().strip_prefix('"').unwrap();
+            let target = target.split('"').next().unwrap();
+            let objection = objection(&pages, target);
+            objections.extend(objection.map(|it| format!("{}: {it}", source.path.display())));
+            count += 1;
+        }
+    }
+
+    assert_eq!(objections, Vec::<String>::new());
+    assert!(count >= 8, "{count}");
+}
+
+/// No node has the source, and no package installs the pages.
+#[test]
+fn no_program_names_a_page_by_its_path_in_the_source() {
+    let mut found = Vec::new();
+    for source in programs() {
+        let lines = source.text.lines().map(str::trim_start);
+        let printed = lines.filter(|line| !line.starts_with("//"));
+        let named = printed.filter(|line| line.contains("docs/") && line.contains(".md"));
+        found.extend(named.map(|line| format!("{}: {line}", source.path.display())));
+    }
+
+    assert_eq!(found, Vec::<String>::new(), "use page_url!");
+}
+
+#[test]
+fn each_url_of_a_page_in_pages_and_manifests_is_of_this_version_and_exists() {
+    let pages = pages();
+    let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
+    let others = OTHERS.map(|path| (path.to_owned(), read(path)));
+    let repository = page_url!("").split("/blob/").next().unwrap();
+    let start = format!("{repository}/blob/v");
+    let mut objections = Vec::new();
+    for (path, text) in pages.clone().into_iter().chain(others) {
+        for (at, _) in text.match_indices(&start) {
+            let url = text[at..].split(|c: char| c.is_whitespace() || "'\"<>)`".contains(c));
+            let url = url.into_iter().next().unwrap();
+            let objection = match url.strip_prefix(page_url!("")) {
+                Some(target) => objection(&pages, target),
+                None => Some(format!("{url} is of another version")),
+            };
+            objections.extend(objection.map(|it| format!("{path}: {it}")));
+        }
+    }
+
+    assert_eq!(objections, Vec::<String>::new());
+}
+
+#[test]
+fn the_urls_have_the_repository_and_the_version_of_the_manifest() {
+    let manifest = fs::read_to_string(repository().join("Cargo.toml")).unwrap();
+    let field = |name: &str| {
+        let start = format!("{name} = \"");
+        let mut lines = manifest.lines();
+        let value = lines.find_map(|line| line.strip_prefix(&start)?.strip_suffix('"'));
+        value.unwrap()
+    };
+
+    let expected = format!(
+        "{}/blob/v{}/docs/reasons.md",
+        field("repository"),
+        field("version")
+    );
+
+    assert_eq!(page_url!("reasons.md"), expected);
+}
