@@ -15,13 +15,16 @@ const MAX_REMEDY_LEN: usize = 1024;
 
 /// Declares the codes with their numbers.
 macro_rules! codes {
-    ($(#[$about:meta])* pub enum Code { $($(#[$doc:meta])* $name:ident = $number:literal,)+ }) => {
+    ($(#[$about:meta])* pub enum Code { $($(#[doc = $doc:literal])+ $name:ident = $number:literal,)+ }) => {
         $(#[$about])*
         pub enum Code {
-            $($(#[$doc])* $name = $number,)+
+            $($(#[doc = $doc])+ $name = $number,)+
         }
 
         impl Code {
+            /// Each exit code with its meaning.
+            pub const MEANINGS: &[(u8, &str)] = &[$(($number, concat!($($doc),+)),)+];
+
             /// The exit code of the process.
             pub fn number(self) -> u8 {
                 match self { $(Self::$name => $number,)+ }
@@ -44,7 +47,7 @@ codes! {
     pub enum Code {
         /// A bug in this program.
         Internal = 1,
-        /// The command line is invalid.
+        /// The command line or an input is invalid, or a command was not confirmed.
         Usage = 2,
         /// The settings, or the input from client-go, are invalid.
         Configuration = 3,
@@ -68,15 +71,15 @@ codes! {
         Denied = 12,
         /// The request failed, or its certificate is invalid.
         Failed = 13,
-        /// The clocks are too far apart.
+        /// The clocks of the node and the API server differ by more than 5 minutes.
         ClockSkew = 14,
-        /// The node's name has changed.
+        /// The node name differs from the stored certificate, or from the names that EC2 reports.
         NodeName = 15,
         /// The node and the controller have no evidence version in common.
         Version = 16,
         /// A back-off is active, and the run did not attempt anything.
         BackOff = 17,
-        /// A check of `doctor` fails.
+        /// A check of `doctor` failed.
         CheckFailed = 20,
     }
 }

@@ -29,8 +29,9 @@ pub use table::{AbsolutePath, Entry, Form, Setting, Value, one_of};
 /// The default path of the settings file.
 pub const CONFIG_FILE: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 
-const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
-const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
+pub(crate) const BOOTSTRAP_KUBECONFIG: &str =
+    "/etc/kubernetes/kubelet-authenticator/bootstrap.kubeconfig";
+pub(crate) const STATE_DIRECTORY: &str = "/var/lib/kubelet-authenticator";
 
 /// The time limit of every run. Runs for the kubelet have a shorter limit.
 const TIMEOUT: Duration = Duration::from_mins(1);

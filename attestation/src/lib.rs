@@ -20,6 +20,7 @@
 //! - `secret`: secret values, which `Debug` does not show and memory does not keep
 //! - `errors`: an error with its causes as text
 //! - `pages`: the URLs of the documentation
+//! - `manual`: parts of help texts and of manual pages
 //! - `members`: JSON objects without duplicate names
 //! - `version`: versions of the evidence format
 //! - `names`: names of nodes, machines, providers, signers, clusters and requests
@@ -34,6 +35,7 @@ pub mod errors;
 pub mod evidence;
 mod framing;
 pub mod kubeconfig;
+pub mod manual;
 pub mod members;
 pub mod names;
 pub mod pages;

@@ -12,6 +12,7 @@ use clap::{
 use clap_complete::Shell;
 
 use super::answer;
+use super::manual::exit_codes_of_help;
 use crate::log::{Log, show};
 use crate::settings::{Entry, ProviderSchema, Removed};
 use crate::setup::{KUBELET_KUBECONFIG, Setup};
@@ -24,6 +25,7 @@ const SETTINGS: &str = "Settings";
 /// inspect or set up this node.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(after_long_help = exit_codes_of_help())]
 pub(super) struct Arguments {
     /// Settings file.
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
@@ -75,8 +77,6 @@ pub(super) enum Command {
         #[command(subcommand)]
         object: Inspected,
     },
-    /// Print the certificate signing request without its secrets. Does not send or store it.
-    Csr {
     /// Explain a reason of the controller: its meaning and its remedy. Works offline.
     ExplainReason {
         /// Name of the reason, such as `NameTaken`.
@@ -85,6 +85,8 @@ pub(super) enum Command {
         #[arg(long, short, value_enum, default_value_t)]
         output: Report,
     },
+    /// Print the certificate signing request without its secrets. Does not send or store it.
+    Csr {
         /// Print the request without sending it (required).
         #[arg(long, required = true)]
         dry_run: bool,

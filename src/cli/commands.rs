@@ -86,17 +86,6 @@ impl Session {
         }
     }
 
-    /// Prints the manual page, in section 8: commands for administrators.
-    fn manual(&self) -> Result<(), Failure> {
-        let page = clap_mangen::Man::new(arguments::command(&self.schema))
-            .section("8")
-            .manual("System Administration");
-        let mut text = Vec::new();
-        // Writing to memory does not fail.
-        drop(page.render(&mut text));
-        answer::print(&String::from_utf8_lossy(&text))
-    }
-
     pub(super) fn interactive<'a>(
         &self,
         arguments: &Arguments,

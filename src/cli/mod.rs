@@ -6,6 +6,7 @@ mod commands;
 mod config;
 mod doctor;
 mod inspect;
+mod manual;
 mod metrics;
 mod render;
 mod reset;

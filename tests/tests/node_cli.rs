@@ -300,6 +300,35 @@ fn the_manual_page_has_every_command() {
 }
 
 #[test]
+fn the_manual_page_lists_exit_codes_files_variables_and_examples() {
+    let (_server, node) = node();
+
+    let page = node.command(&["man"]).succeeded().stdout;
+
+    for (title, entry) in [
+        ("EXIT STATUS", ".TP\n\\fB12\\fR\nThe request was denied.\n"),
+        (
+            "FILES",
+            "\\fB/etc/kubernetes/kubelet\\-authenticator/config.yaml\\fR\n",
+        ),
+        ("ENVIRONMENT", "\\fBKUBERNETES_EXEC_INFO\\fR\n"),
+        (
+            "EXAMPLES",
+            "\\fBkubelet\\-authenticator\\-null doctor\\fR\n",
+        ),
+        ("SEE ALSO", "/docs/plugin\\-commands.md\\fR\n"),
+    ] {
+        let start = format!("\n.SH \"{title}\"\n");
+        assert_eq!(page.matches(&start).count(), 1, "{title}: {page}");
+        let (_, section) = page.split_once(&start).unwrap();
+        let section = section.split("\n.SH ").next().unwrap();
+        assert!(section.contains(entry), "{title}: {page}");
+    }
+    // The exit codes of `--help` have their own section here.
+    assert!(!page.contains("EXTRA"), "{page}");
+}
+
+#[test]
 fn a_closed_output_pipe_is_not_an_error() {
     let mut child = Command::new(program(INSECURE))
         .args(["completion", "bash"])

@@ -40,15 +40,7 @@
 //! - SIGTERM and SIGINT stop the program. It first completes the requests in progress, within 20 seconds, and then
 //!   writes their Events, within 2 more seconds.
 //!
-//! # Exit codes
-//!
-//! | code | meaning |
-//! | --- | --- |
-//! | 0 | success, or stopped by a signal |
-//! | 1 | internal error |
-//! | 2 | wrong usage, or a command that was not confirmed |
-//! | 3 | configuration: a file or an option cannot be used; standard error names it and the cause |
-//! | 20 | a check of `cluster check` fails |
+//! - `--help` lists the exit codes. Standard error names the file, option or object, and the cause.
 //!
 //! # Modules
 //!
@@ -72,6 +64,7 @@
 //! - `cluster_check`: the command `cluster check`
 //! - `render`: the command `render`
 //! - `run`: the command `run`: its flags, and the wiring
+//! - `manual`: the command `man`, and the exit codes in `--help`
 
 #![cfg_attr(
     test,
@@ -88,6 +81,7 @@ mod file;
 mod files;
 mod identities;
 mod logging;
+mod manual;
 mod providers;
 mod query;
 mod removed;
@@ -122,6 +116,7 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 /// Checks, approves and signs the certificate requests of kubelets.
 #[derive(Debug, Parser)]
 #[command(name = "node-attestation-controller", disable_help_subcommand = true)]
+#[command(after_long_help = manual::exit_codes_of_help())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -222,7 +217,9 @@ fn main() -> anyhow::Result<ExitCode> {
             print(&String::from_utf8_lossy(&script))?;
             return Ok(ExitCode::SUCCESS);
         }
-        Command::Man { command } => return answer(async { manual(&command) }),
+        Command::Man { command } => {
+            return answer(async { manual::page(Cli::command(), &command) });
+        }
         Command::Version { output } => {
             let version = env!("CARGO_PKG_VERSION");
             let object = json!({"name": NAME, "version": version, "fips": is_fips()});
@@ -255,25 +252,6 @@ fn wrong_usage(error: &clap::Error) -> anyhow::Result<ExitCode> {
         }
         None => error.exit(),
     }
-}
-
-/// The manual page of the program or of one of its commands. The section is 8, for administration commands.
-fn manual(command: &[String]) -> Result<String, BoxError> {
-    let mut page = Cli::command();
-    page.build();
-    let mut name = NAME.to_owned();
-    for word in command {
-        let found = page.find_subcommand(word);
-        let found = found.ok_or_else(|| format!("unknown command {word:?}"))?;
-        page = found.clone();
-        name = format!("{name}-{word}");
-    }
-    let page = clap_mangen::Man::new(page.name(name))
-        .section("8")
-        .manual("System Administration");
-    let mut text = Vec::new();
-    page.render(&mut text)?;
-    Ok(String::from_utf8(text)?)
 }
 
 /// Prints the output of a command. The exit code is 0, or the code that the command returns.

@@ -5,12 +5,49 @@ use std::collections::{BTreeMap, BTreeSet};
 use kubelet_authenticator::failure::Code;
 use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page};
 
+use crate::commands::{CONTROLLER, Help};
 use crate::markdown::{inline_code, links};
-use crate::pages;
+use crate::{PLUGIN, PLUGINS, pages};
+
+/// The exit codes in the help of this program, as rows of a table.
+fn exit_codes(program: &str) -> Vec<String> {
+    let mut help = Help::default();
+    let help = help.of(&[program.to_owned()]);
+    let (_, codes) = help.split_once("\nExit codes:\n").unwrap();
+    let lines = codes.lines().filter(|line| !line.is_empty());
+    let rows = lines.map(|line| {
+        let (code, meaning) = line.trim().split_once("  ").unwrap();
+        format!("| {code} | {} |", meaning.trim())
+    });
+    rows.collect()
+}
+
+#[test]
+fn the_page_lists_the_exit_codes_that_help_prints() {
+    let page = page("exit-codes.md");
+    let (plugin, controller) = page.split_once("## Controller").unwrap();
+
+    for provider in PLUGINS {
+        let rows = exit_codes(&format!("{PLUGIN}{provider}"));
+        assert_eq!(rows.len(), Code::MEANINGS.len() + 1);
+        let table = format!("| code | meaning |\n| --- | --- |\n{}\n\n", rows.join("\n"));
+        assert!(plugin.contains(&table), "{provider}: {table}");
+    }
+    let rows = exit_codes(CONTROLLER);
+    let listed = controller
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .skip(2);
+    let listed: Vec<_> = listed
+        .map(|line| line.split(" | ").take(2).collect::<Vec<_>>().join(" | ") + " |")
+        .collect();
+    assert_eq!(listed, rows);
+}
 
 #[test]
 fn every_exit_code_is_in_the_tables_of_symptoms() {
     let page = page("exit-codes.md");
+    let (_, page) = page.split_once("### Causes and remedies").unwrap();
     for code in (1..=u8::MAX).filter(|code| Code::from_number(*code).is_some()) {
         let mut rows = page.lines();
         let found = rows.any(|line| line.starts_with(&format!("| {code} |")));

@@ -69,6 +69,8 @@ struct Command {
     subcommands: Vec<String>,
     /// Headings with their entries.
     sections: Vec<(String, Vec<Entry>)>,
+    /// The exit codes, as rows of a table.
+    exit_codes: String,
 }
 
 impl Command {
@@ -81,6 +83,7 @@ impl Command {
             usage: usage.to_owned(),
             subcommands: Vec::new(),
             sections: Vec::new(),
+            exit_codes: String::new(),
             words,
         };
         let mut lines = rest.lines().peekable();
@@ -98,6 +101,15 @@ impl Command {
                     .iter()
                     .filter_map(|line| line.split_whitespace().next());
                 command.subcommands = names.map(str::to_owned).collect();
+            } else if heading == "Exit codes" {
+                let rows = section
+                    .iter()
+                    .filter_map(|line| line.trim().split_once("  "));
+                let rows = rows.map(|(code, meaning)| format!("| {code} | {} |\n", meaning.trim()));
+                command.exit_codes = format!(
+                    "| code | meaning |\n| --- | --- |\n{}",
+                    rows.collect::<String>()
+                );
             } else {
                 command
                     .sections
@@ -174,14 +186,6 @@ fn read(words: Vec<String>, help: &mut Help, all: &mut Vec<Command>) {
     }
 }
 
-/// The exit codes of a program, from its documentation in this file.
-fn exit_codes(path: &str) -> String {
-    let text = fs::read_to_string(repository().join(path)).unwrap();
-    let (_, table) = text.split_once("//! # Exit codes\n//!\n").unwrap();
-    let rows = table.lines().map_while(|line| line.strip_prefix("//! |"));
-    rows.map(|row| format!("|{row}\n")).collect()
-}
-
 /// The page, from what the programs print.
 fn options() -> String {
     let mut help = Help::default();
@@ -200,7 +204,7 @@ fn options() -> String {
         "{PREAMBLE}\n## Exit codes of the controller\n\n{}\n## Common options\n\n\
          Options of each command that reads a management cluster, except `run`:\n\n\
          | option | default | meaning |\n| --- | --- | --- |\n",
-        exit_codes("controller/manager/src/main.rs")
+        all.first().unwrap().exit_codes
     );
     for entry in commands_of.keys().filter(|entry| common(entry)) {
         page += &format!("| {}", entry.row());
@@ -215,7 +219,7 @@ fn options() -> String {
     let signer = Command::read(vec![SIGNER.to_owned()], &mut help);
     section(&signer, |_| false, &mut page);
     page += "\nExit codes:\n\n";
-    page += &exit_codes("controller/signers/pkcs11/src/main.rs");
+    page += &signer.exit_codes;
     page
 }
 

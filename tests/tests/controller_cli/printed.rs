@@ -81,6 +81,29 @@ fn each_command_has_a_manual_page_of_its_own() {
 }
 
 #[test]
+fn each_manual_page_lists_exit_codes_files_variables_and_examples() {
+    for page in [printed(&["man"]), printed(&["man", "cluster", "check"])] {
+        for (title, entry) in [
+            (
+                "EXIT STATUS",
+                ".TP\n\\fB20\\fR\nA check of `cluster check` failed.\n",
+            ),
+            ("FILES", "\\fB~/.kube/config\\fR\n"),
+            ("ENVIRONMENT", "\\fBKUBECONFIG\\fR\n"),
+            ("EXAMPLES", "cluster check prod\\-1"),
+            ("SEE ALSO", "/docs/controller.md\\fR\n"),
+        ] {
+            let start = format!("\n.SH \"{title}\"\n");
+            assert_eq!(page.matches(&start).count(), 1, "{title}: {page}");
+            let (_, section) = page.split_once(&start).unwrap();
+            let section = section.split("\n.SH ").next().unwrap();
+            assert!(section.contains(entry), "{title}: {page}");
+        }
+        assert!(!page.contains("EXTRA"), "{page}");
+    }
+}
+
+#[test]
 fn only_unmanaged_selects_clusters_without_a_resource() {
     let output = run(["clusters", "--without"]);
 

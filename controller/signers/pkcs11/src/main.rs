@@ -16,14 +16,6 @@
 //!   running, because a supervisor would restart it. `Status` and `Sign` return the error.
 //! - SIGTERM and SIGINT stop it, after the current signatures.
 //!
-//! # Exit codes
-//!
-//! | code | meaning |
-//! | --- | --- |
-//! | 0 | stopped by a signal |
-//! | 1 | a file, the token or the socket cannot be used; standard error names it and the cause |
-//! | 2 | wrong usage |
-//!
 //! # Modules
 //!
 //! Each module imports only modules above it.
@@ -97,9 +89,15 @@ const STREAMS: u32 = 256;
 /// The maximum size of a request. A certificate without its signature has some kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
+/// The exit codes, for the end of `--help`.
+const EXIT_CODES: &str = "Exit codes:
+  0   Stopped by a signal.
+  1   The signer cannot use a file, the token or the socket. Standard error names it and the cause.
+  2   The arguments are invalid.";
+
 /// Signs node certificates with keys in a PKCS #11 token, for node-attestation-controller.
 #[derive(Debug, Parser)]
-#[command(name = "node-attestation-signer-pkcs11", version)]
+#[command(name = "node-attestation-signer-pkcs11", version, after_long_help = EXIT_CODES)]
 struct Arguments {
     /// Unix socket that the signer listens on. Its directory must exist
     #[arg(long, value_name = "PATH")]

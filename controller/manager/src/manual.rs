@@ -1,0 +1,110 @@
+//! The command `man`, and the exit codes in `--help`.
+
+use clap::builder::Resettable;
+use kubelet_attestation::manual::{exit_codes, section};
+use kubelet_attestation::page_url;
+
+use crate::error::BoxError;
+use crate::{CHECK_FAILED, CONFIGURATION, NAME, USAGE};
+
+/// Each exit code with its meaning.
+const EXIT_CODES: [(u8, &str); 5] = [
+    (0, "Success, or stopped by a signal."),
+    (1, "The program cannot write its output, or cannot start."),
+    (
+        USAGE,
+        "The arguments are invalid, or a command was not confirmed.",
+    ),
+    (
+        CONFIGURATION,
+        "The controller cannot use a file, an option or a kubeconfig, or the command failed.",
+    ),
+    (CHECK_FAILED, "A check of `cluster check` failed."),
+];
+
+/// The files that the program reads without an option.
+const FILES: [(&str, &str); 2] = [
+    (
+        "~/.kube/config",
+        "Kubeconfig of each command except run, without --kubeconfig and KUBECONFIG.",
+    ),
+    (
+        "/var/run/secrets/kubernetes.io/serviceaccount",
+        "Credential of the Pod, for the cluster that the controller runs in.",
+    ),
+];
+
+/// The variables that the program reads.
+const ENVIRONMENT: [(&str, &str); 5] = [
+    (
+        "KUBECONFIG",
+        "Kubeconfig files of each command except run, as for kubectl. --kubeconfig overrides them.",
+    ),
+    (
+        "HTTPS_PROXY, https_proxy",
+        "Proxy for API servers whose kubeconfig names no proxy. For run, also the proxy for STS and EC2.",
+    ),
+    (
+        "NO_PROXY, no_proxy",
+        "Hosts that are called without the proxy.",
+    ),
+    (
+        "AWS_USE_FIPS_ENDPOINT",
+        "With the value true: FIPS endpoints for EC2 and AssumeRole.",
+    ),
+    (
+        "AWS_*",
+        "Credentials of the controller, as the AWS SDK reads them.",
+    ),
+];
+
+/// Commands, without the name of the program.
+const EXAMPLES: [(&str, &str); 4] = [
+    (
+        "clusters --unmanaged",
+        "List the Clusters without a KubeletAuthentication.",
+    ),
+    (
+        "cluster check prod-1 -n team-a",
+        "Check a Cluster, and list causes and remedies.",
+    ),
+    (
+        "explain NAME --cluster prod-1 -n team-a",
+        "Show why a certificate signing request has no certificate.",
+    ),
+    ("identities list -n team-a", "List the node identities."),
+];
+
+/// The exit codes, for the end of `--help`.
+pub(crate) fn exit_codes_of_help() -> String {
+    exit_codes(EXIT_CODES)
+}
+
+/// The manual page of the program or of one of its commands. The section is 8, for administration commands.
+pub(crate) fn page(program: clap::Command, command: &[String]) -> Result<String, BoxError> {
+    let mut page = program.after_long_help(Resettable::Reset);
+    page.build();
+    let mut name = NAME.to_owned();
+    for word in command {
+        let found = page.find_subcommand(word);
+        let found = found.ok_or_else(|| format!("unknown command {word:?}"))?;
+        page = found.clone();
+        name = format!("{name}-{word}");
+    }
+    let page = clap_mangen::Man::new(page.name(name))
+        .section("8")
+        .manual("System Administration");
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    let status = EXIT_CODES.map(|(code, meaning)| (code.to_string(), meaning));
+    let examples = EXAMPLES.map(|(words, about)| (format!("{NAME} {words}"), about));
+    let sections = [
+        String::from_utf8(text)?,
+        section("EXIT STATUS", status),
+        section("FILES", FILES),
+        section("ENVIRONMENT", ENVIRONMENT),
+        section("EXAMPLES", examples),
+        section("SEE ALSO", [(page_url!("controller.md"), "Documentation.")]),
+    ];
+    Ok(sections.concat())
+}

@@ -1,0 +1,110 @@
+//! The command `man`, and the exit codes in `--help`.
+
+use clap::builder::Resettable;
+use kubelet_attestation::manual::{exit_codes, section};
+use kubelet_attestation::page_url;
+
+use super::{Session, answer, arguments};
+use crate::exec::EXEC_INFO;
+use crate::failure::{Code, Failure};
+use crate::settings::{BOOTSTRAP_KUBECONFIG, CONFIG_FILE, STATE_DIRECTORY};
+use crate::setup::KUBELET_KUBECONFIG;
+
+/// The files of the plugin.
+const FILES: [(&str, &str); 5] = [
+    (CONFIG_FILE, "Settings."),
+    (
+        "/etc/kubernetes/kubelet-authenticator/config.d/*.yaml",
+        "Drop-ins, which have precedence over the settings file.",
+    ),
+    (
+        BOOTSTRAP_KUBECONFIG,
+        "Kubeconfig with the bootstrap credential.",
+    ),
+    (
+        STATE_DIRECTORY,
+        "State directory, which contains the certificate and its key.",
+    ),
+    (
+        KUBELET_KUBECONFIG,
+        "Kubeconfig of the kubelet, which runs the plugin.",
+    ),
+];
+
+/// The variables that the plugin reads.
+const ENVIRONMENT: [(&str, &str); 3] = [
+    (
+        EXEC_INFO,
+        "Input of client-go. Without a command and without this variable, the plugin exits with 2.",
+    ),
+    (
+        "HTTPS_PROXY, https_proxy",
+        "Proxy for the API server, if the kubeconfig names no proxy.",
+    ),
+    (
+        "NO_PROXY, no_proxy",
+        "Hosts that the plugin calls without the proxy.",
+    ),
+];
+
+/// Commands, without the name of the program.
+const EXAMPLES: [(&str, &str); 4] = [
+    ("doctor", "Find the reason why the node does not join."),
+    (
+        "status",
+        "Show the certificate, its next renewal and the last failure.",
+    ),
+    (
+        "explain-reason NameTaken",
+        "Explain a reason of the controller, without a network.",
+    ),
+    (
+        "renew",
+        "Try again after a failure, without waiting for the back-off.",
+    ),
+];
+
+/// The exit codes, for the end of `--help`.
+pub(super) fn exit_codes_of_help() -> String {
+    exit_codes(codes())
+}
+
+/// Each exit code with its meaning.
+fn codes() -> impl Iterator<Item = (u8, &'static str)> {
+    let success = (
+        0,
+        "The plugin printed a credential, or the command completed.",
+    );
+    let failures = Code::MEANINGS.iter();
+    [success]
+        .into_iter()
+        .chain(failures.map(|(code, meaning)| (*code, meaning.trim())))
+}
+
+impl Session {
+    /// Prints the manual page, in section 8: commands for administrators.
+    pub(super) fn manual(&self) -> Result<(), Failure> {
+        let command = arguments::command(&self.schema).after_long_help(Resettable::Reset);
+        let name = command.get_name().to_owned();
+        let page = clap_mangen::Man::new(command)
+            .section("8")
+            .manual("System Administration");
+        let mut text = Vec::new();
+        // Writing to memory does not fail.
+        drop(page.render(&mut text));
+        let status = codes().map(|(code, meaning)| (code.to_string(), meaning));
+        let examples = EXAMPLES.map(|(words, about)| (format!("{name} {words}"), about));
+        let text = [
+            String::from_utf8_lossy(&text).into_owned(),
+            section("EXIT STATUS", status),
+            section("FILES", FILES),
+            section("ENVIRONMENT", ENVIRONMENT),
+            section("EXAMPLES", examples),
+            section(
+                "SEE ALSO",
+                [(page_url!("plugin-commands.md"), "Documentation.")],
+            ),
+        ];
+        answer::print(&text.concat())
+    }
+}
