@@ -143,8 +143,10 @@ mod tests {
         let sources = entries.flat_map(|path| {
             if path.is_dir() {
                 sources(&path)
-            } else {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 vec![path]
+            } else {
+                Vec::new()
             }
         });
         sources.collect()
