@@ -86,7 +86,7 @@ fn each_manual_page_lists_exit_codes_files_variables_and_examples() {
         for (title, entry) in [
             (
                 "EXIT STATUS",
-                ".TP\n\\fB20\\fR\nA check of `cluster check` failed.\n",
+                ".TP\n\\fB20\\fR\nA check of `cluster check` failed.",
             ),
             ("FILES", "\\fB~/.kube/config\\fR\n"),
             ("ENVIRONMENT", "\\fBKUBECONFIG\\fR\n"),
