@@ -51,6 +51,7 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run", "explain"], "--serving-address-range", Settings("servingAddressRanges: [10.20.0.0/16]")),
     (&["run"], "--shards", Hint("run a Deployment for each --namespace or --watch-filter; each has its own Lease")),
     (&["run"], "--tpm-settings", Settings("tpm:  # the fields of the file of --tpm-settings")),
+    (&["clusters"], "--without", Hint("use --unmanaged")),
 ];
 
 const ACK_CARM: Instead = Hint("use --ack=carm, which reads the maps of teams and of accounts");
