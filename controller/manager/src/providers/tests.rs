@@ -70,12 +70,14 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
 fn table() -> String {
     let mut text = String::new();
     for (title, _, reasons) in outcomes() {
-        text += &format!("{}\n", title.to_lowercase());
+        text += &title.to_lowercase();
+        text.push('\n');
         for reason in reasons {
             let meaning = reason.meaning.trim();
             let cells = [reason.name, meaning, reason.cure, reason.message];
             assert!(cells.iter().all(|cell| !cell.contains(['\t', '\n'])));
-            text += &format!("{}\n", cells.join("\t"));
+            text += &cells.join("\t");
+            text.push('\n');
         }
     }
     text
