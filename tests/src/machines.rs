@@ -41,7 +41,7 @@ pub const CREDENTIAL: &str = "/var/lib/kubelet-authenticator/kubelet-client.pem"
 pub static CLOUD: LazyLock<Arc<Cloud>> = LazyLock::new(|| Arc::new(Cloud::start()));
 
 /// The network of all instances: no two machines have the same address.
-static NETWORK: LazyLock<Network> = LazyLock::new(|| network(&CLOUD));
+pub static NETWORK: LazyLock<Network> = LazyLock::new(|| network(&CLOUD));
 
 /// A management cluster with Cluster API and the controller.
 #[derive(Debug)]

@@ -157,6 +157,7 @@ fn a_page_that_renders_a_file_names_the_packaged_plugin() {
     for name in [
         "aws.md",
         "tpm.md",
+        "tutorial-ec2.md",
         "tutorial-tpm.md",
         "enable-cluster.md",
         "start.md",

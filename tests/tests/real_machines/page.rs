@@ -6,28 +6,38 @@ use std::path::Path;
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::binaries::KUBERNETES_VERSION;
-use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_test_support::process::{Launch, poll};
 use kubelet_authenticator_tests::fleet::condition_of;
-use kubelet_authenticator_tests::image::{hosts_with_tpms, machine, needed};
-use kubelet_authenticator_tests::management::{Management, Order, Provider};
+use kubelet_authenticator_tests::image::{hosts_with_tpms, instance, machine, needed};
+use kubelet_authenticator_tests::management::{
+    AwaitedCluster, InfraCluster, Instances, Maker, Management, Order, Provider, WorkloadCluster,
+};
 use kubelet_authenticator_tests::page::{self, Desk, commands, steps};
 use serde_json::{Map, Value, json};
 
-use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, TOKEN_TTL, joinable};
+use kubelet_authenticator_tests::machines::{
+    CLOUD, Machines, NETWORK, PATIENCE, SITE, Scene, TOKEN_TTL, joinable,
+};
 
 /// An operator with the prerequisites of tutorial-tpm.md.
 fn desk_of_hosts(hosts: &str, cluster: &[Value], kubeconfig: &Path) -> Desk {
-    let desk = Desk::new(kubeconfig);
-    let files = desk.files();
-    files.write("hosts.txt", hosts);
     let workers = json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
         "kind": "GenericMachineTemplate",
         "metadata": { "name": "workers", "namespace": "tenant-a" },
         "spec": { "template": { "spec": {} } },
     });
-    let objects = cluster.iter().chain([&workers]).map(Value::to_string);
-    files.write("cluster.yaml", objects.collect::<Vec<_>>().join("\n---\n"));
+    let desk = desk_of_cluster(&[cluster, &[workers]].concat(), kubeconfig);
+    desk.files().write("hosts.txt", hosts);
+    desk
+}
+
+/// An operator with these objects in `cluster.yaml`: the only file among the prerequisites of tutorial-ec2.md.
+fn desk_of_cluster(objects: &[Value], kubeconfig: &Path) -> Desk {
+    let desk = Desk::new(kubeconfig);
+    let objects = objects.iter().map(Value::to_string);
+    let objects = objects.collect::<Vec<_>>().join("\n---\n");
+    desk.files().write("cluster.yaml", objects);
     desk
 }
 
@@ -51,6 +61,65 @@ fn script(commands: Vec<String>) -> String {
         .collect()
 }
 
+/// The script of a tutorial, and of pages about the same Cluster, for the version of Kubernetes in the tests.
+fn script_of(pages: &[&str]) -> String {
+    let commands = pages.iter().flat_map(|page| commands(page, '$'));
+    let script = script(commands.collect());
+    // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
+    script.replace("v1.36.3", &KUBERNETES_VERSION)
+}
+
+/// Runs a script that creates this Cluster until it has ended with success; `start` starts the provider of its machines.
+#[track_caller]
+fn follow_to_the_end<P>(
+    shell: &Launch,
+    log: &Path,
+    cluster: AwaitedCluster,
+    start: impl FnOnce(&WorkloadCluster) -> P,
+) -> (WorkloadCluster, P) {
+    let mut shell = shell.spawn(log);
+    // If the script ends early, its log shows the reason: a wait for the Cluster would not.
+    let applied = poll(PATIENCE, || {
+        let said = fs::read_to_string(log).unwrap_or_default();
+        (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
+    });
+    let said = || fs::read_to_string(log).unwrap_or_default();
+    assert!(
+        applied.is_some() && shell.exit_status().is_none(),
+        "{}",
+        said()
+    );
+    let cluster = cluster.wait();
+    let provider = start(&cluster);
+    let ended = poll(2 * PATIENCE, || shell.exit_status());
+    assert!(ended.is_some_and(|status| status.success()), "{}", said());
+    (cluster, provider)
+}
+
+/// Asserts that these nodes, by their provider IDs, are ready and have a record with this attestor; and that no path
+/// around attestation is open.
+#[track_caller]
+fn are_attested(
+    management: &Management,
+    cluster: &WorkloadCluster,
+    attestor: &Attestor,
+    nodes: &[(String, String)],
+) {
+    let kubectl = management.kubectl();
+    let (name, namespace) = (cluster.name(), cluster.namespace());
+    for (provider_id, node) in nodes {
+        cluster.control_plane().wait_for_node_ready(node);
+        let record = format!("{name}.{node}");
+        let record = kubectl.json(["get", "nodeidentity", &record, "-n", namespace]);
+        assert_eq!(record["spec"]["attestor"], attestor.as_str(), "{record:#}");
+        let claimed = &record["spec"]["providerID"];
+        assert_eq!(*claimed, provider_id.as_str(), "{record:#}");
+    }
+    let authentication = kubectl.json(["get", "kubeletauthentication", name, "-n", namespace]);
+    let closed = condition_of(&authentication, "AutoApprovePathsClosed");
+    assert_eq!(closed["status"], "True", "{closed:#}");
+}
+
 #[test]
 fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
     let management = Management::managed(TOKEN_TTL);
@@ -58,8 +127,9 @@ fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
     let cluster = cluster.apiserver_arg("--anonymous-auth=true");
     let (manifests, cluster) = cluster.manifests();
     cluster.control_plane().prepare_for_joins();
-    let hosts =
-        hosts_with_tpms(["worker-7", "worker-8"].map(|host| format!("metal:///rack-1/{host}")));
+    let nodes = ["worker-7", "worker-8"];
+    let nodes = nodes.map(|node| (format!("metal:///rack-1/{node}"), node.to_owned()));
+    let hosts = hosts_with_tpms(nodes.iter().map(|(id, _)| id.clone()));
     let lines: String = hosts
         .iter()
         .map(|(id, (digest, _))| format!("{id} {digest}\n"))
@@ -68,62 +138,61 @@ fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
     let tpms = hosts.into_iter().map(|(id, (_, tpm))| (id, tpm)).collect();
     let desk = desk_of_hosts(&lines, &manifests, management.admin_kubeconfig());
     // The tutorial, and then the commands of the pages about the same Cluster.
-    let pages = [
+    let script = script_of(&[
         "tutorial-tpm.md",
         "enable-cluster.md",
         "conditions.md",
         "custom-resources.md",
         "manage-identities.md",
-    ];
-    let script = script(
-        pages
-            .into_iter()
-            .flat_map(|page| commands(page, '$'))
-            .collect(),
-    );
-    // The page has the current version; Cluster API creates no Machine that is newer than its control plane.
-    let script = script.replace("v1.36.3", &KUBERNETES_VERSION);
-
+    ]);
+    let shell = desk.shell(&script);
     let log = desk.files().join("log");
-    let mut shell = desk.shell(&script).spawn(&log);
 
-    // If the script ends early, its log shows the reason: a wait for the Cluster would not.
-    let applied = poll(PATIENCE, || {
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        (said.contains("/prod-1 created") || shell.exit_status().is_some()).then_some(())
+    let (cluster, _provider) = follow_to_the_end(&shell, &log, cluster, |cluster| {
+        Provider::start(cluster, order, machine(cluster, Attestor::TPM, tpms))
     });
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    assert!(
-        applied.is_some() && shell.exit_status().is_none(),
-        "{}",
-        said()
-    );
-    let cluster = cluster.wait();
-    let _provider = Provider::start(&cluster, order, machine(&cluster, Attestor::TPM, tpms));
-    let ended = poll(2 * PATIENCE, || shell.exit_status());
-    assert!(ended.is_some_and(|status| status.success()), "{}", said());
-    for node in ["worker-7", "worker-8"] {
-        cluster.control_plane().wait_for_node_ready(node);
-        let record = format!("prod-1.{node}");
-        let words = ["get", "nodeidentity", &record, "-n", "tenant-a"];
-        let record = management.kubectl().json(words);
-        assert_eq!(record["spec"]["attestor"], "tpm", "{record:#}");
-        assert_eq!(
-            record["spec"]["providerID"],
-            format!("metal:///rack-1/{node}"),
-            "{record:#}"
-        );
-    }
-    let words = ["get", "kubeletauthentication", "prod-1", "-n", "tenant-a"];
-    let authentication = management.kubectl().json(words);
-    let closed = condition_of(&authentication, "AutoApprovePathsClosed");
-    assert_eq!(closed["status"], "True", "{closed:#}");
+
+    are_attested(&management, &cluster, &Attestor::TPM, &nodes);
     let signer = Attestor::TPM.client_signer();
     let requests = cluster.control_plane().csrs();
     let ours = requests
         .iter()
         .find(|csr| csr["spec"]["signerName"] == signer);
     look(&desk, ours.unwrap()["metadata"]["name"].as_str().unwrap());
+}
+
+#[test]
+fn the_commands_of_the_ec2_tutorial_give_attested_instances() {
+    let management = Management::managed(TOKEN_TTL);
+    management.define_aws();
+    let cluster = management.cluster("prod-1").namespace("tenant-a");
+    let cluster = cluster.apiserver_arg("--anonymous-auth=true");
+    let cluster = cluster.infrastructure(InfraCluster::Aws(NETWORK.clone()));
+    let (manifests, cluster) = cluster.manifests();
+    cluster.control_plane().prepare_for_joins();
+    let desk = desk_of_cluster(&manifests, management.admin_kubeconfig());
+    // The operator's AWS is simulated. The page has no option for a Cluster without an identity, and needs none.
+    let endpoints = CLOUD.arguments_without_fallback();
+    let endpoints = endpoints.iter().map(|word| word.display().to_string());
+    let endpoints = endpoints.collect::<Vec<_>>().join(" ");
+    let run = "node-attestation-controller run";
+    let script = script_of(&["tutorial-ec2.md"]);
+    assert_eq!(script.matches(run).count(), 1, "{script}");
+    let script = script.replace(run, &format!("{run} {endpoints}"));
+    let credentials = CLOUD.manager_environment().into_iter();
+    let shell = credentials.fold(desk.shell(&script), |shell, (name, value)| {
+        shell.env(name, value)
+    });
+    let log = desk.files().join("log");
+
+    let (cluster, instances) = follow_to_the_end(&shell, &log, cluster, |cluster| {
+        let boot = instance(cluster, Attestor::AWS, &CLOUD);
+        Instances::start(cluster, &CLOUD, Maker::Test, boot)
+    });
+
+    let nodes = instances.each(|one, _| (one.provider_id(), one.node_name().to_owned()));
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+    are_attested(&management, &cluster, &Attestor::AWS, &nodes);
 }
 
 /// Runs the commands of the pages that only show a cluster and this request.
