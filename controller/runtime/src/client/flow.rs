@@ -28,8 +28,9 @@ const NAMESPACE: Rate = Rate {
     burst: COMMON.burst,
 };
 
-/// The minimum number of bytes that a chunk counts for.
-const MIN_PIECE: usize = 256;
+/// The minimum number of bytes that a chunk counts for: with less, the work for a chunk takes longer than to read its
+/// bytes. An honest event has more.
+const MIN_PIECE: usize = 2048;
 
 /// The additional bytes that a page of a list counts for. Each API server therefore gets 64 pages per second, with
 /// bursts of 256.
