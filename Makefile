@@ -91,6 +91,7 @@ test-all: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle
 	@$(MAKE) stage-more-suites
 	@$(MAKE) stage-packages-check
+	@$(MAKE) stage-readme
 	@$(MAKE) stage-image-builder-check
 	@$(SAVE)
 	@tests/stage --table
@@ -125,6 +126,7 @@ test-long: prerequisites-all dependencies
 	$(MAKE) isolation
 	$(MAKE) demos
 	$(MAKE) fresh-demos
+	$(MAKE) readme-clone
 
 ## test-fast: tests without real Kubernetes, which need no Go
 test-fast: moto build
@@ -162,6 +164,14 @@ fresh: prerequisites-images
 # The demos on minimal Debians, as a new user runs them.
 fresh-demos: prerequisites-images
 	@tests/fresh/check --demo
+
+# The README: its command builds the packages, and a node joins with one of them by its commands.
+readme: prerequisites-all control-plane moto build
+	$(LINT) tests/readme/check --here
+
+# The same in a fresh clone, with the controller and the packages that all commands of the README build there.
+readme-clone: prerequisites-all control-plane moto build
+	$(LINT) tests/readme/check
 
 # Each package separately: otherwise, features that another package enables could hide errors.
 isolation:
@@ -349,7 +359,7 @@ mutants:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: scripts demos fresh fresh-demos book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
+.PHONY: scripts demos fresh fresh-demos readme readme-clone book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
 	stages-idle isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
 	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign

@@ -139,7 +139,7 @@ impl Desk {
              explain\\ * | tokens\\ * | cluster\\ check*) exec {0} \"$@\" --insecure-allow-loopback ;;\nesac\n\
              [ \"$1\" = run ] || exec {0} \"$@\"\nshift\n\
              case \"$*\" in *--workload-kubeconfig*) ;; \
-             *) set -- --insecure-allow-loopback --sync-period=10s \"$@\" ;; esac\n\
+             *) set -- --insecure-allow-loopback --sync-period=10s $RUN_OPTIONS \"$@\" ;; esac\n\
              exec setpriv --pdeathsig KILL -- {0} run \"$@\"\n",
             controller.display()
         );
@@ -153,7 +153,8 @@ impl Desk {
         &self.0
     }
 
-    /// The operator's shell, for a script.
+    /// The operator's shell, for a script. `node-attestation-controller run` gets the words of the variable `RUN_OPTIONS` as
+    /// further options, which a caller can set.
     pub fn shell(&self, script: &str) -> Launch {
         let path = std::env::var("PATH").unwrap();
         Launch::new("desk", "bash")

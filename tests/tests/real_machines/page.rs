@@ -237,18 +237,14 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
         .iter()
         .position(|command| command.contains("autoApproveBindings"));
     let (before, after) = commands.split_at(enforced.unwrap());
-
-    desk.follow(&script(before.to_vec()));
     let config = scene.config();
     let deployment = scene.cluster.machine_deployment_of("pool-a", 0, config);
-    // As its own manifest says it.
+
+    desk.follow(&script(before.to_vec()));
     let target = ["machinedeployment", "pool-a", "-n", "tenant-a"];
-    let bootstrap = json!({ "configRef": { "name": "workers" } });
-    let template = json!({ "spec": { "bootstrap": bootstrap } });
-    let spec = json!({ "replicas": 1, "template": template });
     SITE.management
         .kubectl()
-        .patch(&target, &json!({ "spec": spec }));
+        .patch(&target, &json!({ "spec": { "replicas": 1 } }));
 
     let machine = deployment.wait_until_running(1).remove(0);
     let node = scene.wait_for_node_of(&machine);

@@ -142,6 +142,24 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
+    /// A documented `kubeadm join`, with its placeholders replaced by the cluster and this token, and with the flags that
+    /// kubeadm needs on the machines of the tests.
+    #[track_caller]
+    pub fn join_command(&self, documented: &str, token: &str) -> String {
+        let discovery = self.discovery.as_ref().expect("it is for a cluster");
+        let mut command = documented.to_owned();
+        for (placeholder, value) in [
+            ("api.example.com:6443", &*discovery.endpoint),
+            ("TOKEN", token),
+            ("sha256:HASH", &*discovery.ca_hash),
+        ] {
+            assert!(command.contains(placeholder), "{documented}: {placeholder}");
+            command = command.replace(placeholder, value);
+        }
+        let ignored = IGNORED_PREFLIGHT_ERRORS.join(",");
+        format!("{command} --cri-socket=unix://{RUNTIME} --ignore-preflight-errors={ignored}")
+    }
+
     /// Like [`Machine::kubeadm_join`], with the discovery from this kubeconfig, which has no credential.
     #[track_caller]
     pub fn kubeadm_join_by_file(
