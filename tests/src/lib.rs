@@ -17,6 +17,7 @@ pub mod panics;
 pub mod pods;
 pub mod scene;
 pub mod scrape;
+pub mod snapshot;
 pub mod steps;
 pub mod tpm;
 

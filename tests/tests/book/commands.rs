@@ -72,7 +72,8 @@ impl Help {
         })
     }
 
-    fn commands(&mut self, command: &[String]) -> Vec<String> {
+    /// The names of the commands directly below this one.
+    pub fn commands(&mut self, command: &[String]) -> Vec<String> {
         let help = self.of(command);
         let Some((_, list)) = help.split_once("\nCommands:\n") else {
             return Vec::new();

@@ -4,6 +4,7 @@ mod blocks;
 mod combinations;
 mod commands;
 mod features;
+mod help;
 mod links;
 mod markdown;
 mod names;

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 
-use kubelet_authenticator_tests::page::repository;
+use kubelet_authenticator_tests::snapshot::assert_file;
 
 use crate::commands::{CONTROLLER, Help};
 
-const SIGNER: &str = "node-attestation-signer-pkcs11";
+pub const SIGNER: &str = "node-attestation-signer-pkcs11";
 
 const PREAMBLE: &str = "\
 # Controller options
@@ -255,16 +254,7 @@ fn section(command: &Command, common: impl Fn(&Entry) -> bool, page: &mut String
 
 #[test]
 fn the_options_page_lists_every_option() {
-    let path = repository().join("docs/controller-options.md");
-    let expected = options();
-    if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &expected).unwrap();
-    }
-
-    assert!(
-        fs::read_to_string(path).unwrap_or_default() == expected,
-        "docs/controller-options.md is stale: run this test with UPDATE=1"
-    );
+    assert_file("docs/controller-options.md", &options());
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The page of settings, with its table of all settings.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use kubelet_authenticator_tests::docs::page;
-use kubelet_authenticator_tests::page::repository;
+use kubelet_authenticator_tests::snapshot::assert_file;
 
 use crate::commands::Help;
 use crate::markdown::blocks;
@@ -65,7 +64,6 @@ fn key(flag: &str) -> String {
 
 #[test]
 fn the_settings_page_matches_the_programs_and_has_every_example() {
-    let path = repository().join("docs/settings.md");
     let table = settings();
     let stored = page("settings.md");
     let (before, rest) = stored.split_once(HEADER).unwrap();
@@ -75,16 +73,9 @@ fn the_settings_page_matches_the_programs_and_has_every_example() {
         .map(str::len)
         .sum();
     let expected = [before, &table, &rest[rows..]].concat();
-    if std::env::var_os("UPDATE").is_some() {
-        fs::write(&path, &expected).unwrap();
-    }
 
-    let stored = fs::read_to_string(path).unwrap();
-    assert!(
-        stored == expected,
-        "docs/settings.md is stale: run this test with UPDATE=1"
-    );
-    let example = blocks(&stored, "yaml").concat();
+    assert_file("docs/settings.md", &expected);
+    let example = blocks(&expected, "yaml").concat();
     for row in table.lines().filter(|line| line.starts_with("| `")) {
         let key = row.split('`').nth(1).unwrap();
         let name = key.rsplit('.').next().unwrap();

@@ -1,4 +1,5 @@
-//! The commands that show what a node has: `inspect`, `config`, `metrics`, `support-bundle`, `explain-reason`; and their formats.
+//! The commands that show what a node has: `inspect`, `status`, `config`, `metrics`, `support-bundle`, `explain-reason`; and
+//! their formats.
 
 mod bundle;
 mod config;
@@ -8,3 +9,4 @@ mod metrics;
 mod nodes;
 mod page;
 mod reasons;
+mod status;

@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::imds::{Credentials, Imds, Instance};
 use kubelet_authenticator_test_support::instance_identity::{Document, TestSigner};
 use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_tests::node::{NULL, Node};
-use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::{program, snapshot};
 
 pub const AWS: &str = "kubelet-authenticator-aws";
 pub const INSTANCE: &str = "i-0123456789abcdef0";
@@ -77,8 +77,7 @@ pub fn piped(plugin: &str, arguments: &[&str], input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The text with words in the place of what differs from run to run: paths, times, digests, serial numbers, names of
-/// requests.
+/// The text with words in the place of what differs from run to run: also paths, sizes, and days that are left.
 pub fn stable(node: &Node, text: &str) -> String {
     let scratch = node.scratch().path().display().to_string();
     let text = text.replace(&scratch, "/SCRATCH");
@@ -88,27 +87,5 @@ pub fn stable(node: &Node, text: &str) -> String {
     };
     let text = replaced("[0-9]+ bytes", "N bytes", &text);
     let text = replaced(r"\([0-9]+ days left\)", "(LEFT)", &text);
-    let is_end = |letter: char| letter.is_whitespace() || "(),;".contains(letter);
-    let words = text.split_inclusive(is_end).map(|word| {
-        let (word, end) = word.split_at(word.trim_end_matches(is_end).len());
-        format!("{}{end}", stable_word(word))
-    });
-    words.collect()
-}
-
-fn stable_word(word: &str) -> &str {
-    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if humantime::parse_rfc3339(word).is_ok() {
-        "TIME"
-    } else if word.len() >= 16 && is_hex(word) {
-        if word.len() == 64 { "DIGEST" } else { "SERIAL" }
-    } else if word.starts_with("https://127.0.0.1:") {
-        "https://API"
-    } else if word.starts_with("ca-sha256:") {
-        "CA"
-    } else if word.starts_with("kubelet-authenticator-") && word.len() > 40 {
-        "REQUEST"
-    } else {
-        word
-    }
+    snapshot::stable(&text)
 }
