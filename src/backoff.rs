@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn no_node_leaves_more_than_thirty_requests_behind_in_an_hour() {
+    fn a_node_leaves_at_most_thirty_requests_in_an_hour() {
         for codes in [
             &[Code::Failed][..],
             &[Code::Version],
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_boot_other_settings_and_time_clear_it() {
+    fn a_reboot_new_settings_and_elapsed_time_clear_the_backoff() {
         let record = streak(Code::Denied, 1);
         let boot = scope_of("boot-2", "settings-1");
         let settings = scope_of("boot-1", "settings-2");

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_numbered_as_the_format_says() {
+    fn exit_codes_match_the_documented_numbers() {
         for number in 1..=17 {
             assert_eq!(Code::from_number(number).map(Code::number), Some(number));
         }

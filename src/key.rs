@@ -131,7 +131,7 @@ mod tests {
         -----END EC PRIVATE KEY-----\n";
 
     #[test]
-    fn a_key_reads_back_with_the_public_key_it_carries() {
+    fn a_key_is_read_with_its_embedded_public_key() {
         let key = PrivateKey::generate().unwrap();
         let read = PrivateKey::from_pem(Secret::new(key.pem().expose().clone())).unwrap();
         let der = pem_der(key.pem().expose());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_that_is_not_carried_is_computed() {
+    fn a_missing_embedded_public_key_is_computed() {
         let der = pem_der(WITHOUT_PUBLIC);
         assert_eq!(embedded_public_key(SectionKind::EcPrivateKey, &der), None);
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_a_damaged_key_quotes_no_line_of_it() {
+    fn an_error_about_a_damaged_key_does_not_contain_the_key() {
         let key = PrivateKey::generate().unwrap();
         for pem in [WITHOUT_PUBLIC, key.pem().expose()] {
             let first = pem.lines().nth(1).unwrap();

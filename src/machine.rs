@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_the_same_uuid_is_the_same_whatever_else_changes() {
+    fn a_machine_with_the_same_uuid_is_always_the_same() {
         let root = tempfile::tempdir().unwrap();
         let upper = UUID.to_ascii_uppercase();
         for (stored, now, is_same) in [
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_that_an_earlier_release_stored_decides_nothing() {
+    fn a_placeholder_stored_by_an_earlier_release_is_ignored() {
         let root = tempfile::tempdir().unwrap();
         machine(root.path(), Some(UUID), Some("RACK-7-U12"));
         let now = Machine::rooted(root.path()).identity();

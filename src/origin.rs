@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_reads_back() {
+    fn an_origin_is_unchanged_after_a_round_trip() {
         let json = origin().to_json();
 
         assert_eq!(
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_show_a_proxys_password() {
+    fn debug_output_contains_no_proxy_password() {
         let mut origin = origin();
         origin.endpoint.proxy_url = Some("http://u:pa55@proxy".to_owned());
 

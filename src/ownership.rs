@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_another_user_is_not_trusted() {
+    fn a_path_owned_by_another_user_is_not_trusted() {
         if !rustix::process::geteuid().is_root() {
             return;
         }

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_a_request_are_in_no_debug_output() {
+    fn debug_output_does_not_contain_the_bytes_of_a_request() {
         let debug = format!("{:?}", open());
         assert!(debug.contains("name"), "{debug}");
         assert!(!debug.contains("114, 101"), "{debug}");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn key_and_request_read_back() {
+    fn the_key_and_the_request_are_unchanged_after_a_round_trip() {
         let mut pending = new_pending();
         let mut answer = open();
         answer.answers = true;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_a_certificate_has_three_undecided_requests_at_most() {
+    fn a_node_with_a_certificate_has_at_most_three_open_requests() {
         let hour = Duration::from_hours(1);
         let requests_in_a_day = |lifetime| {
             let mut made = vec![open()];
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_lived_certificate_has_its_request_replaced_in_time() {
+    fn the_request_of_a_short_lived_certificate_is_replaced_in_time() {
         let is_taken_up = |minutes, lifetime| {
             let now = now() + Duration::from_mins(minutes);
             open().is_worth_taking_up(&subject(), Some(Duration::from_mins(lifetime)), now)
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_cannot_be_read_is_dropped_and_the_key_kept() {
+    fn an_unreadable_request_is_dropped_and_its_key_is_kept() {
         let mut pending = new_pending();
         pending.request = Some(open());
         let text = json(&pending);

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_killed() {
+    fn a_hanging_program_is_killed() {
         let error = output("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
         assert_eq!(error, "sleep did not answer in time");
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_program_that_does_not_end_is_left_after_a_second() {
+    fn a_killed_program_that_does_not_end_is_abandoned_after_a_second() {
         let mut program = Hanging::default();
 
         let ended = wait(&mut program, Deadline::after(POLL));

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_certificate_is_renewed_in_the_middle_of_its_life() {
+    fn a_short_lived_certificate_is_renewed_at_half_of_its_lifetime() {
         let hour = valid_for(HOUR);
 
         for (jitter, minutes, expected) in [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_no_lifetime_is_renewed_while_it_holds() {
+    fn a_certificate_without_a_lifetime_is_renewed_while_it_is_valid() {
         let odd = Validity {
             not_before: start(),
             not_after: start() + MINUTE,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_five_minutes_behind_is_forgiven() {
+    fn a_clock_that_is_five_minutes_slow_is_accepted() {
         let week = valid_for(7 * DAY);
         let earliest = week.not_before - CLOCK_LEEWAY;
 
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fraction_follows_from_the_last_bytes() {
+    fn the_jitter_fraction_comes_from_the_last_bytes() {
         assert_eq!(Fraction::from_bytes(&[]), Fraction(0.0));
         assert_eq!(Fraction::from_bytes(&[0, 0, 0, 0x80]), HALF);
         assert!(Fraction::from_bytes(&[0xff; 20]) < Fraction(1.0));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_two_columns_and_eighty_of_a_terminal() {
+    fn a_table_has_two_columns_and_at_most_eighty_characters() {
         let digest = "0".repeat(64);
         let part = format!("  SHA-256    {digest}\n  Days left  3 days\n");
         let expected = format!(

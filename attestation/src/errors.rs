@@ -49,7 +49,7 @@ mod tests {
     struct Cause(&'static str, #[source] Option<Box<Cause>>);
 
     #[test]
-    fn the_causes_of_an_error_follow_it() {
+    fn the_causes_of_an_error_follow_its_text() {
         let cause = |source| Some(Box::new(Cause("the file is missing", source)));
         let root = Some(Box::new(Cause("not found", None)));
 
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_in_the_text_before_it_is_skipped() {
+    fn a_cause_that_the_error_text_already_contains_is_skipped() {
         let cause = |text, source| Some(Box::new(Cause(text, source)));
         let repeated = cause("the file is missing: not found", cause("not found", None));
         let unlike = cause("not found", cause("the file is missing", None));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_shortened_between_characters() {
+    fn text_is_truncated_between_characters() {
         assert_eq!(shortened("abc", 3), "abc");
         assert_eq!(shortened("abcd", 3), "abc");
         assert_eq!(shortened("ab\u{e9}", 3), "ab");

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_an_object_of_different_names() {
+    fn duplicate_members_are_refused() {
         let read = serde_json::from_str::<Members<u8>>;
 
         let expected = [("a".to_owned(), 1), ("b".to_owned(), 1)].into();

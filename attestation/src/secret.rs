@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_show_the_content() {
+    fn debug_output_does_not_contain_the_content() {
         let secret = Secret::new("abcdef.0123456789abcdef".to_owned());
 
         assert_eq!(format!("{secret:?}"), "Secret(..)");

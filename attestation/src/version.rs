@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_versions_reads_back() {
+    fn a_list_of_versions_is_unchanged_after_a_round_trip() {
         let versions = [
             EvidenceVersion::V1,
             EvidenceVersion::parse("v2beta1").unwrap(),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_of_another_shape_is_refused() {
+    fn a_malformed_version_is_refused() {
         let longest = "v".repeat(32);
         assert_eq!(EvidenceVersion::parse(&longest).unwrap().as_str(), longest);
         for name in ["", "V1", "v1.0", "v1\n", &"v".repeat(33)] {

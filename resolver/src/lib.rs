@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_other_family_is_refused_has_the_addresses_of_one() {
+    fn a_name_with_one_refused_address_family_is_resolved() {
         for (family, address) in [(AddrFamily::Inet, IPV4), (AddrFamily::Inet6, IPV6)] {
             let found = either(refused("both"), |asked| {
                 if asked == family {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_any_address_fails_as_the_lookup_of_both() {
+    fn a_name_without_any_address_fails_like_a_lookup_of_both_families() {
         let error = either(refused("both"), |_| refused("one")).unwrap_err();
         assert_eq!(error.to_string(), "both refused");
         let error = either(refused("both"), |_| Ok(Vec::new())).unwrap_err();

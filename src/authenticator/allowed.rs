@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_a_valid_credential_has_five_seconds_from_its_start() {
+    fn a_run_with_a_valid_credential_ends_after_five_seconds() {
         let start = Start::now(MINUTE);
         let Allowed::Briefly(whole) = start.renewal(false) else {
             panic!("{start:?}");

@@ -66,7 +66,7 @@ mod tests {
     use crate::failure::Code;
 
     #[test]
-    fn a_foreign_memory_that_cannot_be_removed_ends_the_run() {
+    fn an_undeletable_foreign_endorsement_key_file_ends_the_run() {
         let root = tempfile::tempdir().unwrap();
         let store = Store::create(&root.path().join("state")).unwrap();
         let deadline = Deadline::after(Duration::from_secs(30));

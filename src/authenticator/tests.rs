@@ -217,7 +217,7 @@ impl Bed {
 }
 
 #[test]
-fn a_machine_without_evidence_files_its_key_again_after_a_401() {
+fn a_machine_without_evidence_reuses_its_key_after_a_401() {
     let (bed, old) = Bed::joined(Renewal::Impossible);
 
     let new = bed.refused(401);
@@ -229,7 +229,7 @@ fn a_machine_without_evidence_files_its_key_again_after_a_401() {
 }
 
 #[test]
-fn a_machine_with_evidence_makes_another_key_after_a_401() {
+fn a_machine_with_evidence_creates_a_new_key_after_a_401() {
     let (bed, old) = Bed::joined(Renewal::Attested);
     bed.refuse(401);
     bed.server
@@ -242,7 +242,7 @@ fn a_machine_with_evidence_makes_another_key_after_a_401() {
 }
 
 #[test]
-fn a_machine_without_evidence_makes_another_key_after_a_403() {
+fn a_machine_without_evidence_creates_a_new_key_after_a_403() {
     let (bed, old) = Bed::joined(Renewal::Impossible);
 
     let new = bed.refused(403);
@@ -255,7 +255,7 @@ fn a_machine_without_evidence_makes_another_key_after_a_403() {
 const NO_LEASES: &str = "this field manager is not allowed";
 
 #[test]
-fn a_403_that_another_certificate_does_not_cure_causes_one_renewal_a_day() {
+fn a_persistent_403_causes_one_renewal_a_day() {
     let (bed, old) = Bed::joined(Renewal::Attested);
     bed.refuse_because(403, NO_LEASES);
 
@@ -280,7 +280,7 @@ fn a_403_that_another_certificate_does_not_cure_causes_one_renewal_a_day() {
 }
 
 #[test]
-fn an_accepted_certificate_ends_the_pause_of_renewals() {
+fn an_accepted_certificate_ends_the_renewal_pause() {
     let (bed, _) = Bed::joined(Renewal::Attested);
     bed.refuse_because(403, NO_LEASES);
     let new = bed.again();
@@ -296,7 +296,7 @@ fn an_accepted_certificate_ends_the_pause_of_renewals() {
 }
 
 #[test]
-fn a_renewal_that_cures_a_403_is_followed_by_no_pause() {
+fn a_renewal_that_ends_a_403_causes_no_pause() {
     let (bed, old) = Bed::joined(Renewal::Attested);
     bed.server.clear_faults();
     let lease = Route::new(Verb::Patch, "leases");
@@ -334,7 +334,7 @@ fn an_insecure_machine_claims_its_name_again_only_after_a_revocation() {
 }
 
 #[test]
-fn a_stored_key_that_is_revoked_is_replaced_and_not_filed_again() {
+fn a_revoked_stored_key_is_replaced() {
     for reason in ["IdentityRevoked", "KeyOfAnotherMachine"] {
         let (mut bed, old) = Bed::joined(Renewal::Impossible);
         bed.nobody_decides();
@@ -399,7 +399,7 @@ fn a_request_with_the_stored_key_waits_over_runs_and_is_filed_once() {
 }
 
 #[test]
-fn a_key_that_would_wait_gives_way_to_the_stored_one_after_a_401() {
+fn the_stored_key_replaces_a_waiting_key_after_a_401() {
     let (mut bed, old) = Bed::joined(Renewal::Impossible);
     bed.nobody_decides();
     // Another key, which the controller does not grant before the certificate ends.

@@ -263,7 +263,7 @@ skip  lock: run as root
     }
 
     #[test]
-    fn lines_have_eighty_columns_but_for_longer_words() {
+    fn lines_have_eighty_columns_except_for_longer_words() {
         let mut text = String::new();
         let long = "x".repeat(90);
 

@@ -168,7 +168,7 @@ fn a_ca_certificate_is_refused() {
 }
 
 #[test]
-fn basic_constraints_of_no_ca_are_accepted_in_every_encoding() {
+fn basic_constraints_without_ca_are_accepted_in_every_encoding() {
     for (der, is_accepted) in [
         (vec![0x30, 0], true),
         (vec![0x30, 3, 0x01, 1, 0], true),
@@ -232,7 +232,7 @@ fn another_provider_id_is_refused() {
 }
 
 #[test]
-fn a_certificate_out_of_its_time_is_refused() {
+fn a_certificate_outside_its_validity_is_refused() {
     let key = || PrivateKey::from_pem(Secret::new(valid().key_pem().expose().clone())).unwrap();
     let first = key();
     let pem = issue(&first, |_| ()).pem();
@@ -310,7 +310,7 @@ fn a_certificate_with_a_foreign_key_is_refused() {
 }
 
 #[test]
-fn debug_shows_no_key() {
+fn debug_output_contains_no_key() {
     let credential = valid();
 
     let shown = format!("{credential:?}");

@@ -157,7 +157,7 @@ fn one_line_of_json_is_the_answer() {
 }
 
 #[test]
-fn an_expiry_that_no_calendar_has_is_the_nearest_that_one_has() {
+fn an_invalid_expiry_date_is_replaced_by_the_nearest_valid_date() {
     let second = Duration::from_secs(1);
     let last = SystemTime::UNIX_EPOCH + LAST_TIMESTAMP;
 
@@ -170,7 +170,7 @@ fn an_expiry_that_no_calendar_has_is_the_nearest_that_one_has() {
 }
 
 #[test]
-fn debug_shows_neither_a_proxys_password_nor_the_extension() {
+fn debug_output_contains_no_proxy_password_and_no_extension() {
     let text = r#"{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"cluster":{"server":"https://x","proxy-url":"http://u:pa55@proxy","config":{"key":"pa55"}}}}"#;
     let info = ExecInfo::parse(text.as_ref()).unwrap();
 

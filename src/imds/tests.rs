@@ -86,7 +86,7 @@ fn status(line: &'static str) -> Service {
 }
 
 #[test]
-fn one_token_of_a_minute_serves_every_read() {
+fn one_token_with_a_lifetime_of_a_minute_is_used_for_every_read() {
     let service = Service::reading(|stream| write(stream, &format!("{OK}\r\ni-1")));
 
     let imds = service.open(PATIENCE).unwrap();
@@ -114,7 +114,7 @@ fn one_token_of_a_minute_serves_every_read() {
 }
 
 #[test]
-fn a_status_that_stays_is_its_own_error_after_one_try() {
+fn a_permanent_status_is_an_error_after_one_attempt() {
     for (line, words) in [
         ("401 Unauthorized", "does not accept its own token"),
         (
@@ -155,7 +155,7 @@ fn an_unavailable_metadata_service_is_retried() {
 }
 
 #[test]
-fn an_answer_without_end_is_not_read() {
+fn an_endless_metadata_answer_is_not_read() {
     let service = Service::reading(|stream| {
         write(stream, &format!("{OK}\r\n"));
         let piece = vec![b'x'; 64 * 1024];
@@ -168,7 +168,7 @@ fn an_answer_without_end_is_not_read() {
 }
 
 #[test]
-fn a_byte_now_and_then_does_not_hold_a_read_up() {
+fn a_slow_answer_does_not_extend_a_read() {
     let service = Service::reading(|stream| {
         write(stream, &format!("{OK}\r\n"));
         while stream.write_all(b"x").is_ok() {
@@ -184,7 +184,7 @@ fn a_byte_now_and_then_does_not_hold_a_read_up() {
 }
 
 #[test]
-fn a_token_that_does_not_come_is_named_as_the_hop_limits_symptom() {
+fn a_missing_token_answer_suggests_the_hop_limit() {
     let service = Service::start(|_, stream| {
         // Until the client gives up.
         let mut rest = String::new();
@@ -263,7 +263,7 @@ fn an_invalid_token_answer_is_refused_with_its_reason() {
 }
 
 #[test]
-fn neither_token_nor_answer_is_shown() {
+fn the_token_and_the_answer_are_not_shown() {
     let service = Service::reading(|stream| {
         drop(stream.write_all(format!("{OK}\r\nsecret").as_bytes()));
         drop(stream.write_all(b"\xff"));

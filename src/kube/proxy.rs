@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environments_proxy_is_for_every_server() {
+    fn the_environment_proxy_applies_to_every_server() {
         let url = Some("http://proxy:3128".to_owned());
 
         for name in ["HTTPS_PROXY", "https_proxy"] {

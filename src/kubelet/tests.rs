@@ -10,7 +10,7 @@ fn process(arguments: &[&str]) -> Option<KubeletArguments> {
 }
 
 #[test]
-fn both_ways_to_write_a_flag_are_read() {
+fn both_flag_formats_are_read() {
     for arguments in [
         &[
             "/usr/bin/kubelet",
@@ -87,7 +87,7 @@ fn a_parent_process_that_is_not_a_kubelet_is_ignored() {
 }
 
 #[test]
-fn an_environment_file_of_kubeadms_unit_is_read_as_systemd_reads_it() {
+fn the_environment_files_of_kubeadms_unit_follow_systemd_rules() {
     for contents in [
         "KUBELET_KUBEADM_ARGS=\"--v=2 --hostname-override=n1 --provider-id=a:///b\"\n",
         "KUBELET_KUBEADM_ARGS=--hostname-override=n1 \\\n  --provider-id=a:///b",
@@ -156,7 +156,7 @@ fn the_files_of_kubeadms_unit_are_read_without_systemd() {
 }
 
 #[test]
-fn the_provider_id_of_the_flag_wins_over_that_of_the_configuration() {
+fn the_provider_id_flag_overrides_the_configuration() {
     let (_root, machine) = machine(&[(CONFIGURATION, "providerID: a:///file\n")]);
     let config = format!("--config={CONFIGURATION}");
     for (arguments, expected) in [

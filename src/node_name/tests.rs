@@ -27,7 +27,7 @@ fn of_host(host_name: &str) -> Result<NodeName, Failure> {
 }
 
 #[test]
-fn the_settings_win_over_the_kubelet_and_that_over_the_host_name() {
+fn the_name_comes_from_the_settings_then_kubelet_then_host_name() {
     let (settings, kubelet) = (name("settings"), kubelet("kubelet"));
     let mut sources = sources("host");
     sources.settings = Some(&settings);
@@ -41,7 +41,7 @@ fn the_settings_win_over_the_kubelet_and_that_over_the_host_name() {
 }
 
 #[test]
-fn the_name_of_a_certificate_outlives_a_new_host_name() {
+fn the_name_in_a_certificate_overrides_a_new_host_name() {
     let plain = KubeletArguments::default();
     for bound in [
         stored("stored"),
@@ -104,7 +104,7 @@ fn an_ignored_host_name_that_differs_from_the_certificate_is_reported() {
 }
 
 #[test]
-fn a_name_other_than_the_certificates_is_refused() {
+fn a_name_that_does_not_match_the_certificate_is_refused() {
     let (asked, kubelet) = (name("asked"), kubelet("asked"));
     let adopted = Bound::Adopted(name("stored"), "/b".into());
     for (bound, what) in [
@@ -137,7 +137,7 @@ fn a_name_other_than_the_certificates_is_refused() {
 }
 
 #[test]
-fn names_are_folded_as_the_kubelet_folds_them() {
+fn names_are_converted_to_lower_case_like_in_the_kubelet() {
     for host_name in ["n1", "N1", " n1\n", "\tN1 "] {
         assert_eq!(of_host(host_name), Ok(name("n1")), "{host_name:?}");
     }
@@ -148,7 +148,7 @@ fn names_are_folded_as_the_kubelet_folds_them() {
 }
 
 #[test]
-fn a_name_that_no_node_can_have_is_refused_with_its_source() {
+fn an_invalid_node_name_is_refused_with_its_source() {
     let long = "a".repeat(64);
     for (host_name, expected) in [
         ("", "empty"),

@@ -244,7 +244,7 @@ const FORMS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn secrets_are_removed_from_whatever_form_they_are_written_in() {
+fn secrets_are_removed_in_every_format() {
     let wrong = FORMS.iter().filter_map(|(text, expected)| {
         let found = redact(text);
         (found != *expected).then(|| format!("{text:?}\n  {found:?}, not\n  {expected:?}\n"))

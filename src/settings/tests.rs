@@ -197,7 +197,7 @@ fn every_key_has_an_option() {
 }
 
 #[test]
-fn the_nearer_source_wins() {
+fn the_more_specific_source_takes_precedence() {
     let mut world = World::new();
     let found = |world: &World, flags| {
         let sources = Sources {
@@ -218,7 +218,7 @@ fn the_nearer_source_wins() {
 
 /// A source that is not here is a decision: each is a place in which an operator has to look.
 #[test]
-fn the_sources_of_settings_are_three() {
+fn settings_have_three_sources() {
     let world = World::new()
         .file("nodeName: n1")
         .drop_in("a.yaml", "nodeName: n1");
@@ -281,7 +281,7 @@ fn hidden_and_non_yaml_files_in_the_drop_in_directory_are_ignored() {
 }
 
 #[test]
-fn drop_ins_count_without_a_file() {
+fn drop_ins_are_read_without_a_settings_file() {
     let folder = tempfile::tempdir().unwrap();
     let default = folder.path().join("config.yaml");
     fs::create_dir(folder.path().join("config.d")).unwrap();
@@ -311,7 +311,7 @@ fn a_configured_settings_file_must_exist() {
 }
 
 #[test]
-fn a_key_that_is_not_known_is_named_with_file_and_line() {
+fn the_error_for_an_unknown_key_has_the_file_and_line() {
     let error = World::new().file("nodeNam: n1").error();
     let wanted = "/config.yaml: line 3: key nodeNam: unknown key; the keys are apiVersion,";
     assert!(error.starts_with(wanted), "{error}");
@@ -333,7 +333,7 @@ fn a_duplicate_key_is_refused() {
 }
 
 #[test]
-fn broken_yaml_is_named_with_file_and_line() {
+fn the_error_for_invalid_yaml_has_the_file_and_line() {
     for contents in ["- a\n", "nodeName: \"n1\n\n", "}\n"] {
         let error = World::new().file(contents).error();
         assert!(

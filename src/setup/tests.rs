@@ -116,7 +116,7 @@ EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env
 }
 
 #[test]
-fn a_path_is_plain_where_systemd_reads_no_more_into_it() {
+fn only_paths_without_special_characters_are_plain() {
     for (path, expected) in [
         ("/usr/bin/kubelet-authenticator-aws", true),
         ("/opt/a.b_c+d@e:f/g", true),

@@ -41,7 +41,7 @@ fn the_directory_and_the_files_are_accessible_only_to_their_owner() {
 }
 
 #[test]
-fn a_missing_directory_is_none_and_is_made() {
+fn a_missing_directory_is_created() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("a/b");
 
@@ -52,7 +52,7 @@ fn a_missing_directory_is_none_and_is_made() {
 }
 
 #[test]
-fn a_file_is_replaced_whole() {
+fn a_file_is_replaced_atomically() {
     let (_root, store) = store();
     assert!(store.read(FILE).unwrap().is_none());
     for content in ["first", "second"] {
@@ -76,7 +76,7 @@ fn a_temporary_file_from_a_killed_run_is_replaced() {
 }
 
 #[test]
-fn a_directory_that_others_may_write_is_refused() {
+fn a_directory_that_others_can_write_is_refused() {
     for bad in [0o770, 0o707, 0o1777] {
         let (_root, store) = store();
         set_mode(&store.dir, bad);
@@ -90,7 +90,7 @@ fn a_directory_that_others_may_write_is_refused() {
 }
 
 #[test]
-fn a_file_that_others_may_write_is_refused() {
+fn a_file_that_others_can_write_is_refused() {
     let (_root, store) = store();
     lock(&store).replace(FILE, b"content").unwrap();
     set_mode(&store.path(FILE), 0o620);
@@ -227,7 +227,7 @@ fn a_file_too_large_to_read_back_is_not_written() {
 }
 
 #[test]
-fn a_file_too_large_to_be_ours_is_not_read() {
+fn an_oversized_file_is_not_read() {
     let (_root, store) = store();
     lock(&store).replace(FILE, b"x").unwrap();
     let content = vec![b'x'; usize::try_from(MAX_FILE_LEN).unwrap() + 1];
@@ -252,7 +252,7 @@ fn bytes_that_are_not_utf8_are_read_as_an_unparsable_text() {
 }
 
 #[test]
-fn the_lock_is_for_one_and_names_its_holder() {
+fn the_lock_is_exclusive_and_names_its_holder() {
     let (_root, store) = store();
     let held = lock(&store);
 

@@ -127,7 +127,7 @@ fn a_store_from_another_machine_is_rejected() {
 }
 
 #[test]
-fn a_changed_asset_tag_does_not_cost_a_machine_its_credential() {
+fn a_machine_keeps_its_credential_if_its_asset_tag_changes() {
     let fixture = Fixture::new();
     let uuid = "4C4C4544-0042-3510-8052-B3C04F4B4E32";
     // As releases wrote it that compared every value.
@@ -217,7 +217,7 @@ fn add_everywhere(json: &Value, take: &mut dyn FnMut(Value)) {
 }
 
 #[test]
-fn no_file_of_a_later_release_costs_a_node_its_credential() {
+fn a_node_keeps_its_credential_despite_files_of_a_later_release() {
     let fixture = Fixture::new();
     let mut pending = Pending::of_key(PrivateKey::generate().unwrap(), fixture.machine().digest());
     let subject = Subject {

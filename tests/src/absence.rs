@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_refutes_its_absence_and_an_open_request_does_not() {
+    fn only_an_answer_refutes_its_absence() {
         let later = || Later::answer(&csr("Denied"));
         assert_unanswered(later(), || csr("Approved"));
         assert_all_unanswered(later(), || vec![csr("Approved")]);

@@ -73,7 +73,7 @@ fn every_row_of_the_test_plan_and_of_the_disasters_names_a_test() {
 }
 
 #[test]
-fn every_case_of_tenancy_is_there_once_in_order_and_names_a_test() {
+fn every_tenancy_case_is_listed_once_in_order_and_names_a_test() {
     let page = page("tenancy-cases.md");
     let rows = numbered(&page, "## Cases and their tests");
 
@@ -143,7 +143,7 @@ fn every_reason_of_an_attack_is_one_that_another_page_explains() {
 }
 
 #[test]
-fn every_reason_of_an_attack_stands_in_a_test_of_its_row() {
+fn every_reason_of_an_attack_occurs_in_a_test_of_its_row() {
     let sources = sources();
     let attacks = attacks();
 

@@ -8,7 +8,7 @@ const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
 #[test]
-fn a_machine_with_its_own_token_gets_its_certificate_and_the_log_says_how() {
+fn the_log_shows_how_a_machine_with_its_own_token_joins() {
     let bed = Bed::insecure(&[ONE, TWO]);
     let mut controller = bed.setup.start();
     let name = Application::insecure(ONE).put(&bed.server);

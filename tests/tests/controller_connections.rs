@@ -99,7 +99,7 @@ async fn watches_over_the_stream_limit_open_another_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_without_http_2_is_spoken_to_by_http_1() {
+async fn an_api_server_without_http_2_is_called_with_http_1() {
     let server = ApiServer::start();
     server.inject_connection(Times::always(), ConnectionFault::OnlyHttp1);
     for client in [tenant(&admin(&server)), operator(&server).await] {
@@ -238,7 +238,7 @@ async fn a_dead_connection_is_detected_by_pings() {
 }
 
 #[test]
-fn a_served_cluster_has_one_connection_and_the_answers_are_its_own() {
+fn a_served_cluster_has_one_separate_connection() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();

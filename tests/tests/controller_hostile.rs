@@ -37,7 +37,7 @@ fn json_of(object: &Value) -> Fault {
 }
 
 #[test]
-fn no_redirection_takes_the_controller_to_another_server() {
+fn the_controller_does_not_follow_redirects_to_another_server() {
     for (route, _) in answers() {
         let bed = Bed::null(&[ONE, TWO]);
         let other = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -164,7 +164,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_an_error_and_without_one_no_port_is_open() {
+fn a_used_address_is_an_error_and_no_address_opens_no_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let bed = Bed::insecure(&[ONE]);
     let option = format!("--health-addr={}", taken.local_addr().unwrap());

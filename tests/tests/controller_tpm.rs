@@ -95,7 +95,7 @@ fn invalid_tpm_settings_are_reported() {
 }
 
 #[test]
-fn keys_of_challenges_that_cannot_be_used_are_named() {
+fn the_error_names_unusable_challenge_keys() {
     assert_said(&json!({}), &[], "--tpm-challenge-keys");
     let said = "cannot read --tpm-challenge-keys elsewhere/current";
     assert_said(&json!({}), &["--tpm-challenge-keys=elsewhere"], said);

@@ -190,7 +190,7 @@ fn instance_id(machine: &Value) -> &str {
 }
 
 #[test]
-fn instances_of_cluster_api_provider_aws_join_as_ec2_names_them_and_serve() {
+fn instances_of_capa_join_with_their_ec2_names_and_serve() {
     let tenant = Tenant::start("joined", 2);
     let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
 
@@ -238,7 +238,7 @@ fn instances_of_cluster_api_provider_aws_join_as_ec2_names_them_and_serve() {
 }
 
 #[test]
-fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_is_denied() {
+fn an_instance_without_a_machine_in_the_cluster_is_denied() {
     let tenant = Tenant::start("alone", 1);
     let joined = tenant.joined();
 
@@ -253,7 +253,7 @@ fn an_instance_of_the_account_that_is_no_machine_of_the_cluster_is_denied() {
 }
 
 #[test]
-fn of_two_clusters_of_one_name_in_one_account_no_instance_joins_the_other() {
+fn instances_cannot_join_another_cluster_with_the_same_name() {
     let tenants = ["tenant-a", "tenant-b"].map(|namespace| Tenant::start(namespace, 1));
     let joined = tenants.each_ref().map(Tenant::joined);
     let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);

@@ -192,7 +192,7 @@ fn the_expiry_of_a_fresh_challenge_is_left_to_the_controller() {
 }
 
 #[test]
-fn an_answer_that_comes_too_late_is_challenged_once_more() {
+fn a_late_answer_is_challenged_once_more() {
     let bed = Bed::new();
 
     bed.run(&[Ask(LATER), Fail("EvidenceExpired"), Ask(LATER), Issue])

@@ -19,7 +19,7 @@ fn node() -> (ApiServer, Node) {
 }
 
 #[test]
-fn help_and_version_touch_neither_network_nor_files() {
+fn help_and_version_do_not_use_the_network_or_files() {
     let (server, node) = node();
     for arguments in [
         &["--help"][..],
@@ -161,7 +161,7 @@ fn a_reset_leaves_no_key_behind_that_was_set_aside() {
 }
 
 #[test]
-fn openssl_reads_the_request_and_its_signature_holds() {
+fn openssl_parses_the_request_and_verifies_its_signature() {
     let (_server, node) = node();
     let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;
     let file = node.scratch().write("request.pem", pem);
@@ -222,7 +222,7 @@ fn reset_without_confirmation_exits_with_2_and_keeps_the_files() {
 }
 
 #[test]
-fn reset_on_a_terminal_needs_a_yes() {
+fn reset_on_a_terminal_needs_a_confirmation() {
     for (answer, code) in [("n\n", 2), ("\n", 2), ("y\n", 0)] {
         let (_server, mut node) = node();
         node.run().succeeded();
@@ -249,7 +249,7 @@ fn reset_on_a_terminal_needs_a_yes() {
 }
 
 #[test]
-fn reset_forgets_everything() {
+fn reset_deletes_all_state() {
     let (server, node) = node();
     node.run().succeeded();
 

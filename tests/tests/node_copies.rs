@@ -70,7 +70,7 @@ fn copy(file: &str, from: &Node, to: &Node) {
 
 /// A run that was killed may have set any files aside; the remaining ones are one of these subsets.
 #[test]
-fn no_part_of_a_copied_store_gives_its_key_to_another_machine() {
+fn a_copied_store_does_not_reveal_its_key_to_another_machine() {
     let server = ApiServer::start();
     let (source, keys) = renewing(&server);
     for parts in 1..1 << FILES.len() {
@@ -104,7 +104,7 @@ fn a_request_from_another_machine_is_set_aside_with_the_reason() {
 }
 
 #[test]
-fn a_damaged_origin_has_the_request_set_aside_too() {
+fn a_request_with_a_damaged_origin_is_set_aside() {
     let server = ApiServer::start();
     let (source, keys) = renewing(&server);
     fs::write(source.file("origin.json"), "{").unwrap();

@@ -120,7 +120,7 @@ fn node_with_credential() -> (ApiServer, Node, (String, String)) {
 }
 
 #[test]
-fn a_stored_credential_is_printed_in_5_seconds_whatever_hangs() {
+fn a_stored_credential_is_printed_in_5_seconds_despite_hangs() {
     let joined: Vec<_> = faults()
         .into_iter()
         .map(|fault| (fault, node_with_credential()))
@@ -311,7 +311,7 @@ fn client_go_waits_25_seconds_for_a_first_credential() {
 }
 
 #[test]
-fn evidence_that_never_comes_is_remembered() {
+fn missing_evidence_is_remembered_as_a_failure() {
     let server = ApiServer::start();
     let mut node = Node::new(UNDER_TEST, &server);
     node.set("timeLimit", "3");

@@ -373,7 +373,7 @@ fn a_refusal_by_the_api_server_is_not_retried() {
 }
 
 #[test]
-fn a_request_of_ten_minutes_is_dropped_and_its_key_kept() {
+fn a_request_that_is_ten_minutes_old_is_dropped_and_its_key_kept() {
     let (server, mut node) = node(Signer::Off);
     node.set("timeLimit", "1");
     node.run().failed(11);
@@ -421,7 +421,7 @@ fn an_undecided_request_is_kept_while_the_certificate_is_valid() {
 }
 
 #[test]
-fn a_request_that_was_collected_as_garbage_is_made_again() {
+fn a_garbage_collected_request_is_recreated() {
     let (server, mut node) = node(Signer::Off);
     node.set("timeLimit", "1");
     node.run().failed(11);
@@ -466,7 +466,7 @@ fn json_log_lines_contain_code_and_remedy() {
 }
 
 #[test]
-fn no_failure_shows_the_token_or_a_key() {
+fn failures_do_not_show_the_token_or_a_key() {
     let server = ApiServer::start();
     let node = Node::new(INSECURE, &server);
     server.revoke_token("abcdef");

@@ -92,7 +92,7 @@ fn a_request_that_is_decided_later_costs_one_create_and_one_watch() {
 }
 
 #[test]
-fn insecure_asks_for_a_year_without_evidence() {
+fn insecure_requests_a_year_without_evidence() {
     let server = issuing();
     Node::new(INSECURE, &server).run().succeeded();
 
@@ -111,7 +111,7 @@ fn insecure_asks_for_a_year_without_evidence() {
 }
 
 #[test]
-fn null_asks_for_a_week_with_evidence_for_this_cluster() {
+fn null_requests_a_week_with_evidence_for_this_cluster() {
     let server = issuing();
     Node::new(NULL, &server).run().succeeded();
 
@@ -207,7 +207,7 @@ fn without_cluster_info_the_cluster_comes_from_kubeconfig_or_store() {
 }
 
 #[test]
-fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
+fn a_renewal_authenticates_with_the_certificate_and_a_new_key() {
     let server = ApiServer::start();
     server.set_signer(old_certificates());
     let node = Node::new(NULL, &server);
@@ -228,7 +228,7 @@ fn a_renewal_authenticates_with_the_certificate_and_takes_a_new_key() {
 }
 
 #[test]
-fn a_failed_renewal_prints_the_old_credential_for_30_seconds_at_most() {
+fn a_failed_renewal_prints_the_old_credential_for_30_seconds() {
     let server = ApiServer::start();
     server.set_signer(old_certificates());
     let node = Node::new(NULL, &server);
@@ -244,7 +244,7 @@ fn a_failed_renewal_prints_the_old_credential_for_30_seconds_at_most() {
 }
 
 #[test]
-fn a_renewal_that_is_not_decided_in_time_is_collected_by_the_next_run() {
+fn the_next_run_completes_a_renewal_that_is_decided_late() {
     let server = ApiServer::start();
     server.set_signer(old_certificates());
     let node = Node::new(NULL, &server);
@@ -312,7 +312,7 @@ fn with_ca(server: &ApiServer, url: &str, ca_pem: &str) -> String {
 }
 
 #[test]
-fn a_changed_ca_bundle_means_renewal() {
+fn a_changed_ca_bundle_causes_a_renewal() {
     let other = CertificateAuthority::new("next");
     for (plugin, creates) in [(NULL, 2), (INSECURE, 1)] {
         let server = issuing();
@@ -332,7 +332,7 @@ fn a_changed_ca_bundle_means_renewal() {
 }
 
 #[test]
-fn another_address_of_the_same_cluster_changes_nothing() {
+fn another_address_of_the_same_cluster_has_no_effect() {
     let server = issuing();
     let mut node = Node::new(NULL, &server);
     let first = node.run().succeeded();
@@ -411,7 +411,7 @@ fn a_manual_renewal_uses_the_cluster_in_the_kubelet_kubeconfig() {
 }
 
 #[test]
-fn an_impostor_at_the_clusters_address_gets_no_request_and_no_trust() {
+fn an_impostor_at_the_clusters_address_gets_no_request() {
     for plugin in [NULL, INSECURE] {
         let (server, impostor) = (issuing(), issuing());
         let mut node = Node::new(plugin, &server);
@@ -436,7 +436,7 @@ fn an_impostor_at_the_clusters_address_gets_no_request_and_no_trust() {
 }
 
 #[test]
-fn a_cluster_is_followed_to_a_new_address_with_a_new_ca_if_one_bundle_has_both() {
+fn a_bundle_with_both_cas_allows_a_new_address_and_a_new_ca() {
     for plugin in [NULL, INSECURE] {
         let (old, new) = (issuing(), issuing());
         let mut node = Node::new(plugin, &old);

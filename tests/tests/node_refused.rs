@@ -121,7 +121,7 @@ fn node_user() -> String {
 }
 
 #[test]
-fn a_node_whose_certificate_is_revoked_asks_with_its_bootstrap_credential() {
+fn a_revoked_node_requests_with_its_bootstrap_credential() {
     // A certificate that the API server does not authenticate any more is treated as revoked.
     for code in [403, 401] {
         let (server, node, old) = due();
@@ -161,7 +161,7 @@ fn a_superseded_certificate_is_replaced_with_the_bootstrap_credential() {
 }
 
 #[test]
-fn no_other_denial_makes_the_node_use_its_bootstrap_credential() {
+fn other_denials_do_not_select_the_bootstrap_credential() {
     let (server, node, old) = due();
     server.inject(Route::create(), Times::once(), denied("AnotherMachine"));
 

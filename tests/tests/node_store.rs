@@ -84,7 +84,7 @@ fn a_full_disk_exits_with_4_before_any_request() {
 }
 
 #[test]
-fn a_good_credential_is_printed_from_a_read_only_or_full_disk() {
+fn a_valid_credential_is_printed_from_a_read_only_or_full_disk() {
     for script in [READ_ONLY, FULL_WITH_STORE] {
         let (_server, mut node, pair) = joined();
         within(&mut node, script);
@@ -146,7 +146,7 @@ fn a_file_owned_by_another_user_exits_with_4() {
 }
 
 #[test]
-fn a_readable_key_is_closed_to_others_with_one_warning() {
+fn the_mode_of_a_readable_key_is_fixed_with_one_warning() {
     let (_server, node, pair) = joined();
     for mode in [0o644, 0o640, 0o604] {
         set_mode(&node.file("kubelet-client.pem"), mode);
@@ -179,7 +179,7 @@ fn a_world_readable_key_on_a_read_only_disk_is_still_printed() {
 }
 
 #[test]
-fn the_key_of_a_request_that_others_may_read_is_closed_to_them() {
+fn the_mode_of_a_readable_pending_key_is_fixed() {
     let (server, mut node) = node();
     server.set_signer(Signer::Off);
     node.set("timeLimit", "3");
@@ -227,7 +227,7 @@ fn an_invalid_stored_credential_is_set_aside_and_the_node_enrolls_again() {
 }
 
 #[test]
-fn a_store_left_by_a_full_disk_is_used_when_there_is_space() {
+fn a_store_left_by_a_full_disk_is_used_when_space_is_available() {
     let (server, mut node) = node();
     within(&mut node, FULL);
     node.run().failed(4);

@@ -45,7 +45,7 @@ fn versions(server: &ApiServer) -> Vec<String> {
 }
 
 #[test]
-fn a_version_that_both_sides_have_is_used_in_a_second_request() {
+fn a_common_evidence_version_is_used_in_a_second_request() {
     let (server, run) = run("v3,v2,v1", "v1,v2");
 
     run.succeeded();

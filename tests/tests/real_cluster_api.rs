@@ -91,7 +91,7 @@ fn is_gone(inventory: &CapiInventory, id: &str) -> Option<()> {
 }
 
 #[test]
-fn the_inventory_follows_a_machine_through_its_life() {
+fn the_inventory_tracks_a_machine_through_its_lifetime() {
     for contract in BOTH {
         let management = Management::start_with(contract);
         let cluster = management.cluster("prod-1").self_hosted().create();
@@ -140,7 +140,7 @@ fn the_inventory_follows_a_machine_through_its_life() {
 }
 
 #[test]
-fn a_pools_members_are_followed_by_its_list_and_by_its_machines() {
+fn pool_members_are_tracked_by_list_and_by_machines() {
     for contract in BOTH {
         let management = Management::start_with(contract);
         let cluster = management.cluster("prod-1").self_hosted().create();
@@ -234,7 +234,7 @@ fn other_namespaces_and_filtered_clusters_are_not_watched() {
 }
 
 #[test]
-fn a_version_that_is_served_no_more_is_replaced_by_the_other() {
+fn an_unserved_api_version_is_replaced_with_the_served_one() {
     let management = Management::start();
     let cluster = management.cluster("prod-1").self_hosted().create();
     let watcher = Watcher::start(&management, Selection::default());

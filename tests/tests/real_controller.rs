@@ -28,7 +28,7 @@ fn complaints(controller: &Controller) -> Vec<String> {
 }
 
 #[test]
-fn a_node_authenticates_by_its_certificate_with_minimal_rbac() {
+fn a_node_authenticates_with_its_certificate_and_minimal_rbac() {
     const MACHINE: Machine = Machine::new("issued", "issue1");
     let mut controller = BED.insecure(&[MACHINE]).start();
     let application = Application::insecure(MACHINE);
@@ -57,7 +57,7 @@ fn a_node_authenticates_by_its_certificate_with_minimal_rbac() {
 }
 
 #[test]
-fn a_machine_of_the_pages_inventory_joins_by_the_pages_command() {
+fn a_machine_joins_with_the_documented_inventory_and_command() {
     let desk = Desk::new(BED.cluster.admin_kubeconfig());
     let files = desk.files();
     symlink(BED.cluster.admin_kubeconfig(), files.join("admin.conf")).unwrap();
@@ -203,7 +203,7 @@ fn a_crash_between_approval_and_signing_is_recovered() {
 }
 
 #[test]
-fn an_api_server_that_restarts_is_found_again() {
+fn the_controller_reconnects_to_a_restarted_api_server() {
     const MACHINE: Machine = Machine::new("restarted", "rest01");
     let bed = RealBed::start(Controllers::None);
     let mut controller = bed.null(&[MACHINE]).start();
@@ -246,7 +246,7 @@ fn requests_are_answered_after_etcd_was_restored_from_a_backup() {
 }
 
 #[test]
-fn a_missing_right_is_named_and_work_continues_once_granted() {
+fn a_missing_permission_is_named_and_work_continues_once_granted() {
     const MACHINE: Machine = Machine::new("rights", "right1");
     const USER: &str = "controller-without-sign";
     let bed = &*BED;

@@ -75,7 +75,7 @@ fn prometheus_accepts_both_metric_formats() {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong_with_the_metrics_of_a_node() {
+fn promtool_accepts_the_metrics_of_a_node() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let node = Node::new(NULL, &server);

@@ -39,7 +39,7 @@ fn inventory(addresses: &[Ipv4Addr]) -> String {
 }
 
 #[test]
-fn kubectl_logs_exec_and_top_work_over_the_approved_serving_certificate() {
+fn kubectl_logs_exec_and_top_use_the_approved_certificate() {
     let plane = ControlPlane::builder()
         .anonymous_auth()
         .controllers(Controllers::Certificates)

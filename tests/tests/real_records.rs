@@ -112,7 +112,7 @@ async fn record(records: &KubeRecords, node: &str) -> Record {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_is_written_whole_and_read_back() {
+async fn a_record_is_unchanged_after_a_write_and_a_read() {
     let records = records("whole").await;
     let ledger = ledger(records.clone(), &["m1"]);
     ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();
@@ -211,7 +211,7 @@ async fn a_broken_record_is_reported_and_its_name_is_not_granted_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_replicas_give_one_name_to_one_machine() {
+async fn two_replicas_grant_one_name_to_one_machine() {
     let replicas = [records("race").await, records("race").await];
     for round in 0..20 {
         let node = format!("n{round}");

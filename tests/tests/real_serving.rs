@@ -107,7 +107,7 @@ fn wait_until_decided(bed: &RealBed, name: &str) -> Value {
 }
 
 #[test]
-fn the_api_server_reaches_a_kubelet_with_its_serving_certificate() {
+fn the_api_server_connects_to_a_kubelet_with_a_serving_certificate() {
     const MACHINE: Machine = Machine::new("serves-1", "serve1");
     let bed = start();
     let setup = bed.null(&[MACHINE]);
@@ -140,7 +140,7 @@ fn the_api_server_reaches_a_kubelet_with_its_serving_certificate() {
 }
 
 #[test]
-fn a_kubelet_with_a_self_signed_certificate_is_not_reached() {
+fn the_api_server_rejects_a_self_signed_kubelet_certificate() {
     let bed = start();
     let node = bed
         .cluster

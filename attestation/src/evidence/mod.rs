@@ -114,7 +114,7 @@ mod tests {
     const VALID: &str = r#"{"version":"v1","audience":"prod"}"#;
 
     #[test]
-    fn a_header_reads_back() {
+    fn a_header_is_unchanged_after_a_round_trip() {
         let header = Header {
             version: EvidenceVersion::V1,
             audience: Audience::parse("prod").unwrap(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_read_from_evidence_of_any_other_version() {
+    fn the_version_of_evidence_in_an_unsupported_version_is_read() {
         let version = version_of(br#"{"new":{"shape":[]},"version":"v9"}"#).unwrap();
 
         assert_eq!(version.as_str(), "v9");
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_fields_are_named() {
+    fn the_error_for_malformed_fields_names_them() {
         let version = Header::parse(br#"{"version":"V1","audience":"prod"}"#);
         let audience = Header::parse(br#"{"version":"v1","audience":"a b"}"#);
 

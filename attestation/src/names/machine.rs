@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn another_text_is_no_node_name() {
+    fn an_invalid_node_name_is_refused() {
         for name in [
             "",
             "N1",
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_name_carries_a_node_name() {
+    fn a_user_name_contains_the_node_name() {
         let name = NodeName::from_user_name("system:node:n1").unwrap();
 
         assert_eq!(name.user_name(), "system:node:n1");

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn another_text_is_no_provider() {
+    fn an_invalid_provider_name_is_refused() {
         for name in ["", "AWS", "-a", "a-", "a b", "a/b", "a\n", &"a".repeat(33)] {
             assert_eq!(Provider::parse(name), Err(InvalidProvider), "{name:?}");
         }

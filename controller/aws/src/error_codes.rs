@@ -94,7 +94,7 @@ mod tests {
     struct Cause(String, #[source] Option<Box<Cause>>);
 
     #[test]
-    fn causes_are_on_one_line_and_bounded() {
+    fn causes_are_truncated_and_on_one_line() {
         let inner = Cause("Not authorized\r\nto \u{1b}[1massume".to_owned(), None);
         let outer = Cause("an error occurred".to_owned(), Some(Box::new(inner)));
         let expected = "an error occurred: Not authorized  to  [1massume";
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_action_is_read_in_its_one_form() {
+    fn only_the_known_format_of_a_denied_action_is_parsed() {
         let message = |action: &str| {
             format!(
                 "User: arn:aws:sts::111122223333:assumed-role/a/b is not authorized to perform: {action}"

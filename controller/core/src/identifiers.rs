@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificates_uid_reads_back() {
+    fn a_certificate_uid_is_unchanged_after_a_round_trip() {
         let text = "000102030405060708090a0b0c0d0e0f.18446744073709551615";
 
         assert_eq!(CertificateUid::parse(text).unwrap().to_string(), text);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tokens_id_is_six_lower_case_letters_and_digits() {
+    fn a_token_id_has_six_lower_case_letters_and_digits() {
         let id = TokenId::parse("abc123").unwrap();
         assert_eq!((id.as_str(), &*id.to_string()), ("abc123", "abc123"));
         assert_eq!(format!("{id:?}"), "TokenId(abc123)");

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_down_when_it_is_not_ready_with_a_lease_over_a_minute_old() {
+    fn a_node_that_is_not_ready_with_an_old_lease_is_down() {
         for (node, down) in [
             (node(true, Some(0)), false),
             (node(true, Some(3600)), false),

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_of_documents_is_a_short_word() {
+    fn a_document_version_is_a_short_word() {
         assert_eq!(document_version("2031-01-01").unwrap(), "2031-01-01");
         for wrong in ["", "2031 01", "2031-01-01\n", &"1".repeat(33)] {
             assert!(document_version(wrong).is_err(), "{wrong:?}");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_of_ec2_is_a_url() {
+    fn an_ec2_endpoint_is_a_url() {
         let (region, url) = ec2_endpoint("eu-west-1=https://vpce-1.ec2.example").unwrap();
         assert_eq!(
             (&*region, &*url),

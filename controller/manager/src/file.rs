@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_up_to_its_limit_and_not_cut() {
+    fn a_file_over_its_limit_is_refused_instead_of_truncated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         fs::write(&path, "12345").unwrap();

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_have_a_hundred_lines_and_then_one_a_second() {
+    fn panics_are_logged_100_times_and_then_once_a_second() {
         let now = Instant::now();
         let panics = Shared::new(Lock::Panics, Panics::new(now));
         let take = |now| panics.write(|panics| panics.take(now));

@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invisible_characters_of_any_answer_become_spaces() {
+    fn invisible_characters_in_any_output_become_spaces() {
         let text = "node \u{202e}n1\u{1b}[2J\nis\u{2028}revoked\n";
 
         assert_eq!(shown(text), "node  n1 [2J\nis revoked\n");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn no_removed_option_is_an_option_of_its_command() {
+    fn removed_options_are_not_accepted_by_their_commands() {
         let cli = Cli::command();
         for (commands, option, _) in removed::REMOVED {
             for command in *commands {

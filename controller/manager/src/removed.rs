@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_replaces_an_option_is_yaml_of_a_file() {
+    fn the_replacement_of_a_removed_option_is_valid_yaml() {
         let said = message_for("run", &["--aws-account=1"]).unwrap();
 
         assert_eq!(

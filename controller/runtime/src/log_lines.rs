@@ -100,7 +100,7 @@ mod tests {
     use crate::testing::ThreadLog;
 
     #[test]
-    fn ten_thousand_faults_of_a_namespace_leave_lines_to_another() {
+    fn ten_thousand_faults_do_not_use_the_lines_of_another_namespace() {
         static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
         let budget = Arc::default();
         let lines = |namespace: &str, name: &str| ClusterLines {

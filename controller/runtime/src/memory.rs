@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holding_visits_no_other_of_many_namespaces() {
+    fn a_memory_share_does_not_visit_other_namespaces() {
         let common = common(2000 * STEP, 2000 * STEP);
         let shares = (0..1000).map(|number| Share::of(common, &number.to_string(), STEP));
         let shares: Vec<Share> = shares.collect();

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_with_endless_fields_takes_a_bounded_memory() {
+    async fn a_node_with_endless_fields_uses_bounded_memory() {
         let name = NodeName::parse("n").unwrap();
         let (long, longest) = ("x".repeat(MAX_TEXT_LEN + 1), "x".repeat(MAX_TEXT_LEN));
         for (uid, provider_id, error) in [

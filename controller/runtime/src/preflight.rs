@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_grants_the_rights_on_the_management_cluster() {
+    fn the_manifest_grants_the_management_cluster_permissions() {
         let manifest = include_str!("../../../packaging/rbac/management-cluster.yaml");
         let role = manifest.split("\n---\n").next().unwrap();
         let role: k8s_openapi::api::rbac::v1::ClusterRole = serde_saphyr::from_str(role).unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rights_name_exactly_the_signers() {
+    fn the_permissions_name_exactly_the_signers() {
         let rights = required_rights(&["a.b/c".to_owned()]);
 
         let rights: Vec<String> = rights.iter().map(ToString::to_string).collect();

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_longer_than_the_limit_is_refused_and_not_cut() {
+    fn an_oversized_file_is_refused_instead_of_truncated() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let limit = usize::try_from(MAX_PEM_LEN).unwrap();
         std::fs::write(file.path(), vec![b'x'; limit]).unwrap();

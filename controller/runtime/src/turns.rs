@@ -88,7 +88,7 @@ mod tests {
     use crate::shared::testing::most_visited;
 
     #[tokio::test(start_paused = true)]
-    async fn a_rate_is_taken_by_namespace_and_then_by_cluster() {
+    async fn a_rate_is_shared_by_namespace_and_then_by_cluster() {
         let rate = Rate {
             burst: 1,
             every: Duration::from_secs(1),
@@ -115,7 +115,7 @@ mod tests {
         );
     }
     #[tokio::test(start_paused = true)]
-    async fn a_token_of_a_rate_visits_few_of_many_lines() {
+    async fn a_rate_token_visits_few_of_many_lines() {
         let rate = Rate {
             burst: 2,
             every: Duration::from_secs(1),

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_that_are_too_long_for_a_page_are_listed_in_smaller_ones() {
+    async fn oversized_requests_are_listed_in_smaller_pages() {
         const MIB: usize = 1024 * 1024;
         for len in [1000, MIB / 4, MIB] {
             let events = watch(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_with_any_number_of_labels_keeps_no_other_from_being_read() {
+    async fn a_request_with_many_labels_does_not_block_other_requests() {
         let labels = |number: usize| {
             let count = if number == 3 { 100_000 } else { 1 };
             let labels = (0..count).map(|label| (label.to_string(), Value::from("")));

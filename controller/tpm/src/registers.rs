@@ -78,7 +78,7 @@ mod tests {
     /// The values are those of a machine with systemd 261.3, where the firmware extended nothing but its own
     /// separator.
     #[test]
-    fn a_separator_of_systemd_261_gives_the_value_of_a_real_machine() {
+    fn the_systemd_261_separator_gives_the_value_of_a_real_machine() {
         let firmware = value("3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969");
 
         let with = separated(2, &firmware).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_separates_the_registers_of_firmware_loader_and_stub() {
+    fn systemd_extends_its_separator_into_the_known_registers() {
         let separated: Vec<_> = (0..=23)
             .filter(|one| separated(*one, &[1; 32]).is_some())
             .collect();

@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lock_has_another_name_and_is_reported_before_it_is_held() {
+    fn each_lock_has_a_unique_name_and_is_reported_before_use() {
         let names: BTreeMap<&str, Lock> = Lock::ALL.iter().map(|one| (one.name(), *one)).collect();
 
         assert_eq!(names.len(), Lock::ALL.len());
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_in_use_is_found_among_many_without_a_visit_to_them() {
+    fn the_lookup_of_a_used_value_does_not_visit_other_values() {
         for lock in [Lock::Observations, Lock::ConfigMapReaders] {
             let values = InUse::new(lock);
             let value = |key: usize| values.get_or_insert_with(key, || Arc::new(key));

@@ -106,7 +106,7 @@ async fn settle() {
 }
 
 #[tokio::test]
-async fn turns_go_round_by_namespace_and_then_by_cluster() {
+async fn turns_alternate_by_namespace_and_then_by_cluster() {
     let callers = Callers::new(turns(1, 1));
     for name in ["a1", "a2", "a3"] {
         callers.call(&key("a", name), 3).await;
@@ -162,7 +162,7 @@ async fn a_namespace_gets_all_turns_or_half_of_them_if_others_wait() {
 }
 
 #[tokio::test]
-async fn a_namespace_whose_turns_never_end_stops_no_other() {
+async fn a_namespace_whose_turns_never_end_does_not_block_others() {
     let turns = turns(4, 4);
     let victim = turns.line(&key("b", "1"));
     let hung: Vec<_> = (0..9)
@@ -193,7 +193,7 @@ async fn the_turns_of_a_cluster_are_limited_for_any_number_of_lines() {
 }
 
 #[tokio::test]
-async fn a_caller_that_stops_waiting_takes_no_turn() {
+async fn a_caller_that_stops_waiting_does_not_take_a_turn() {
     let turns = turns(1, 1);
     let (first, second) = (turns.line(&key("a", "1")), turns.line(&key("b", "1")));
     let turn = first.turn().await;

@@ -175,7 +175,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn credentials_that_end_too_soon_are_refused_with_both_times() {
+    fn credentials_that_expire_too_soon_are_refused_with_both_times() {
         assert!(credentials().lasting(at("05:58:00")).is_ok());
 
         for now in ["05:58:01", "07:00:00"] {

@@ -139,7 +139,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_field_of_another_form_is_named() {
+    fn the_error_for_a_malformed_document_field_names_it() {
         for (field, valid, other) in [
             ("instanceId", "i-0123456789abcdef0", "i-0123456789abcdeF0"),
             ("instanceId", "i-0123456789abcdef0", "i-012345678"),

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_changed_changes_the_signature() {
+    fn every_change_changes_the_signature() {
         let valid = signed("POST", &[EXAMPLE_HOST, EXAMPLE_DATE], "a=b");
 
         for other in [

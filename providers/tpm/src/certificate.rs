@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_that_is_not_plain_text_is_one_line() {
+    fn an_issuer_with_control_characters_is_on_one_line() {
         let maker = EkCa::new("maker\u{1b}]0;x\u{7}\n\u{202e}");
 
         let der = maker.certify(&spki(), &EkContents::good());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_cut_off() {
+    fn padding_is_removed() {
         let mut der = vec![0x30, 0x82, 1, 0];
         der.extend([7; 256]);
         for padding in [&[][..], &[0; 40], &[0xff; 3]] {

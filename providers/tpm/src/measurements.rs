@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locality_is_no_measurement() {
+    fn a_startup_locality_is_not_a_measurement() {
         for locality in [3, 4] {
             let mut digest = vec![0; 32];
             digest[31] = locality;

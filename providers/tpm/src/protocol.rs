@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_questions_of_the_first_version_stay_valid() {
+    fn the_commands_of_the_first_version_stay_valid() {
         for line in QUESTIONS {
             assert_same::<Question>(line);
         }
@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_question_for_the_version_stays_valid() {
+    fn the_version_command_stays_valid() {
         assert_same::<Question>(r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Version":{}}}"#);
         assert_same::<Answer<Version>>(r#"{"Ok":{"version":"1.2.3"}}"#);
     }
@@ -306,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_question_of_a_later_version_is_not_read() {
+    fn a_command_of_a_later_version_is_refused() {
         let line = r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Seal":{}}}"#;
 
         assert!(serde_json::from_str::<Question>(line).is_err());

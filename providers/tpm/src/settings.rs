@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_enrolled_endorsement_key_is_used_where_none_is_set() {
+    fn the_enrolled_endorsement_key_is_used_if_none_is_set() {
         let key = |given: &[_], enrolled| settings(given, enrolled).unwrap().endorsement_key;
         let auto = [(ENDORSEMENT_KEY.entry(), "auto")];
         let set = [(ENDORSEMENT_KEY.entry(), "rsa-2048")];

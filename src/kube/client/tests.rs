@@ -207,7 +207,7 @@ fn each_http_status_has_its_error_kind() {
 }
 
 #[test]
-fn a_pause_that_the_server_asks_for_is_kept() {
+fn a_pause_that_the_server_requests_is_respected() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::first(2), Fault::too_many_requests(0));
     let unavailable = Fault::Status {

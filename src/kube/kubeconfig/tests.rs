@@ -101,7 +101,7 @@ fn a_ca_file_next_to_the_kubeconfig_is_read() {
 }
 
 #[test]
-fn a_client_certificate_may_be_in_files() {
+fn client_certificate_files_are_read() {
     let setting = Setting::new();
     let KeyAndCertificate {
         certificate_pem,
@@ -140,7 +140,7 @@ fn the_endpoint_and_the_exec_command_are_readable_without_the_user() {
 }
 
 #[test]
-fn a_file_that_is_missing_binary_or_huge_is_named() {
+fn the_error_names_a_missing_binary_or_oversized_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
     let read = || Kubeconfig::read(&path).unwrap_err();
@@ -159,7 +159,7 @@ fn a_file_that_is_missing_binary_or_huge_is_named() {
 }
 
 #[test]
-fn the_exec_infos_cluster_is_checked_alike() {
+fn the_cluster_in_the_exec_info_is_checked_in_the_same_way() {
     let ca = CertificateAuthority::new("kubernetes");
     let good = json!({
         "server": "https://api.example:6443",

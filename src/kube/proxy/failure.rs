@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read_from_http_and_from_nothing_else() {
+    fn a_status_is_read_only_from_http() {
         for (answer, expected) in [
             ("HTTP/1.1 403 Forbidden\r\n\r\n", Some(403)),
             ("HTTP/1.0 407\r\n", Some(407)),

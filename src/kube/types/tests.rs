@@ -60,7 +60,7 @@ fn a_request_is_issued_once_approved_and_signed() {
 }
 
 #[test]
-fn a_denial_counts_more_than_a_certificate() {
+fn a_denial_takes_precedence_over_a_certificate() {
     let (reason, message) = ("Why".to_owned(), "because".to_owned());
     let status = json!({
         "conditions": [condition("Approved", "True"), condition("Denied", "True")],
@@ -71,7 +71,7 @@ fn a_denial_counts_more_than_a_certificate() {
 }
 
 #[test]
-fn a_failure_comes_with_the_versions_that_would_do_and_the_challenge() {
+fn a_failure_contains_the_supported_versions_and_the_challenge() {
     let status = json!({"conditions": [condition("Failed", "True")]});
 
     assert_eq!(

@@ -99,7 +99,7 @@ fn a_request_that_is_decided_already_is_not_watched() {
 }
 
 #[test]
-fn a_decision_before_the_watch_is_seen() {
+fn a_decision_made_before_the_watch_starts_is_noticed() {
     let (server, client, csr) = pending();
     server.approve_and_issue(NAME);
 
@@ -108,7 +108,7 @@ fn a_decision_before_the_watch_is_seen() {
 }
 
 #[test]
-fn a_denial_and_a_failure_come_with_their_words() {
+fn a_denial_and_a_failure_contain_their_messages() {
     let denied = wait_while(&pending(), 1, |server| {
         server.decide(NAME, &Signer::deny("AnotherMachine", "no"));
     });
@@ -152,7 +152,7 @@ fn a_certificate_without_approval_does_not_end_the_wait() {
 }
 
 #[test]
-fn an_undecided_request_is_left_at_the_deadline() {
+fn the_wait_for_an_undecided_request_ends_at_the_deadline() {
     let (server, client, csr) = pending();
     let began = Instant::now();
     let waited = client.wait(&csr, a_while()).unwrap();
@@ -205,7 +205,7 @@ fn an_interrupted_watch_is_resumed() {
 }
 
 #[test]
-fn a_pause_that_the_server_asks_of_a_watch_is_kept() {
+fn a_watch_respects_a_pause_that_the_server_requests() {
     let pending = pending();
     let (server, ..) = &pending;
     server.inject(Route::watch(), Times::once(), Fault::too_many_requests(2));
@@ -235,7 +235,7 @@ fn a_watch_that_has_fallen_behind_costs_one_list() {
 }
 
 #[test]
-fn a_version_that_is_compacted_away_is_replaced_by_a_lists() {
+fn a_compacted_version_is_replaced_with_the_version_of_a_list() {
     let setting = pending();
     setting.0.compact();
 
@@ -249,7 +249,7 @@ fn a_version_that_is_compacted_away_is_replaced_by_a_lists() {
 }
 
 #[test]
-fn a_resumed_watch_goes_on_from_the_last_version() {
+fn a_resumed_watch_continues_from_the_last_version() {
     let setting = pending();
     let (server, ..) = &setting;
     server.inject(Route::watch(), Times::once(), Fault::WatchEnd { after: 1 });
@@ -277,7 +277,7 @@ fn a_forbidden_watch_fails_immediately() {
 }
 
 #[test]
-fn a_watch_that_never_comes_up_is_an_error_at_the_deadline() {
+fn a_watch_that_never_starts_is_an_error_at_the_deadline() {
     for fault in [Fault::status(500), Fault::Hang] {
         let (server, client, csr) = pending();
         server.inject(Route::watch(), Times::always(), fault.clone());

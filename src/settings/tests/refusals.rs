@@ -110,7 +110,7 @@ fn valid_settings_are_read_despite_invalid_ones() {
 }
 
 #[test]
-fn a_fault_of_one_source_hides_no_value_of_another() {
+fn a_fault_in_one_source_does_not_hide_values_of_another() {
     let world = World::new()
         .file("{")
         .drop_in("a.yaml", "timeoutSeconds: 5")

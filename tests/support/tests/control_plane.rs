@@ -40,14 +40,14 @@ fn a_stock_kubelet_joins_and_leaves_no_changes_on_the_host() {
 }
 
 #[test]
-fn nothing_survives_a_test_that_is_killed() {
+fn a_killed_test_leaves_no_processes_behind() {
     if std::env::var_os(HOLD).is_some() {
         let _kubelet = join("stock-2");
         std::thread::park();
     }
     let directory = tempfile::tempdir().unwrap();
     let mut test = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "nothing_survives_a_test_that_is_killed"])
+        .args(["--exact", "a_killed_test_leaves_no_processes_behind"])
         .env(HOLD, "yes")
         .env("TMPDIR", directory.path())
         .stdout(Stdio::null())

@@ -64,7 +64,7 @@ fn openssl_verifies_a_document_in_several_pieces() {
 }
 
 #[test]
-fn openssl_refuses_a_changed_document_and_another_signer() {
+fn openssl_rejects_a_changed_document_and_another_signer() {
     let other = TestSigner::new([0xb6, 0x4b, 0xde, 0x5a, 0xd0, 0x09, 0x24, 0xcc]);
     let message = SIGNER.message(document().to_json().as_bytes());
     let mut changed = message.clone();

@@ -35,7 +35,7 @@ fn a_dropped_machine_leaves_nothing_behind() {
 }
 
 #[test]
-fn nothing_of_a_machine_survives_a_test_that_is_killed() {
+fn a_killed_test_leaves_no_parts_of_a_machine_behind() {
     if std::env::var_os(HOLD).is_some() {
         let _machine = Machine::builder(&CLUSTER, "machine-2").boot();
         std::thread::park();
@@ -44,7 +44,7 @@ fn nothing_of_a_machine_survives_a_test_that_is_killed() {
     let mut test = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "nothing_of_a_machine_survives_a_test_that_is_killed",
+            "a_killed_test_leaves_no_parts_of_a_machine_behind",
         ])
         .env(HOLD, "yes")
         .env("TMPDIR", directory.path())

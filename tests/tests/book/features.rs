@@ -121,7 +121,7 @@ fn every_feature_is_listed_once_in_order_with_its_evidence() {
 }
 
 #[test]
-fn every_scenario_is_there_once_in_order_and_names_a_test() {
+fn every_scenario_is_listed_once_in_order_and_names_a_test() {
     let page = page("features.md");
     let rows = numbered(&page, "## The scenarios");
 

@@ -92,7 +92,7 @@ fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
 }
 
 #[test]
-fn instances_are_found_by_one_account_region_and_tag_at_least() {
+fn the_inventory_needs_an_account_a_region_and_a_tag() {
     for field in ["accounts", "regions", "requiredTags"] {
         let mut aws = complete();
         aws.as_object_mut().unwrap().remove(field);
@@ -105,7 +105,7 @@ fn instances_are_found_by_one_account_region_and_tag_at_least() {
 }
 
 #[test]
-fn a_value_of_another_form_is_named_with_its_field() {
+fn the_error_for_a_malformed_value_names_its_field() {
     for (field, value, place) in [
         (
             "accounts",
@@ -129,7 +129,7 @@ fn a_value_of_another_form_is_named_with_its_field() {
 }
 
 #[test]
-fn an_option_of_another_form_is_named_with_the_form_that_it_should_have() {
+fn the_error_for_a_malformed_option_has_the_required_format() {
     for (option, form) in [
         ("--aws-sts-endpoint=sts.internal", "REGION=ENDPOINT"),
         ("--aws-sts-endpoint=Ireland=sts.internal", "is not a region"),
@@ -178,14 +178,14 @@ fn with_file(option: &str, content: Option<&[u8]>) -> (Files, PathBuf, Output) {
 }
 
 #[test]
-fn a_further_version_of_instance_documents_is_an_option() {
+fn an_additional_document_version_is_accepted_with_an_option() {
     let files = Files::listed(&json!({}));
 
     assert_accepted(&files, &["--aws-extra-document-version=2031-01-01"]);
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named_with_its_option() {
+fn the_error_for_an_unusable_file_names_its_option() {
     let huge = vec![b'\n'; 1024 * 1024 + 1];
     for option in ["--aws-extra-signers", "--aws-endpoint-ca"] {
         for (content, words) in [

@@ -25,7 +25,7 @@ fn ask(bed: &Bed, instance: &Instance) -> String {
 }
 
 #[test]
-fn an_instance_with_the_tag_joins_under_its_private_dns_name() {
+fn an_instance_with_the_tag_joins_with_its_private_dns_name() {
     let instance = CLOUD.launch(&[("cluster", "joins")]);
     let (bed, mut controller) = bed(&CLOUD, "joins");
 

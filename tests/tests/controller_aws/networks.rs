@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::world::World;
 
 #[test]
-fn an_instance_joins_in_every_network_under_a_name_that_ec2_reports() {
+fn in_every_network_an_instance_joins_with_a_name_from_ec2() {
     for (network, by_id) in [
         (Network::Domain("corp.test."), false),
         (Network::ResourceNames, false),

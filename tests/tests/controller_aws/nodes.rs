@@ -23,7 +23,7 @@ fn credentials_expired_before_sts_exit_with_13_and_fresh_ones_join() {
 }
 
 #[test]
-fn no_failure_shows_a_credential_on_the_node_or_in_the_controller() {
+fn failures_do_not_show_credentials_on_nodes_or_the_controller() {
     // Denied.
     let mut world = World::start();
     world.node.set("aws.nodeName", "instanceID");

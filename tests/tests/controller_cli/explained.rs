@@ -113,7 +113,7 @@ fn the_check_that_refuses_is_the_last_one() {
 }
 
 #[test]
-fn all_requests_of_a_list_are_explained_or_the_one_of_a_name() {
+fn explain_covers_all_requests_of_a_list_or_the_named_one() {
     let files = Files::new();
     let mut other = request();
     other["metadata"]["name"] = "request-of-n2".into();
@@ -137,7 +137,7 @@ fn all_requests_of_a_list_are_explained_or_the_one_of_a_name() {
 }
 
 #[test]
-fn a_file_of_something_else_is_refused() {
+fn a_file_with_another_kind_of_object_is_refused() {
     let files = Files::new();
     for (text, words) in [
         (

@@ -30,7 +30,7 @@ fn run(variables: &[(&str, &OsStr)], command: &[&str]) -> Output {
 }
 
 #[test]
-fn a_persons_kubeconfig_is_found_where_kubectl_finds_it() {
+fn the_kubeconfig_is_found_like_in_kubectl() {
     let home = Scratch::new("home");
     let of_home = home.directory(".kube").join("config");
     fs::write(&of_home, "{}").unwrap();
@@ -110,7 +110,7 @@ fn several_kubeconfigs_are_merged_like_in_kubectl() {
 }
 
 #[test]
-fn a_context_goes_before_the_current_one() {
+fn a_given_context_overrides_the_current_context() {
     let parts = Parts::new();
 
     let good = parts.run(&["clusters", "--context", "good"]);

@@ -91,7 +91,7 @@ fn assert_refused(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn version_definitions_and_help_are_all_that_is_printed() {
+fn version_crds_and_help_print_only_their_output() {
     let version = run(["version"]);
     assert_eq!(version.status.code(), Some(0));
     assert!(
@@ -157,7 +157,7 @@ fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
 }
 
 #[test]
-fn outside_a_cluster_one_must_be_named() {
+fn outside_a_cluster_a_kubeconfig_is_required() {
     let output = run(["run", "--allow-insecure"]);
 
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
@@ -251,7 +251,7 @@ fn each_missing_empty_truncated_or_binary_file_is_named() {
 }
 
 #[test]
-fn a_kubeconfig_that_is_no_file_or_too_large_is_refused() {
+fn a_kubeconfig_that_is_oversized_or_not_a_file_is_refused() {
     let files = Files::new();
     let path = files.path("admin.kubeconfig");
     let mut text = fs::read(&path).unwrap();

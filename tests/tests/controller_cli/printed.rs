@@ -63,7 +63,7 @@ fn the_manual_page_names_every_command() {
 }
 
 #[test]
-fn each_command_has_a_manual_page_of_its_own() {
+fn each_command_has_a_separate_manual_page() {
     let explain = printed(&["man", "explain"]);
     let check = printed(&["man", "cluster", "check"]);
 

@@ -52,7 +52,7 @@ fn an_invalid_field_in_the_settings_is_reported_with_its_path() {
 }
 
 #[test]
-fn an_attestor_that_the_program_does_not_have_is_named() {
+fn the_error_names_an_unknown_attestor() {
     let files = Files::new();
     let spec = json!({"authorizedAttestors": ["gcp"]});
     files.scratch.write("settings.yaml", settings(&spec));

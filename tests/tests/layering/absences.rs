@@ -58,7 +58,7 @@ fn an_absence_is_asserted_only_with_a_sentinel() {
 }
 
 #[test]
-fn a_bare_absence_is_found_in_each_form_and_other_assertions_are_not() {
+fn every_form_of_an_absence_without_a_sentinel_is_found() {
     for bare in [
         "assert!(!is_answered(&csr));",
         "assert!(!is_issued(&csr), \"{csr:#}\");",
@@ -80,7 +80,7 @@ fn a_bare_absence_is_found_in_each_form_and_other_assertions_are_not() {
 
 /// `Uids` counts. With a constant, two records have one UID, and a test that confuses them passes.
 #[test]
-fn the_uids_of_test_records_count() {
+fn the_uids_of_test_records_are_unique() {
     let workspace = Workspace::read();
     let constant = workspace.offending("controller", |line| line.contains("entropy = Box::new"));
     let door = workspace.root.join("controller/core/src/testing/ledger.rs");

@@ -331,7 +331,7 @@ fn cloud_sdks_and_tpm_libraries_stay_in_their_packages() {
 }
 
 #[test]
-fn one_module_speaks_to_tpms() {
+fn only_one_module_calls_tpms() {
     let workspace = Workspace::read();
 
     let mut speaking = workspace.offending("providers", |line| line.contains("tss_esapi"));

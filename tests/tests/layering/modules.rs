@@ -151,7 +151,7 @@ fn circular(imports: &Imports) -> BTreeSet<&str> {
 }
 
 #[test]
-fn modules_of_a_package_import_each_other_in_no_circle() {
+fn modules_of_a_package_have_no_import_cycles() {
     let root = Workspace::read().root;
     for sources in SOURCES {
         let imports = imports(&root.join(sources));
@@ -248,7 +248,7 @@ fn every_place_in_the_change_map_exists() {
 }
 
 #[test]
-fn a_circle_is_found_through_groups_and_paths_and_not_through_tests() {
+fn import_cycles_are_found_through_groups_and_paths_outside_tests() {
     let direct = used("use crate::{a::{X, y}, b};\nfn f(it: crate::c::D) {} // crate::d\n");
     assert_eq!(direct, ["a", "b", "c"].map(str::to_owned).into());
     let tested = used("use crate::a;\n\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n");

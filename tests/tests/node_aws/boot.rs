@@ -52,7 +52,7 @@ impl Boot {
 }
 
 #[test]
-fn metadata_down_for_two_minutes_delay_the_join_by_one_at_most() {
+fn a_metadata_outage_delays_the_join_by_at_most_one_minute() {
     let mut boot = Boot::begin();
     boot.bed.imds.go_down();
     while boot.passed < DOWN {

@@ -42,7 +42,7 @@ fn a_join_costs_one_token_and_four_reads_one_create_and_one_watch() {
 }
 
 #[test]
-fn a_join_with_an_instance_profile_costs_a_read_more() {
+fn a_join_with_an_instance_profile_needs_one_more_read() {
     let mut bed = Bed::calling_its_regions_sts();
     bed.node.set("aws.principal", "instanceProfile");
 
@@ -72,7 +72,7 @@ fn the_request_matches_the_signed_document() {
 }
 
 #[test]
-fn sts_takes_its_proof_for_the_instances_and_for_its_own_key_only() {
+fn sts_accepts_the_proof_only_for_its_instance_and_key() {
     let bed = Bed::new();
     bed.run().succeeded();
     let sent = bed.sent();
@@ -93,7 +93,7 @@ fn sts_takes_its_proof_for_the_instances_and_for_its_own_key_only() {
 }
 
 #[test]
-fn with_an_instance_profile_the_proof_is_of_its_role() {
+fn with_an_instance_profile_the_proof_is_signed_by_its_role() {
     let mut bed = Bed::new();
     bed.node.set("aws.principal", "instanceProfile");
     bed.run().succeeded();
@@ -110,7 +110,7 @@ fn with_an_instance_profile_the_proof_is_of_its_role() {
 }
 
 #[test]
-fn in_every_partition_the_proof_is_for_the_regions_own_sts() {
+fn in_every_partition_the_proof_is_for_the_sts_of_the_region() {
     for (region, zone, domain) in [
         (REGION, ZONE, "amazonaws.com"),
         ("us-gov-west-1", "us-gov-west-1a", "amazonaws.com"),

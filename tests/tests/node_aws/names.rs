@@ -13,7 +13,7 @@ fn called(name: &str, policy: &str) -> Bed {
 }
 
 #[test]
-fn a_name_that_the_cloud_gives_is_the_nodes() {
+fn the_node_gets_the_name_from_the_cloud() {
     for (name, policy) in [
         (NAME, "hostname"),
         (INSTANCE, "hostname"),
@@ -87,7 +87,7 @@ fn a_dhcp_domain_name_exits_with_15_and_the_suggested_name_joins() {
 }
 
 #[test]
-fn without_a_local_hostname_the_instance_id_is_left() {
+fn without_a_local_hostname_the_instance_id_is_the_name() {
     for (name, code) in [(INSTANCE, 0), (NAME, 15)] {
         let bed = called(name, "hostname");
         let route = Route::path("meta-data/local-hostname");
@@ -100,7 +100,7 @@ fn without_a_local_hostname_the_instance_id_is_left() {
 }
 
 #[test]
-fn a_node_keeps_its_credential_where_the_cloud_calls_it_otherwise_later() {
+fn a_node_keeps_its_credential_if_its_cloud_name_changes() {
     let bed = Bed::new();
     bed.issue_old_certificates();
     let pair = bed.run().succeeded().pair();

@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::sts::Principal;
 use crate::bed::{ACCOUNT, Bed, INSTANCE, credentials};
 
 #[test]
-fn each_renewal_brings_evidence_of_its_own() {
+fn each_renewal_sends_new_evidence() {
     let bed = Bed::new();
     bed.issue_old_certificates();
 
@@ -53,7 +53,7 @@ fn evidence_is_stored_only_in_the_pending_request() {
 }
 
 #[test]
-fn a_request_whose_evidence_has_expired_is_made_again_with_the_same_key() {
+fn a_request_with_expired_evidence_is_recreated_with_its_key() {
     let bed = Bed::new();
     bed.server.set_signer(Signer::fail(
         "EvidenceExpired",

@@ -71,7 +71,7 @@ fn bundle(node: &Node, kubelet_kubeconfig: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn no_secret_that_is_anywhere_is_in_the_bundle() {
+fn the_bundle_contains_no_secrets() {
     let (server, mut node, _imds) = instance();
     let bin = node.scratch().directory("bin");
     node.set_env("PATH", &bin);
@@ -198,7 +198,7 @@ fn the_manifest_lists_the_contents_and_the_missing_files() {
 }
 
 #[test]
-fn a_bundle_replaces_no_file() {
+fn a_bundle_does_not_replace_a_file() {
     let (_server, mut node) = joined();
     node.set_env("PATH", node.scratch().directory("bin"));
     let file = node.scratch().write("bundle.tar", "mine");
@@ -212,7 +212,7 @@ fn a_bundle_replaces_no_file() {
 }
 
 #[test]
-fn the_manifest_says_that_an_output_is_cut_or_held_by_another_program() {
+fn the_manifest_reports_truncated_and_held_output() {
     let (_server, mut node) = joined();
     let bin = node.scratch().directory("bin");
     node.set_env("PATH", &bin);
@@ -235,7 +235,7 @@ fn the_manifest_says_that_an_output_is_cut_or_held_by_another_program() {
 }
 
 #[test]
-fn a_bundle_that_cannot_be_written_to_its_end_leaves_no_file() {
+fn an_incomplete_bundle_is_removed() {
     let (_server, mut node) = joined();
     node.set_env("PATH", node.scratch().directory("bin"));
     let file = node.scratch().join("bundle.tar");

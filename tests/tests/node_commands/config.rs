@@ -85,7 +85,7 @@ expirationSeconds    604800 (default)
 }
 
 #[test]
-fn an_invalid_file_is_refused_as_a_run_refuses_it() {
+fn config_check_refuses_an_invalid_file_like_a_run() {
     let (_server, mut node) = node();
     for (text, words) in [
         ("nodeNam: x\n", "key nodeNam: unknown key"),

@@ -135,7 +135,7 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
 }
 
 #[test]
-fn the_table_of_a_request_as_the_api_server_has_it() {
+fn inspect_shows_a_request_from_the_api_server_as_a_table() {
     let (server, node) = joined();
     let file = node
         .scratch()
@@ -327,7 +327,7 @@ fn state(node: &Node) -> BTreeMap<String, (u32, u64, i64, i64)> {
 }
 
 #[test]
-fn the_table_of_a_store_changes_nothing_in_it() {
+fn inspect_does_not_change_the_store() {
     let (server, node) = joined();
     server.set_signer(Signer::deny("AnotherMachine", "not you"));
     node.command(&["renew", "--force"]).failed(12);
@@ -427,7 +427,7 @@ fn inspect_shows_a_pending_request_and_unusable_files() {
 }
 
 #[test]
-fn a_stored_certificate_of_another_authority_is_decoded_with_its_chain() {
+fn a_stored_certificate_from_another_ca_is_decoded_with_its_chain() {
     let (_server, node) = joined();
     let ca = CertificateAuthority::new("some authority");
     let issued = ca.issue(&Contents::client(Subject::user("alice")));

@@ -146,7 +146,7 @@ fn a_textfile_is_replaced_atomically_and_is_world_readable() {
 }
 
 #[test]
-fn a_textfile_that_is_no_regular_file_is_not_replaced() {
+fn a_textfile_that_is_not_a_regular_file_is_not_replaced() {
     let (_server, node) = joined();
     let folder = node.scratch().directory("collector");
     let target = folder.join("target");

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::bed::{Bed, set_mode};
 
 #[test]
-fn an_expired_bootstrap_token() {
+fn doctor_reports_an_expired_bootstrap_token() {
     let bed = Bed::new();
     bed.server.revoke_token("abcdef");
     bed.node.run().failed(9);
@@ -70,7 +70,7 @@ fn undecided() -> (Bed, String) {
 }
 
 #[test]
-fn a_request_that_stays_pending() {
+fn doctor_reports_a_pending_request() {
     let (bed, name) = undecided();
 
     bed.first_failing(
@@ -85,7 +85,7 @@ fn a_request_that_stays_pending() {
 }
 
 #[test]
-fn a_request_that_is_approved_and_never_issued() {
+fn doctor_reports_an_approved_request_that_is_not_issued() {
     let (bed, name) = undecided();
     bed.server
         .add_condition(&name, "Approved", "ByHand", "by kubectl");
@@ -119,7 +119,7 @@ fn a_node_name_that_does_not_match_the_certificate_is_reported() {
 }
 
 #[test]
-fn a_clock_that_is_wrong() {
+fn doctor_reports_a_wrong_clock() {
     let bed = Bed::new();
     bed.server.set_date_skew(600);
     bed.node.run().failed(14);
@@ -138,7 +138,7 @@ fn a_clock_that_is_wrong() {
 }
 
 #[test]
-fn a_plugin_that_is_gone_or_not_executable() {
+fn doctor_reports_a_missing_or_non_executable_plugin() {
     let bed = Bed::joined();
     let place = bed.plugin.display();
     let program = fs::read_link(&bed.plugin).unwrap();
@@ -164,7 +164,7 @@ fn a_plugin_that_is_gone_or_not_executable() {
 }
 
 #[test]
-fn a_plugin_on_a_file_system_that_is_mounted_noexec() {
+fn doctor_reports_a_plugin_on_a_noexec_file_system() {
     let mut bed = Bed::joined();
     let folder = bed.node.scratch().join("noexec");
     fs::create_dir(&folder).unwrap();
@@ -191,7 +191,7 @@ fn a_plugin_on_a_file_system_that_is_mounted_noexec() {
 }
 
 #[test]
-fn a_plugin_that_another_user_could_change() {
+fn doctor_warns_about_a_plugin_that_other_users_can_change() {
     let bed = Bed::joined();
     let folder = bed.plugin.parent().unwrap();
     set_mode(folder, 0o777);
@@ -203,7 +203,7 @@ fn a_plugin_that_another_user_could_change() {
 }
 
 #[test]
-fn a_plugin_of_another_architecture() {
+fn doctor_reports_a_plugin_for_another_architecture() {
     let bed = Bed::joined();
     let place = bed.plugin.display();
     let program = fs::read(fs::read_link(&bed.plugin).unwrap()).unwrap();
@@ -228,7 +228,7 @@ fn a_plugin_of_another_architecture() {
 }
 
 #[test]
-fn a_denial_whose_reason_the_kubelet_does_not_show() {
+fn doctor_reports_the_reason_of_a_denial() {
     let bed = Bed::new();
     let deny = Signer::deny("MachineNotFound", "no Machine has this provider ID");
     bed.server.set_signer(deny);
@@ -253,7 +253,7 @@ fn a_denial_whose_reason_the_kubelet_does_not_show() {
 }
 
 #[test]
-fn a_certificate_that_is_revoked() {
+fn doctor_reports_a_revoked_certificate() {
     let bed = Bed::joined();
     let revoked = Fault::status(403);
     let lease = Route::new(Verb::Patch, "leases");

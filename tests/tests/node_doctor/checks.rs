@@ -23,7 +23,7 @@ const FULL: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin
     mount -t tmpfs -o size=64k,mode=700 tmpfs "$DIR" && exec "$@""#;
 
 #[test]
-fn settings_that_are_invalid_hide_no_other_check() {
+fn invalid_settings_do_not_hide_other_checks() {
     let mut bed = Bed::joined();
     bed.server.set_date_skew(600);
     let config = bed.node.scratch().write("config.yaml", "nodeNam: x\n");
@@ -50,7 +50,7 @@ fn settings_that_are_invalid_hide_no_other_check() {
 }
 
 #[test]
-fn an_api_server_that_cannot_be_reached_is_one_failure() {
+fn an_unreachable_api_server_is_one_failure() {
     let bed = Bed::joined();
     let network = "check that";
     for (fault, words, cure) in [
@@ -192,7 +192,7 @@ fn a_kubelet_kubeconfig_with_a_wrong_exec_section_fails_the_check() {
 }
 
 #[test]
-fn a_kubelet_of_another_cluster_than_the_store() {
+fn doctor_reports_a_kubelet_of_another_cluster() {
     let bed = Bed::joined();
     let other = ApiServer::start();
     other.kubeconfig().write(&bed.bootstrap_kubeconfig());
@@ -230,7 +230,7 @@ fn a_held_lock_is_reported_with_its_holder() {
 }
 
 #[test]
-fn a_file_system_that_takes_no_writes() {
+fn doctor_reports_a_read_only_or_full_file_system() {
     let mut bed = Bed::joined();
     bed.node.set_env("DIR", bed.node.state());
     for (script, words, cure) in [
@@ -273,7 +273,7 @@ fn checks_that_need_root_are_skipped_without_root() {
 }
 
 #[test]
-fn a_machine_without_a_provider_id() {
+fn doctor_reports_a_missing_provider_id() {
     let server = ApiServer::start();
     let node = Node::new(INSECURE, &server);
     let mut bed = Bed::of(INSECURE, server, node);

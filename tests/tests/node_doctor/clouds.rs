@@ -66,7 +66,7 @@ fn machine_of(tpm: Swtpm) -> (Bed, TpmMachine) {
 }
 
 #[test]
-fn a_metadata_service_whose_answer_does_not_arrive() {
+fn doctor_reports_a_metadata_service_that_does_not_answer() {
     let (bed, imds) = instance();
     imds.inject(Route::token(), Times::always(), Fault::Hang);
 
@@ -91,7 +91,7 @@ fn a_metadata_service_whose_answer_does_not_arrive() {
 }
 
 #[test]
-fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
+fn doctor_reports_expired_credentials_and_a_wrong_name() {
     let (mut bed, imds) = instance();
     bed.node.command(&["renew"]).succeeded();
     let end = |seconds: i64| {
@@ -128,7 +128,7 @@ fn an_instance_whose_credentials_are_over_or_whose_name_is_another() {
 }
 
 #[test]
-fn a_machine_without_its_device_program_or_without_its_tpm() {
+fn doctor_reports_a_missing_tpm_helper_or_tpm() {
     let (mut bed, machine) = tpm_machine();
     let folder = bed.node.move_program();
     bed.node.run().failed(6);
@@ -155,7 +155,7 @@ fn a_machine_without_its_device_program_or_without_its_tpm() {
 }
 
 #[test]
-fn a_tpm_that_fails_hangs_or_has_no_certificate() {
+fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
     let (mut bed, machine) = tpm_machine();
     bed.node.command(&["renew"]).succeeded();
     let tpm = machine.tpm();

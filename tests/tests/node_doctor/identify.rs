@@ -66,7 +66,7 @@ Private DNS name  {NAME}
 }
 
 #[test]
-fn a_tpm_is_an_entry_of_a_list_of_endorsement_keys() {
+fn identify_shows_a_tpm_as_an_endorsement_key_list_entry() {
     let (bed, machine) = tpm_machine();
     let (digest, id) = (tpm::endorsement_key(&machine), tpm::provider_id(&machine));
 

@@ -39,7 +39,7 @@ fn stable(bed: &Bed, table: &str) -> String {
 }
 
 #[test]
-fn the_table_of_a_node_that_is_well() {
+fn doctor_prints_the_table_of_a_healthy_node() {
     let mut bed = Bed::joined();
 
     let examined = bed.doctor();
@@ -73,7 +73,7 @@ pass  last-failure: none since the last success
 }
 
 #[test]
-fn the_table_of_a_node_that_is_not() {
+fn doctor_prints_the_table_of_a_node_with_faults() {
     let bed = Bed::new();
     bed.server.revoke_token("abcdef");
 
@@ -146,7 +146,7 @@ fn json_has_every_check_with_a_link_to_an_anchor_that_exists() {
 }
 
 #[test]
-fn the_page_has_no_other_checks_than_doctor() {
+fn the_page_lists_exactly_the_checks_of_doctor() {
     let page = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs/doctor-checks.md");
     let page = fs::read_to_string(page).unwrap();
     let anchors = page.split("<a id=\"doctor-").skip(1);

@@ -125,7 +125,7 @@ fn a_kubelet_name_that_differs_from_the_certificate_is_reported() {
 }
 
 #[test]
-fn a_unit_whose_drop_in_does_nothing() {
+fn doctor_reports_a_drop_in_without_effect() {
     let bed = Bed::joined();
     let kubelet = Kubelet::start("--rotate-certificates=false");
     let missing = "/nonexistent/kubelet-authenticator/kubelet.env";
@@ -229,7 +229,7 @@ fn a_hanging_systemd_leaves_time_for_a_hanging_api_server() {
 }
 
 #[test]
-fn a_systemd_that_hangs_hides_no_other_check() {
+fn a_hanging_systemd_does_not_hide_other_checks() {
     let bed = Bed::joined();
     hang_systemd(&bed);
 

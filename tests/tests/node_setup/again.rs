@@ -12,7 +12,7 @@ use kubelet_authenticator_tests::program;
 use crate::bed::{Host, issuing};
 
 #[test]
-fn setup_stays_when_kubeadm_removes_its_bootstrap_kubeconfig() {
+fn setup_persists_when_kubeadm_removes_its_bootstrap_kubeconfig() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -197,7 +197,7 @@ fn a_machine_that_joins_another_cluster_drops_the_old_credential() {
 }
 
 #[test]
-fn a_failure_of_an_earlier_join_does_not_hold_back_the_next() {
+fn a_failure_of_an_earlier_join_does_not_delay_the_next_join() {
     let server = ApiServer::start();
     server.set_signer(Signer::deny(
         "MachineUnknown",

@@ -101,7 +101,7 @@ fn a_path_outside_of_usr_and_opt_gets_a_warning() {
 }
 
 #[test]
-fn a_rendered_kubeconfig_is_of_the_bootstrap_kubeconfigs_cluster() {
+fn a_rendered_kubeconfig_has_the_bootstrap_kubeconfigs_cluster() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
 

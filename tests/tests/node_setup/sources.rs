@@ -88,7 +88,7 @@ fn setup_and_kubelet_agree_on_arguments_in_the_environment() {
 }
 
 #[test]
-fn setup_and_kubelet_agree_on_arguments_in_a_unit_of_systemd() {
+fn setup_and_kubelet_agree_on_arguments_in_a_systemd_unit() {
     agree(|host| {
         let command = format!("/usr/bin/kubelet {NAME} $KUBELET_EXTRA_ARGS {ID}");
         systemd(host, &shows(&command, ""));
@@ -125,7 +125,7 @@ fn setup_and_kubelet_agree_on_the_provider_id_from_the_kubelet_config() {
 }
 
 #[test]
-fn the_provider_id_of_a_running_kubelets_configuration_is_the_machines() {
+fn the_machine_uses_the_provider_id_of_the_running_kubelet() {
     let server = issuing();
     let mut host = Host::named(&server, "vm");
     host.node.unset("providerID");
@@ -144,7 +144,7 @@ fn the_provider_id_of_a_running_kubelets_configuration_is_the_machines() {
 }
 
 #[test]
-fn a_unit_that_is_not_known_leaves_the_first_request_to_the_kubelet() {
+fn with_an_unknown_unit_the_kubelet_sends_the_first_request() {
     for (script, why) in [
         ("exit 1", "systemctl failed"),
         (

@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::node::NULL;
 use crate::bed::{Host, issuing, mode_of};
 
 #[test]
-fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
+fn setup_undo_installs_the_stored_certificate_for_the_kubelet() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -58,7 +58,7 @@ fn undo_gives_the_kubelet_the_stored_certificate_for_its_own() {
 }
 
 #[test]
-fn undo_without_a_valid_certificate_changes_nothing() {
+fn setup_undo_without_a_valid_certificate_has_no_effect() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();

@@ -56,7 +56,7 @@ fn versions(bed: &Bed) -> Vec<String> {
 }
 
 #[test]
-fn a_tpm_with_its_own_authorities_joins_under_a_required_root() {
+fn a_tpm_with_its_own_authorities_joins_with_a_required_root() {
     // Intel's TPMs store the certificate nearest to the root first.
     let (mut bed, maker) = with_chain(|chain| chain.reverse());
     bed.verifier = Some(requiring(&maker));

@@ -101,7 +101,7 @@ fn a_configured_kind_of_endorsement_key_overrides_the_enrolled_one() {
 }
 
 #[test]
-fn a_kind_of_endorsement_key_that_no_origin_vouches_for_is_not_used() {
+fn an_endorsement_key_kind_without_an_origin_is_not_used() {
     let bed = Bed::new();
     let kept = bed.node.file("endorsement-key");
     std::fs::create_dir_all(bed.node.state()).unwrap();
@@ -130,7 +130,7 @@ fn digest_by(script: &str, bed: &Bed, directory: &Scratch) -> String {
 }
 
 #[test]
-fn the_commands_of_the_page_read_the_digest_that_the_plugin_claims() {
+fn the_documented_commands_read_the_digest_that_the_plugin_claims() {
     let bed = Bed::new();
     let directory = Scratch::new("digests");
     let by_key = commands("tpm.md", '#').join("\n");

@@ -258,7 +258,7 @@ fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
 }
 
 #[test]
-fn the_device_program_ends_with_the_plugin() {
+fn the_tpm_helper_exits_with_the_plugin() {
     let (mut bed, proxy) = faulty(Commands::All, Fault::Hang);
     let kept = bed.node.scratch().join("pid");
     let script = format!(

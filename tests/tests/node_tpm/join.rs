@@ -22,7 +22,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_machine_joins_by_two_requests_with_one_key_and_one_quote() {
+fn a_machine_joins_with_two_requests_one_key_and_one_quote() {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
     bed.node.set("tpm.tcti", proxy.tcti());

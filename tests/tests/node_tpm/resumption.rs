@@ -33,7 +33,7 @@ fn an_issued_certificate_is_fetched_without_the_tpm() {
 
 /// A TPM that finishes half of the work within a run, but not all of it.
 #[test]
-fn a_renewal_that_a_slow_tpm_stretches_over_runs_ends() {
+fn a_renewal_with_a_slow_tpm_completes_over_several_runs() {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);
     bed.node.set("tpm.tcti", proxy.tcti());

@@ -262,7 +262,7 @@ fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
 }
 
 #[test]
-fn the_controller_of_one_namespace_reads_the_secrets_of_no_other() {
+fn a_controller_for_one_namespace_reads_only_its_secrets() {
     let of = |values: &[&str]| readable_secrets(&objects(&template(NAMESPACE, values)));
     let watched = r#"watchNamespace="fleet""#;
 

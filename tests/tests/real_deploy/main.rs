@@ -31,7 +31,7 @@ fn management() -> Management {
 }
 
 #[test]
-fn a_controller_with_the_rights_in_the_manifests_leads() {
+fn a_controller_with_the_permissions_in_the_manifests_leads() {
     let management = management();
     let files = Scratch::new("deploy");
     let (first, one) = start(&management, NAMESPACE, &files, "first");
@@ -65,7 +65,7 @@ fn a_controller_with_the_rights_in_the_manifests_leads() {
 }
 
 #[test]
-fn clusterctl_takes_the_components_and_a_controller_with_them_leads() {
+fn clusterctl_accepts_the_components_and_the_controller_leads() {
     let home = Scratch::new("clusterctl");
     provide_to_clusterctl(&home, "clusterctl.yaml");
     let name = concat!("kubelet-authenticator:v", env!("CARGO_PKG_VERSION"));
@@ -209,7 +209,7 @@ fn the_documented_overlay_sets_the_image_and_the_challenge_keys() {
 }
 
 #[test]
-fn the_overlays_of_a_split_fleet_have_rights_and_a_filter_each() {
+fn each_overlay_of_a_split_fleet_has_permissions_and_a_filter() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, rest) = page.split_once("# blue/kustomization.yaml\n").unwrap();

@@ -210,7 +210,7 @@ fn a_waiting_request_is_explained_with_its_age_and_reason() {
 }
 
 #[test]
-fn an_issued_request_passes_every_check_and_its_record_stays_as_it_is() {
+fn an_issued_request_passes_every_check_without_a_record_change() {
     let scene = scene("explain-issued");
     let machine = scene.cluster.machine("m1").create();
     let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
@@ -294,7 +294,7 @@ fn stable(text: &str, request: &str) -> String {
 }
 
 #[test]
-fn a_request_in_a_file_is_explained_after_it_is_gone() {
+fn a_request_in_a_file_is_explained_after_its_deletion() {
     let scene = scene("explain-file");
     let [victim, thief] = ["victim", "thief"].map(|name| scene.cluster.machine(name).create());
     let name = scene.file(&thief.bootstrap_kubeconfig(), &of(&victim));

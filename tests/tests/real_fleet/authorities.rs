@@ -39,7 +39,7 @@ fn expired() -> (String, String) {
 }
 
 #[test]
-fn requests_of_an_expired_ca_wait_until_a_new_one_signs() {
+fn requests_wait_until_a_new_ca_replaces_an_expired_ca() {
     let (cluster, authentication) = ready("prod-1", "expired-ca");
     let (other, _) = ready("prod-1", "beside-expired-ca");
     let machine = cluster.machine("waits").create();
@@ -121,7 +121,7 @@ fn a_cluster_that_shows_anothers_ca_certificate_stops_only_itself() {
 }
 
 #[test]
-fn two_clusters_in_one_namespace_have_a_ca_and_records_each() {
+fn two_clusters_in_one_namespace_have_separate_cas_and_records() {
     let clusters = ["one", "two"].map(|name| ready(name, "both").0);
     let machines = clusters.each_ref().map(|cluster| {
         let name = format!("{}-m1", cluster.name());

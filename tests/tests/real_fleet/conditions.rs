@@ -63,7 +63,7 @@ fn not_ready(authentication: &Authentication, reason: &str) -> String {
 }
 
 #[test]
-fn secrets_that_are_missing_are_named() {
+fn the_condition_names_missing_secrets() {
     let (cluster, authentication) = ready("missing");
 
     cluster.delete_secret("kubeconfig");
@@ -151,7 +151,7 @@ const HANGING: u32 = 6;
 const OF_ONE_CALL: Duration = Duration::from_secs(20);
 
 #[test]
-fn clusters_whose_api_servers_are_down_or_never_answer_delay_no_other() {
+fn unavailable_api_servers_do_not_delay_other_clusters() {
     let (dead, down) = ready("down");
     let gone = ControlPlane::start();
     dead.write_kubeconfig(&workload_kubeconfig("prod-1", &gone));

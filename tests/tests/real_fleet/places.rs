@@ -6,7 +6,7 @@ use crate::bed::{Authentication, Manager, authorize, management};
 use crate::requests::join;
 
 #[test]
-fn a_cluster_beyond_the_limit_is_served_once_an_older_one_is_gone() {
+fn a_cluster_beyond_the_limit_is_served_after_a_deletion() {
     let management = management();
     let _manager = Manager::insecure(&management, &["--max-clusters-per-namespace=1"]);
     let kubectl = management.kubectl();

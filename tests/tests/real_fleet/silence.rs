@@ -99,7 +99,7 @@ fn client_key(kubeconfig: &str) -> &str {
 }
 
 #[test]
-fn no_secret_is_in_a_log_an_event_or_an_object_of_ours() {
+fn logs_events_and_our_objects_contain_no_secrets() {
     const PASSWORD: &str = "correct-horse-battery-staple-1";
     const IN_EXEC: &str = "exec-environment-hush-hush-0001";
     const IN_GARBAGE: &str = "garbage-that-nobody-is-to-see-02";

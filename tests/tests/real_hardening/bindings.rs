@@ -40,7 +40,7 @@ fn ways_by(bed: &Bed, binding: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_bootstrap_token_asks_the_built_in_signer_for_any_nodes_name() {
+fn a_stock_cluster_issues_any_node_name_for_a_bootstrap_token() {
     let token = STOCK.token_holder("anyone");
     let request = Request::built_in("node-csr-anyone", "control-plane-1");
     assert_done(&request.file(&token));
@@ -111,7 +111,7 @@ fn a_stolen_node_certificate_renews_until_the_bindings_are_removed() {
 }
 
 #[test]
-fn a_bootstrap_token_is_approved_by_a_binding_under_another_name() {
+fn a_binding_with_another_name_approves_a_bootstrap_token() {
     // Not the shared cluster: this binding approves the requests of every bootstrap token.
     let bed = &Bed::start(
         Controllers::Certificates,
@@ -183,7 +183,7 @@ fn a_custom_role_that_auto_approves_is_reported() {
 }
 
 #[test]
-fn kubeadm_writes_its_bindings_again_and_they_are_removed_again() {
+fn kubeadm_bindings_are_removed_again_after_a_rewrite() {
     let bed = Bed::start(Controllers::None, &[]);
     for round in 0..2 {
         bed.cluster.kubeadm_bootstrap_token_phase();

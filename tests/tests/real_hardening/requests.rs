@@ -41,7 +41,7 @@ fn confined(settings: &Settings) -> Bed {
 }
 
 #[test]
-fn a_bootstrap_token_floods_the_api_server_with_requests_of_megabytes() {
+fn oversized_requests_from_a_bootstrap_token_are_refused() {
     let token = STOCK.token_holder("flood1");
     let request = Request::ours("kubelet-authenticator-flood", "flood");
     assert_done(&request.file_of(&token, Some(1_400_000)));
@@ -60,7 +60,7 @@ fn a_bootstrap_token_floods_the_api_server_with_requests_of_megabytes() {
 }
 
 #[test]
-fn a_node_floods_the_api_server_with_requests_of_megabytes() {
+fn oversized_requests_from_a_node_are_refused() {
     let request = Request::ours("node-flood", "flood");
     assert_done(&request.file_of(&STOCK.node("flood"), Some(1_400_000)));
 
@@ -132,7 +132,7 @@ fn a_request_with_megabytes_of_metadata_is_refused() {
 
 /// The API server keeps the managed fields of a requester, also those of fields that the object does not have.
 #[test]
-fn managed_fields_of_a_requester_make_no_request_large() {
+fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     let many: serde_json::Map<String, Value> = (0..50_000)
         .map(|number| (format!("f:l{number}"), json!({})))
         .collect();
@@ -184,7 +184,7 @@ fn a_request_with_the_metadata_of_a_kubelet_or_the_plugin_is_admitted() {
 }
 
 #[test]
-fn a_bootstrap_token_asks_another_signer() {
+fn a_bootstrap_token_cannot_use_another_signer() {
     let token = CONFINED.token_holder("signer");
     for signer in [
         BUILT_IN,
@@ -211,7 +211,7 @@ fn a_bootstrap_token_asks_another_signer() {
 }
 
 #[test]
-fn a_bootstrap_token_names_its_request_as_it_likes() {
+fn a_bootstrap_token_cannot_use_another_request_name() {
     let token = CONFINED.token_holder("naming");
     for name in ["node-csr-abc", "kubelet-authenticatorx", "csr-1"] {
         assert_refused(
@@ -222,7 +222,7 @@ fn a_bootstrap_token_names_its_request_as_it_likes() {
 }
 
 #[test]
-fn a_node_asks_another_signer() {
+fn a_node_cannot_use_another_signer() {
     let node = CONFINED.node("greedy");
     for signer in [
         BUILT_IN,
@@ -255,7 +255,7 @@ fn a_node_asks_another_signer() {
 }
 
 #[test]
-fn a_worker_renews_as_only_the_named_control_plane_node_may() {
+fn a_worker_cannot_renew_like_the_named_control_plane_node() {
     let request = Request::built_in("csr-renewal", "control-plane-1");
     assert_refused(
         &Request::built_in("csr-worker", "worker").file(&CONFINED.node("worker")),
@@ -334,7 +334,7 @@ fn a_weakened_admission_policy_is_restored() {
 }
 
 #[test]
-fn a_policy_that_is_no_longer_wanted_is_taken_away() {
+fn a_policy_that_is_no_longer_needed_is_removed() {
     let bed = confined(&settings());
     for _ in 0..2 {
         bed.run(admission::remove(bed.client())).unwrap();

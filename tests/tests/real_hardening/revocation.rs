@@ -349,7 +349,7 @@ fn an_unchanged_revocation_list_is_not_written() {
 
 /// The records are those of a backup.
 #[test]
-fn an_entry_that_is_no_longer_desired_stays_in_the_list_until_its_end() {
+fn an_obsolete_entry_stays_in_the_list_until_it_expires() {
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     let stolen = bed.node_with_uid("n", &uid(1, 1).to_string());

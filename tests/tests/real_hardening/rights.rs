@@ -17,7 +17,7 @@ use crate::bed::Bed;
 use crate::revocation::now;
 
 #[test]
-fn every_right_that_is_missing_is_named_and_nothing_is_found_without_it() {
+fn every_missing_permission_is_named_and_stops_the_call() {
     let bed = Bed::start(Controllers::None, &KubeadmBinding::ALL);
     let nobody = bed.cluster.client_cert_kubeconfig("nobody", None);
     let access = bed.run(ClusterAccess::from_kubeconfig(&nobody)).unwrap();

@@ -138,7 +138,7 @@ fn an_extended_token_expires_after_its_machine_is_gone() {
 }
 
 #[test]
-fn a_wall_clock_that_is_set_ahead_ends_no_token() {
+fn a_fast_wall_clock_does_not_expire_tokens() {
     let bed = Bed::start(Controllers::None, &[]);
     add(&bed, "leaves", Some(now()));
     let mut tokens = Tokens::new(GRACE);
@@ -202,7 +202,7 @@ fn a_token_extended_by_a_previous_controller_expires_with_its_machine() {
 }
 
 #[test]
-fn tokens_are_extended_and_expired_without_the_right_to_list_secrets() {
+fn tokens_are_managed_without_permission_to_list_secrets() {
     let bed = Bed::start(Controllers::None, &[]);
     let rules = json!({"rules": [
         {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "patch"]},

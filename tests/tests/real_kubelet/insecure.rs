@@ -62,7 +62,7 @@ fn a_first_join_ends_in_a_registered_node_with_a_renewed_lease() {
 }
 
 #[test]
-fn a_restarted_kubelet_makes_no_new_request() {
+fn a_restarted_kubelet_does_not_send_a_new_request() {
     let plane = &CLUSTER.plane;
     let node = Node::new(plane, PLUGIN, RESTARTS);
     let mut kubelet = node.start();
@@ -78,7 +78,7 @@ fn a_restarted_kubelet_makes_no_new_request() {
 }
 
 #[test]
-fn an_attested_node_has_exactly_the_rights_of_a_node() {
+fn an_attested_node_has_exactly_the_permissions_of_a_node() {
     let plane = &CLUSTER.plane;
     let another_node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "other-1"}});
     let another_secret = json!({

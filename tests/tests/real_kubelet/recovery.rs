@@ -50,7 +50,7 @@ fn a_reimaged_machine_rejoins_in_the_next_generation() {
 }
 
 #[test]
-fn a_node_that_was_off_past_its_expiry_rejoins_with_its_token() {
+fn a_node_that_was_off_until_expiry_rejoins_with_its_token() {
     const MACHINE: Machine = Machine::new("was-off-1", "wasof1");
     let setup = controller(&PLANE, CONTROLLER, &[MACHINE]).args(&["--certificate-duration", "20s"]);
     let _controller = started(&setup);

@@ -16,7 +16,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 });
 
 #[test]
-fn a_denied_request_is_exit_code_12_in_the_kubelets_metric() {
+fn the_kubelet_metric_shows_exit_code_12_for_a_denied_request() {
     let plane = &CLUSTER.plane;
     // The token belongs to another machine than the requested name and provider ID.
     let another = Machine {

@@ -123,7 +123,7 @@ fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
 }
 
 #[test]
-fn machines_whose_provider_id_comes_first_join_leave_and_are_rolled() {
+fn machines_with_an_early_provider_id_join_leave_and_roll() {
     lives(
         &Scene::attended("id-first", Machines::Insecure(Order::ProviderIdFirst)),
         1,
@@ -149,7 +149,7 @@ fn hosts_with_a_node_before_their_provider_id_join_with_their_tpms() {
 }
 
 #[test]
-fn a_machine_given_another_provider_id_than_it_claimed_is_revoked() {
+fn a_machine_with_a_provider_id_it_did_not_claim_is_revoked() {
     let scene = Scene::attended("differs", Machines::Insecure(Order::NodeFirst));
     let config = scene.config().to_string();
     let config = config.replace("docker:////", "docker:////not-");

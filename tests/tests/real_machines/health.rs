@@ -69,7 +69,7 @@ fn watchful(namespace: &str, machines: Machines) -> Scene {
 }
 
 #[test]
-fn a_machine_whose_kubelet_is_stopped_is_replaced_under_another_name() {
+fn a_machine_with_a_stopped_kubelet_gets_a_renamed_replacement() {
     let scene = watchful("unhealthy", Machines::Insecure(Order::ProviderIdFirst));
     let deployment = scene
         .cluster
@@ -87,7 +87,7 @@ fn a_machine_whose_kubelet_is_stopped_is_replaced_under_another_name() {
 }
 
 #[test]
-fn a_machine_with_a_stopped_kubelet_is_replaced_under_its_name() {
+fn a_machine_with_a_stopped_kubelet_gets_a_same_name_replacement() {
     let scene = watchful("kept-name", Machines::Tpm(1));
     let deployment = scene
         .cluster

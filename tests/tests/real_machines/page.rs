@@ -121,7 +121,7 @@ fn are_attested(
 }
 
 #[test]
-fn the_commands_of_the_tutorial_and_the_pages_give_attested_nodes() {
+fn the_documented_commands_and_the_tutorial_attest_nodes() {
     let management = Management::managed(TOKEN_TTL);
     let cluster = management.cluster("prod-1").namespace("tenant-a");
     let cluster = cluster.apiserver_arg("--anonymous-auth=true");

@@ -45,7 +45,7 @@ fn a_pool_grows_with_its_first_token_and_after_a_token_rotation() {
 }
 
 #[test]
-fn members_of_a_pool_with_machines_join_by_their_tpms_and_serve() {
+fn pool_members_with_machines_join_with_their_tpms_and_serve() {
     let scene = Scene::attended("pool-of-tpms", Machines::Tpm(2));
     let pool = (scene.cluster).machine_pool_with_machines_of("pool-m", 0, scene.config());
 

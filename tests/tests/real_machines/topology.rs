@@ -177,7 +177,7 @@ fn a_cluster_of_the_class_has_the_drop_in_and_a_resource() {
 }
 
 #[test]
-fn a_worker_of_a_class_that_enables_joins_with_its_tpm() {
+fn a_worker_of_a_class_with_attestation_joins_with_its_tpm() {
     let namespace = "class-joins";
     // All settings that a worker needs come from the patches.
     let needed = image::needed().into_iter();
@@ -205,7 +205,7 @@ fn a_worker_of_a_class_that_enables_joins_with_its_tpm() {
 }
 
 #[test]
-fn fields_that_the_templates_of_a_class_do_not_have_are_made() {
+fn missing_fields_of_the_class_templates_are_created() {
     let arguments = json!({ "cloud-provider": "external" });
     let joins = json!({ "nodeRegistration": { "kubeletExtraArgs": arguments } });
     let registered = json!({ "nodeRegistration": { "name": "node-1" } });

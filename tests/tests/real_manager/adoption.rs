@@ -60,7 +60,7 @@ fn request_of(scene: &Scene, node_name: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_node_of_kubeadm_is_adopted_by_its_kubelets_certificate_and_evidence() {
+fn a_kubeadm_node_is_adopted_with_its_certificate_and_evidence() {
     let cluster = Scene::unattended(&SITE, "adopts");
     let machine = cluster.machine("stock").create();
     let (mut kubelet, kubeconfig) = join_stock(&cluster, &machine);

@@ -65,7 +65,7 @@ fn kubeadm_bindings_are_reported_then_removed_when_all_nodes_have_records() {
 }
 
 #[test]
-fn a_bootstrap_token_gets_nothing_from_the_built_in_signer() {
+fn the_built_in_signer_refuses_a_bootstrap_token() {
     let scene = Scene::start(&SITE, "built-in", json!({"autoApproveBindings": "Remove"}));
     let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();
     scene.wait_for_paths("True", "Closed", &[]);
@@ -95,7 +95,7 @@ fn a_bootstrap_token_gets_nothing_from_the_built_in_signer() {
 }
 
 #[test]
-fn an_unmanaged_cluster_is_joined_as_before_and_keeps_its_records() {
+fn nodes_join_an_unmanaged_cluster_and_its_records_are_kept() {
     let scene = Scene::start(&SITE, "given-up", json!({"autoApproveBindings": "Remove"}));
     let machine = scene.cluster.machine("joined").create();
     let former = scene.join(&machine);

@@ -163,14 +163,14 @@ fn nodes_of_machines_without_a_record_stay_while_attestation_is_enforced() {
 }
 
 #[test]
-fn nodes_of_machines_without_a_record_stay_beside_insecure_nodes() {
+fn unrecorded_nodes_stay_next_to_insecure_nodes() {
     let scene = insecure("stock-insecure", json!({}));
 
     stock_nodes_stay(&scene, join_without_evidence);
 }
 
 #[test]
-fn nodes_of_machines_without_a_record_stay_beside_insecure_nodes_under_enforcement() {
+fn unrecorded_nodes_stay_next_to_insecure_nodes_under_enforcement() {
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = insecure("stock-closed", settings);
     let message = scene.wait_for_paths("True", "Closed", &[]);

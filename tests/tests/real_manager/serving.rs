@@ -54,7 +54,7 @@ fn member(scene: &Scene, addresses: &[&str]) -> Kubectl {
 }
 
 #[test]
-fn a_pool_member_serves_at_its_reported_address_where_allowed() {
+fn a_pool_member_serves_at_its_reported_address_if_allowed() {
     let scene = Scene::start(&SITE, "serving-pool", json!({}));
     let kubectl = member(&scene, &["203.0.113.7"]);
 

@@ -21,7 +21,7 @@ fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
 }
 
 #[test]
-fn a_managed_token_outlives_its_term_and_ends_with_its_machine() {
+fn a_managed_token_is_extended_until_its_machine_is_deleted() {
     let [managed, ignored] = ["tokens", "tokens-ignored"].map(|namespace| {
         let cluster = Scene::unattended(&SITE, namespace);
         let machine = cluster.machine("lives").create();

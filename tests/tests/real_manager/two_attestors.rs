@@ -226,7 +226,7 @@ fn a_bootstrap_token_with_evidence_of_the_other_kind_is_denied() {
 }
 
 #[test]
-fn a_name_that_one_attestors_node_has_is_denied_to_the_other_attestors() {
+fn a_name_held_with_one_attestor_is_denied_to_the_other_attestor() {
     let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     // A host whose Machine would have the name of the instance's Node, and an instance whose name a host has.
     let (spare, taken) = (tpm(), BED.launch());
@@ -258,7 +258,7 @@ fn a_name_that_one_attestors_node_has_is_denied_to_the_other_attestors() {
 }
 
 #[test]
-fn an_instance_that_joined_by_its_nitro_tpm_is_denied_without_that() {
+fn an_instance_that_joined_with_a_nitro_tpm_is_denied_without_it() {
     let scene = &BED.scene;
     let (instance, tpm) = (BED.launch(), tpm());
     let moto = BED.cloud.moto();
@@ -326,7 +326,7 @@ fn an_unknown_attestor_does_not_affect_the_others() {
 }
 
 #[test]
-fn an_outage_of_sts_makes_instances_wait_and_hosts_with_tpms_join() {
+fn an_sts_outage_delays_instances_but_not_hosts_with_tpms() {
     let bed = Bed::start();
     let (instance, tpm) = (bed.launch(), tpm());
     let waiting = bed.machine_of("instance-1", &instance);
@@ -372,7 +372,7 @@ fn explained(request: &str) -> Value {
 }
 
 #[test]
-fn requests_of_two_attestors_are_explained_and_the_cluster_is_well() {
+fn requests_of_two_attestors_are_explained_in_a_healthy_cluster() {
     let Nodes { instance, host } = &*NODES;
     let spare = tpm();
     let application = BED.by_tpm(&spare, host.name(), host.machine.provider_id());

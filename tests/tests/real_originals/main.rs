@@ -27,11 +27,11 @@ const READ_ALONE: [&str; 6] = [
     "ACK: the resource that a selector matches",
 ];
 
-/// The row of `a_loop_of_sources_crashes_the_provider_and_is_an_error_here`.
+/// The row of `a_source_loop_that_crashes_the_provider_is_an_error`.
 const LOOP: &str = "loop of sources";
 
 #[test]
-fn each_row_of_the_differences_is_a_rule_or_read_in_the_original_code() {
+fn each_listed_difference_is_a_rule_or_in_the_original_code() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tenancy-cases.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, table) = page.split_once("## Differences from CAPA and ACK").unwrap();

@@ -57,7 +57,7 @@ fn attest(management: &Management, cluster: &WorkloadCluster, attestor: &str) {
 }
 
 #[test]
-fn an_insecure_node_returns_with_the_commands_of_the_page() {
+fn an_insecure_node_rejoins_with_the_documented_commands() {
     let (management, cluster) = self_hosted();
     let manager = Manager::insecure(&management, &[]);
     attest(&management, &cluster, "insecure");
@@ -75,7 +75,7 @@ fn an_insecure_node_returns_with_the_commands_of_the_page() {
 }
 
 #[test]
-fn an_aws_node_returns_with_the_commands_of_the_page() {
+fn an_aws_node_rejoins_with_the_documented_commands() {
     let cloud = Cloud::start();
     let (management, cluster) = self_hosted();
     let manager = Manager::aws(&management, &cloud, &[]);
@@ -99,7 +99,7 @@ fn an_aws_node_returns_with_the_commands_of_the_page() {
 }
 
 #[test]
-fn a_tpm_node_returns_with_the_commands_of_the_page() {
+fn a_tpm_node_rejoins_with_the_documented_commands() {
     let tpm = Arc::new(Swtpm::start());
     let spki = TpmMachine::new(tpm.clone(), EndorsementKey::P384).ek_spki();
     let digest = Sha256::digest(spki)

@@ -263,7 +263,7 @@ fn bare() -> (Manager, Life) {
 }
 
 #[test]
-fn an_instance_renews_in_the_steps_of_a_ca_rotation() {
+fn an_instance_renews_in_each_step_of_a_ca_rotation() {
     let cloud = Cloud::start();
     let town = Town::start();
     let _manager = Manager::aws(&town.management, &cloud, &[]);
@@ -279,7 +279,7 @@ fn an_instance_renews_in_the_steps_of_a_ca_rotation() {
 }
 
 #[test]
-fn an_insecure_node_keeps_its_key_in_the_steps_of_a_ca_rotation() {
+fn an_insecure_node_keeps_its_key_during_a_ca_rotation() {
     let (_manager, life) = bare();
     rotate(life);
 }

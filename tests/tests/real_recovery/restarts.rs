@@ -19,7 +19,7 @@ fn rsa2048(csr: &Value) -> String {
 }
 
 #[test]
-fn a_restarted_instance_renews_with_its_new_document_only() {
+fn a_restarted_instance_renews_only_with_its_new_document() {
     let bed = Bed::start();
     let mut instance = bed.cloud.launched_an_hour_ago(&[OWNED]);
     let mut kubelet = bed.join_as("worker-1", &instance);

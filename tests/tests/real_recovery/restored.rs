@@ -147,7 +147,7 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
 }
 
 #[test]
-fn a_revoked_certificate_stays_refused_after_the_management_clusters_etcd_was_restored() {
+fn a_revoked_certificate_stays_refused_after_an_etcd_restore() {
     let management = management();
     let builder = management.cluster("prod-1").workload(workload().into());
     let cluster = builder.create();

@@ -20,12 +20,12 @@ const PLUGIN: &str = "kubelet-authenticator-null";
 const SECONDS: u32 = 60;
 
 #[test]
-fn nodes_join_renew_lose_their_disks_and_come_back_in_contract_v1beta1() {
+fn nodes_join_renew_and_recover_from_disk_loss_with_v1beta1() {
     story(Contract::V1Beta1);
 }
 
 #[test]
-fn nodes_join_renew_lose_their_disks_and_come_back_in_contract_v1beta2() {
+fn nodes_join_renew_and_recover_from_disk_loss_with_v1beta2() {
     story(Contract::V1Beta2);
 }
 

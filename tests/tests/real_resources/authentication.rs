@@ -119,7 +119,7 @@ fn bare(attestors: Value) -> Subject {
 }
 
 #[test]
-fn attestors_do_not_contradict_each_other() {
+fn contradictory_attestors_are_refused() {
     let many: Vec<_> = (0..9).map(|n| format!("own-{n}")).collect();
     let attestors = "authorizedAttestors";
     let first = "authorizedAttestors[0]";
@@ -309,7 +309,7 @@ fn an_unknown_enum_value_is_refused() {
 }
 
 #[test]
-fn audiences_are_few_and_different() {
+fn too_many_and_duplicate_audiences_are_refused() {
     let many: Vec<_> = (0..17).map(|n| n.to_string()).collect();
     each_is_refused(&[
         ("audiences", json!(many), "must have at most 16 items"),
@@ -325,7 +325,7 @@ fn audiences_are_few_and_different() {
 }
 
 #[test]
-fn ranges_of_addresses_are_few_different_and_well_formed() {
+fn invalid_lists_of_address_ranges_are_refused() {
     const MALFORMED: &str = "a range of addresses is <network>/<length of its prefix>";
     let many: Vec<_> = (0..33).map(|n| format!("10.{n}.0.0/16")).collect();
     let ranges = "servingAddressRanges";
@@ -371,7 +371,7 @@ fn ranges_of_addresses_are_few_different_and_well_formed() {
 }
 
 #[test]
-fn the_cluster_stays_and_the_rest_can_be_changed() {
+fn only_the_cluster_of_an_authentication_is_immutable() {
     let stored = authentication("changed");
     stored.store();
 

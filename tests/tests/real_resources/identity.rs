@@ -53,7 +53,7 @@ fn a_record_must_have_the_name_of_its_cluster_and_node() {
 }
 
 #[test]
-fn the_digested_name_of_a_long_one_is_accepted() {
+fn the_digest_of_a_long_record_name_is_accepted() {
     let node = [
         "n".repeat(63),
         "n".repeat(63),
@@ -98,7 +98,7 @@ fn malformed_record_fields_are_refused() {
 }
 
 #[test]
-fn times_and_generations_do_not_contradict_each_other() {
+fn contradictory_times_and_generations_are_refused() {
     each_is_refused(&[
         (
             "tombstone.until",

@@ -56,7 +56,7 @@ fn entries_are_records_with_a_generation_and_a_time() {
 }
 
 #[test]
-fn as_many_fit_as_the_schema_allows() {
+fn the_maximum_number_of_entries_can_be_stored() {
     let entries = |count: usize| -> Value {
         (0..count)
             .map(|n| (format!("{n:032x}"), before(2)))

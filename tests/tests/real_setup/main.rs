@@ -314,7 +314,7 @@ fn a_refused_machine_shows_the_reason_and_joins_once_accepted() {
 }
 
 #[test]
-fn an_unknown_machine_joins_by_a_discovery_file_once_known() {
+fn an_unknown_machine_joins_with_a_discovery_file_once_known() {
     let plane = &CLUSTER.plane;
     let node = Node::with(LATE, NULL, PLUGIN, "--time-limit=10");
     let mut discovery: Value = {
@@ -412,7 +412,7 @@ fn a_missing_or_unusable_plugin_is_reported_by_kubelet_and_doctor() {
 }
 
 #[test]
-fn a_hanging_plugin_stops_no_certified_node_and_doctor_reports_it() {
+fn doctor_reports_a_hanging_plugin_and_certified_nodes_keep_running() {
     let node = Node::with(HANGS, NULL, PLUGIN, "");
     let machine = &node.machine;
     node.joins();

@@ -47,17 +47,17 @@ fn follow(member: Member, page: &str, heading: &str) {
 }
 
 #[test]
-fn the_readme_commands_on_a_node_give_it_a_certificate() {
+fn a_node_gets_a_certificate_with_the_readme_commands() {
     follow(BY_README, "../README.md", "## Install");
 }
 
 #[test]
-fn the_commands_to_set_up_a_node_give_it_a_certificate() {
+fn a_node_gets_a_certificate_with_the_setup_commands() {
     follow(BY_PAGE, "node-setup.md", "## With kubeadm");
 }
 
 #[test]
-fn the_documented_question_finds_the_permission_of_a_bootstrap_token() {
+fn the_documented_query_finds_the_permission_of_a_bootstrap_token() {
     let desk = Desk::new(CLUSTER.plane.admin_kubeconfig());
     let [(_, question)] = page::section("exit-codes.md", "### Code 10")
         .try_into()

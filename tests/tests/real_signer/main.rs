@@ -160,7 +160,7 @@ fn verify(token: &Token, certificate: &str) {
 }
 
 #[test]
-fn a_node_joins_with_a_certificate_by_a_key_that_never_leaves_its_token() {
+fn a_node_joins_with_a_certificate_signed_in_a_token() {
     const MACHINE: Machine = Machine::new("tokened", "token1");
     let cluster = &BED.cluster;
     let token = Token::with_key(&cluster.ca_cert_path(), &cluster.ca_key_path());
@@ -184,7 +184,7 @@ fn a_node_joins_with_a_certificate_by_a_key_that_never_leaves_its_token() {
 }
 
 #[test]
-fn every_kind_of_key_in_a_token_makes_a_chain_that_openssl_accepts() {
+fn openssl_accepts_chains_for_every_kind_of_token_key() {
     for (key, machine) in [
         (
             &["-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"][..],
@@ -217,7 +217,7 @@ fn every_kind_of_key_in_a_token_makes_a_chain_that_openssl_accepts() {
 }
 
 #[test]
-fn requests_wait_while_the_signer_is_down_and_are_issued_once_it_is_back() {
+fn requests_wait_for_an_unavailable_signer_and_are_then_issued() {
     const FIRST: Machine = Machine::new("before", "tokb01");
     const SECOND: Machine = Machine::new("during", "tokd01");
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
@@ -288,7 +288,7 @@ fn a_missing_pin_or_a_wrong_label_ends_the_signer_with_its_reason() {
 }
 
 #[test]
-fn a_signer_with_a_wrong_pin_stays_and_the_request_waits() {
+fn a_signer_with_a_wrong_pin_keeps_running_and_the_request_waits() {
     const MACHINE: Machine = Machine::new("wrong-pin", "tokp01");
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
     token.write_pin("000000", 0o600);

@@ -89,7 +89,7 @@ fn checked(scene: &Scene) -> String {
 }
 
 #[test]
-fn a_cluster_whose_ca_key_is_in_a_token_is_joined_renewed_and_closed() {
+fn a_cluster_with_its_ca_key_in_a_token_is_served_and_enforced() {
     let management = management();
     allow_short_certificates(&management);
     let cluster = without_key(&management, "signed");
@@ -147,7 +147,7 @@ fn a_cluster_whose_ca_key_is_in_a_token_is_joined_renewed_and_closed() {
 }
 
 #[test]
-fn requests_wait_for_a_signer_that_is_away_or_without_the_clusters_key() {
+fn requests_wait_for_a_signer_that_is_unavailable_or_has_no_key() {
     let management = management();
     let [cluster, unknown] = ["kept", "unknown"].map(|name| without_key(&management, name));
     let (token, mut signer) = token_of(&cluster);

@@ -25,7 +25,7 @@ fn nodes_of_a_tenant_with_an_access_key_join() {
 }
 
 #[test]
-fn nodes_of_a_tenant_with_a_role_over_a_jump_role_and_an_external_id_join() {
+fn nodes_of_a_tenant_with_a_chained_role_and_external_id_join() {
     const THEIRS: &str = "200000000002";
     let sts = SITE.cloud.sts();
     sts.role(&role(ACCOUNT, "jump"), Trust::of(&controller()));
@@ -93,7 +93,7 @@ fn nodes_of_a_tenant_with_a_service_account_join() {
 }
 
 #[test]
-fn nodes_of_a_team_join_by_the_role_of_its_config_map() {
+fn nodes_of_a_team_join_with_the_role_in_its_config_map() {
     const THEIRS: &str = "200000000004";
     const NAME: &str = "by-team";
     SITE.cloud
@@ -162,7 +162,7 @@ fn an_instance_in_a_foreign_account_cannot_join_the_cluster() {
 }
 
 #[test]
-fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
+fn a_rotated_secret_is_used_and_a_changed_account_is_not() {
     const THEIRS: &str = "200000000008";
     const ANOTHER: &str = "200000000009";
     static_identity("rotated", THEIRS);
@@ -196,7 +196,7 @@ fn a_rotated_secret_counts_and_an_account_that_changed_does_not() {
 }
 
 #[test]
-fn nodes_of_a_managed_control_plane_join_by_the_identity_that_it_names() {
+fn nodes_join_with_the_identity_of_a_managed_control_plane() {
     const NAME: &str = "managed";
     const THEIRS: &str = "200000000010";
     static_identity(NAME, THEIRS);

@@ -102,7 +102,7 @@ fn references_to_objects_of_another_tenant_are_not_resolved() {
 }
 
 #[test]
-fn clusters_of_one_name_in_two_namespaces_have_their_own_accounts() {
+fn clusters_with_one_name_in_two_namespaces_have_separate_accounts() {
     const ACCOUNTS: [(&str, &str); 2] = [("same-a", "200000000135"), ("same-b", "200000000136")];
     let tenants = ACCOUNTS.map(|(namespace, account)| {
         static_identity(namespace, account);
@@ -161,7 +161,7 @@ fn tenants_that_share_an_account_cannot_join_foreign_instances() {
 }
 
 #[test]
-fn in_a_shared_account_evidence_for_a_cluster_of_the_same_name_is_denied() {
+fn evidence_for_another_cluster_with_the_same_name_is_denied() {
     const SHARED: &str = "200000000151";
     static_identity("twins", SHARED);
     let [victim, tenant] = ["twin-a", "twin-b"]

@@ -58,7 +58,7 @@ fn rows(output: &Output) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_chain_is_explained_with_its_permissions_roles_account_and_end() {
+fn a_chain_is_explained_with_its_roles_account_and_expiry() {
     const NAME: &str = "explained";
     const THEIRS: &str = "200000000311";
     let sts = SITE.cloud.sts();
@@ -253,7 +253,7 @@ fn different_options_from_the_controller_are_reported() {
 }
 
 #[test]
-fn a_name_that_no_object_has_is_not_looked_up() {
+fn an_invalid_object_name_is_not_looked_up() {
     const NAME: &str = "explained-name";
     static_identity(NAME, "200000000315");
     let tenant = Tenant::of_provider(NAME, "AWSClusterStaticIdentity", &format!("{NAME}?"));
@@ -267,7 +267,7 @@ fn a_name_that_no_object_has_is_not_looked_up() {
 }
 
 #[test]
-fn a_cluster_that_is_not_there_is_an_error() {
+fn a_missing_cluster_is_an_error() {
     let output = run(
         SITE.management.control_plane().admin_kubeconfig(),
         "nowhere",

@@ -47,7 +47,7 @@ fn a_tenant_that_references_a_foreign_identity_is_not_permitted() {
 }
 
 #[test]
-fn a_tenant_that_names_no_identity_does_not_get_the_controllers() {
+fn a_tenant_without_an_identity_gets_no_controller_credentials() {
     const NAME: &str = "names-none";
     let tenant = Tenant::with_access_key(NAME, "200000000112");
     tenant.resolved("True", "Resolved");
@@ -112,7 +112,7 @@ fn a_secret_in_the_tenants_namespace_is_not_read_for_an_identity() {
 }
 
 #[test]
-fn config_maps_in_the_tenants_namespace_give_no_role() {
+fn config_maps_in_the_tenants_namespace_do_not_provide_a_role() {
     const NAME: &str = "own-maps";
     const ANOTHERS: &str = "200000000116";
     let sts = SITE.cloud.sts();
@@ -145,7 +145,7 @@ fn config_maps_in_the_tenants_namespace_give_no_role() {
 }
 
 #[test]
-fn annotations_of_the_tenants_own_objects_give_no_role() {
+fn annotations_of_the_tenants_objects_do_not_provide_a_role() {
     const NAME: &str = "own-objects";
     /// The account of `team-b`.
     const ANOTHERS: &str = "200000000104";

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::bed::{SITE, STATIC_IDENTITY, Tenant, apply, identity, secret_of};
 
 #[test]
-fn a_secret_is_rotated_and_deleted_and_no_byte_of_it_is_in_the_log() {
+fn a_rotated_and_deleted_secret_is_not_in_the_log() {
     const THEIRS: &str = "200000000012";
     const NAME: &str = "logged";
     const FIRST: &str = "f1rst-s3cret-acc3ss-key";

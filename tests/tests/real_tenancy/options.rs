@@ -148,7 +148,7 @@ fn assumed(arn: &str) -> Vec<Call> {
 }
 
 #[test]
-fn roles_are_assumed_in_the_sts_of_the_chosen_region_and_nowhere_else() {
+fn roles_are_assumed_only_with_sts_in_the_configured_region() {
     const NAME: &str = "home-sts";
     const THEIRS: &str = "200000000401";
     let arn = role(THEIRS, "nodes");
@@ -178,7 +178,7 @@ fn roles_are_assumed_in_the_sts_of_the_chosen_region_and_nowhere_else() {
 }
 
 #[test]
-fn an_identitys_secret_is_read_in_the_chosen_namespace_of_capa() {
+fn an_identity_secret_is_read_from_the_configured_capa_namespace() {
     const NAME: &str = "capa-namespace";
     const THEIRS: &str = "200000000402";
     create_namespace(&BY_CARM.management, "capa-system", &json!({}));
@@ -228,7 +228,7 @@ fn a_role_for_ec2_is_used_before_the_account_role() {
 }
 
 #[test]
-fn a_cluster_gets_the_role_of_the_one_selector_that_matches_its_instances() {
+fn a_cluster_gets_the_role_of_its_only_matching_selector() {
     const NAME: &str = "selected";
     const THEIRS: &str = "200000000404";
     const ANOTHERS: &str = "200000000405";

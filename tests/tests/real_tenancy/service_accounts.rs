@@ -81,7 +81,7 @@ fn a_service_account_of_a_tenant_cannot_assume_a_foreign_role() {
 }
 
 #[test]
-fn a_service_accounts_identity_of_another_namespace_is_not_found() {
+fn a_service_account_identity_in_another_namespace_is_not_found() {
     const NAME: &str = "no-tokens";
     const ANOTHERS: &str = "200000000123";
     let trust = Trust::of_service_account("anothers-nodes", "nodes");

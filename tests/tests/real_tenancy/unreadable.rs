@@ -14,7 +14,7 @@ fn nested() -> Value {
 }
 
 #[test]
-fn a_deeply_nested_cluster_of_a_tenant_stops_no_other_tenants_aws_cluster() {
+fn a_deeply_nested_cluster_does_not_stop_other_aws_clusters() {
     create_namespace(&SITE.management, "nests-deeply", &json!({}));
     let admin = Admin::of("nests-deeply");
     let served = Tenant::with_access_key("beside-nested", "200000000190");

@@ -11,7 +11,7 @@ const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
 
 #[test]
-fn the_controller_puts_a_weakened_policy_and_a_deleted_binding_right() {
+fn a_weakened_policy_and_a_deleted_binding_are_restored() {
     // Not in the shared cluster, whose tests need the policy all the time.
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::start(&SCENE.site, "weakened", settings);

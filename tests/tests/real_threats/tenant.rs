@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::SCENE;
 
 #[test]
-fn a_tenants_kubeconfig_names_a_program_for_the_controller_to_run() {
+fn a_tenant_kubeconfig_that_names_a_program_is_refused() {
     let tenant = SCENE
         .site
         .management
@@ -38,7 +38,7 @@ fn a_tenants_kubeconfig_names_a_program_for_the_controller_to_run() {
 }
 
 #[test]
-fn a_tenants_kubeconfig_names_files_of_the_controller() {
+fn a_tenant_kubeconfig_that_names_files_is_refused() {
     let tenant = SCENE
         .site
         .management

@@ -26,7 +26,7 @@ const PER_SECOND: usize = 10;
 const SLACK: f64 = 20.0;
 
 #[test]
-fn a_bootstrap_token_asks_for_another_nodes_name() {
+fn a_bootstrap_token_for_another_nodes_name_is_denied() {
     let own = SCENE.cluster.machine("token-own").create();
     let other = SCENE.cluster.machine("token-other").create();
     let application = SCENE.stamped(other.node_name(), own.provider_id());
@@ -37,7 +37,7 @@ fn a_bootstrap_token_asks_for_another_nodes_name() {
 }
 
 #[test]
-fn a_bootstrap_token_claims_a_machine_that_has_not_joined() {
+fn a_bootstrap_token_cannot_claim_another_machine() {
     let own = SCENE.cluster.machine("claims-own").create();
     let unjoined = SCENE.cluster.machine("claims-unjoined").create();
 
@@ -48,7 +48,7 @@ fn a_bootstrap_token_claims_a_machine_that_has_not_joined() {
 }
 
 #[test]
-fn a_bootstrap_token_of_a_worker_asks_for_a_control_plane_node() {
+fn a_bootstrap_token_of_a_worker_cannot_join_a_control_plane_node() {
     let worker = SCENE.cluster.machine("worker-own").create();
     let control_plane = SCENE.cluster.machine("control-plane-1").control_plane();
     let control_plane = control_plane.create();
@@ -77,7 +77,7 @@ fn a_copied_request_with_another_token_is_denied() {
 }
 
 #[test]
-fn a_pod_with_host_network_asks_while_the_node_is_up() {
+fn a_request_from_a_host_network_pod_waits_while_the_node_is_up() {
     let machine = SCENE.cluster.machine("with-pod").create();
     let kubelet = kubelet(&SCENE.cluster, &machine, "kubelet-authenticator-null").start();
     kubelet.wait_until_ready();

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::SCENE;
 
 #[test]
-fn root_on_a_worker_asks_for_another_nodes_name() {
+fn root_on_a_worker_cannot_get_another_nodes_name() {
     let own = SCENE.cluster.machine("root-own").create();
     let other = SCENE.cluster.machine("root-other").create();
     let credential = SCENE.join(&own);
@@ -20,7 +20,7 @@ fn root_on_a_worker_asks_for_another_nodes_name() {
 }
 
 #[test]
-fn root_on_a_worker_claims_another_machine_under_its_own_name() {
+fn root_on_a_worker_cannot_claim_another_machine() {
     let own = SCENE.cluster.machine("claims-as-own").create();
     let other = SCENE.cluster.machine("claims-as-other").create();
     let credential = SCENE.join(&own);
@@ -69,7 +69,7 @@ fn a_certificate_is_refused_after_its_machine_is_deleted() {
 }
 
 #[test]
-fn a_certificate_from_before_a_reset_can_neither_write_nor_renew() {
+fn a_certificate_from_before_a_reset_cannot_write_or_renew() {
     let machine = SCENE.cluster.machine("was-reset").create();
     let former = SCENE.join(&machine);
     let plane = SCENE.cluster.control_plane();
@@ -102,7 +102,7 @@ fn a_certificate_from_before_a_reset_can_neither_write_nor_renew() {
 }
 
 #[test]
-fn a_reset_that_is_applied_again_does_nothing() {
+fn a_repeated_reset_has_no_effect() {
     let machine = SCENE.cluster.machine("reset-twice").create();
     SCENE.join(&machine);
     let record = format!("{}.reset-twice", SCENE.cluster.name());

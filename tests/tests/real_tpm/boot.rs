@@ -60,7 +60,7 @@ fn resets_of(scene: &Scene, machine: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_renewal_attests_again_and_sees_that_the_machine_has_booted() {
+fn a_renewal_attests_again_and_records_the_reboot() {
     let scene = &*SHORT;
     let tpm = tpm();
     let machine = machine(scene, "renews", &tpm);

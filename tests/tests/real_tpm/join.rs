@@ -6,7 +6,7 @@ use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use crate::bed::{USUAL, endorsement_key, kubelet, machine, node_user, requester, requests, tpm};
 
 #[test]
-fn a_machine_joins_by_two_requests_one_opened_challenge_and_one_quote() {
+fn a_machine_joins_with_two_requests_a_challenge_and_a_quote() {
     let scene = &*USUAL;
     let tpm = tpm();
     let (booted, digest) = (tpm.clock(), endorsement_key(&tpm));

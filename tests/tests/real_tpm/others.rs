@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bed::{Plugin, USUAL, cluster, endorsement_key, kubelet, machine, tpm};
 
 #[test]
-fn a_second_tpm_with_the_machines_names_and_token_is_refused() {
+fn a_second_tpm_with_the_same_names_and_token_is_refused() {
     let scene = &*USUAL;
     let first = tpm();
     let machine = machine(scene, "wanted", &first);
@@ -29,7 +29,7 @@ fn a_second_tpm_with_the_machines_names_and_token_is_refused() {
 }
 
 #[test]
-fn a_tpm_that_runs_backwards_causes_a_warning_event() {
+fn a_tpm_with_lower_counters_causes_a_warning_event() {
     let scene = &*USUAL;
     let tpm = tpm();
     let machine = machine(scene, "cloned", &tpm);
@@ -85,7 +85,7 @@ fn list(entries: &[(&str, &Arc<Swtpm>)]) -> Value {
 }
 
 #[test]
-fn a_list_gives_a_known_machine_no_other_tpm() {
+fn a_list_cannot_change_the_tpm_of_a_known_machine() {
     let Listed {
         scene,
         first,
@@ -104,7 +104,7 @@ fn a_list_gives_a_known_machine_no_other_tpm() {
 }
 
 #[test]
-fn a_list_gives_a_nodes_tpm_to_no_other_machine() {
+fn a_list_cannot_assign_a_nodes_tpm_to_another_machine() {
     let Listed { scene, second, .. } = &*LISTED;
     let holder = machine(scene, "named-by-its-tpm", second);
     Plugin::of(scene, &holder, &second.tcti()).joins();

@@ -40,7 +40,7 @@ fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
 }
 
 #[test]
-fn a_node_with_a_tpm_serves_by_the_kubelets_signer_and_by_its_own() {
+fn a_tpm_node_serves_with_the_kubelet_signer_and_its_own_signer() {
     let scene = &*USUAL;
     let tpm = tpm();
     let machine = machine(scene, "serves", &tpm);

@@ -37,7 +37,7 @@ fn a_request_without_evidence_is_read() {
 }
 
 #[test]
-fn an_invalid_envelope_is_refused_with_its_reason() {
+fn an_invalid_envelope_is_refused_with_a_reason() {
     use InvalidEnvelope::*;
 
     let crlf = CSR_BLOCK.replace('\n', "\r\n");

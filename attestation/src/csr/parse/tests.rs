@@ -112,7 +112,7 @@ fn a_non_canonical_request_is_refused() {
 }
 
 #[test]
-fn an_encoding_of_extensions_that_is_not_der_is_refused() {
+fn an_extension_list_that_is_not_der_is_refused() {
     let explicit_default = sequence(&[
         encoded_oid(oid::PROVIDER_ID),
         tlv(0x01, &[0]),
@@ -137,7 +137,7 @@ fn another_attribute_is_refused() {
 }
 
 #[test]
-fn two_lists_of_extensions_are_refused() {
+fn two_extension_lists_are_refused() {
     let first = vec![extension(oid::PROVIDER_ID, &utf8(PROVIDER_ID))];
     let second = vec![extension(oid::SUBJECT_ALT_NAME, b"")];
     let mut values = [first, second];
@@ -154,7 +154,7 @@ fn two_lists_of_extensions_are_refused() {
 }
 
 #[test]
-fn an_extension_twice_is_refused() {
+fn a_duplicate_extension_is_refused() {
     let provider_id = |text: &str| extension(oid::PROVIDER_ID, &utf8(text));
     let list = vec![provider_id("a://1"), provider_id("a://2")];
 

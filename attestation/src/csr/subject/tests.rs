@@ -83,7 +83,7 @@ fn another_common_name_is_refused() {
 }
 
 #[test]
-fn another_form_of_the_same_names_is_refused() {
+fn another_encoding_of_the_same_names_is_refused() {
     let (nodes, node) = (organization("system:nodes"), common_name("system:node:n1"));
     let mut together = [
         attribute(oid::ORGANIZATION, utf8("system:nodes")),

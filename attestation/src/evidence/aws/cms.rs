@@ -102,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn the_content_is_found_in_the_shape_that_aws_sends() {
+    fn content_in_the_format_that_aws_sends_is_found() {
         assert_eq!(content_of(&message(b"document")).unwrap(), b"document");
     }
 
     #[test]
-    fn the_content_may_come_in_pieces_or_in_one() {
+    fn content_in_one_or_several_pieces_is_read() {
         let pieces = [b"docu", b"ment"].map(|piece| with_length(OCTET_STRING, piece));
         let string = left_open(0x24, &[&pieces[0], &pieces[1]]);
         assert_eq!(content_of(&message_around(&string)).unwrap(), b"document");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn every_message_that_is_cut_off_in_its_content_has_none() {
+    fn a_message_that_is_truncated_in_its_content_has_no_content() {
         let message = message(b"document");
         let end = message.windows(8).position(|bytes| bytes == b"document");
 

@@ -18,7 +18,7 @@ fn parsed(evidence: &Value) -> Result<AwsEvidence, InvalidEvidence> {
 }
 
 #[test]
-fn evidence_reads_back() {
+fn evidence_is_unchanged_after_a_round_trip() {
     let evidence = parsed(&valid()).unwrap();
 
     assert_eq!(AwsEvidence::parse(&evidence.to_json()).unwrap(), evidence);
@@ -29,7 +29,7 @@ fn evidence_reads_back() {
 }
 
 #[test]
-fn a_proof_has_the_fields_that_were_read() {
+fn a_parsed_proof_contains_all_its_fields() {
     let proof = parsed(&valid()).unwrap().sts;
 
     let signature = "0123456789abcdef".repeat(4);
@@ -63,7 +63,7 @@ fn the_longest_region_and_session_token_are_read() {
 }
 
 #[test]
-fn a_field_that_has_another_form_is_named() {
+fn the_error_for_a_malformed_field_names_it() {
     let long_region = format!("{}-west-12", "a".repeat(25));
     let digits = "0123456789abcdef".repeat(4);
     for (field, value, expected) in [
@@ -168,7 +168,7 @@ fn unknown_missing_and_repeated_fields_are_refused() {
 }
 
 #[test]
-fn debug_shows_no_credential() {
+fn debug_output_contains_no_credential() {
     let shown = format!("{:?}", parsed(&valid()).unwrap());
 
     for secret in ["ASIA", "IQoJ", "0123456789abcdef"] {

@@ -33,7 +33,7 @@ fn parsed(evidence: &Value) -> Result<TpmEvidence, InvalidEvidence> {
 }
 
 #[test]
-fn evidence_of_both_phases_reads_back() {
+fn evidence_of_both_phases_is_unchanged_after_a_round_trip() {
     let mut bare = enrolment();
     bare.as_object_mut().unwrap().remove("ekCert");
     for valid in [enrolment(), bare, response()] {
@@ -73,7 +73,7 @@ fn field(evidence: &Value) -> InvalidField {
 }
 
 #[test]
-fn the_certificates_of_authorities_read_back_in_their_version() {
+fn ca_certificates_are_unchanged_after_a_round_trip_in_their_version() {
     let chain = vec![b"first".to_vec(), b"second".to_vec()];
     let valid = with_chain(&chain);
 
@@ -88,7 +88,7 @@ fn the_certificates_of_authorities_read_back_in_their_version() {
 }
 
 #[test]
-fn version_v2_without_the_certificates_of_authorities_is_as_v1() {
+fn version_v2_without_ca_certificates_equals_v1() {
     for mut valid in [enrolment(), response()] {
         valid["version"] = json!("v2");
 
@@ -100,7 +100,7 @@ fn version_v2_without_the_certificates_of_authorities_is_as_v1() {
 }
 
 #[test]
-fn the_certificates_of_authorities_are_in_no_other_place() {
+fn ca_certificates_in_another_place_are_refused() {
     let chain = json!([base64(b"first")]);
     let mut of_v1 = with_chain(&[b"first".to_vec()]);
     of_v1["version"] = json!("v1");
@@ -118,7 +118,7 @@ fn the_certificates_of_authorities_are_in_no_other_place() {
 }
 
 #[test]
-fn the_certificates_of_authorities_are_bounded_in_number_and_bytes() {
+fn the_number_and_size_of_ca_certificates_are_limited() {
     let of = |count: usize, len: usize| with_chain(&vec![vec![1; len]; count]);
     for count in [1, MAX_INTERMEDIATES] {
         assert!(parsed(&of(count, 100)).is_ok(), "{count}");
@@ -137,7 +137,7 @@ fn the_certificates_of_authorities_are_bounded_in_number_and_bytes() {
 }
 
 #[test]
-fn the_largest_evidence_with_certificates_of_authorities_is_read() {
+fn the_largest_evidence_with_ca_certificates_is_read() {
     let mut evidence = with_chain(&vec![vec![1; MAX_INTERMEDIATES_LEN / 5]; 5]);
     evidence["ekCert"] = json!(base64(&vec![1; MAX_CERTIFICATE_LEN]));
     for field in ["ekPub", "akPub"] {
@@ -149,7 +149,7 @@ fn the_largest_evidence_with_certificates_of_authorities_is_read() {
 }
 
 #[test]
-fn a_field_that_is_missing_or_undecodable_is_named() {
+fn the_error_for_a_missing_or_undecodable_field_names_it() {
     for (evidence, pointer, name) in [
         (enrolment(), "/ekCert", "ekCert"),
         (enrolment(), "/ekPub", "ekPub"),
@@ -246,7 +246,7 @@ fn unknown_and_repeated_fields_are_refused() {
 }
 
 #[test]
-fn registers_have_one_form_and_are_named_once() {
+fn only_canonical_and_unique_register_numbers_are_accepted() {
     let digest = "0f".repeat(32);
     let banks = |registers: &str| {
         response().to_string().replacen(
@@ -278,7 +278,7 @@ fn registers_have_one_form_and_are_named_once() {
 }
 
 #[test]
-fn a_quote_is_over_the_registers_of_one_bank() {
+fn a_quote_covers_the_registers_of_one_bank() {
     let registers = |len: usize| json!({"0": "00".repeat(len), "23": "0f".repeat(len)});
     let with = |pcrs: Value| {
         let mut evidence = response();
@@ -333,7 +333,7 @@ fn the_largest_answer_to_a_challenge_fits_into_a_request() {
 }
 
 #[test]
-fn registers_are_of_a_pc_and_have_their_digests() {
+fn registers_need_a_valid_number_and_a_digest() {
     let registers = Registers::new([(0, [7; 32]), (23, [8; 32])].into()).unwrap();
 
     assert_eq!(registers.get(0), Some(&[7; 32]));
@@ -355,7 +355,7 @@ fn challenge() -> Challenge {
 }
 
 #[test]
-fn a_challenge_reads_back() {
+fn a_challenge_is_unchanged_after_a_round_trip() {
     let annotation = challenge().to_annotation();
 
     assert_eq!(Challenge::parse(&annotation).unwrap(), challenge());
@@ -374,7 +374,7 @@ fn a_challenge_reads_back() {
 }
 
 #[test]
-fn an_annotation_that_is_no_challenge_is_refused() {
+fn an_annotation_without_a_valid_challenge_is_refused() {
     let valid = BASE64_STANDARD.decode(challenge().to_annotation()).unwrap();
     let valid: Value = serde_json::from_slice(&valid).unwrap();
     let read = |json: &Value| Challenge::parse(&BASE64_STANDARD.encode(json.to_string()));

@@ -85,7 +85,7 @@ fn a_server_is_verified_by_the_certificates_of_the_cluster() {
 }
 
 #[test]
-fn only_a_machine_has_a_proxy_and_a_file() {
+fn only_a_machines_kubeconfig_can_have_a_proxy_and_a_file() {
     for (url, of_machine) in [
         ("http://10.0.0.1:3128", None),
         ("https://u:0123456789abcdef@proxy", None),
@@ -110,7 +110,7 @@ fn a_servers_name_is_a_dns_name_or_an_address() {
 }
 
 #[test]
-fn only_a_machines_base64_has_line_breaks_and_unused_bits() {
+fn only_a_machines_base64_can_have_line_breaks_and_unused_bits() {
     let why = [None, Some(Refused::NotBase64)];
     for characters in ["\n", "\r\n", "\r"] {
         check_field(CA, broken_by(characters, certificate("CA")), why);
@@ -130,7 +130,7 @@ fn only_a_machines_base64_has_line_breaks_and_unused_bits() {
 }
 
 #[test]
-fn only_a_machines_certificates_have_other_content_around_them() {
+fn only_a_machines_certificates_can_have_text_around_them() {
     let why = [None, Some(Refused::NotCertificates)];
     let encoded = base64(latin2(&certificate("CA")));
     check_field(CA, encoded, why);
@@ -187,7 +187,7 @@ fn every_cluster_of_a_tenant_is_checked() {
 }
 
 #[test]
-fn inline_certificates_win_over_a_file() {
+fn inline_certificates_take_precedence_over_a_file() {
     let both = with_field("certificate-authority", json!("ca.crt"));
     assert_eq!(endpoint(&both).ca_pem(), certificate("CA"));
 
@@ -241,7 +241,7 @@ fn the_servers_address_is_the_host_of_its_url() {
 }
 
 #[test]
-fn a_stored_endpoint_reads_back_and_is_checked_again() {
+fn a_stored_endpoint_is_read_and_checked_again() {
     for (field, value) in [
         ("tls-server-name", "kubernetes"),
         ("proxy-url", "http://proxy"),
@@ -263,7 +263,7 @@ fn a_stored_endpoint_reads_back_and_is_checked_again() {
 }
 
 #[test]
-fn endpoints_with_a_common_server_or_certificate_are_of_one_cluster() {
+fn endpoints_with_a_common_server_or_certificate_share_a_cluster() {
     let of = |server: &str, ca: &[&str]| {
         let fields = EndpointFields {
             server: server.to_owned(),

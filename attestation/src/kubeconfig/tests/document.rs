@@ -56,7 +56,7 @@ fn the_current_context_names_entries_that_exist() {
 }
 
 #[test]
-fn names_are_unique_and_a_tenants_lists_are_short() {
+fn duplicate_names_and_a_tenants_long_lists_are_refused() {
     for (list, kind, last) in [
         ("clusters", "cluster", "c1"),
         ("contexts", "context", "here"),
@@ -128,7 +128,7 @@ fn an_invalid_kubeconfig_is_refused() {
 }
 
 #[test]
-fn a_syntax_error_has_a_line_and_for_a_machine_the_field() {
+fn a_syntax_error_contains_the_line_and_for_a_machine_the_field() {
     for (text, field) in [
         (
             format!("users:\n- name: u1\n  user:\n    token: [{TOKEN}]\n"),
@@ -163,7 +163,7 @@ fn a_syntax_error_has_a_line_and_for_a_machine_the_field() {
 }
 
 #[test]
-fn a_tenants_text_has_no_anchors_and_is_small_and_flat() {
+fn anchors_and_deep_or_large_text_from_a_tenant_are_refused() {
     for more in [
         "x: &x [1]".to_owned(),
         "x: &x [1]\ny: [*x, *x]".to_owned(),
@@ -194,7 +194,7 @@ fn a_yaml_bomb_is_refused() {
 }
 
 #[test]
-fn verification_is_skipped_in_no_spelling_of_yaml() {
+fn no_yaml_spelling_disables_verification() {
     // YAML 1.1 has these, and so has client-go.
     for yes in ["true", "True", "yes", "on"] {
         let text = with(&format!("{CLUSTER}/insecure-skip-tls-verify"), json!("YES"));
@@ -207,7 +207,7 @@ fn verification_is_skipped_in_no_spelling_of_yaml() {
 }
 
 #[test]
-fn debug_shows_no_secret() {
+fn debug_output_contains_no_secret() {
     let user = json!({"token": TOKEN, "client-key-data": "0123456789abcdef"});
     let text = with(USER, user).to_string();
     let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();

@@ -61,7 +61,7 @@ fn a_token_is_text_for_a_header() {
 }
 
 #[test]
-fn the_file_of_a_token_wins_unless_it_cannot_be_read() {
+fn a_token_file_takes_precedence_unless_it_is_unreadable() {
     assert_eq!(token(json!({"tokenFile": "token"})), TOKEN);
     assert_eq!(
         token(json!({"tokenFile": "token", "token": "other"})),
@@ -81,7 +81,7 @@ fn the_file_of_a_token_wins_unless_it_cannot_be_read() {
 }
 
 #[test]
-fn a_client_certificate_is_inline_or_in_files() {
+fn a_client_certificate_can_be_inline_or_in_files() {
     let files = [
         ("client-certificate", json!("client.crt")),
         ("client-key", json!("client.key")),
@@ -162,7 +162,7 @@ fn credentials_that_cannot_be_used_are_refused() {
 }
 
 #[test]
-fn users_whose_credential_is_not_their_own_are_refused() {
+fn users_with_external_or_impersonated_credentials_are_refused() {
     for (field, value, why) in [
         ("exec", json!({"command": "/bin/sh"}), Refused::Exec),
         (
@@ -187,7 +187,7 @@ fn users_whose_credential_is_not_their_own_are_refused() {
 }
 
 #[test]
-fn only_a_tenants_empty_fields_count() {
+fn empty_fields_are_refused_only_for_a_tenant() {
     for (field, empty, why) in [
         ("username", json!(""), Refused::Password),
         ("password", json!(""), Refused::Password),
@@ -202,7 +202,7 @@ fn only_a_tenants_empty_fields_count() {
 }
 
 #[test]
-fn only_a_machines_credential_has_line_breaks_and_other_content() {
+fn only_a_machines_credential_can_have_line_breaks_and_text() {
     let not = [None, Some(Refused::NotBase64)];
     let certificate = certificate("client");
     check_user(
@@ -239,7 +239,7 @@ fn only_a_machines_credential_has_line_breaks_and_other_content() {
 }
 
 #[test]
-fn no_file_of_a_tenants_user_is_read() {
+fn a_file_reference_of_a_tenants_user_is_not_read() {
     let file = |field| (field, [None, Some(Refused::File)]);
     for (field, why) in ["client-certificate", "client-key", "tokenFile"].map(file) {
         check_user(with_certificate(&[(field, json!("token"))]), field, why);
@@ -257,7 +257,7 @@ fn every_user_of_a_tenant_is_checked() {
 }
 
 #[test]
-fn the_command_of_a_plugin_is_read_though_none_is_run() {
+fn the_command_of_a_plugin_is_read_but_not_run() {
     let command = |user: Value| {
         let text = with(USER, user).to_string();
         let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();
@@ -277,7 +277,7 @@ fn the_command_of_a_plugin_is_read_though_none_is_run() {
 }
 
 #[test]
-fn a_token_or_a_certificate_is_a_credential() {
+fn a_token_or_a_certificate_counts_as_a_credential() {
     let has_credential = |user: Value| {
         let text = with(USER, user).to_string();
         let kubeconfig = Kubeconfig::parse("doc", text.as_bytes(), Machine).unwrap();

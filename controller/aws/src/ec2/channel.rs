@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unused_lane_that_rests_goes_when_there_are_too_many() {
+    async fn an_unused_idle_lane_is_dropped_above_the_limit() {
         let limits = crate::ec2::Limits::default().calls;
         let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
         let lane = async |number: usize| {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_forgotten_where_there_are_too_many_alone() {
+    async fn answers_are_dropped_only_above_the_limit() {
         let mut remembered = Remembered::<usize, ()>::default();
         for number in 0..MAX_REMEMBERED {
             remember(&mut remembered, number, ());
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lane_and_its_client_are_made_with_few_visits_to_others() {
+    async fn the_creation_of_a_lane_and_its_client_visits_few_others() {
         let limits = crate::ec2::Limits::default().calls;
         let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
         let ec2 = Ec2::new(Ec2Settings::default());

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_takes_too_long_is_told_from_none() {
+    fn a_connection_timeout_is_distinguished_from_a_missing_connection() {
         let outage = |failure| not_sent(&SdkError::<()>::dispatch_failure(failure));
 
         let late = outage(ConnectorError::timeout("no answer".into()));

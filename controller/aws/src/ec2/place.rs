@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_of_every_form_is_in_its_region() {
+    fn every_zone_format_belongs_to_its_region() {
         for (zone, region) in [
             ("eu-west-1a", "eu-west-1"),
             ("us-gov-west-1b", "us-gov-west-1"),

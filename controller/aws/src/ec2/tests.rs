@@ -175,7 +175,7 @@ async fn an_unknown_instance_does_not_affect_other_answers() {
 }
 
 #[tokio::test]
-async fn an_instance_of_another_account_or_region_is_not_seen() {
+async fn an_instance_in_another_account_or_region_is_not_found() {
     let instance = instance("200000000004");
     let instances = instances();
 

@@ -90,7 +90,7 @@ fn a_cluster_is_resolved_with_the_current_objects() {
 }
 
 #[test]
-fn nothing_is_resolved_before_all_was_read() {
+fn identities_are_resolved_only_after_all_objects_are_read() {
     let all = store().sources();
     assert_eq!(all.len(), 9);
     for missing in &all {

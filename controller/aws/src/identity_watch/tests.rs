@@ -168,7 +168,7 @@ async fn a_secret_is_watched_by_its_name_while_an_identity_names_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_identity_that_names_another_secret_has_that_one_watched() {
+async fn a_change_of_an_identitys_secret_changes_the_watch() {
     let bed = Bed::new();
     bed.identity("a", "keys");
     bed.secret("keys", "AKIA1");
@@ -273,7 +273,7 @@ async fn a_secret_that_is_deleted_is_not_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_is_not_served_has_no_objects_until_it_is() {
+async fn an_unserved_kind_has_no_objects_until_it_is_served() {
     let bed = Bed::new();
     for kind in [STATICS, AWS_CLUSTERS, ROLES] {
         bed.server.withdraw(kind[3]);
@@ -449,7 +449,7 @@ async fn an_account_that_cannot_be_written_is_retried_with_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_has_one_write_of_its_account_however_often_it_is_created() {
+async fn a_recreated_cluster_has_only_one_write_of_its_account() {
     let bed = Bed::new();
     bed.authentication();
     bed.server.refuse(PLURAL, Some(422));

@@ -75,7 +75,7 @@ async fn an_instance_with_the_tags_is_a_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_of_another_account_or_that_is_terminated_is_no_machine() {
+async fn foreign_and_terminated_instances_are_not_machines() {
     for other in [
         InstanceFacts {
             owner: "999999999999".to_owned(),
@@ -157,7 +157,7 @@ async fn concurrent_queries_share_one_list_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_an_error_and_not_a_missing_machine() {
+async fn an_outage_is_an_error_instead_of_a_missing_machine() {
     let ec2 = FakeEc2::with([tagged(facts())]);
     let inventory = inventory(&ec2);
     let outage = OutageKind::TimedOut;
@@ -190,7 +190,7 @@ async fn an_outage_is_an_error_and_not_a_missing_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_instances_of_one_name_are_an_outage() {
+async fn two_instances_with_one_node_name_are_an_outage() {
     let inventory = inventory(&FakeEc2::with([tagged(facts()), tagged(named(OTHER))]));
 
     let found = inventory.by_provider_id(&provider_id(INSTANCE)).await;
@@ -200,7 +200,7 @@ async fn two_instances_of_one_name_are_an_outage() {
 }
 
 #[test]
-fn without_tags_or_places_there_is_no_inventory() {
+fn an_inventory_without_tags_or_places_is_refused() {
     let made = |settings| {
         let ec2 = Arc::new(FakeEc2::default());
         let instances = Instances::with(Arc::new(PerAccount), ec2, Limits::default());

@@ -56,14 +56,14 @@ fn each_region_has_its_partitions_endpoint() {
 }
 
 #[test]
-fn a_region_that_is_not_built_yet_is_in_its_areas_partition() {
+fn an_unknown_region_belongs_to_the_partition_of_its_area() {
     assert_eq!(of_region("eu-west-9").unwrap().name, "aws");
     assert_eq!(of_region("us-gov-central-1").unwrap().name, "aws-us-gov");
     assert_eq!(of_region("eusc-de-west-2").unwrap().name, "aws-eusc");
 }
 
 #[test]
-fn a_region_of_unknown_form_has_no_partition() {
+fn a_malformed_region_has_no_partition() {
     for region in [
         "",
         "aws-global",
@@ -83,7 +83,7 @@ fn a_region_of_unknown_form_has_no_partition() {
 }
 
 #[test]
-fn an_endpoint_is_a_host_and_perhaps_a_port() {
+fn an_endpoint_has_a_host_and_an_optional_port() {
     for host in [
         "sts-fips.us-east-1.amazonaws.com",
         "vpce-0123456789abcdef0-abcdefgh.sts.eu-west-1.vpce.amazonaws.com",

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_has_its_share_and_delays_no_other() {
+    async fn a_tenant_does_not_use_the_share_of_another_tenant() {
         assert_eq!(seconds((0..30).map(|_| key("one", "a"))).await, 20);
 
         let budget = Budget::new();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_is_not_needed_any_more_takes_no_token() {
+    async fn a_canceled_call_does_not_take_a_token() {
         let (budget, cluster) = (Budget::new(), key("tenant-a", "a"));
         for _ in 0..100 {
             budget.take(&cluster, || false).await;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn namespaces_with_a_full_bucket_are_forgotten() {
+    async fn namespaces_with_a_full_bucket_are_dropped() {
         let budget = Budget::new();
         for number in 0..1000 {
             budget.take(&key(&number.to_string(), "a"), || true).await;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_without_tokens_has_none_after_another_one_asks() {
+    async fn a_request_of_another_namespace_does_not_refill_tokens() {
         let budget = Budget::new();
         for _ in 0..NAMESPACE.burst {
             token(&budget, &key("tenant-a", "one")).await;

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_key_has_an_id_a_secret_and_perhaps_a_token() {
+    fn an_access_key_has_an_id_a_secret_and_an_optional_token() {
         let long_lived = data(&[("AccessKeyID", "AKIA1"), ("SecretAccessKey", "s3cret")]);
         let key = access_key(&long_lived).unwrap();
         assert_eq!((&*key.id, &**key.secret.expose()), ("AKIA1", "s3cret"));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_empty_keys_are_named_and_no_value_is() {
+    fn missing_and_empty_keys_are_named_without_values() {
         for (given, missing) in [
             (
                 &[("accessKeyID", "AKIA1"), ("SecretAccessKey", "s")][..],
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_access_key_shows_no_secret() {
+    fn debug_output_of_an_access_key_contains_no_secret() {
         let key = access_key(&data(&[
             ("AccessKeyID", "AKIA1"),
             ("SecretAccessKey", "s3cret"),

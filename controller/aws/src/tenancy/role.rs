@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chained_session_lasts_an_hour_at_most() {
+    fn a_chained_session_lasts_at_most_an_hour() {
         let mut long = role(|s| s.duration_seconds = 7200).unwrap();
         assert!(long.chain());
         assert_eq!(long.duration, Duration::from_hours(1));

@@ -162,7 +162,7 @@ async fn each_tenant_uses_its_own_identity() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tenants_of_one_identity_share_its_session() {
+async fn tenants_with_one_identity_share_its_session() {
     let bed = Bed::new();
     bed.role("a");
     let [a, b] = ["tenant-a", "tenant-b"]
@@ -172,7 +172,7 @@ async fn tenants_of_one_identity_share_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_whose_namespace_is_not_permitted_has_no_credentials_any_more() {
+async fn a_tenant_loses_credentials_if_its_namespace_is_not_permitted() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -202,7 +202,7 @@ async fn a_rotated_secret_is_used_for_the_next_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_account_of_a_cluster_is_written_down_once_and_stays_its_own() {
+async fn the_first_account_of_a_cluster_is_recorded_once_and_kept() {
     let mut bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -235,7 +235,7 @@ async fn the_first_account_of_a_cluster_is_written_down_once_and_stays_its_own()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_account_that_was_written_down_outlives_the_controller() {
+async fn a_recorded_account_is_kept_after_a_controller_restart() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -312,7 +312,7 @@ async fn the_condition_contains_the_reason_for_a_failed_assume_role() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clusters_that_are_gone_are_forgotten() {
+async fn deleted_clusters_are_dropped() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -425,7 +425,7 @@ async fn the_condition_contains_the_reason_for_a_failed_account_query() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_is_not_the_first_before_its_role_was_assumed() {
+async fn an_account_is_recorded_only_after_its_role_is_assumed() {
     let mut bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -447,7 +447,7 @@ async fn an_account_is_not_the_first_before_its_role_was_assumed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_that_was_read_is_kept_while_the_clusters_are_not_known() {
+async fn a_recorded_account_is_kept_while_the_clusters_are_unknown() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -460,7 +460,7 @@ async fn an_account_that_was_read_is_kept_while_the_clusters_are_not_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleted_clusters_are_forgotten_a_few_at_a_time() {
+async fn deleted_clusters_are_dropped_in_small_steps() {
     let bed = Bed::new();
     bed.role("a");
     let mut last = None;

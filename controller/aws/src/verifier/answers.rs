@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_ready_once_ec2_answered_and_not_where_it_refused_them() {
+    fn credentials_are_ready_after_an_answer_but_not_after_a_refusal() {
         let answers = Answers::default();
         assert_eq!(
             credentials(&answers, &[]),

@@ -301,7 +301,7 @@ async fn a_request_without_evidence_is_denied() {
 }
 
 #[tokio::test]
-async fn an_instance_that_ec2_does_not_know_is_denied() {
+async fn an_instance_that_ec2_does_not_report_is_denied() {
     let case = Case::valid();
     case.ec2.knows([]);
 
@@ -352,7 +352,7 @@ async fn a_moved_root_volume_blocks_only_a_first_claim() {
 }
 
 #[tokio::test]
-async fn a_verifier_tells_its_versions_and_its_reasons_of_denials() {
+async fn a_verifier_lists_its_versions_and_denial_reasons() {
     let verifier = Case::valid().verifier();
 
     assert_eq!(verifier.versions(), [EvidenceVersion::V1]);
@@ -360,7 +360,7 @@ async fn a_verifier_tells_its_versions_and_its_reasons_of_denials() {
 }
 
 #[tokio::test]
-async fn the_serving_names_of_an_instance_are_those_of_ec2() {
+async fn the_serving_names_of_an_instance_come_from_ec2() {
     let verifier = Case::valid().verifier();
     let names = async |provider_id: &str| {
         let provider_id = ProviderId::parse(provider_id).unwrap();

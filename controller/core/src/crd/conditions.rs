@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_changes_with_the_status_only() {
+    fn the_transition_time_changes_only_with_the_status() {
         let mut conditions = Vec::new();
         set(&mut conditions, &READY_NOW, Some(1), &at(1));
         let with = |change: fn(&mut ConditionReport)| {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_cut_between_characters() {
+    fn a_message_is_truncated_between_characters() {
         let message = format!("{}é", "a".repeat(MAX_MESSAGE - 1));
         let mut conditions = Vec::new();
 

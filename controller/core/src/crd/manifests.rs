@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_have_the_definitions_that_the_types_have() {
+    fn the_manifest_files_match_the_types() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/crds");
         let all = manifests();
         let expected = || {

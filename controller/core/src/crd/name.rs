@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_could_be_read_in_two_ways_has_a_digest() {
+    fn an_ambiguous_name_contains_a_digest() {
         assert_eq!(object_name("a", "b.c"), "a.b.c");
         assert_eq!(
             object_name("a.b", "c"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_cut_and_has_a_digest() {
+    fn a_long_name_is_truncated_and_contains_a_digest() {
         let node = [
             "n".repeat(63),
             "n".repeat(63),

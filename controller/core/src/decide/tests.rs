@@ -104,7 +104,7 @@ fn a_decision_names_the_object_of_the_machine() {
 }
 
 #[test]
-fn a_machine_without_evidence_gets_its_certificate_by_its_token() {
+fn a_machine_without_evidence_gets_its_certificate_with_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
     assert_eq!(certificate.node_name.as_str(), "n1");
@@ -123,7 +123,7 @@ fn a_node_renews_with_another_key() {
 }
 
 #[test]
-fn the_same_request_is_decided_again_as_before() {
+fn a_repeated_request_gets_the_same_decision() {
     let (cluster, request) = (cluster(), valid());
     let first = issued(decided(&request, &cluster));
 

@@ -69,7 +69,7 @@ fn machines_without_name_and_provider_id_are_accepted() {
 }
 
 #[test]
-fn every_machine_of_an_address_or_a_name_is_found() {
+fn every_machine_with_an_address_or_a_name_is_found() {
     let machine = |name: &str, last: u8| {
         let mut machine = Machine::new(name);
         machine.node_name = Some(NodeName::parse(name).unwrap());

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pending_machine_must_wait_and_a_deleting_one_can_renew() {
+    fn a_pending_machine_waits_and_a_deleting_machine_can_renew() {
         let mut m3 = machine("m3", "n3", None);
         for (state, expected) in [
             (MachineState::Ready, Ok(())),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_names_the_machines_own_endorsement_key() {
+    fn the_annotation_must_name_the_machines_endorsement_key() {
         let [own, other] = [b"own", b"oth"].map(|key| KeyDigest::of(key));
         let denied = Err(Denial::EndorsementKeyAnnotation(own));
         for (annotation, endorsement_key, expected) in [

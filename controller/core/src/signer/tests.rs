@@ -180,7 +180,7 @@ fn a_certificate_is_valid_from_five_minutes_ago_for_its_lifetime() {
 }
 
 #[test]
-fn no_certificate_outlives_its_ca() {
+fn a_certificate_expires_before_its_ca() {
     let signer = Pki::new().signer().unwrap();
     let end = signer.not_after();
 
@@ -190,7 +190,7 @@ fn no_certificate_outlives_its_ca() {
 }
 
 #[test]
-fn no_serving_certificate_outlives_the_ca() {
+fn a_serving_certificate_expires_before_its_ca() {
     let pki = Pki::new();
     let signer = pki.signer().unwrap();
     let end = signer.not_after();
@@ -211,7 +211,7 @@ fn no_serving_certificate_outlives_the_ca() {
 }
 
 #[test]
-fn a_ca_that_is_not_valid_now_issues_nothing() {
+fn a_ca_outside_its_validity_does_not_issue_certificates() {
     let pki = Pki::new();
     let end = pki.signer().unwrap().not_after();
     let begin = end - 365 * DAY;
@@ -239,7 +239,7 @@ fn a_ca_is_valid_from_its_first_second_to_its_last() {
 }
 
 #[test]
-fn a_ca_that_is_not_valid_now_leaves_the_name_unclaimed() {
+fn a_ca_outside_its_validity_does_not_claim_the_name() {
     let signer = Pki::new().signer().unwrap();
     let now = signer.not_after() + Duration::from_secs(1);
 
@@ -253,7 +253,7 @@ fn a_ca_that_is_not_valid_now_leaves_the_name_unclaimed() {
 }
 
 #[test]
-fn a_record_ends_with_the_ca_that_signed_its_certificate() {
+fn the_record_expiry_follows_the_expiry_of_the_ca() {
     let old = Pki::new().signer().unwrap();
     let end = old.not_after();
     let former = cluster_of(old);
@@ -289,7 +289,7 @@ fn serial_numbers_are_positive_and_differ() {
 }
 
 #[test]
-fn a_ca_without_ca_rights_is_refused() {
+fn a_ca_certificate_without_ca_constraints_is_refused() {
     for extensions in [
         &["basicConstraints=critical,CA:FALSE"][..],
         &[
@@ -311,7 +311,7 @@ fn a_ca_without_ca_rights_is_refused() {
 }
 
 #[test]
-fn another_cas_key_is_refused() {
+fn the_key_of_another_ca_is_refused() {
     let (ca, other) = (Pki::new(), Pki::new());
     let rsa = Pki::with_key(&["genrsa", "2048"]);
 
@@ -356,7 +356,7 @@ fn files_in_another_form_are_refused() {
 }
 
 #[test]
-fn a_signer_tells_the_certificate_of_its_ca() {
+fn a_signer_returns_the_certificate_of_its_ca() {
     let pki = Pki::new();
 
     assert_eq!(pki.signer().unwrap().ca_der(), der_of(&pki.certificate()));

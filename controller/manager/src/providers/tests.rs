@@ -111,7 +111,7 @@ fn markdown() -> String {
 }
 
 #[test]
-fn the_document_lists_the_reasons_that_the_code_has() {
+fn the_reasons_page_matches_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reasons.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, markdown()).unwrap();
@@ -126,7 +126,7 @@ fn the_document_lists_the_reasons_that_the_code_has() {
 }
 
 #[test]
-fn the_plugins_contain_the_reasons_that_the_code_has() {
+fn the_embedded_reasons_match_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/reasons.bin");
     let packed = packed::packed(&table());
     if std::env::var_os("UPDATE").is_some() {
@@ -185,7 +185,7 @@ fn insecure_needs_the_option_and_the_authorization() {
 }
 
 #[test]
-fn an_attestor_that_is_not_verified_here_is_named() {
+fn the_error_names_an_unsupported_attestor() {
     let refused = providers(true).verifiers(&authorizing("gcp"), "");
 
     assert_eq!(
@@ -195,7 +195,7 @@ fn an_attestor_that_is_not_verified_here_is_named() {
 }
 
 #[test]
-fn a_tpm_is_challenged_only_with_keys_to_do_it() {
+fn a_tpm_is_challenged_only_with_challenge_keys() {
     let refused = providers(true).verifiers(&authorizing("tpm"), "");
 
     let expected = VerifierUnavailable::Unusable {

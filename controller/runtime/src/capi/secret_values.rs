@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_over_its_limit_is_cut_and_still_too_long() {
+    fn a_value_over_its_limit_is_truncated_and_still_too_long() {
         for (key, max) in [
             ("value", Policy::Tenant.max_len()),
             ("tls.crt", MAX_CERTIFICATE_LEN),

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_one_address_here_is_refused_whole() {
+    fn a_name_with_one_local_address_is_refused() {
         let there = SocketAddr::from(([203, 0, 113, 7], 6443));
         let here = SocketAddr::from(([127, 0, 0, 1], 6443));
         assert_eq!(screened(vec![there], STRICT).unwrap(), [there]);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_sent_to_a_name_that_resolves_to_ourselves() {
+    async fn no_request_is_sent_to_a_name_with_a_local_address() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         for host in [
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_api_server_whose_name_server_hangs_has_one_lookup_at_a_time() {
+    async fn a_hanging_name_server_gets_one_lookup_at_a_time() {
         let hanging = Dialler {
             lookup: hang,
             ..dialler(STRICT)

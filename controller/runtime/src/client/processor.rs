@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn beside_twenty_hostile_namespaces_a_handshake_of_another_does_not_wait() {
+    async fn twenty_hostile_namespaces_do_not_delay_other_handshakes() {
         let spent: Arc<Spent> = Arc::default();
         let other = processor(&spent, "other");
         let handshakes = async {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unused_budget_is_whole_again_and_forgotten() {
+    async fn an_unused_budget_refills_and_is_dropped() {
         let spent = Arc::default();
         let first = processor(&spent, "a");
         take(&first, BURST * 2).await;

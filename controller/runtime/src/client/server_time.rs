@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_ahead_of_the_api_server_does_not_count() {
+    fn a_clock_ahead_of_the_api_server_is_ignored() {
         let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
 
         let ahead = time.earlier(second(EXAMPLE + 7 * 24 * 3600));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_date_the_clock_of_the_machine_counts() {
+    fn without_a_date_header_the_local_clock_is_used() {
         let now = second(EXAMPLE);
         for time in [ServerTime::default(), heard("yesterday")] {
             assert_eq!(time.earlier(now), now);

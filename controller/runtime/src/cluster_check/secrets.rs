@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_without_a_key_passes_where_an_external_signer_has_it() {
+    fn a_ca_without_a_key_passes_if_an_external_signer_has_the_key() {
         let finding = found(KeylessSigning::External);
 
         assert_eq!(finding.state, State::Pass, "{finding:?}");

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_long_list_is_cut_and_counted() {
+fn a_long_list_is_truncated_with_the_number_of_entries() {
     let names = |count: usize| (0..count).map(|n| format!("n{n}")).collect::<Vec<_>>();
 
     assert_eq!(some(&names(2)), "n0, n1");

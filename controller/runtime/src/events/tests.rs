@@ -99,7 +99,7 @@ fn silent() -> (std::net::TcpListener, Client) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_takes_no_events_delays_no_stop_for_long() {
+async fn a_silent_api_server_delays_a_stop_until_the_deadline() {
     let (_listener, client) = silent();
     let (events, writer) = Events::start(client, None);
     let denial = denied(Denial::NoPemBlock);
@@ -116,7 +116,7 @@ async fn an_api_server_that_takes_no_events_delays_no_stop_for_long() {
 }
 
 #[test]
-fn the_longest_events_that_wait_take_four_megabytes_at_most() {
+fn the_longest_pending_events_use_at_most_four_megabytes() {
     let (events, next) = Events::collected();
     let longest = denied(Denial::NotStrictDer("x".repeat(2000)));
 
@@ -176,7 +176,7 @@ fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -
 }
 
 #[tokio::test(start_paused = true)]
-async fn machine_events_of_1000_clusters_delay_another_namespace_for_two_events() {
+async fn events_of_1000_clusters_delay_another_namespace_by_two_events() {
     let rate = Arc::new(FairRate::new(RATE));
     let written = Arc::new(AtomicU64::new(0));
     for number in 0..1000 {
@@ -201,7 +201,7 @@ async fn machine_events_of_1000_clusters_delay_another_namespace_for_two_events(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_on_a_machine_that_waits_delays_no_event_on_a_request() {
+async fn a_waiting_machine_event_does_not_delay_a_request_event() {
     let rate = Arc::new(FairRate::new(RATE));
     let cluster = ObjectKey::new("a", "prod-1");
     for _ in 0..RATE.burst {
@@ -250,7 +250,7 @@ async fn pending_events_are_written_during_shutdown() {
 }
 
 #[test]
-fn a_long_note_is_cut_to_the_apis_limit() {
+fn a_long_note_is_truncated_to_the_limit_of_the_api() {
     let denial = denied(Denial::NotStrictDer("\u{1f600}".repeat(2000)));
 
     let event = on_request(&denial);

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_an_absolute_path_that_the_kernel_takes() {
+    fn an_endpoint_is_an_absolute_path_that_the_kernel_accepts() {
         let endpoint: SignerEndpoint = "unix:///run/signer.sock".parse().unwrap();
         assert_eq!(endpoint.path(), Path::new("/run/signer.sock"));
         let longest = format!("unix:///{}", "a".repeat(MAX_PATH_LEN - 1));

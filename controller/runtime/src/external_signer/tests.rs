@@ -207,7 +207,7 @@ async fn an_unavailable_external_signer_is_used_as_soon_as_it_returns() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_answer_is_waited_for_until_a_deadline() {
+async fn a_signer_that_does_not_answer_times_out() {
     let bed = Bed::new(Does::Hang);
     let _server = bed.serve();
     let cluster = bed.cluster("prod-1");
@@ -273,7 +273,7 @@ async fn the_hung_keys_of_one_namespace_do_not_stop_another() {
 }
 
 #[tokio::test]
-async fn the_signature_of_another_key_is_not_issued() {
+async fn a_signature_with_another_key_is_refused() {
     let mut bed = Bed::new(Does::Sign);
     bed.program.key = Arc::new(KeyPair::generate().unwrap());
     let _server = bed.serve();
@@ -285,7 +285,7 @@ async fn the_signature_of_another_key_is_not_issued() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_not_read() {
+async fn an_oversized_signer_response_is_not_read() {
     let bed = Bed::new(Does::AnswerTooMuch);
     let _server = bed.serve();
 

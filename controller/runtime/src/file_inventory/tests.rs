@@ -41,7 +41,7 @@ fn by_id(inventory: &dyn Inventory, id: &str) -> Option<Machine> {
 }
 
 #[test]
-fn a_list_gives_machines() {
+fn an_inventory_file_lists_machines() {
     let inventory = parsed(VALID).unwrap();
 
     let machine = by_id(&inventory, "demo:///worker-1").unwrap();
@@ -56,7 +56,7 @@ fn a_list_gives_machines() {
 }
 
 #[test]
-fn a_machine_without_a_node_name_gives_its_own() {
+fn a_machine_without_a_node_name_uses_its_machine_name() {
     let inventory = parsed(VALID).unwrap();
 
     let machine = by_id(&inventory, "demo:///worker-2").unwrap();
@@ -66,7 +66,7 @@ fn a_machine_without_a_node_name_gives_its_own() {
 }
 
 #[test]
-fn an_empty_list_is_a_list() {
+fn an_empty_inventory_list_is_accepted() {
     let text = format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmachines: []\n");
 
     parsed(&text).unwrap();
@@ -190,7 +190,7 @@ fn a_missing_or_unknown_field_is_reported_with_its_line() {
 }
 
 #[test]
-fn a_changed_file_is_seen_at_the_next_look_up() {
+fn a_changed_file_is_read_at_the_next_lookup() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     fs::write(&path, VALID).unwrap();
@@ -274,7 +274,7 @@ fn a_file_needs_either_machines_or_aws_instances() {
 }
 
 #[test]
-fn a_file_that_is_no_list_is_refused_at_the_start() {
+fn a_file_without_a_list_is_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
 

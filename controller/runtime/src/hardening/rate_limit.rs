@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_requester_delays_no_other() {
+    fn one_requester_does_not_delay_another() {
         let mut budgets = budgets();
         let start = Instant::now();
         while budgets.reserve("system:bootstrap:flood1", start) == start {}
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_whole_again_makes_room() {
+    fn a_refilled_budget_releases_its_slot() {
         let mut budgets = budgets();
         budgets.capacity = 1;
         let start = Instant::now();

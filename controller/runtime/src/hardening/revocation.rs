@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_leaves_when_its_time_has_passed() {
+    fn an_entry_is_removed_when_it_expires() {
         let records = list([(uid(1), revoked(10)), (uid(2), revoked(20))]);
 
         for (now, listed) in [(0, 2), (9, 2), (10, 1), (19, 1), (20, 0)] {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_the_records_do_not_have_stays_until_its_end() {
+    fn an_entry_without_a_record_is_kept_until_it_expires() {
         let of = |lowest_valid, seconds| RevokedGenerations {
             lowest_valid,
             until: at(seconds),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_a_namespace_are_limited_and_take_none_of_another() {
+    fn log_lines_are_limited_for_each_namespace() {
         let ((budget, _other), now) = (budget(), Instant::now());
         let lines = |namespace: &str, name: &str, now: Instant| {
             let cluster = cluster(namespace, name);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_refused_requests_leave_out_no_other_line() {
+    fn lines_about_refused_requests_do_not_displace_other_lines() {
         let ((budget, _other), now) = (budget(), Instant::now());
         let cluster = cluster("a", "1");
         let lines = |kind| {

@@ -114,7 +114,7 @@ fn revoked_certificates_are_reported_in_the_condition() {
 }
 
 #[test]
-fn a_long_message_is_cut_between_characters() {
+fn a_long_message_is_truncated_between_characters() {
     assert_eq!(cut("a".repeat(600)).len(), MAX_MESSAGE_LEN);
     assert_eq!(
         cut(format!("a{}", "é".repeat(300))).len(),
@@ -189,7 +189,7 @@ fn a_record_without_evidence_corrects_a_condition_that_claims_some() {
 }
 
 #[test]
-fn a_record_that_is_revoked_or_buried_grants_nothing() {
+fn a_revoked_or_retired_record_does_not_set_the_condition() {
     let own = provider_id("m1");
     let revoked = |record: &mut Record| {
         record.revoked = Some(Revoked {
@@ -224,7 +224,7 @@ fn machine(uid: &str, kind: &str) -> ObjectReference {
 }
 
 #[test]
-fn the_last_outcome_of_a_machine_wins_over_its_record() {
+fn the_last_outcome_of_a_machine_overrides_its_record() {
     let outcomes = Outcomes::default();
     let one = machine("1", "Machine");
     let refusal = refused(NODE, &Decision::Deny(Denial::SignerPurpose));

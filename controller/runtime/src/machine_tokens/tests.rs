@@ -200,7 +200,7 @@ async fn a_recreated_machine_token_has_its_original_secret() {
 }
 
 #[tokio::test]
-async fn a_token_that_lives_longer_keeps_its_end() {
+async fn a_token_with_a_later_expiry_keeps_it() {
     let workload = workload(
         true,
         &[

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_a_key_among_many_clusters_visits_a_few() {
+    fn a_key_change_among_many_clusters_visits_few_clusters() {
         for is_same in [true, false] {
             let keys = CaKeys::default();
             let held = |number: u16| {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_holders_takes_no_memory() {
+    fn a_key_without_holders_uses_no_memory() {
         let keys = CaKeys::default();
         let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
         one.hold(Some(proved(1)));

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_could_not_be_written_is_due_again() {
+    fn an_event_that_was_not_written_is_retried() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let now = Instant::now();
         for _ in 0..2 {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_changes_often_has_an_event_a_minute() {
+    fn a_frequently_changing_condition_has_one_event_a_minute() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let start = Instant::now();
         let mut told = 0;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_events_of_many_clusters_delay_another_namespace_for_one_event() {
+    async fn events_of_many_clusters_delay_another_namespace_by_one_event() {
         let rate = FairRate::new(RATE);
         let names = (0..1000).map(|number| ObjectKey::new("tenant-a", number.to_string()));
         let flood = names.map(|cluster| {

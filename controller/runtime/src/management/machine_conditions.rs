@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_a_machine_are_a_minute_apart_and_nothing_else_waits() {
+    fn only_refusals_of_a_machine_are_a_minute_apart() {
         let now = Instant::now();
         let mut written = Written::default();
         written.add("refused", (&refusal(), &condition("first")), now);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_remembered_for_ten_minutes() {
+    fn a_condition_write_is_remembered_for_ten_minutes() {
         let now = Instant::now();
         let mut written = Written::default();
         let first = condition("first");

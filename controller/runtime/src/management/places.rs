@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_takes_no_place_of_another() {
+    fn a_namespace_does_not_take_places_of_another() {
         let places = places();
         let names = (0..10).map(|number| number.to_string());
         let flood: Vec<_> = names

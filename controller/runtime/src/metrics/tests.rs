@@ -212,7 +212,7 @@ async fn the_oldest_pending_metric_follows_the_oldest_remaining_request() {
 }
 
 #[tokio::test]
-async fn metrics_that_are_off_keep_nothing() {
+async fn disabled_metrics_keep_no_data() {
     let metrics = Metrics::default();
     metrics.decided(("issued", "Issued"), None, Duration::ZERO);
     let cluster = metrics.cluster("a", "b");
@@ -224,7 +224,7 @@ async fn metrics_that_are_off_keep_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loop_without_a_sign_of_life_is_named_until_it_gives_one_or_ends() {
+async fn a_silent_loop_is_named_until_it_reports_or_ends() {
     let metrics = Metrics::new("1");
     let beat = metrics.heartbeat("the election", Duration::from_mins(1));
     tokio::time::advance(Duration::from_mins(1)).await;

@@ -126,7 +126,7 @@ fn approved_by_hand(mut request: CertificateSigningRequest) -> CertificateSignin
 }
 
 #[tokio::test]
-async fn a_good_request_is_approved_and_gets_its_certificate_in_two_writes() {
+async fn a_valid_request_is_approved_and_issued_in_two_writes() {
     let store = Arc::new(MemoryStore::new(valid()));
 
     let next = processed(cluster(), &store).await;
@@ -142,7 +142,7 @@ async fn a_good_request_is_approved_and_gets_its_certificate_in_two_writes() {
 }
 
 #[tokio::test]
-async fn a_contradiction_is_denied_and_nothing_else_is_written() {
+async fn a_contradiction_is_denied_without_another_write() {
     let store = Arc::new(MemoryStore::new(bad()));
 
     let next = processed(cluster(), &store).await;
@@ -256,7 +256,7 @@ async fn an_unapproved_request_never_fails_for_its_age() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_the_api_server_never_takes_fails_the_request() {
+async fn a_certificate_that_the_api_server_rejects_fails_the_request() {
     let store = Arc::new(MemoryStore::new(valid()).with_fault(1, Fault::Refused(422)));
 
     let next = processed(cluster(), &store).await;
@@ -283,7 +283,7 @@ async fn a_request_whose_answer_is_rejected_is_dropped_until_it_changes() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_the_api_server_does_not_take_now_is_tried_again() {
+async fn a_certificate_write_that_fails_temporarily_is_retried() {
     for code in [403, 500] {
         let store = Arc::new(MemoryStore::new(valid()).with_fault(1, Fault::Refused(code)));
 
@@ -368,7 +368,7 @@ async fn a_concurrently_deleted_request_is_done() {
 }
 
 #[tokio::test]
-async fn a_recreated_request_is_not_decided_in_the_turn_of_the_old_one() {
+async fn a_recreated_request_is_decided_in_its_own_turn() {
     let store = Arc::new(MemoryStore::new(valid()));
     let former = Work {
         uid: "former".to_owned(),
@@ -382,7 +382,7 @@ async fn a_recreated_request_is_not_decided_in_the_turn_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn an_oversized_request_waits_for_room() {
+async fn an_oversized_request_waits_for_memory() {
     let mut long = valid();
     let note = "x".repeat(MAX_LEN);
     long.metadata.annotations = Some([("note".to_owned(), note)].into());

@@ -46,7 +46,7 @@ fn name_of(work: Option<Work>) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_come_in_the_order_they_were_seen_in() {
+async fn requests_are_processed_in_the_order_of_arrival() {
     let mut queue = queue_with(&["a", "b"]);
     let now = Instant::now();
 
@@ -81,7 +81,7 @@ async fn a_request_that_changes_while_in_progress_is_retried_immediately() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answered_request_is_not_looked_at_again() {
+async fn an_answered_request_is_not_processed_again() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_a_namespace_is_noted_among_many_without_a_visit_to_them() {
+    fn a_namespace_limit_is_noted_without_visits_to_others() {
         let watched = Watched::default();
         for number in 0..10 * PAGE {
             watched.set_over_the_limit(&number.to_string(), true);

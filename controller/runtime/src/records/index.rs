@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_a_namespace_are_limited_and_take_no_place_of_another() {
+    fn the_records_of_each_namespace_are_limited() {
         let mut index = Index::new(SMALL);
         for name in ["1", "2", "3"] {
             assert_eq!(index.put(&key("a", "c"), name), kept());
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_without_records_takes_no_memory() {
+    fn a_namespace_without_records_uses_no_memory() {
         let mut index = Index::new(SMALL);
         index.put(&key("a", "c"), "1");
         index.remove("a", "1");

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_boot_and_the_last_end_survive_a_move() {
+    fn the_last_boot_and_the_last_expiry_survive_a_move() {
         let mut record = Record::first(
             &claim("m1", "n1", 1, 0),
             RecordUid::new([7; 16]),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_boot_in_the_status_of_an_earlier_version_counts() {
+    fn the_last_boot_in_the_status_of_an_earlier_version_is_used() {
         let mut record = Record::first(
             &claim("m1", "n1", 1, 0),
             RecordUid::new([7; 16]),

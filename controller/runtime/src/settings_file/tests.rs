@@ -75,7 +75,7 @@ fn a_stored_object_has_the_same_rules_about_several_settings() {
 }
 
 #[test]
-fn settings_that_go_together_are_accepted() {
+fn compatible_settings_are_accepted() {
     let key = json!([{"machine": "m-1", "ekSha256": "1".repeat(64)}]);
     for spec in [
         json!({
@@ -327,7 +327,7 @@ fn the_example_of_each_attestor_is_valid_and_has_the_defaults() {
 }
 
 #[test]
-fn a_file_beyond_the_limit_is_refused_and_not_cut() {
+fn a_file_beyond_the_limit_is_refused_instead_of_truncated() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let limit = usize::try_from(MAX_FILE_LEN).unwrap();
     let mut text = valid().to_string();

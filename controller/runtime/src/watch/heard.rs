@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_is_as_old_as_the_last_event_that_it_has_applied() {
+    async fn the_age_of_a_store_counts_from_the_last_applied_event() {
         let heard = Heard::default();
         let read = Instant::now();
         tokio::time::advance(HEARD_WITHIN / 2).await;

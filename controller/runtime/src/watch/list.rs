@@ -93,7 +93,7 @@ mod tests {
     use crate::client::ClusterAccess;
 
     #[tokio::test(start_paused = true)]
-    async fn a_page_that_is_too_long_is_listed_in_smaller_ones() {
+    async fn an_oversized_page_is_listed_in_smaller_pages() {
         const OBJECTS: usize = 40;
         let limits: Arc<Mutex<Vec<usize>>> = Arc::default();
         let asked = limits.clone();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_quiet_watch_holds_again_when_the_api_server_answers() {
+    async fn a_quiet_watch_recovers_when_the_api_server_answers() {
         let metrics = Metrics::new("1");
         let watch = metrics.watch("Node");
         let mut log = WatchLog::new("Node").measured_by(watch.clone());

@@ -15,7 +15,7 @@ use super::*;
 use crate::client::{Bounded, NamedBy};
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_an_api_server_double_until_a_watch_has_held() {
+async fn waits_for_an_api_server_double_until_a_watch_succeeds() {
     let mut waits = ExponentialBackoff::default();
     let mut millis = Vec::new();
     for _ in 0..8 {
@@ -113,7 +113,7 @@ enum Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_lists_again_after_the_api_server_was_away() {
+async fn a_watch_lists_again_after_an_api_server_outage() {
     use Answer::{Away, Bookmark, List};
 
     // The watch ended as each one does: it goes on with its last version.

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_pin_is_refused() {
+    fn a_file_without_a_pin_is_refused() {
         let long = read_file(&"1".repeat(257), 0o600);
         assert!(matches!(long, Err(PinErrorSource::TooLong)));
         let absent = read(Path::new("/nowhere/pin")).unwrap_err();

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn another_way_to_write_a_name_is_refused() {
+    fn a_non_canonical_name_is_refused() {
         for name in [
             "",
             "*",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn another_way_to_write_an_address_is_refused() {
+    fn a_non_canonical_address_is_refused() {
         let mapped = ip("::ffff:203.0.113.7");
         let range = address(&[203, 0, 113, 0, 255, 255, 255, 0]);
         for name in [mapped, range, address(&[]), address(&[127, 0, 0])] {

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_cannot_be_read_hides_no_other_token() {
+    fn an_unreadable_slot_does_not_hide_other_tokens() {
         assert_eq!(chosen(&[None, Some("other"), Some("clusters")]), Ok(2));
         assert_eq!(chosen(&[Some("clusters"), None]), Ok(0));
         assert_eq!(
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tokens_with_one_label_are_refused() {
+    fn two_tokens_with_the_same_label_are_refused() {
         let two = "2 tokens have the label \"clusters\", but exactly one is required".to_owned();
         assert_eq!(
             chosen(&[Some("clusters"), None, Some("clusters")]),

@@ -129,7 +129,7 @@ fn a_quote_with_another_qualified_signer_name_is_denied() {
 }
 
 #[test]
-fn a_selection_of_registers_that_no_pc_has_is_denied() {
+fn a_selection_of_invalid_registers_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     // The number of bytes is before the three of the bitmap and the digest.
@@ -149,7 +149,7 @@ fn a_selection_of_registers_that_no_pc_has_is_denied() {
 }
 
 #[test]
-fn each_byte_of_the_digest_counts() {
+fn every_changed_byte_of_the_digest_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     for back in 1..=32 {
@@ -188,7 +188,7 @@ fn without_the_previous_key_its_challenges_are_denied() {
 }
 
 #[test]
-fn a_quote_is_for_one_of_two_keys_or_for_both() {
+fn a_quote_matches_either_or_both_challenge_keys() {
     let (one, other, third) = ([1; 32], [2; 32], [3; 32]);
     for (qualifying, expected) in [
         ([Some(one), None], true),

@@ -136,7 +136,7 @@ fn vendor_specific_certificates_are_accepted() {
 }
 
 #[test]
-fn a_serial_number_may_be_negative() {
+fn a_negative_serial_number_is_accepted() {
     let good = certificate(&EkContents::good());
     let (_, parsed) = X509Certificate::from_der(&good).unwrap();
     let serial = parsed.raw_serial();
@@ -261,7 +261,7 @@ fn a_certificate_must_name_its_issuer_and_its_algorithm() {
 }
 
 #[test]
-fn a_certificate_with_an_extension_twice_is_denied() {
+fn a_certificate_with_a_duplicate_extension_is_denied() {
     // The basic constraints become a second key usage.
     let good = certificate(&EkContents::good());
     let twice = replaced(
@@ -277,7 +277,7 @@ fn a_certificate_with_an_extension_twice_is_denied() {
 }
 
 #[test]
-fn a_certificate_that_is_not_an_endorsement_keys_is_denied() {
+fn a_certificate_that_is_not_for_an_endorsement_key_is_denied() {
     let no_usage = unfit("it does not have the extended key usage 2.23.133.8.1");
     let of = |change: &dyn Fn(&mut EkContents)| {
         let mut contents = EkContents::good();
@@ -303,7 +303,7 @@ fn a_certificate_that_is_not_an_endorsement_keys_is_denied() {
 }
 
 #[test]
-fn a_certificate_that_names_something_else_than_a_tpm_is_denied() {
+fn a_certificate_that_does_not_name_a_tpm_is_denied() {
     // tpmManufacturer becomes an attribute that nobody knows.
     let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
     let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
@@ -373,7 +373,7 @@ fn a_certificate_of_another_key_is_denied() {
 }
 
 #[test]
-fn a_required_certificate_is_the_endorsement_keys_own() {
+fn a_required_certificate_must_match_the_endorsement_key() {
     let (machine, another) = (
         machine(Kind::P384),
         TpmMachine::new(ANOTHER.clone(), Kind::P384),
@@ -406,7 +406,7 @@ fn a_required_certificate_is_the_endorsement_keys_own() {
 }
 
 #[test]
-fn a_certificate_is_one_structure_and_padding() {
+fn a_certificate_with_other_trailing_bytes_is_denied() {
     let good = certificate(&EkContents::good());
     let malformed = |detail| Err(TpmDenial::EndorsementCertificateMalformed(detail));
     for end in [&[1][..], &[0, 0xff], &good] {

@@ -94,7 +94,7 @@ fn a_challenge_id_is_valid_only_for_its_key_and_cluster() {
 }
 
 #[test]
-fn a_key_is_not_shown() {
+fn a_challenge_key_is_not_shown() {
     let keys = ChallengeKeys {
         current: key(),
         former: Some(key()),

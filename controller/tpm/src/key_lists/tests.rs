@@ -12,7 +12,7 @@ fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
 }
 
 #[test]
-fn malformed_entries_are_counted_and_a_few_of_them_named() {
+fn malformed_entries_are_counted_and_a_few_are_named() {
     let bad = [("a", "x"), ("b", "x"), ("c", "x"), ("d", "x")];
 
     let list = list("rack-1", &bad);
@@ -51,7 +51,7 @@ fn a_condition_names_every_config_map_with_a_malformed_entry() {
 }
 
 #[test]
-fn where_no_config_map_is_named_the_condition_says_so() {
+fn the_condition_reports_a_list_without_config_maps() {
     let report = report_without_lists(false);
 
     assert_eq!(report.of, "EndorsementKeyListsRead");

@@ -150,7 +150,7 @@ fn replaced_and_unseen_certificates_are_not_reported_as_expiring() {
 }
 
 #[test]
-fn nothing_is_known_until_each_machine_has_renewed() {
+fn observations_are_unknown_until_each_machine_has_renewed() {
     let observations = Observations::default();
     let policy = requiring(&[far()]);
     for of in [CERTIFICATES, BOOTS] {
@@ -167,7 +167,7 @@ fn nothing_is_known_until_each_machine_has_renewed() {
 }
 
 #[test]
-fn a_wall_clock_that_jumps_forgets_no_machine_and_ends_no_start() {
+fn a_wall_clock_jump_does_not_drop_machines_or_end_the_start() {
     for clock in [noon() + 365 * DAY, noon() - 365 * DAY] {
         let observations = Observations::default();
         let policy = requiring(&[]);
@@ -194,7 +194,7 @@ fn a_wall_clock_that_jumps_forgets_no_machine_and_ends_no_start() {
 }
 
 #[test]
-fn conditions_that_the_settings_exclude_hold() {
+fn conditions_that_do_not_apply_to_the_settings_are_true() {
     let observations = Observations::default();
     let nothing_required = requiring(&[]);
     let (holds, reason, _) = said(&observations, &nothing_required, CERTIFICATES, noon());

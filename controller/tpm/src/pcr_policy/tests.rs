@@ -40,7 +40,7 @@ fn invalid_state(rule: &str) -> InvalidTpmSettings {
 }
 
 #[test]
-fn one_of_several_states_is_enough_and_more_may_be_quoted() {
+fn one_matching_state_is_enough_and_extra_registers_are_ignored() {
     let policy = enforced(&[&[(4, 1), (7, 1)], &[(4, 2), (7, 2)]]);
 
     for good in [
@@ -98,7 +98,7 @@ fn a_policy_without_states_allows_every_state() {
 }
 
 #[test]
-fn a_digest_of_another_bank_is_refused() {
+fn a_digest_from_another_bank_is_refused() {
     let mut state = state(&[(4, 1), (7, 1)]);
     state.insert("7".to_owned(), "0f".repeat(48));
 
@@ -111,7 +111,7 @@ fn a_digest_of_another_bank_is_refused() {
 }
 
 #[test]
-fn a_policy_that_means_nothing_is_refused() {
+fn a_policy_without_effect_is_refused() {
     let good = state(&[(4, 1)]);
     let of = |number: &str, value: String| PcrSet::from([(number.to_owned(), value)]);
     for bad in [
@@ -210,7 +210,7 @@ fn register_alternatives_do_not_mix_allowed_states() {
 }
 
 #[test]
-fn alternatives_are_digests_with_commas_between() {
+fn alternatives_are_digests_separated_by_commas() {
     let of = |text: String| PcrPolicy::new(&settings(vec![PcrSet::from([("7".to_owned(), text)])]));
     let [one, two] = [value(1), value(2)];
     for good in [one.clone(), format!("{one},{two}"), format!("{one}, {two}")] {
@@ -235,7 +235,7 @@ fn array(number: u8, value: [u8; 32]) -> [u8; 32] {
 }
 
 #[test]
-fn a_value_that_no_firmware_measured_is_refused() {
+fn a_value_without_a_firmware_measurement_is_refused() {
     let zero = [0; 32];
     let separator = |number: u8| array(number, zero);
     let policy = |number: u8, value: [u8; 32]| {
@@ -268,7 +268,7 @@ fn a_value_that_no_firmware_measured_is_refused() {
 }
 
 #[test]
-fn a_quote_that_no_firmware_measured_is_denied_under_each_policy() {
+fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
     let zero_in_12 = enforced(&[&[(7, 1), (12, 0)]]);
     assert_eq!(zero_in_12.allows(&registers(&[(7, 1), (12, 0)])), Ok(()));
     for policy in [

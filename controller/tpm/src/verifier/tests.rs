@@ -48,7 +48,7 @@ fn a_machine_proves_itself_with_every_kind_of_key() {
 }
 
 #[test]
-fn a_response_is_decided_alike_each_time_and_at_every_replica() {
+fn a_response_gets_the_same_decision_at_every_replica() {
     let case = Case::valid();
     let once = case.verifier();
     let evidence = TpmEvidence::Respond(GOOD.response.clone()).to_json();
@@ -104,7 +104,7 @@ fn evidence_for_another_cluster_is_denied() {
 }
 
 #[test]
-fn the_machine_of_the_inventory_decides_and_not_the_claim() {
+fn the_inventory_machine_is_used_instead_of_the_claim() {
     let mut claims_another = Case::valid();
     claims_another.provider_id = "metal:///rack-1/8";
     let mut nameless = Case::valid();
@@ -127,7 +127,7 @@ fn the_machine_of_the_inventory_decides_and_not_the_claim() {
 }
 
 #[test]
-fn without_keys_for_challenges_requests_wait() {
+fn requests_wait_without_challenge_keys() {
     #[derive(Debug)]
     struct NoKeys;
     impl ChallengeKeySource for NoKeys {
@@ -157,7 +157,7 @@ fn without_keys_for_challenges_requests_wait() {
 }
 
 #[test]
-fn the_verifier_is_of_the_provider_tpm_and_reads_v1() {
+fn the_tpm_verifier_supports_v1_and_v2() {
     let verifier = Case::valid().verifier();
 
     assert_eq!(verifier.provider(), &Provider::TPM);
@@ -168,7 +168,7 @@ fn the_verifier_is_of_the_provider_tpm_and_reads_v1() {
 }
 
 #[test]
-fn a_verifier_tells_its_reasons_of_denials() {
+fn a_verifier_lists_its_denial_reasons() {
     let verifier = Case::valid().verifier();
 
     assert_eq!(verifier.denials(), TpmDenial::CATALOGUE);

@@ -62,7 +62,7 @@ fn the_answer_is_a_line_of_json() {
 }
 
 #[test]
-fn the_program_gets_the_question_and_no_environment_of_others() {
+fn the_helper_gets_the_command_without_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("kept");
     let (_script, program) = script(&format!(
@@ -124,7 +124,7 @@ fn answering(line: &str) -> (Script, PathBuf) {
 }
 
 #[test]
-fn a_helper_of_the_first_version_answers_the_questions_of_a_join() {
+fn a_helper_of_the_first_version_supports_a_join() {
     for line in protocol::tests::KEYS {
         let (_folder, program) = answering(line);
         let keys: Keys = asked_for(&program, MINUTE).unwrap();
@@ -137,7 +137,7 @@ fn a_helper_of_the_first_version_answers_the_questions_of_a_join() {
 }
 
 #[test]
-fn a_helper_that_does_not_know_a_question_is_named_with_its_package() {
+fn the_error_for_an_unsupported_command_names_the_helpers_package() {
     for line in [
         // The first version does not know the questions of `doctor`.
         r#"{"Err":"Question"}"#,
@@ -184,7 +184,7 @@ fn a_large_program_output_is_read_completely() {
 }
 
 #[test]
-fn a_program_that_does_not_answer_is_left_at_the_deadline() {
+fn a_helper_that_does_not_answer_times_out() {
     let (_folder, program) = script("#!/bin/sh\nexec sleep 1000\n");
 
     let error = asked(&program, Duration::from_millis(50)).unwrap_err();
@@ -194,7 +194,7 @@ fn a_program_that_does_not_answer_is_left_at_the_deadline() {
 }
 
 #[test]
-fn a_program_that_cannot_be_started_says_why() {
+fn the_error_for_a_helper_that_does_not_start_has_the_cause() {
     assert_eq!(
         refused("#!/nowhere/loader\n"),
         "PROGRAM cannot be started: this system has no glibc to load it"

@@ -68,7 +68,7 @@ fn a_quote_over_a_missing_bank_fails() {
 }
 
 #[test]
-fn the_helper_tells_its_version_without_a_tpm() {
+fn the_helper_prints_its_version_without_a_tpm() {
     let nowhere = "swtpm:host=127.0.0.1,port=1";
     let version = json!({"Ok": {"version": env!("CARGO_PKG_VERSION")}});
 
@@ -78,7 +78,7 @@ fn the_helper_tells_its_version_without_a_tpm() {
 }
 
 #[test]
-fn a_tpm_in_failure_mode_says_so() {
+fn the_error_reports_a_tpm_in_failure_mode() {
     let tpm = Swtpm::start();
     tpm.break_down();
 
@@ -86,7 +86,7 @@ fn a_tpm_in_failure_mode_says_so() {
 }
 
 #[test]
-fn a_tpm_that_is_locked_out_still_attests() {
+fn a_locked_out_tpm_can_attest() {
     let tpm = Arc::new(Swtpm::start());
     tpm.lock_out();
     for (name, kind) in KINDS {
@@ -100,7 +100,7 @@ fn a_tpm_that_is_locked_out_still_attests() {
 }
 
 #[test]
-fn a_tpm_that_is_not_there_is_not_reached() {
+fn a_missing_tpm_is_reported_as_unreachable() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
     drop(closed);
@@ -112,7 +112,7 @@ fn a_tpm_that_is_not_there_is_not_reached() {
 }
 
 #[test]
-fn an_invalid_question_is_rejected_without_a_tpm_call() {
+fn an_invalid_command_is_rejected_without_a_tpm_call() {
     let nowhere = "swtpm:host=127.0.0.1,port=1";
     assert_eq!(ask(nowhere, &json!("Shutdown")), json!({"Err": "Question"}));
 }
@@ -167,7 +167,7 @@ fn a_tpm_error_contains_the_command_and_the_code() {
 }
 
 #[test]
-fn a_tpm_that_is_cut_off_is_not_reached() {
+fn a_disconnected_tpm_is_reported_as_unreachable() {
     let tpm = Arc::new(Swtpm::start());
     let proxy = TpmProxy::before(&tpm);
     let quote = Commands::One(command::CREATE_PRIMARY);
@@ -182,7 +182,7 @@ fn a_tpm_that_is_cut_off_is_not_reached() {
 }
 
 #[test]
-fn registers_that_change_while_they_are_read_are_read_once_more() {
+fn registers_that_change_during_a_read_are_read_again() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
     let asked = question(&machine, &machine.ek_public(), &machine.ak_name());

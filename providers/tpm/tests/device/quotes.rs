@@ -162,7 +162,7 @@ fn a_quote_is_over_the_bank_sha384_if_the_tpm_has_no_sha256() {
 }
 
 #[test]
-fn nothing_is_left_in_tpms_by_1000_enrollments() {
+fn a_thousand_enrollments_leave_no_objects_in_tpms() {
     let enrol = || {
         let tpm = Arc::new(Swtpm::start());
         let handles = |tpm: &Swtpm| {

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 const UNKNOWN_AUTHORITY: &str = "the server's certificate is not signed by the cluster's CA";
 
 #[test]
-fn a_silent_server_is_left_at_the_deadline() {
+fn a_silent_server_times_out() {
     for fault in [ConnectionFault::SilentAtTcp, ConnectionFault::SilentAtTls] {
         let server = ApiServer::start();
         server.inject_connection(Times::always(), fault);
@@ -169,7 +169,7 @@ fn an_unreadable_ca_is_ignored_unless_the_bundle_has_no_other() {
 }
 
 #[test]
-fn every_ca_of_a_bundle_counts() {
+fn every_ca_of_a_bundle_is_trusted() {
     let server = ApiServer::start();
     let other = CertificateAuthority::new("kubernetes");
     let ca_pem = format!("{}{}", other.certificate_pem(), server.ca_pem());
@@ -205,7 +205,7 @@ fn a_client_certificate_is_presented() {
 }
 
 #[test]
-fn the_certificates_name_may_be_another_than_the_hosts() {
+fn the_certificate_name_can_differ_from_the_host_name() {
     let server = ApiServer::start();
     let named = |name: &str| {
         let tls_server_name = Some(name.to_owned());
@@ -239,7 +239,7 @@ fn the_certificates_name_may_be_another_than_the_hosts() {
 }
 
 #[test]
-fn the_certificates_name_can_be_an_address_or_end_in_a_dot() {
+fn the_certificate_name_can_be_an_address_or_end_with_a_dot() {
     let server = ApiServer::start();
     let port = server.address().port();
     let get = |host: &str, name: &str| {
@@ -263,7 +263,7 @@ fn the_certificates_name_can_be_an_address_or_end_in_a_dot() {
 }
 
 #[test]
-fn a_server_without_tls_is_named_as_one() {
+fn the_error_reports_a_server_without_tls() {
     let fields = EndpointFields {
         server: format!("https://{}", answering("HTTP/1.1 400 Bad Request\r\n\r\n")),
         ..fields(&ApiServer::start())

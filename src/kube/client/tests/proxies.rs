@@ -91,7 +91,7 @@ fn behind(proxy: &str) -> Result<ApiClient, ApiError> {
 }
 
 #[test]
-fn a_proxys_failure_names_the_proxy_its_source_and_its_status() {
+fn a_proxy_failure_names_the_proxy_its_source_and_its_status() {
     let free = TcpListener::bind(("127.0.0.1", 0))
         .unwrap()
         .local_addr()

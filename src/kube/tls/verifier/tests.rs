@@ -142,7 +142,7 @@ fn a_listed_certificate_is_refused_for_another_name_time_or_usage() {
 }
 
 #[test]
-fn a_listed_certificate_that_is_no_ca_signs_no_other() {
+fn a_listed_certificate_that_is_not_a_ca_verifies_no_other() {
     let mut without_right = ca();
     without_right.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let mut no_ca = params("kubernetes");
@@ -157,7 +157,7 @@ fn a_listed_certificate_that_is_no_ca_signs_no_other() {
 }
 
 #[test]
-fn a_ca_that_is_not_valid_now_signs_nothing_and_is_named() {
+fn a_ca_outside_its_validity_verifies_nothing_and_is_reported() {
     let mut expired = ca();
     expired.not_after = (clock::now() - HOUR / 2).into();
     let mut early = ca();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_the_machines_while_it_is_held() {
+    fn a_held_address_can_be_bound_until_it_is_released() {
         let held = HeldAddress::take();
         let other = HeldAddress::take();
         let ip = held.ip();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_held_is_not_given_again() {
+    fn a_held_address_is_not_allocated_again() {
         let held = HeldAddress::take();
 
         HeldAddress::hold(held.ip()).unwrap_err();

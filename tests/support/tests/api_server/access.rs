@@ -13,7 +13,7 @@ fn node(name: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_token_is_its_bootstrap_user() {
+fn a_token_authenticates_as_its_bootstrap_user() {
     let server = ApiServer::start();
     server.add_token("tttttt", "0000000000000000");
 
@@ -37,7 +37,7 @@ fn a_token_is_its_bootstrap_user() {
 }
 
 #[test]
-fn a_certificate_is_its_common_name_groups_and_uid() {
+fn a_certificate_authenticates_with_its_name_groups_and_uid() {
     let server = ApiServer::start();
     let pair = server.client_certificate(Subject::node("node-1").with_uid("0123.1"));
 

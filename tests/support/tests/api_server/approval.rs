@@ -46,7 +46,7 @@ fn text(status: &Value) -> &str {
 }
 
 #[test]
-fn approval_then_certificate_is_how_a_request_is_issued() {
+fn a_request_is_approved_and_then_issued() {
     let scene = Scene::new();
 
     let (code, approved) = scene.put("/approval", json!({"conditions": [condition("Approved")]}));
@@ -100,7 +100,7 @@ fn a_certificate_is_not_set_through_approval() {
 }
 
 #[test]
-fn final_conditions_stay_as_they_are() {
+fn final_conditions_cannot_be_changed() {
     let scene = Scene::new();
     scene.put("/approval", json!({"conditions": [condition("Approved")]}));
     let cases = [

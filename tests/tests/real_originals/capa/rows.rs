@@ -40,7 +40,7 @@ fn answer(sides: &Sides) -> &'static str {
 }
 
 #[test]
-fn every_form_of_allowed_namespaces_permits_as_in_the_providers_own_code() {
+fn every_form_of_allowed_namespaces_matches_capa() {
     let dev = json!({"key": "environment", "operator": "In", "values": ["dev"]});
     let expression = |key: &str, operator: &str, values: Value| {
         let mut expression = json!({"key": key, "operator": operator});
@@ -346,7 +346,7 @@ fn capa_identity_chains_match_the_original_except_as_documented() {
 }
 
 #[test]
-fn a_loop_of_sources_crashes_the_provider_and_is_an_error_here() {
+fn a_source_loop_that_crashes_the_provider_is_an_error() {
     for (number, chain) in [&["a", "b"][..], &["a"]].into_iter().enumerate() {
         let mut case = Case::new(number).of(ROLE, chain[0]);
         for (index, name) in chain.iter().enumerate() {

@@ -118,7 +118,7 @@ fn an_entry_names_its_machine_or_its_host() {
 }
 
 #[test]
-fn config_maps_are_few_and_different() {
+fn too_many_and_duplicate_config_maps_are_refused() {
     let maps = "/spec/tpm/endorsementKeys/configMaps";
     let names = |count: usize| (0..count).map(|n| format!("rack-{n}")).collect::<Vec<_>>();
     each_is_refused(&[

@@ -130,7 +130,7 @@ fn every_length_has_its_shortest_form() {
 }
 
 #[test]
-fn base64_is_read_in_lines_of_any_length() {
+fn base64_with_lines_of_any_length_is_read() {
     let der = element(0x04, &[7; 60]);
     let one_line = STANDARD.encode(&der);
     let (first, second) = one_line.split_at(41);

@@ -77,7 +77,7 @@ fn a_signer_from_a_file_verifies_only_documents_from_its_region() {
 }
 
 #[test]
-fn a_region_may_have_its_old_signer_and_its_new_one() {
+fn a_region_can_have_an_old_and_a_new_signer() {
     let renewed = TestSigner::new([0xc1; 8]);
     let file = SIGNER.signers_file(&[NEW]) + &renewed.signers_file(&[NEW]);
 

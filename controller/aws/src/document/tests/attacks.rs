@@ -77,7 +77,7 @@ fn an_empty_or_malformed_payload_is_denied() {
 }
 
 #[test]
-fn a_document_without_signature_is_denied() {
+fn a_document_without_a_signature_is_denied() {
     let plain = document().to_json();
     let mut unsigned = message();
     unsigned.signers[0].signature.clear();
@@ -114,7 +114,7 @@ fn a_garbage_signature_is_denied() {
 }
 
 #[test]
-fn a_document_of_another_region_than_its_signer_is_denied() {
+fn a_document_with_the_signer_of_a_different_region_is_denied() {
     let in_region = |region: &str, zone: &str| {
         let mut document = document();
         (document.region, document.zone) = (region.into(), zone.into());
@@ -190,7 +190,7 @@ fn a_document_outside_the_signed_content_is_refused() {
 }
 
 #[test]
-fn certificates_and_other_than_one_signer_are_denied() {
+fn certificates_and_zero_or_several_signers_are_denied() {
     let certificate = vec![0x30, 0x00];
     let mut with_certificate = message();
     with_certificate.certificates = vec![certificate.clone()];
@@ -213,7 +213,7 @@ fn certificates_and_other_than_one_signer_are_denied() {
 }
 
 #[test]
-fn signed_attributes_that_are_not_of_the_document_are_denied() {
+fn invalid_signed_attributes_are_denied() {
     assert_eq!(with_attributes(Vec::clear), attributes("they are missing"));
     for (kind, missing) in [
         (CONTENT_TYPE, "the content type is missing"),
@@ -319,7 +319,7 @@ fn a_document_with_fewer_or_unknown_signed_attributes_is_accepted() {
 }
 
 #[test]
-fn content_that_is_detached_or_no_plain_data_is_denied() {
+fn detached_content_and_content_that_is_not_plain_data_are_denied() {
     let mut detached = message();
     detached.content = None;
     let mut nested = message();
@@ -352,7 +352,7 @@ fn content_that_is_detached_or_no_plain_data_is_denied() {
 }
 
 #[test]
-fn other_algorithms_than_rsa_2048_with_sha_256_are_denied() {
+fn algorithms_except_rsa_2048_with_sha_256_are_denied() {
     let mut announced_sha_1 = message();
     announced_sha_1.digest_algorithms = vec![SHA_1];
     let mut announced_both = message();
@@ -430,7 +430,7 @@ fn an_encoding_with_unbounded_cost_is_denied() {
 }
 
 #[test]
-fn the_instance_is_the_one_that_the_signature_covers() {
+fn the_verified_instance_is_the_signed_instance() {
     let mut colleague = document();
     colleague.instance = "i-0fedcba9876543210".into();
 

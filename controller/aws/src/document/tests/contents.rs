@@ -73,7 +73,7 @@ fn an_unknown_version_is_denied() {
 }
 
 #[test]
-fn a_version_that_the_operator_adds_is_accepted_and_no_other() {
+fn only_a_version_that_the_operator_adds_is_also_accepted() {
     let signers = SIGNERS.clone().with_versions(&["2031-01-01".to_owned()]);
     for (version, is_accepted) in [
         ("2031-01-01", true),
@@ -95,7 +95,7 @@ fn a_version_that_the_operator_adds_is_accepted_and_no_other() {
 }
 
 #[test]
-fn missing_fields_and_other_types_are_denied() {
+fn missing_fields_and_wrong_types_are_denied() {
     for name in [
         "accountId",
         "availabilityZone",
@@ -120,7 +120,7 @@ fn missing_fields_and_other_types_are_denied() {
 }
 
 #[test]
-fn fields_of_another_form_are_denied() {
+fn malformed_document_fields_are_denied() {
     let other_forms = [
         (
             "accountId",
@@ -184,7 +184,7 @@ fn fields_of_another_form_are_denied() {
 }
 
 #[test]
-fn zones_outside_of_the_region_itself_belong_to_it() {
+fn zones_outside_the_region_itself_belong_to_the_region() {
     for zone in ["eu-west-1-lhr-1a", "eu-west-1-wl1-lon-wlz-1"] {
         let json = document().to_json().replace("eu-west-1a", zone);
         assert_eq!(verify_bytes(&json).unwrap().availability_zone, zone);
@@ -204,6 +204,6 @@ fn unused_document_fields_can_change_and_new_fields_are_accepted() {
 }
 
 #[test]
-fn short_instance_ids_are_of_old_instances() {
+fn short_instance_ids_are_accepted() {
     assert_eq!(replaced("i-0123456789abcdef0", "i-01234567"), Ok(()));
 }

@@ -40,7 +40,7 @@ fn throttled() -> OutageKind {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_arrive_together_share_a_call_and_a_hundred_fit() {
+async fn up_to_a_hundred_requests_that_arrive_together_share_a_call() {
     let (ec2, ids) = (fleet(200), ids(200));
     let instances = instances(&ec2);
 
@@ -61,7 +61,7 @@ async fn requests_that_arrive_together_share_a_call_and_a_hundred_fit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_for_one_instance_ask_once() {
+async fn requests_for_one_instance_share_one_query() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
 
@@ -77,7 +77,7 @@ async fn requests_for_one_instance_ask_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_waits_for_instances_that_are_expected_and_no_longer() {
+async fn a_call_waits_only_for_expected_instances() {
     let (ec2, ids) = (fleet(3), ids(3));
     let instances = instances(&ec2);
     let begin = Instant::now();
@@ -146,7 +146,7 @@ async fn the_window_starts_with_the_first_request_and_a_full_batch_skips_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_call_is_shared_with_other_credentials_or_another_region() {
+async fn calls_with_other_credentials_or_regions_are_separate() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = instances(&ec2);
 
@@ -247,7 +247,7 @@ async fn all_pages_of_an_answer_are_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_without_end_are_an_outage() {
+async fn an_endless_list_of_pages_is_an_outage() {
     let ec2 = fleet(100);
     // A page that is empty, and goes on.
     ec2.page_len(0);
@@ -436,7 +436,7 @@ impl CredentialsSource for Unfinished {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_are_missing_or_never_come_are_an_outage() {
+async fn missing_or_delayed_credentials_are_an_outage() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = Instances::with(
         Arc::new(Unfinished),

@@ -75,7 +75,7 @@ fn a_valid_instance_gets_its_node_name() {
 }
 
 #[test]
-fn an_instance_of_another_account_or_zone_than_its_document_is_denied() {
+fn an_instance_whose_account_or_zone_differs_is_denied() {
     let contradicts = |what| AwsDenial::InstanceContradictsDocument(instance(), what);
     let [young, old] = young_and_old(|facts| facts.owner = "999999999999".to_owned());
     assert_eq!(denied(young), contradicts("account"));
@@ -88,7 +88,7 @@ fn an_instance_of_another_account_or_zone_than_its_document_is_denied() {
 }
 
 #[test]
-fn an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
+fn an_old_instance_that_ec2_does_not_report_is_denied() {
     let absent_at = |time| Err::<(), _>(absent(&document(), time));
 
     waits(absent_at(launch() - MINUTE));
@@ -100,7 +100,7 @@ fn an_instance_that_ec2_does_not_know_is_denied_once_it_is_not_young() {
 }
 
 #[test]
-fn an_instance_that_does_not_run_is_denied() {
+fn an_instance_that_is_not_running_is_denied() {
     for state in [
         "shutting-down",
         "terminated",
@@ -265,7 +265,7 @@ fn a_document_from_an_earlier_launch_is_denied_at_any_age() {
 }
 
 #[test]
-fn an_instance_that_was_started_again_has_a_new_document_which_holds() {
+fn the_new_document_of_a_restarted_instance_is_accepted() {
     let new = VerifiedDocument {
         pending_time: launch() + 60 * MINUTE,
         ..document()
@@ -281,7 +281,7 @@ fn an_instance_that_was_started_again_has_a_new_document_which_holds() {
 }
 
 #[test]
-fn an_instance_without_a_time_of_launch_is_denied_once_it_is_not_young() {
+fn an_old_instance_without_a_launch_time_is_denied() {
     let [young, old] = young_and_old(|facts| facts.launched = None);
 
     waits(young);
@@ -292,7 +292,7 @@ fn an_instance_without_a_time_of_launch_is_denied_once_it_is_not_young() {
 }
 
 #[test]
-fn an_instance_of_another_cluster_is_denied_however_young() {
+fn an_instance_of_another_cluster_is_denied_at_any_age() {
     for checked in young_and_old(|facts| {
         facts.tags = BTreeMap::from([(tag("dev"), "owned".to_owned())]);
     }) {
@@ -323,7 +323,7 @@ fn an_instance_shared_with_another_cluster_is_accepted() {
 }
 
 #[test]
-fn an_instance_that_is_not_tagged_is_denied_once_it_is_not_young() {
+fn an_old_instance_without_tags_is_denied() {
     let [young, old] = young_and_old(|facts| facts.tags.clear());
     waits(young);
     assert_eq!(denied(old).reason(), "TagMismatch");

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn ec2_knows_no_key_on_p_256() {
+    fn ec2_has_no_keys_on_p_256() {
         assert_eq!(key_type(KeyKind::P256), None);
     }
 }

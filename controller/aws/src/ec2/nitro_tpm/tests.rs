@@ -152,7 +152,7 @@ async fn the_two_requests_of_a_join_cost_one_call_that_the_policy_allows() {
 }
 
 #[tokio::test]
-async fn a_key_is_forgotten_after_a_while() {
+async fn a_cached_key_expires() {
     let account = "300000000003";
     let instance = instance_with(account, &tpm());
     let cluster = cluster_with(
@@ -355,7 +355,7 @@ async fn a_key_query_over_the_rate_limit_waits() {
 }
 
 #[tokio::test]
-async fn an_answer_for_another_instance_or_key_is_refused() {
+async fn a_response_for_another_instance_or_key_is_refused() {
     let account = "300000000014";
     let (instance, tpm) = (instance(account), tpm());
     let answer = |id: &str, kind: &str, format: &str, value: &str| {
@@ -399,6 +399,6 @@ async fn an_answer_for_another_instance_or_key_is_refused() {
 mod named;
 
 #[tokio::test]
-async fn the_denials_of_the_platform_are_those_of_the_attestor_aws() {
+async fn the_platform_denies_with_the_reasons_of_the_attestor_aws() {
     assert_eq!(cluster("444400001111").denials(), AwsDenial::CATALOGUE);
 }

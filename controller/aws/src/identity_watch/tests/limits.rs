@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn of_too_many_secrets_at_once_the_rest_waits() {
+async fn secrets_above_the_concurrency_limit_wait() {
     let log = ThreadLog::start(Level::INFO);
     let bed = Bed::new();
     for number in 0..MAX_SECRETS + 2 {

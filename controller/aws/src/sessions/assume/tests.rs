@@ -118,7 +118,7 @@ async fn session_policies_are_sent_only_with_their_own_role() {
 }
 
 #[test]
-fn a_refusal_is_permanent_and_other_sts_codes_are_not() {
+fn only_a_refusal_by_sts_is_permanent() {
     let refused = |code| StsFailure::Refused {
         code,
         request_id: Some("1-2".to_owned()),

@@ -57,7 +57,7 @@ async fn two_hundred_roles_over_one_are_assumed_once_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_panics_is_an_outage_and_made_again() {
+async fn a_call_that_panics_is_an_outage_and_is_retried() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -166,7 +166,7 @@ async fn credentials_are_renewed_in_the_background_before_they_expire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_stay_usable_in_an_outage_until_they_expire() {
+async fn credentials_are_usable_in_an_outage_until_they_expire() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -300,7 +300,7 @@ async fn a_changed_identity_is_used_immediately() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn credentials_that_have_expired_already_are_an_error_and_not_kept() {
+async fn expired_credentials_are_an_error_and_are_not_kept() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();

@@ -50,7 +50,7 @@ async fn an_age_error_from_sts_is_not_a_denial() {
 }
 
 #[tokio::test]
-async fn credentials_that_expire_before_sts_checks_them_cause_no_denial() {
+async fn credentials_that_expire_before_the_sts_call_are_not_denied() {
     let bed = Bed::start();
     let mut node = bed.instance();
     let principal = Principal::instance(ACCOUNT, INSTANCE);

@@ -26,7 +26,7 @@ async fn decided(fault: Fault) -> Result<(), Refusal> {
 }
 
 #[tokio::test]
-async fn a_throttle_or_an_error_of_sts_is_an_outage() {
+async fn a_throttled_or_failed_sts_call_is_an_outage() {
     for (fault, words) in [
         (Fault::throttling(), "400 and Throttling"),
         (Fault::too_many_requests(), "429"),

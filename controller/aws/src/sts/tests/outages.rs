@@ -9,7 +9,7 @@ use super::super::client::CALLS;
 use super::fixture::*;
 
 #[tokio::test]
-async fn a_redirect_of_sts_is_not_followed() {
+async fn a_redirect_by_sts_is_not_followed() {
     let bed = Bed::start();
     let elsewhere = Service::start();
     let node = bed.instance();
@@ -24,7 +24,7 @@ async fn a_redirect_of_sts_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_connection_that_cannot_be_made_is_an_outage() {
+async fn a_failed_connection_to_sts_is_an_outage() {
     for fault in [
         ConnectionFault::Close,
         ConnectionFault::AnotherAuthority,
@@ -44,7 +44,7 @@ async fn a_connection_that_cannot_be_made_is_an_outage() {
 }
 
 #[tokio::test]
-async fn an_sts_that_is_not_there_is_an_outage() {
+async fn an_unreachable_sts_endpoint_is_an_outage() {
     let bed = Bed::start();
     let node = bed.instance();
     let Bed { service, verifier } = bed;
@@ -128,7 +128,7 @@ async fn in_many_clusters(bed: &Bed, nodes: &[Node]) -> Vec<Result<(), Refusal>>
 }
 
 #[tokio::test]
-async fn a_cluster_whose_calls_hang_has_a_few_and_delays_no_other_of_its_region() {
+async fn hanging_calls_of_a_cluster_do_not_delay_others_in_its_region() {
     let bed = Bed::start();
     bed.service.inject(Times::always(), Fault::Hang);
     let nodes = instances(&bed, 100);
@@ -157,7 +157,7 @@ async fn a_cluster_whose_calls_hang_has_a_few_and_delays_no_other_of_its_region(
 }
 
 #[tokio::test]
-async fn the_calls_of_many_clusters_of_a_namespace_delay_another_for_one_turn() {
+async fn calls_of_many_clusters_delay_another_namespace_by_one_turn() {
     let bed = Bed::start();
     bed.service.inject(Times::always(), Fault::Hang);
     let nodes = instances(&bed, 200);
@@ -192,7 +192,7 @@ async fn the_calls_of_many_clusters_of_a_namespace_delay_another_for_one_turn() 
 }
 
 #[tokio::test]
-async fn a_region_that_hangs_has_a_bounded_number_of_calls() {
+async fn the_number_of_calls_to_a_hanging_region_is_limited() {
     let bed = Bed::start();
     bed.service.inject(Times::always(), Fault::Hang);
     let nodes = instances(&bed, 100);
@@ -210,7 +210,7 @@ async fn a_region_that_hangs_has_a_bounded_number_of_calls() {
 }
 
 #[tokio::test]
-async fn a_region_that_hangs_holds_up_no_other() {
+async fn a_hanging_region_does_not_delay_other_regions() {
     let hangs = Service::start();
     hangs.inject(Times::always(), Fault::Hang);
     let bed = Bed::with(|settings| {
@@ -254,7 +254,7 @@ async fn a_hundred_concurrent_instances_are_verified_with_one_call_each() {
 }
 
 #[tokio::test]
-async fn calls_that_follow_each_other_share_a_connection() {
+async fn consecutive_calls_share_a_connection() {
     let bed = Bed::start();
 
     for node in instances(&bed, 3) {

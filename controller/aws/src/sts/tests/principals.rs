@@ -57,7 +57,7 @@ async fn a_caller_that_is_not_an_assumed_role_is_denied() {
 }
 
 #[tokio::test]
-async fn a_user_is_refused() {
+async fn an_iam_user_is_refused() {
     let bed = Bed::start();
 
     let denied = denial(

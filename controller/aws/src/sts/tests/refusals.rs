@@ -19,7 +19,7 @@ fn call(number: usize) -> Call {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_memory_of_refusals_forgets_none_before_its_end() {
+async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     let node = Bed::start().instance();
     let (proof, document) = (node.proof(), &node.document);
     let memory = Refused::default();
@@ -47,7 +47,7 @@ async fn a_full_memory_of_refusals_forgets_none_before_its_end() {
 }
 
 #[tokio::test]
-async fn a_refusal_visits_few_of_many_others() {
+async fn the_lookup_of_a_refusal_visits_few_others() {
     let node = Bed::start().instance();
     let (proof, refused) = (node.proof(), Refused::default());
     let refusal = Refusal::from(mismatch());

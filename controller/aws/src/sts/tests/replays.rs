@@ -12,7 +12,7 @@ use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
 #[tokio::test]
-async fn a_signature_that_was_confirmed_for_another_key_is_a_replay() {
+async fn a_signature_confirmed_for_another_key_is_a_replay() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -87,7 +87,7 @@ fn confirmed(node: &Node) -> (Call, KeyDigest) {
 }
 
 #[tokio::test]
-async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
+async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
     let bed = Bed::start();
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_full_memory_makes_requests_wait_and_forgets_nothing_early() {
 }
 
 #[tokio::test]
-async fn a_request_waits_while_the_replay_cache_has_no_room() {
+async fn a_request_waits_while_the_replay_cache_is_full() {
     let mut bed = Bed::start();
     bed.verifier.signatures = ReplayCache::with_limits(Limits {
         all: 0,
@@ -264,7 +264,7 @@ async fn a_cached_call_is_identified_by_all_its_fields() {
 }
 
 #[tokio::test]
-async fn a_full_memory_leaves_each_namespace_a_share_and_all_shares_are_bounded() {
+async fn a_full_replay_cache_keeps_a_limited_share_for_each_namespace() {
     let bed = Bed::start();
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
@@ -308,7 +308,7 @@ async fn a_full_memory_leaves_each_namespace_a_share_and_all_shares_are_bounded(
 }
 
 #[tokio::test]
-async fn signatures_that_end_together_are_forgotten_a_few_at_a_time() {
+async fn signatures_that_expire_together_are_dropped_in_small_steps() {
     let bed = Bed::start();
     let mut node = bed.instance();
     bed.verify(&node).await.unwrap();
@@ -445,7 +445,7 @@ async fn pass(time: Duration) {
 
 /// A call is refused, and so are the credentials: the second refusal is found also when the first one is over.
 #[tokio::test]
-async fn a_refusal_of_credentials_outlives_that_of_a_call() {
+async fn a_refusal_of_credentials_lasts_longer_than_a_refusal_of_a_call() {
     let refused = Refused::default();
     let node = Bed::start().instance();
     let proof = node.proof();

@@ -38,7 +38,7 @@ async fn the_valid_case_is_verified_with_one_call() {
 }
 
 #[tokio::test]
-async fn evidence_that_is_too_large_or_not_in_its_form_is_not_read() {
+async fn oversized_or_malformed_evidence_is_not_read() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());
     for (field, value) in [
@@ -63,7 +63,7 @@ async fn evidence_that_is_too_large_or_not_in_its_form_is_not_read() {
 }
 
 #[tokio::test]
-async fn no_evidence_names_a_host() {
+async fn evidence_that_names_a_host_is_refused() {
     let bed = Bed::start();
     let valid = evidence(&bed.instance());
     for name in ["url", "host", "endpoint", "scheme", "port"] {
@@ -113,7 +113,7 @@ async fn evidence_for_another_sts_region_is_denied_without_a_call() {
 }
 
 #[tokio::test]
-async fn a_region_of_no_known_partition_has_no_sts() {
+async fn a_region_in_an_unknown_partition_has_no_sts_endpoint() {
     let bed = Bed::start();
     let mut node = bed.instance();
     node.region = "xx-west-1".into();
@@ -214,7 +214,7 @@ async fn assert_mismatch(bed: &Bed, node: &Node, proof: Proof, what: &str) {
 }
 
 #[tokio::test]
-async fn a_signature_over_another_request_is_not_accepted() {
+async fn a_signature_for_another_request_is_refused() {
     let bed = Bed::start();
     let node = bed.instance();
     let headers = node.headers();
@@ -244,7 +244,7 @@ async fn a_signature_over_another_request_is_not_accepted() {
 }
 
 #[tokio::test]
-async fn the_binding_must_be_signed_and_be_this_requests() {
+async fn the_signed_binding_must_match_the_request() {
     let bed = Bed::start();
     let node = bed.instance();
     let signed = node.headers();
@@ -262,7 +262,7 @@ async fn the_binding_must_be_signed_and_be_this_requests() {
 }
 
 #[tokio::test]
-async fn evidence_of_one_request_is_refused_in_another() {
+async fn evidence_from_another_request_is_refused() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();

@@ -9,7 +9,7 @@ use super::super::settings::InvalidStsSettings;
 use super::fixture::*;
 
 #[test]
-fn settings_that_cannot_hold_are_refused() {
+fn invalid_sts_settings_are_refused() {
     let service = Service::start();
     let refused = |change: &dyn Fn(&mut StsSettings)| {
         let mut settings = settings(&service);
@@ -42,7 +42,7 @@ fn settings_that_cannot_hold_are_refused() {
 }
 
 #[test]
-fn the_system_or_the_operator_has_authorities() {
+fn the_trusted_cas_come_from_the_system_or_the_operator() {
     let service = Service::start();
     let own = settings(&service).authorities;
     let system = CertificateDer::from_pem_slice(service.ca_pem().as_bytes()).unwrap();
@@ -68,7 +68,7 @@ fn the_system_or_the_operator_has_authorities() {
 }
 
 #[tokio::test]
-async fn a_proxy_leads_to_sts_unless_the_host_is_excepted() {
+async fn sts_is_called_through_the_proxy_unless_its_host_is_excluded() {
     let proxy = ConnectProxy::start();
     for (no, through) in [
         (None, true),
@@ -145,7 +145,7 @@ async fn an_empty_proxy_variable_means_no_proxy() {
 }
 
 #[test]
-fn a_proxys_password_is_not_shown() {
+fn a_proxy_password_is_not_shown() {
     let proxy = Proxy {
         https: Some("http://user:hunter2@proxy.test".into()),
         no: None,

@@ -172,7 +172,7 @@ fn an_invalid_selector_is_an_error_and_selects_nothing() {
 }
 
 #[test]
-fn labels_of_every_valid_form_are_selected_by() {
+fn every_valid_label_format_is_supported() {
     for (key, value) in [
         ("a", ""),
         ("A_b.c-9", "x"),
@@ -215,7 +215,7 @@ fn a_permission_contains_the_rule_that_grants_it() {
 }
 
 #[test]
-fn a_selector_permits_no_namespace_that_does_not_exist() {
+fn a_selector_does_not_permit_a_missing_namespace() {
     let absent =
         json!({"selector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}});
     let allowed: AllowedNamespaces = serde_json::from_value(absent).unwrap();

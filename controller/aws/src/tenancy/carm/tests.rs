@@ -134,7 +134,7 @@ fn an_empty_value_is_an_error_without_fallback() {
 }
 
 #[test]
-fn a_missing_map_and_a_missing_key_have_reasons_of_their_own() {
+fn a_missing_map_and_a_missing_key_have_different_reasons() {
     let error = of_account(ACCOUNT, None).unwrap_err();
     assert_eq!(error, ResolutionError::CarmMapNotFound(ACCOUNT_MAP));
     assert_eq!(error.reason(), "CARMMapNotFound");
@@ -155,7 +155,7 @@ fn a_missing_map_and_a_missing_key_have_reasons_of_their_own() {
 }
 
 #[test]
-fn a_role_is_of_the_account_of_the_namespace() {
+fn a_role_must_belong_to_the_account_of_the_namespace() {
     let elsewhere = "arn:aws:iam::444455556666:role/a";
     let error = of_account(ACCOUNT, map(&[(ACCOUNT, elsewhere)])).unwrap_err();
     assert_eq!(error.reason(), "AccountMismatch");
@@ -188,7 +188,7 @@ fn an_invalid_role_value_is_reported_with_its_map_and_key() {
 }
 
 #[test]
-fn a_value_may_have_an_external_id_and_a_session_name() {
+fn a_value_can_have_an_external_id_and_a_session_name() {
     let value = format!(
         "roleArn: {}\nexternalID: one-two\nsessionName: three\n",
         arn("a")

@@ -44,7 +44,7 @@ fn the_controller_identity_uses_the_controller_credentials() {
 }
 
 #[test]
-fn the_controllers_identity_has_one_name() {
+fn a_controller_identity_with_another_name_is_refused() {
     let mut objects = objects();
     put(
         &mut objects,
@@ -136,7 +136,7 @@ fn an_invalid_identity_is_reported_only_to_permitted_namespaces() {
 }
 
 #[test]
-fn a_role_is_assumed_over_the_controllers_credentials() {
+fn a_role_is_assumed_with_the_controllers_credentials() {
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(CONTROLLER, "a"));
     assert_eq!(
@@ -148,7 +148,7 @@ fn a_role_is_assumed_over_the_controllers_credentials() {
 }
 
 #[test]
-fn a_role_is_assumed_over_an_access_key() {
+fn a_role_is_assumed_with_an_access_key() {
     let mut objects = objects();
     static_identity(&mut objects, "keys");
     put(
@@ -214,7 +214,7 @@ fn every_identity_of_a_chain_must_permit_the_namespace() {
 }
 
 #[test]
-fn a_denied_source_is_not_confused_with_an_identity_of_the_same_name() {
+fn a_denied_source_is_distinguished_from_an_identity_with_its_name() {
     let mut objects = objects();
     static_identity(&mut objects, "a");
     let none = json!({"allowedNamespaces": null, "secretRef": "a"});
@@ -232,7 +232,7 @@ fn a_denied_source_is_not_confused_with_an_identity_of_the_same_name() {
 }
 
 #[test]
-fn a_label_that_is_added_permits_and_one_that_is_removed_refuses() {
+fn an_added_label_permits_and_a_removed_label_refuses() {
     let mut objects = objects();
     let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
     put(
@@ -251,7 +251,7 @@ fn a_label_that_is_added_permits_and_one_that_is_removed_refuses() {
 }
 
 #[test]
-fn an_invalid_selector_refuses() {
+fn an_invalid_selector_refuses_every_namespace() {
     let mut objects = objects();
     let selector = json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": []}]});
     let invalid = json!({"allowedNamespaces": {"selector": selector}});
@@ -272,7 +272,7 @@ fn an_invalid_selector_refuses() {
 }
 
 #[test]
-fn a_loop_of_sources_is_refused_with_its_path() {
+fn a_source_loop_is_refused_with_its_path() {
     let mut objects = objects();
     put(&mut objects, &of("a"), &role(&of("b"), "a"));
     put(&mut objects, &of("b"), &role(&of("a"), "b"));
@@ -295,7 +295,7 @@ fn a_loop_of_sources_is_refused_with_its_path() {
 }
 
 #[test]
-fn a_chain_has_five_identities_at_most() {
+fn a_chain_has_at_most_five_identities() {
     let mut objects = objects();
     put(&mut objects, &of("1"), &role(CONTROLLER, "1"));
     for n in 2..=5 {
@@ -379,7 +379,7 @@ fn a_session_from_temporary_credentials_is_shortened_with_a_warning() {
 }
 
 #[test]
-fn a_role_that_sts_would_refuse_is_invalid() {
+fn a_role_with_values_that_sts_refuses_is_invalid() {
     let mut objects = objects();
     let mut invalid = role(CONTROLLER, "a");
     invalid["roleARN"] = json!("nodes");
@@ -402,7 +402,7 @@ fn a_role_that_sts_would_refuse_is_invalid() {
 }
 
 #[test]
-fn a_role_is_of_the_partition_of_the_region() {
+fn a_role_must_belong_to_the_partition_of_the_region() {
     let mut objects = objects();
     let mut of_china = role(CONTROLLER, "a");
     of_china["roleARN"] = json!("arn:aws-cn:iam::111122223333:role/a");

@@ -138,7 +138,7 @@ fn a_namespace_in_the_reference_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn a_missing_object_never_leads_to_the_controllers_credentials() {
+fn a_missing_object_never_selects_the_controller_credentials() {
     let error = resolved(&with_role(), &cluster("AWSCluster"), None).unwrap_err();
     let not_found = ResolutionError::InfrastructureNotFound {
         kind: "AWSCluster".to_owned(),
@@ -204,7 +204,7 @@ fn a_cluster_without_identity_is_refused_unless_fallback_is_allowed() {
 }
 
 #[test]
-fn the_fallback_is_not_for_annotations_and_selectors_that_fail() {
+fn failed_annotations_and_selectors_have_no_fallback() {
     let mut objects = objects();
     namespace(&mut objects, TENANT, &[], &[(TEAM_ID, "team-a")]);
     let fallback = |ack| TenancySettings {
@@ -262,7 +262,7 @@ fn labels_on_the_cluster_object_do_not_permit_an_identity() {
 }
 
 #[test]
-fn clusters_whose_names_join_alike_have_their_own_identities() {
+fn clusters_with_ambiguous_joined_names_have_separate_identities() {
     let mut objects = with_role();
     put(
         &mut objects,

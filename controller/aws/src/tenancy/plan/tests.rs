@@ -49,7 +49,7 @@ fn every_sts_parameter_changes_the_plan_digest() {
 }
 
 #[test]
-fn the_region_of_sts_is_in_the_digest_of_a_role() {
+fn the_sts_region_is_part_of_the_role_digest() {
     let mut objects = objects();
     put(&mut objects, ROLE, &role(CONTROLLER, "a"));
     let tenant = ClusterPlace {
@@ -63,7 +63,7 @@ fn the_region_of_sts_is_in_the_digest_of_a_role() {
 }
 
 #[test]
-fn the_order_of_session_policies_is_not_in_the_digest() {
+fn the_order_of_session_policies_does_not_change_the_digest() {
     let policies = |names: [&str; 2]| {
         let arns = names.map(|name| format!("arn:aws:iam::aws:policy/{name}"));
         digests(|spec| spec["policyARNs"] = json!(arns))
@@ -174,7 +174,7 @@ fn neither_a_plan_nor_a_digest_shows_a_secret() {
 }
 
 #[test]
-fn service_accounts_of_one_name_in_two_namespaces_have_two_digests() {
+fn service_accounts_in_different_namespaces_have_different_digests() {
     let account = |namespace: &str| {
         let root = Root::ServiceAccount(Box::new(ServiceAccount {
             namespace: namespace.to_owned(),

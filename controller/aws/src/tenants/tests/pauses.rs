@@ -26,7 +26,7 @@ async fn a_session_is_used_after_an_outage_of_a_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_that_is_not_there_has_no_session() {
+async fn a_missing_cluster_has_no_session() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");

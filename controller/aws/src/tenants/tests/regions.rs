@@ -17,7 +17,7 @@ async fn a_cluster_in_two_regions_has_one_session_in_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_has_sessions_in_eight_regions_at_most() {
+async fn a_cluster_has_sessions_in_at_most_eight_regions() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");

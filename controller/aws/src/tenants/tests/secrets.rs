@@ -92,7 +92,7 @@ async fn a_removed_secret_drops_the_session_after_the_pending_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_that_is_shown_or_logged_has_a_byte_of_a_rotated_secret() {
+async fn a_rotated_secret_is_not_shown_or_logged() {
     let log = ThreadLog::start(Level::TRACE);
     let mut shown = String::new();
     let mut show = |what: &dyn Debug| writeln!(shown, "{what:?} {what:#?}").unwrap();

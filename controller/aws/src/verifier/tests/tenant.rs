@@ -58,7 +58,7 @@ fn verifier_after(
 }
 
 #[tokio::test]
-async fn a_tenants_reports_tell_of_its_identity_and_credentials() {
+async fn a_tenants_reports_contain_its_identity_and_credentials() {
     let case = Case::valid();
     let reports = |verifier: &AwsVerifier| {
         let reports = <[_; 2]>::try_from(verifier.reports()).unwrap();
@@ -90,7 +90,7 @@ async fn a_tenants_reports_tell_of_its_identity_and_credentials() {
 }
 
 #[tokio::test]
-async fn an_instance_in_another_region_than_its_aws_cluster_is_denied() {
+async fn an_instance_outside_the_region_of_its_aws_cluster_is_denied() {
     for region in ["eu-west-2", "us-east-1"] {
         let mut case = Case::valid();
         let refused = decide(&mut case, &json!(region)).await.unwrap_err();
@@ -106,7 +106,7 @@ async fn an_instance_in_another_region_than_its_aws_cluster_is_denied() {
 }
 
 #[tokio::test]
-async fn ec2_is_not_asked_about_an_instance_of_another_account() {
+async fn ec2_is_not_called_for_an_instance_in_another_account() {
     let other = "210987654321";
     let mut case = Case::valid();
     case.document = Document::new(other, REGION, "eu-west-1a", INSTANCE);

@@ -18,7 +18,7 @@ fn the_default_lifetime_depends_on_the_attestor() {
 }
 
 #[test]
-fn a_lifetime_of_the_spec_is_granted() {
+fn the_lifetime_in_the_spec_is_granted() {
     for attestor in ["aws", "insecure"] {
         assert_eq!(with(attestor, Some(3600)), Duration::from_hours(1));
     }

@@ -248,7 +248,7 @@ fn a_control_plane_machine_is_identified_by_its_node_reference() {
 }
 
 #[test]
-fn the_exception_is_for_control_plane_machines_only() {
+fn the_exception_applies_only_to_control_plane_machines() {
     let worker = with_control_plane(|machine| machine.control_plane = false);
     let another = with_control_plane(|machine| {
         machine.node_name = Some(NodeName::parse("n2").unwrap());
@@ -296,7 +296,7 @@ fn the_control_plane_exception_requires_an_exact_kubeadm_request() {
 }
 
 #[test]
-fn a_control_plane_node_that_has_a_record_renews_with_evidence() {
+fn a_control_plane_node_with_a_record_renews_with_evidence() {
     let cluster = with_control_plane(|_| {});
     issued_at(&object(envelope(&Csr::valid().der())), &cluster, now());
 

@@ -201,7 +201,7 @@ fn a_replaced_or_unrecorded_certificate_gets_no_serving_certificate() {
 }
 
 #[test]
-fn a_certificate_without_a_uid_of_ours_gets_no_serving_certificate() {
+fn a_certificate_with_a_foreign_uid_gets_no_serving_certificate() {
     for uid in [None, Some(""), Some("8b0d0f3e-1b1f-4a6a-9b60-0d7f2f3a8f11")] {
         let mut request = serving();
         request.spec.uid = uid.map(str::to_owned);
@@ -232,7 +232,7 @@ fn another_organization_or_name_in_the_subject_is_denied() {
 }
 
 #[test]
-fn another_extension_than_the_names_is_denied() {
+fn an_extension_other_than_the_names_is_denied() {
     let with = |oid: &str, critical: bool, value: &[u8]| {
         let mut csr = serving_csr(&[dns("n1")]);
         csr.extensions.push(extension(oid, critical, value));
@@ -262,7 +262,7 @@ fn another_extension_than_the_names_is_denied() {
 }
 
 #[test]
-fn attestation_blocks_do_not_belong_in_a_serving_request() {
+fn attestation_blocks_in_a_serving_request_are_denied() {
     for blocks in [
         provider_block("null"),
         [provider_block("null"), evidence_block(EVIDENCE)].concat(),

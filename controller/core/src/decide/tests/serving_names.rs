@@ -58,7 +58,7 @@ fn every_reported_name_and_address_of_the_machine_is_approved() {
 }
 
 #[test]
-fn an_address_or_name_that_is_not_reported_of_the_machine_is_denied() {
+fn an_address_or_name_not_reported_for_the_machine_is_denied() {
     for (name, encoded) in [
         (ServingName::Ip(address("192.0.2.9")), ip([192, 0, 2, 9])),
         (
@@ -117,7 +117,7 @@ fn names_reported_before_provisioning_are_approved() {
 }
 
 #[test]
-fn an_address_or_name_that_another_machine_has_too_is_denied() {
+fn an_address_or_name_shared_with_another_machine_is_denied() {
     let shared = |change: fn(&mut Machine)| {
         let mut other = other_machine();
         change(&mut other);
@@ -162,7 +162,7 @@ fn an_address_of_a_machine_being_deleted_waits() {
 }
 
 #[test]
-fn reserved_names_are_denied_even_where_they_are_reported() {
+fn reserved_names_are_denied_even_if_they_are_reported() {
     for name in [
         "localhost",
         "n1.localhost",
@@ -183,7 +183,7 @@ fn reserved_names_are_denied_even_where_they_are_reported() {
 }
 
 #[test]
-fn reserved_addresses_are_denied_even_where_they_are_reported() {
+fn reserved_addresses_are_denied_even_if_they_are_reported() {
     for text in [
         "127.0.0.1",
         "127.255.255.254",
@@ -210,7 +210,7 @@ fn reserved_addresses_are_denied_even_where_they_are_reported() {
 }
 
 #[test]
-fn names_in_another_form_are_denied() {
+fn non_canonical_names_are_denied() {
     for name in [
         "",
         "*",
@@ -236,7 +236,7 @@ fn names_in_another_form_are_denied() {
 }
 
 #[test]
-fn addresses_in_another_form_are_denied() {
+fn non_canonical_addresses_are_denied() {
     let mapped: Ipv6Addr = std::net::Ipv4Addr::from(ADDRESS).to_ipv6_mapped();
     assert_eq!(
         denied(&[ip(IpAddr::from(mapped))]),
@@ -324,7 +324,7 @@ fn more_names_than_a_machine_has_are_denied() {
 }
 
 #[test]
-fn as_many_names_as_a_request_may_have_are_approved() {
+fn the_maximum_number_of_serving_names_is_approved() {
     let mut machine = serving_machine();
     let (mut names, mut asked) = (0..1024_u32, Vec::new());
     for n in names.by_ref().take(512) {

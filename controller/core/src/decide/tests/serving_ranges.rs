@@ -34,7 +34,7 @@ fn out_of_range(text: &str) -> Denial {
 }
 
 #[test]
-fn an_address_of_the_machine_is_in_one_of_the_ranges_or_denied() {
+fn an_address_outside_all_configured_ranges_is_denied() {
     const V4: &[&str] = &["198.51.100.16/28"];
     const V6: &[&str] = &["2001:db8:0:1::/64"];
     const BOTH: &[&str] = &["198.51.100.16/28", "203.0.113.9/32", "2001:db8:0:1::/64"];
@@ -78,7 +78,7 @@ fn an_address_of_the_machine_is_in_one_of_the_ranges_or_denied() {
 }
 
 #[test]
-fn one_address_out_of_range_denies_the_request_wherever_it_stands() {
+fn one_address_out_of_range_at_any_position_denies_the_request() {
     let cluster = limited(serving_cluster(), &["192.0.2.0/24"]);
     let (own, outside) = (ip(ADDRESS), ip(address(ADDRESS_6)));
 
@@ -96,14 +96,14 @@ fn one_address_out_of_range_denies_the_request_wherever_it_stands() {
 }
 
 #[test]
-fn ranges_limit_no_names() {
+fn address_ranges_do_not_limit_names() {
     let cluster = limited(serving_cluster(), &["203.0.113.0/24"]);
 
     approved(&serving_for(&[dns("n1"), dns("m1.internal")]), &cluster);
 }
 
 #[test]
-fn a_range_permits_no_unreported_shared_or_reserved_address() {
+fn a_range_does_not_permit_other_invalid_addresses() {
     let everything = &["0.0.0.0/0", "::/0"];
     let by = |cluster: Context, asked: [u8; 4]| {
         denied_by(&serving_for(&[ip(asked)]), &limited(cluster, everything))
@@ -129,7 +129,7 @@ fn a_range_permits_no_unreported_shared_or_reserved_address() {
 }
 
 #[test]
-fn an_address_in_another_form_is_in_no_range() {
+fn a_non_canonical_address_matches_no_range() {
     let mapped = Ipv4Addr::from(ADDRESS).to_ipv6_mapped();
     for ranges in [&["::/0"][..], &["192.0.2.0/24"], &["0.0.0.0/0", "::/0"]] {
         let cluster = limited(serving_cluster(), ranges);

@@ -142,7 +142,7 @@ fn platform_reported(names: Option<Vec<ServingName>>) -> Context {
 }
 
 #[test]
-fn an_address_that_only_the_machines_platform_reports_is_its_own() {
+fn an_address_reported_only_by_the_platform_is_approved() {
     let request = serving_for(&[ip(ADDRESS), dns("n1")]);
     let address = ServingName::Ip(ADDRESS.into());
 
@@ -231,7 +231,7 @@ fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
 }
 
 #[test]
-fn an_address_waits_while_the_ranges_of_services_are_unknown() {
+fn an_address_waits_while_service_ranges_are_unknown() {
     let cluster = serving_cluster();
     let range = |text: &str| text.parse().unwrap();
     cluster.serving.service_ranges.set(Vec::new(), false);
@@ -266,7 +266,7 @@ fn a_known_service_address_is_denied_while_other_ranges_are_unknown() {
 }
 
 #[test]
-fn an_address_that_the_platform_reports_needs_no_ranges_of_services() {
+fn a_platform_reported_address_does_not_need_service_ranges() {
     let unknown = |names: &[[u8; 4]]| {
         let names = names
             .iter()
@@ -317,7 +317,7 @@ fn mixed() -> CertificateSigningRequest {
 }
 
 #[test]
-fn names_from_the_inventory_and_from_the_platform_count_in_one_request() {
+fn names_from_inventory_and_platform_are_approved_together() {
     approved(&mixed(), &reported_by_both(&public()));
 
     let not_reported = |name: ServingName| Denial::ServingNameNotReported(name, "m1".to_owned());
@@ -376,7 +376,7 @@ fn a_foreign_or_guest_name_in_a_mixed_request_denies_it() {
 }
 
 #[test]
-fn an_address_from_the_inventory_needs_the_platform_while_service_ranges_are_unknown() {
+fn an_inventory_address_waits_for_service_ranges_or_the_platform() {
     let unknown = |by_platform: &[ServingName]| {
         let cluster = reported_by_both(by_platform);
         cluster.serving.service_ranges.set(Vec::new(), false);

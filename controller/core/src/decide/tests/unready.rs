@@ -194,7 +194,7 @@ fn without_null() -> Context {
 }
 
 #[test]
-fn a_request_for_an_attestor_that_is_unavailable_waits_unread() {
+fn a_request_for_an_unavailable_attestor_waits_unread() {
     let context = without_null();
     let mut unreadable = valid();
     unreadable.spec.request.0 = vec![b'x'; 512 * 1024];
@@ -213,14 +213,14 @@ fn a_request_for_an_attestor_that_is_unavailable_waits_unread() {
 }
 
 #[test]
-fn a_request_for_another_attestor_than_the_unavailable_one_is_decided() {
+fn a_request_for_an_available_attestor_is_decided() {
     let decision = decided(&insecure(), &without_null());
 
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
 }
 
 #[test]
-fn requests_for_an_attestor_that_is_unavailable_are_watched() {
+fn requests_for_an_unavailable_attestor_are_watched() {
     let context = without_null();
     let signer = Provider::NULL.client_signer();
 
@@ -241,7 +241,7 @@ fn cluster_of_insecure() -> Context {
 }
 
 #[test]
-fn attestors_that_are_unavailable_are_reported() {
+fn unavailable_attestors_are_reported() {
     let report = |context: Context| {
         let report = context.verifiers.availability();
         assert_eq!(report.of, "AttestorsAvailable");
@@ -316,7 +316,7 @@ fn an_outage_of_the_ledger_is_retried() {
 }
 
 #[test]
-fn a_machine_that_is_not_known_yet_is_retried() {
+fn a_request_for_an_unknown_machine_is_retried() {
     let context = with_machines(vec![]);
 
     for request in [valid(), insecure()] {
@@ -328,7 +328,7 @@ fn a_machine_that_is_not_known_yet_is_retried() {
 }
 
 #[test]
-fn a_machine_that_is_not_ready_is_retried() {
+fn a_request_for_a_machine_that_is_not_ready_is_retried() {
     let ready = machine("m1", "n1", Some("abcdef"));
     let pending = Machine {
         state: MachineState::Pending,
@@ -427,7 +427,7 @@ fn a_machine_that_is_being_deleted_is_denied() {
 }
 
 #[test]
-fn a_machine_with_a_token_of_its_own_needs_no_lookup_of_the_token() {
+fn a_machine_with_its_own_token_needs_no_token_lookup() {
     let of_m1 = |token| {
         let machines = vec![machine("m1", "n1", token)];
         let inventory = Arc::new(WithoutTokens(StaticInventory::new(machines).unwrap()));

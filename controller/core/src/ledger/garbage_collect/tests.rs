@@ -109,7 +109,7 @@ fn a_tombstone_is_deleted_only_after_its_certificates_expire() {
 }
 
 #[test]
-fn a_sweep_removes_the_stale_node_that_a_claim_left() {
+fn a_sweep_deletes_the_stale_node_after_a_claim() {
     let world = World::new();
     world.node("n1", false, 0);
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();

@@ -56,7 +56,7 @@ fn there(world: &World) -> Option<Node> {
 }
 
 #[test]
-fn a_sweep_deletes_a_node_of_a_retired_machine_and_no_other() {
+fn a_sweep_deletes_only_the_node_of_a_retired_machine() {
     for enforcement in [false, true] {
         let swept = |node| is_swept(&retired(enforcement), node);
         // Down: it can be made again by nobody.
@@ -80,7 +80,7 @@ fn a_sweep_deletes_a_node_of_a_retired_machine_and_no_other() {
 }
 
 #[test]
-fn a_sweep_leaves_the_node_of_a_machine_that_came_back() {
+fn a_sweep_keeps_the_node_of_a_machine_that_returned() {
     let mut world = retired(true);
     world.becomes("m1", Some(MachineState::Ready));
 
@@ -146,7 +146,7 @@ fn a_node_of_the_holder_of_another_name_is_not_replaced() {
 }
 
 #[test]
-fn a_name_changes_its_holder_only_if_the_node_can_be_removed() {
+fn a_name_gets_a_new_holder_only_if_the_node_can_be_removed() {
     let change = |enforcement, node: Node| {
         let world = retired(enforcement);
         world.nodes.put(name("n1"), node);
@@ -231,7 +231,7 @@ fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
 }
 
 #[test]
-fn a_node_of_a_tombstones_machine_is_nobodys() {
+fn a_node_of_a_retired_machine_has_no_holder() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     let owner = |world: &World| {

@@ -53,7 +53,7 @@ fn a_record_concerns_its_machine_its_tpm_and_its_key() {
 }
 
 #[test]
-fn a_holder_is_told_with_everything_that_was_proved() {
+fn the_holder_contains_everything_that_was_attested() {
     let assurance = record_of(measured()).holder.assurance();
 
     assert_eq!(assurance.identity(), &measured());
@@ -61,7 +61,7 @@ fn a_holder_is_told_with_everything_that_was_proved() {
 }
 
 #[test]
-fn another_instance_of_the_same_provider_id_is_not_the_holder() {
+fn another_instance_with_the_same_provider_id_is_not_the_holder() {
     let instance = |name: &str| Identity {
         instance: Some(name.to_owned()),
         ..identity("m1")
@@ -87,7 +87,7 @@ fn a_tombstone_has_no_reset_and_no_superseded_generation() {
 }
 
 #[test]
-fn a_former_generations_revocation_is_not_the_present_ones() {
+fn a_previous_generations_revocation_is_not_the_current_one() {
     let mut record = record_of(identity("m1"));
     record.generation = 9;
     let of_generation = |generation| Record {
@@ -107,7 +107,7 @@ fn a_former_generations_revocation_is_not_the_present_ones() {
 }
 
 #[test]
-fn revoked_generations_are_listed_until_their_end() {
+fn revoked_generations_are_listed_until_they_expire() {
     let world = World::held(policy());
     world.revoke("n1", 1);
     let record = world.record("n1");
@@ -120,7 +120,7 @@ fn revoked_generations_are_listed_until_their_end() {
 }
 
 #[test]
-fn only_a_claim_without_proof_is_known_by_its_machine() {
+fn only_a_claim_without_evidence_is_matched_by_its_machine() {
     let unproved = insecure(claim("m1", "n1", 1, 0));
     let nameless = |claim: &Claim| Claim {
         machine_name: None,

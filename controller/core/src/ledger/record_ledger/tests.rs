@@ -16,7 +16,7 @@ fn a_claim_with_a_stale_cache_finds_its_record() {
 }
 
 #[test]
-fn a_tombstone_that_a_cache_lacks_stays_as_it_is() {
+fn a_tombstone_missing_from_a_cache_is_unchanged() {
     let world = World::held(policy());
     world.edit("n1", |record| {
         *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
@@ -31,7 +31,7 @@ fn a_tombstone_that_a_cache_lacks_stays_as_it_is() {
 }
 
 #[test]
-fn a_ledger_tells_of_the_list_that_it_was_given() {
+fn a_ledger_reports_whether_its_revocation_list_is_read() {
     let world = World::held(policy());
     let ledger = world.ledger();
     assert!(ledger.revocations().is_read());

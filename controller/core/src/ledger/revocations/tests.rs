@@ -40,7 +40,7 @@ fn restored_before_the_revocation() -> World {
 }
 
 #[test]
-fn a_revoked_machine_without_a_record_is_denied_until_its_release() {
+fn a_revoked_machine_without_a_record_is_denied_until_released() {
     for is_gone in [false, true] {
         let world = restored_before_the_revocation();
         world.reset("n1");
@@ -140,7 +140,7 @@ fn a_certificate_revoked_only_by_the_list_can_neither_renew_nor_serve() {
 }
 
 #[test]
-fn a_retired_record_does_not_stop_its_machine() {
+fn a_retired_record_does_not_block_its_machine() {
     let world = World::held(policy());
     world.edit("n1", |record| {
         *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
@@ -261,7 +261,7 @@ fn an_insecure_node_below_the_floor_rejoins_with_another_key_when_down() {
 }
 
 #[test]
-fn the_floor_and_the_entries_only_grow_until_their_end() {
+fn the_floor_and_the_entries_only_grow_until_they_expire() {
     let world = World::held(policy());
     raise_floor(&world, 5);
     let mut listed = RevokedNodeCredentialsSpec {
@@ -284,7 +284,7 @@ fn the_floor_and_the_entries_only_grow_until_their_end() {
 }
 
 #[test]
-fn decisions_are_read_from_the_annotations_that_they_write() {
+fn decisions_are_read_from_the_written_annotations() {
     let mut decisions = RevocationDecisions {
         floor: 1_795_849_200,
         ..RevocationDecisions::default()
@@ -365,7 +365,7 @@ fn revoked_key(node: &str, revoked_at: u32, until: u32) -> RevokedKey {
 }
 
 #[test]
-fn of_two_revocations_of_a_key_the_later_one_counts() {
+fn the_later_of_two_revocations_of_a_key_applies() {
     let merged = |one: &RevokedKey, other: &RevokedKey| {
         let mut list = list_of(one);
         list.merge(list_of(other));
@@ -390,7 +390,7 @@ fn of_two_revocations_of_a_key_the_later_one_counts() {
 }
 
 #[test]
-fn an_entry_is_listed_until_its_end() {
+fn a_revocation_entry_is_listed_until_it_expires() {
     let mut list = list_of(&revoked_key("n1", 1, 3));
     let entry = RevokedGenerations {
         lowest_valid: 2,
@@ -408,7 +408,7 @@ fn an_entry_is_listed_until_its_end() {
 }
 
 #[test]
-fn the_entries_and_decisions_that_are_known_are_told() {
+fn the_known_entries_and_decisions_are_returned() {
     let revocations = Revocations::unread();
     assert!(!revocations.is_read());
     assert!(revocations.is_empty());

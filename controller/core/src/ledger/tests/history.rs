@@ -65,7 +65,7 @@ fn violation(cases: u32, flaw: Option<Flaw>) -> Option<String> {
 }
 
 #[test]
-fn no_history_violates_the_invariants() {
+fn every_generated_history_satisfies_the_invariants() {
     let violation = violation(2000, None);
 
     assert!(violation.is_none(), "{}", violation.unwrap_or_default());

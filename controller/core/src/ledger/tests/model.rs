@@ -98,7 +98,7 @@ fn one_request_at_two_replicas_is_issued_under_one_record() {
 }
 
 #[test]
-fn one_machine_with_two_keys_at_two_replicas_has_one_generation_a_key() {
+fn two_keys_at_two_replicas_get_one_generation_each() {
     let outcomes = outcomes(&two_keys());
 
     assert!(reasons(&outcomes).is_subset(&["IdentityLive", "RecordContended"].into()));
@@ -119,7 +119,7 @@ fn two_keys_from_one_unattested_machine_get_one_certificate() {
 }
 
 #[test]
-fn one_name_for_two_machines_at_two_replicas_goes_to_one_of_them() {
+fn two_replicas_grant_one_name_to_one_of_two_machines() {
     let outcomes = outcomes(&two_machines());
 
     assert_eq!(issued(&outcomes), [1].into(), "{outcomes:?}");
@@ -137,7 +137,7 @@ fn one_machine_with_two_names_at_two_replicas_holds_one_of_them() {
 }
 
 #[test]
-fn a_name_that_is_free_again_goes_to_one_of_two_machines() {
+fn a_released_name_is_granted_to_one_of_two_machines() {
     let former = claim("m0", "n1", 9, 0);
 
     let outcomes = outcomes(&two_machines().held_by(former));

@@ -190,7 +190,7 @@ fn clusters_with_the_same_ca_key_are_detected_by_its_digest() {
 }
 
 #[test]
-fn no_key_is_shown() {
+fn the_ca_key_is_not_shown() {
     let ca = ca();
     let shown = format!("{:?}", ClusterCa::from_secret(&secret_of(&ca)).unwrap());
 

@@ -53,7 +53,7 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_that_are_not_served_are_forgotten() {
+async fn kinds_that_are_not_served_are_dropped() {
     let objects = answered_by(
         |_| json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""}),
     );
@@ -68,7 +68,7 @@ async fn kinds_that_are_not_served_are_forgotten() {
 }
 
 #[tokio::test]
-async fn lookups_that_were_dropped_leave_nothing_behind() {
+async fn dropped_lookups_release_their_memory() {
     let objects = objects();
     for number in 0..1000 {
         let wanted = reference(&format!("Rack{number}Machine"));
@@ -120,7 +120,7 @@ async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_not_there_is_absent_and_its_kind_is_known() {
+async fn a_missing_object_is_absent_and_its_kind_is_known() {
     let (objects, lookups) = serving(json!({"code": 404, "reason": "NotFound"}));
     let wanted = reference("RackMachine");
 

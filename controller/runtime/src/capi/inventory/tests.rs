@@ -312,7 +312,7 @@ fn with_label(machine: Value) -> Value {
 }
 
 #[test]
-fn a_node_has_no_name_while_its_configuration_is_not_known() {
+fn a_node_has_no_name_while_its_config_is_unknown() {
     let (objects, inventory) = unconfigured();
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!((machine.node_name, machine.token_id), (None, None));

@@ -61,7 +61,7 @@ async fn a_cluster_api_kubeconfig_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_token_in_the_place_of_a_certificate_gives_a_client() {
+async fn a_token_instead_of_a_certificate_is_accepted() {
     let kubeconfig = with(USER, json!({"token": TOKEN}));
     let kubeconfig = parse(&kubeconfig).unwrap();
 
@@ -127,7 +127,7 @@ fn a_server_at_a_local_address_is_refused() {
 }
 
 #[tokio::test]
-async fn a_name_that_resolves_to_ourselves_is_refused_when_it_is_dialled() {
+async fn a_name_that_resolves_to_a_local_address_is_refused() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let kubeconfig = with(SERVER, json!(format!("https://localhost:{port}")));
@@ -143,7 +143,7 @@ async fn a_name_that_resolves_to_ourselves_is_refused_when_it_is_dialled() {
 }
 
 #[tokio::test]
-async fn a_ca_that_is_no_certificate_gives_no_client() {
+async fn a_malformed_ca_certificate_is_refused() {
     let garbage = pem::encode(&pem::Pem::new("CERTIFICATE", b"garbage".to_vec()));
     let kubeconfig = with(
         "/clusters/0/cluster/certificate-authority-data",
@@ -156,7 +156,7 @@ async fn a_ca_that_is_no_certificate_gives_no_client() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_certificate_gives_no_client() {
+async fn the_key_of_another_certificate_is_refused() {
     let other = valid().pointer(USER).unwrap()["client-key-data"].clone();
 
     let refused = parse(&with("/users/0/user/client-key-data", other))

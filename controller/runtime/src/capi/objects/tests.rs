@@ -64,7 +64,7 @@ fn a_cluster_is_paused_by_its_spec_or_by_an_annotation_of_any_value() {
 }
 
 #[test]
-fn a_cluster_that_has_nothing_yet_is_read() {
+fn a_cluster_without_optional_fields_is_read() {
     let mut cluster = Contract::V1Beta2.cluster();
     cluster["spec"] = json!({"controlPlaneEndpoint": {"host": "", "port": 0}});
     cluster["status"] = Value::Null;
@@ -283,7 +283,7 @@ fn an_invalid_token_counts_as_missing() {
 }
 
 #[test]
-fn a_node_name_is_taken_where_it_is_written_out() {
+fn only_an_explicit_node_name_is_read() {
     let name = |config| kept::<BootstrapConfig>(config).unwrap().node_name;
     let config = Contract::V1Beta2.config("m1", "abcdef");
     let join = "/spec/joinConfiguration/nodeRegistration/name";
@@ -386,7 +386,7 @@ fn hides_no_other<W: Kept>(good: &Value) {
 }
 
 #[test]
-fn a_value_of_any_depth_size_or_type_hides_no_other_cluster_or_machine() {
+fn an_unusual_value_does_not_hide_other_clusters_or_machines() {
     for contract in BOTH {
         hides_no_other::<Cluster>(&contract.cluster());
         hides_no_other::<Machine>(&contract.machine("m1"));
@@ -398,7 +398,7 @@ fn a_value_of_any_depth_size_or_type_hides_no_other_cluster_or_machine() {
 }
 
 #[test]
-fn one_object_that_cannot_be_read_keeps_no_other_from_being_read() {
+fn one_unreadable_object_does_not_prevent_reads_of_others() {
     for contract in BOTH {
         skips_what_cannot_be_read::<Cluster>(&contract.cluster());
         skips_what_cannot_be_read::<Machine>(&contract.machine("m1"));

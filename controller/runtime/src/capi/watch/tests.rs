@@ -229,7 +229,7 @@ fn news<W: Stored>(objects: &Objects, object: Value) -> (bool, usize) {
 }
 
 #[test]
-fn an_equal_object_notifies_nobody_and_writes_nothing_to_the_index() {
+fn an_equal_object_causes_no_notification_and_no_index_write() {
     const IDS: usize = 1000;
     let objects = objects();
     let id = |number: usize| format!("generic:///{number}");

@@ -155,7 +155,7 @@ async fn lookups_for_a_flooding_namespace_get_half_of_the_management_calls() {
 }
 
 #[test]
-fn the_namespace_of_a_call_is_that_of_its_object() {
+fn a_call_counts_in_the_namespace_of_its_object() {
     for (path, expected) in [
         ("/api/v1/namespaces/tenant-a/secrets/a", "tenant-a"),
         (
@@ -220,7 +220,7 @@ async fn newlines_count_toward_the_length_limit() {
 }
 
 #[tokio::test]
-async fn a_watch_has_any_length_and_no_event_more_than_an_object() {
+async fn a_watch_has_no_limit_but_each_event_has_the_object_limit() {
     let mut event = vec![b'x'; MAX_OBJECT_LEN];
     event.push(b'\n');
     let all = event.len() * 3;
@@ -251,7 +251,7 @@ async fn an_error_answer_is_limited_to_one_object_for_every_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_trickles_ends_at_its_deadline() {
+async fn a_slow_response_ends_at_its_deadline() {
     for (url, deadline) in [
         (OBJECT, ANSWER_DEADLINE),
         (PAGE, ANSWER_DEADLINE),
@@ -273,7 +273,7 @@ async fn an_answer_that_trickles_ends_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_never_starts_times_out() {
+async fn a_response_that_never_starts_times_out() {
     let begun = Instant::now();
     let silent = tower::service_fn(|_: Request<()>| async {
         pending::<()>().await;
@@ -359,7 +359,7 @@ async fn megabytes_of_managed_fields_are_removed() {
 }
 
 #[tokio::test]
-async fn an_answer_with_endless_managed_fields_ends() {
+async fn a_response_with_endless_managed_fields_ends() {
     let begin = br#"{"metadata":{"name":"a","managedFields":[""#.to_vec();
     let whole = || stream::iter([begin.clone()]).chain(stream::repeat(vec![b'x'; 1024 * 1024]));
     for named_by in [NamedBy::Operator, NamedBy::Tenant] {

@@ -89,7 +89,7 @@ fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
 }
 
 #[test]
-fn the_change_of_a_request_is_bounded_as_its_creation() {
+fn an_update_of_a_request_has_the_same_limits_as_its_creation() {
     let policy = policy(&settings()).policy().spec.unwrap();
     let rules = policy.match_constraints.unwrap().resource_rules.unwrap();
 
@@ -196,7 +196,7 @@ fn request(signer: &str) -> Value {
 
 /// Of kubelets, with a generated name, and of the plugin; also with the annotation of the proposal.
 #[test]
-fn requests_of_kubelets_and_the_plugin_pass_the_bounds() {
+fn requests_from_kubelets_and_the_plugin_are_within_the_limits() {
     let ours = Provider::AWS.client_signer();
     assert_eq!(refused(&token(), &request(&ours)), Vec::<String>::new());
     assert_eq!(refused(&node(), &request(&ours)), Vec::<String>::new());

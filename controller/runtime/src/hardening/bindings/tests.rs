@@ -118,7 +118,7 @@ fn kubernetes_own_roles_are_known_without_reading_them() {
 }
 
 #[test]
-fn a_role_that_is_not_there_grants_nothing() {
+fn a_missing_role_does_not_grant_permissions() {
     let bindings = [Candidate::of(&binding("b", "r", "Group", "system:nodes")).unwrap()];
     assert_eq!(evaluate(&bindings, &BTreeMap::new()).open, []);
 }

@@ -79,7 +79,7 @@ async fn the_service_ranges_come_from_all_objects_and_the_kubernetes_service() {
 }
 
 #[tokio::test]
-async fn ranges_of_services_that_cannot_be_read_are_not_all() {
+async fn unreadable_service_ranges_are_incomplete() {
     for (ranges, known) in [
         (Err(404), &[][..]),
         (Ok(json!([])), &[]),
@@ -110,14 +110,14 @@ fn texts(all: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_missing_right_to_the_ranges_of_services_is_an_error_that_names_it() {
+async fn the_error_names_a_missing_permission_for_service_ranges() {
     let error = read(&server(Err(403))).await.unwrap_err();
 
     assert_eq!(error.to_string(), "not allowed to list servicecidrs: no");
 }
 
 #[tokio::test]
-async fn more_ranges_of_services_than_a_cluster_has_are_an_error() {
+async fn too_many_service_ranges_are_an_error() {
     let many = |count| json!(vec![object(&json!(["10.96.0.0/12"])); count]);
     assert!(read(&server(Ok(many(500)))).await.unwrap().are_all);
 

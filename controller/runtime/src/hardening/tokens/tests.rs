@@ -40,7 +40,7 @@ fn a_token_is_extended_once_half_of_its_time_has_passed() {
 }
 
 #[test]
-fn a_token_without_an_end_gets_none() {
+fn a_token_without_an_expiry_gets_no_expiry() {
     let endless = life(SECRET_TYPE, None).unwrap();
     for now in [at(10), Timestamp::MAX] {
         assert_eq!(endless.extended(now), None);
@@ -108,7 +108,7 @@ fn a_missing_token_is_read_with_backoff_up_to_once_a_day() {
 }
 
 #[test]
-fn a_token_is_gone_after_several_minutes_without_it() {
+fn a_token_counts_as_deleted_after_several_minutes() {
     let token = |id| TokenId::parse(id).unwrap();
     let mut tokens = Tokens::new(Duration::ZERO);
     let mut put = |id, life| {

@@ -49,7 +49,7 @@ fn is(status: &str, reason: &str) -> (String, String) {
 }
 
 #[test]
-fn a_cluster_that_is_served_is_ready() {
+fn a_served_cluster_is_ready() {
     let verdict = serving(healthy());
 
     assert_eq!(said(&verdict, "Ready"), is("True", "Ready"));
@@ -107,7 +107,7 @@ fn too_many_missing_machines_set_a_condition_with_the_annotation() {
 }
 
 #[test]
-fn live_records_of_an_attestor_that_is_not_authorized_are_a_condition() {
+fn live_records_of_an_unauthorized_attestor_set_a_condition() {
     const CONDITION: &str = "RecordAttestorsAuthorized";
 
     let of = |unauthorized: &[(&str, usize)]| {
@@ -157,7 +157,7 @@ fn signers_in_a_forged_status_are_replaced_while_the_cluster_is_served() {
 }
 
 #[test]
-fn a_cluster_without_an_attestor_says_so_in_both_conditions() {
+fn both_conditions_report_a_cluster_without_an_attestor() {
     let why = VerifierUnavailable::Unknown("contoso".to_owned());
     let verifiers: Verifiers = [Err(why.clone())].into_iter().collect();
     let availability = Box::new(verifiers.availability());
@@ -169,7 +169,7 @@ fn a_cluster_without_an_attestor_says_so_in_both_conditions() {
 }
 
 #[test]
-fn unknown_addresses_of_services_are_a_condition() {
+fn unknown_service_addresses_set_a_condition() {
     const CONDITION: &str = "ServiceRangesKnown";
     let of = |are_known, unreadable: Option<&str>| {
         serving(Health {

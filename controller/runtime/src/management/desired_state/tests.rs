@@ -248,7 +248,7 @@ fn an_invalid_audience_is_reported() {
 }
 
 #[test]
-fn ranges_of_addresses_are_read() {
+fn address_ranges_are_read() {
     let mut world = world();
     assert!(
         world
@@ -320,7 +320,7 @@ fn stored_settings_that_are_refused_together_are_named() {
 }
 
 #[test]
-fn a_key_of_another_ca_has_a_reason_of_its_own() {
+fn the_key_of_another_ca_has_a_separate_reason() {
     let mut world = world();
     let (certificate, _) = ca();
     let (_, key) = ca();
@@ -422,7 +422,7 @@ async fn a_cluster_with_an_external_ca_is_stopped_by_the_private_key() {
 }
 
 #[test]
-fn no_obstacle_repeats_a_secret() {
+fn obstacles_do_not_contain_secrets() {
     let mut world = world();
     world.sources.kubeconfig = secret(&[(KUBECONFIG_KEY, "users: [{secret-text".to_owned())]);
 

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_names_attestors_has_a_resource_made_and_kept_so() {
+    fn a_resource_is_created_and_kept_for_a_cluster_with_attestors() {
         let cluster = cluster(named(&["aws", "tpm"]));
         let created = Step::Create {
             attestors: vec!["aws".to_owned(), "tpm".to_owned()],
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_that_is_made_gets_the_watch_filter_of_its_cluster() {
+    fn a_created_resource_gets_the_watch_filter_of_its_cluster() {
         let mut cluster = cluster(named(&["aws"]));
         cluster.watch_filter = Some("blue".to_owned());
 
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_in_a_version_that_is_not_served_any_more_is_renewed() {
+    fn an_owner_with_an_unserved_version_is_updated() {
         let former = owner("cluster.x-k8s.io/v1beta1", "uid");
         let other = OwnerReference {
             kind: "ConfigMap".to_owned(),

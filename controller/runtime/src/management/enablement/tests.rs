@@ -28,7 +28,7 @@ fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_step_is_retried_rarely_and_an_outage_soon() {
+async fn a_refused_step_is_retried_later_than_an_outage() {
     for (outcome, tries, same, another) in [
         (Outcome::Written, 1, 4, 2),
         (Outcome::Written, 2, 8, 2),
@@ -94,7 +94,7 @@ async fn frequently_changing_clusters_are_processed_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_with_many_new_clusters_has_every_second_step() {
+async fn a_namespace_with_many_new_clusters_gets_every_second_step() {
     let now = Instant::now();
     let due = |namespace: &str, name: &str, last| DueStep {
         last,
@@ -160,7 +160,7 @@ async fn the_end_of_a_step_starts_the_next_one_without_a_search() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn searches_are_a_second_apart_although_steps_are_due_at_any_time() {
+async fn searches_are_a_second_apart_even_if_steps_are_due() {
     let mut schedule = Schedule::new(Instant::now());
     let begin = Instant::now();
     let mut searches = 0;
@@ -186,7 +186,7 @@ async fn searches_are_a_second_apart_although_steps_are_due_at_any_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queued_cluster_that_changed_takes_its_current_step_when_that_is_due() {
+async fn a_queued_cluster_that_changed_runs_its_current_step() {
     let now = Instant::now();
     let mut schedule = Schedule::new(now);
     schedule.found(steps(1, "aws"), now);

@@ -144,7 +144,7 @@ async fn the_second_replica_waits_until_the_lease_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_died_is_followed_when_its_lease_has_lapsed() {
+async fn a_new_leader_begins_when_the_lease_of_a_dead_leader_expires() {
     let leases = Memory::default();
     let dead = candidate(&leases, "a");
     let _dead = dead.lead().await;
@@ -208,7 +208,7 @@ async fn a_lease_counts_as_renewed_when_its_write_was_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_shorter_than_the_deadline_changes_nothing() {
+async fn an_outage_shorter_than_the_deadline_has_no_effect() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let mut term = first.lead().await;
@@ -223,7 +223,7 @@ async fn an_outage_shorter_than_the_deadline_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_whose_lease_was_taken_leads_no_more() {
+async fn a_leader_whose_lease_was_taken_stops() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let mut term = first.lead().await;
@@ -238,7 +238,7 @@ async fn a_leader_whose_lease_was_taken_leads_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_under_the_same_identity_need_not_wait() {
+async fn a_restart_with_the_same_identity_does_not_wait() {
     let leases = Memory::default();
     candidate(&leases, "a").lead().await;
     let begun = Instant::now();
@@ -273,7 +273,7 @@ async fn a_lease_is_renewed_until_the_work_has_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_term_ends_with_its_work_though_the_lease_stays_out_of_reach() {
+async fn a_lost_term_ends_even_if_the_lease_is_unreachable() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let mut term = first.lead().await;

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_and_settings_that_were_created_again_get_no_floor() {
+    async fn a_recreated_cluster_with_recreated_settings_gets_no_floor() {
         let (management, patched) = api_server(200, authentication(&Value::Null));
         let (workload, _) = api_server(200, namespace("b"));
         let key = ObjectKey::new("default", "prod-1");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_that_was_created_again_gets_a_floor_in_one_write() {
+    async fn a_recreated_cluster_gets_a_floor_in_one_write() {
         let known = authentication(&json!({WORKLOAD_UID_ANNOTATION: "a"}));
         let (management, patched) = api_server(200, known);
         let key = ObjectKey::new("default", "prod-1");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_missing_right_to_the_namespace_lets_requests_be_answered() {
+    async fn only_a_missing_namespace_permission_does_not_block_requests() {
         let key = ObjectKey::new("default", "prod-1");
         for (code, is_forbidden) in [(403, true), (500, false)] {
             let status = json!({"kind": "Status", "metadata": {}, "code": code, "message": ""});

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_in_order_is_inspected_each_sync_period_and_any_other_sooner() {
+    fn a_healthy_cluster_is_inspected_least_often() {
         let minutes = |found: &Health| period(found, Duration::from_mins(30)).as_secs() / 60;
         let closed = || found(Some(AutoApprove::Closed));
         let none = || "x".to_owned();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cluster_is_inspected_more_seldom_than_the_sync_period() {
+    fn every_cluster_is_inspected_at_least_each_sync_period() {
         let second = Duration::from_secs(1);
         let open = found(Some(AutoApprove::Open));
 

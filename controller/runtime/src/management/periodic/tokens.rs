@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_live_token_that_never_joined_is_locked_out() {
+    fn a_machine_that_never_joined_is_locked_out_without_a_token() {
         let other = |machine: &mut TokenMachine| machine.provider_id = Some(provider_id("m2"));
         let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
         let no_records: [fn(&mut TokenMachine); 2] = [other, unnamed];

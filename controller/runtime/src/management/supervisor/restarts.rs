@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_long_time_without_panics_starts_the_waits_again() {
+    async fn a_long_time_without_panics_resets_the_wait() {
         let second = Duration::from_secs(1);
         let mut now = Instant::now();
         let mut restarts = Restarts::new(now);

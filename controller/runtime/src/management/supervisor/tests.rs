@@ -53,7 +53,7 @@ fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str
 }
 
 #[test]
-fn the_label_of_the_authentication_counts_only_without_a_cluster() {
+fn the_label_of_the_authentication_is_used_only_without_a_cluster() {
     let blue = Some("blue");
     for label in [None, blue, Some("green"), Some("")] {
         // Not read yet, or another controller's.
@@ -327,7 +327,7 @@ async fn answer_of_storm(request: Request<kube::client::Body>, written: Written)
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_changes_all_the_time_is_reconciled_once_a_second() {
+async fn a_constantly_changing_object_is_reconciled_once_a_second() {
     let written: Written = Written::default();
     let server = written.clone();
     let management =

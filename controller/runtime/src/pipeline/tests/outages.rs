@@ -203,7 +203,7 @@ const HOUR: Duration = Duration::from_hours(1);
 const MINUTES: Duration = Duration::from_mins(7);
 
 #[tokio::test(start_paused = true)]
-async fn a_management_cluster_that_is_away_for_an_hour_delays_a_join() {
+async fn a_management_outage_of_an_hour_only_delays_a_join() {
     let outage = Outage {
         records: HOUR,
         inventory: HOUR,
@@ -214,7 +214,7 @@ async fn a_management_cluster_that_is_away_for_an_hour_delays_a_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_that_cannot_be_written_for_an_hour_delay_a_join() {
+async fn failing_record_writes_for_an_hour_only_delay_a_join() {
     let outage = Outage {
         records: HOUR,
         ..Outage::default()
@@ -224,7 +224,7 @@ async fn records_that_cannot_be_written_for_an_hour_delay_a_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_for_minutes_delay_a_join() {
+async fn refusals_for_several_minutes_only_delay_a_join() {
     for outage in [
         Outage {
             nodes: MINUTES,

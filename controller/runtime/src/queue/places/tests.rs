@@ -108,7 +108,7 @@ fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sixty_thousand_requests_of_one_token_delay_no_other_machine() {
+async fn sixty_thousand_requests_of_a_token_do_not_delay_other_machines() {
     let mut queue = Queue::default();
     for number in 0..60_000 {
         let name = format!("flood-{number}");

@@ -57,7 +57,7 @@ fn client(answer: impl Fn(&str) -> Answer + Clone + Send + 'static) -> Client {
 }
 
 #[tokio::test]
-async fn a_later_generation_is_written_to_the_status_and_nothing_else() {
+async fn only_the_later_generation_is_written_to_the_status() {
     let (sender, mut written) = unbounded();
     let service = tower::service_fn(move |request: Request<Body>| {
         let sender = sender.clone();
@@ -216,7 +216,7 @@ async fn a_patch_has_the_version_that_was_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_that_fail_are_tried_less_and_less_often() {
+async fn failing_lists_are_retried_with_backoff() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
     let _records = start(move |_| {
@@ -311,7 +311,7 @@ async fn a_bookmark_keeps_the_records_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_known_while_the_records_are_listed_again() {
+async fn records_are_unknown_while_they_are_listed_again() {
     let (lists, watches) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
     let (seen, watches) = (lists.clone(), Arc::new(watches));
     let (sender, receiver) = unbounded();

@@ -305,7 +305,7 @@ fn an_event_is_read_whatever_the_order_of_its_fields() {
 }
 
 #[test]
-fn an_object_that_is_being_deleted_is_so_whenever_that_is() {
+fn a_deletion_at_any_time_is_recognized() {
     for (time, deleting) in [
         (json!("2026-01-01T00:00:00Z"), true),
         (json!(NO_TIMESTAMP), true),
@@ -364,7 +364,7 @@ async fn the_next_line_has_the_number_of_unreadable_objects_without_one() {
 
 /// The API server of a tenant sends the namespace of another tenant.
 #[tokio::test(start_paused = true)]
-async fn unreadable_objects_of_a_tenants_server_take_no_line_of_a_namespace() {
+async fn unreadable_tenant_objects_do_not_use_the_lines_of_a_namespace() {
     let own = ClusterLines::of(&crate::object_key::ObjectKey::new("own", "prod-1"));
     let mut skipped = Skipped::of_cluster("CertificateSigningRequest", own);
     let mut told = 0;

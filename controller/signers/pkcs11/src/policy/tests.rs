@@ -235,7 +235,7 @@ fn a_server_certificate_for_reserved_names_is_refused() {
 }
 
 #[test]
-fn the_longest_life_that_can_be_set_is_signed_with_the_begin_in_the_past() {
+fn the_longest_lifetime_with_a_start_in_the_past_is_signed() {
     let set = Duration::from_hours(366 * 24);
     let of = |life: Duration| {
         let mut params = valid();
@@ -294,7 +294,7 @@ fn a_certificate_of_another_issuer_or_algorithm_is_refused() {
 }
 
 #[test]
-fn bytes_that_are_no_certificate_are_refused() {
+fn malformed_certificate_bytes_are_refused() {
     let ca = ca("ca");
     let mut longer = to_be_signed(&valid(), &ca);
     longer.push(0);

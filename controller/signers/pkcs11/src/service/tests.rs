@@ -288,7 +288,7 @@ async fn a_hanging_ca_key_does_not_block_another_ca() {
 
 /// Calls of one CA wait behind each other, and leave turns to another CA.
 #[tokio::test]
-async fn a_busy_ca_has_four_of_sixteen_turns() {
+async fn a_busy_ca_gets_four_of_sixteen_turns() {
     let mut world = world_of(crate::CALLS, false);
     let of_one: Vec<_> = (0..8).map(|_| world.call(0)).collect();
     for _ in 0..crate::CALLS.of_ca {
@@ -437,7 +437,7 @@ async fn a_signature_of_an_abandoned_call_is_logged() {
 }
 
 #[tokio::test]
-async fn refused_calls_have_100_lines_and_take_none_of_another_namespace() {
+async fn refused_calls_are_logged_100_times_for_each_namespace() {
     let world = world_with(ONE_CALL, false, &["quiet"]);
     tokio::time::pause();
     let refused = async |namespace: &str| {

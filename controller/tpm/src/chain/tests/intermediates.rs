@@ -45,7 +45,7 @@ fn place(number: usize) -> usize {
 }
 
 #[test]
-fn a_chain_leads_to_a_required_authority_in_whatever_order_it_comes() {
+fn a_chain_in_any_order_is_accepted() {
     for count in 0..=5 {
         let maker = maker(count);
         let mut chain = maker.intermediates().to_vec();
@@ -80,7 +80,7 @@ fn a_chain_ends_at_the_first_authority_that_is_required() {
 }
 
 #[test]
-fn a_chain_with_a_certificate_missing_is_denied() {
+fn a_chain_with_a_missing_certificate_is_denied() {
     let maker = maker(COUNT);
     for missing in 0..COUNT {
         let mut chain = maker.intermediates().to_vec();
@@ -93,7 +93,7 @@ fn a_chain_with_a_certificate_missing_is_denied() {
 }
 
 #[test]
-fn a_chain_of_another_makers_names_is_denied() {
+fn a_chain_with_the_names_of_another_vendor_is_denied() {
     let (maker, other) = (
         maker(COUNT),
         EkCa::with_intermediates("other", Intermediates::Good(3)),
@@ -144,7 +144,7 @@ fn a_chain_with_a_changed_signature_is_denied() {
 }
 
 #[test]
-fn a_chain_with_an_authority_that_is_not_fit_is_denied() {
+fn a_chain_with_an_unfit_authority_is_denied() {
     for (flaw, detail) in [
         (Flaw::Expired, "its own certificate expired on "),
         (
@@ -183,7 +183,7 @@ fn a_chain_with_an_authority_that_is_not_fit_is_denied() {
 }
 
 #[test]
-fn a_chain_with_an_authority_that_is_only_unusual_is_accepted() {
+fn a_chain_with_an_unusual_authority_is_accepted() {
     for flaw in [Flaw::ForEndorsementKeys, Flaw::Unknown { critical: false }] {
         for number in 0..=COUNT {
             let maker = EkCa::with_flaw("a maker", COUNT, number, flaw);
@@ -193,7 +193,7 @@ fn a_chain_with_an_authority_that_is_only_unusual_is_accepted() {
 }
 
 #[test]
-fn a_chain_is_as_long_as_each_of_its_authorities_allows() {
+fn a_chain_longer_than_its_authorities_allow_is_denied() {
     for number in 0..=COUNT {
         let below = COUNT - number;
         let most = |most: usize| Flaw::PathLength(u8::try_from(most).unwrap());
@@ -215,7 +215,7 @@ fn a_chain_is_as_long_as_each_of_its_authorities_allows() {
 }
 
 #[test]
-fn a_chain_with_an_extension_twice_is_denied() {
+fn a_chain_with_a_duplicate_extension_is_denied() {
     // The basic constraints become a second key usage.
     let maker = maker(COUNT);
     let mut chain = maker.intermediates().to_vec();
@@ -230,7 +230,7 @@ fn a_chain_with_an_extension_twice_is_denied() {
 }
 
 #[test]
-fn an_intermediate_is_one_certificate_to_the_last_byte() {
+fn an_intermediate_with_trailing_bytes_is_denied() {
     let maker = maker(COUNT);
     let malformed = Err(TpmDenial::EndorsementCertificateMalformed(
         "an intermediate is not one certificate in DER",
@@ -268,7 +268,7 @@ fn an_endorsement_certificate_is_not_accepted_as_an_authority() {
 }
 
 #[test]
-fn the_chain_of_an_enrollment_counts_where_an_authority_is_required() {
+fn the_enrollment_chain_is_used_if_an_authority_is_required() {
     let maker = maker(COUNT);
     let machine = machine(Kind::P256);
     let mut case = Case::of_nobody();
@@ -291,7 +291,7 @@ fn the_chain_of_an_enrollment_counts_where_an_authority_is_required() {
 }
 
 #[test]
-fn an_authority_counts_from_its_first_second_to_its_last() {
+fn an_authority_is_valid_from_its_first_to_its_last_second() {
     let second = Duration::from_secs(1);
     let maker = maker(1);
     let contents = EkContents {

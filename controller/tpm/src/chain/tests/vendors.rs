@@ -36,7 +36,7 @@ fn untrusted_as(detail: &str) -> Result<(), TpmDenial> {
 }
 
 #[test]
-fn certificates_with_the_shapes_of_vendors_are_accepted() {
+fn certificates_in_vendor_formats_are_accepted() {
     type Vendor = fn(&[u8]) -> Issued;
     let vendors: [(Vendor, Kind); 9] = [
         (vendors::infineon_slb_9672, Kind::P256),
@@ -191,7 +191,7 @@ fn a_certificate_for_another_use_of_the_key_is_denied() {
 }
 
 #[test]
-fn critical_certificate_policies_of_an_intermediate_are_understood() {
+fn critical_certificate_policies_of_an_intermediate_are_accepted() {
     const ONE: &[u64] = &[1, 2, 3];
     let notice: &[&[u64]] = &[CPS, USER_NOTICE];
     let good = |policies: &[vendors::Policy]| vendors::certificate_policies(policies);
@@ -257,7 +257,7 @@ fn other_critical_extensions_about_policies_are_refused() {
 }
 
 #[test]
-fn a_denial_names_the_authority_that_was_tried_and_why_it_does_not_count() {
+fn a_denial_contains_the_rejected_authority_and_the_reason() {
     let p256 = spki(Kind::P256);
     let named =
         |name: &str| format!("the required authority \"CN={name}\" is named as the issuer: ");
@@ -400,7 +400,7 @@ fn listed_authorities_complete_a_chain_that_does_not_reach_the_root() {
 }
 
 #[test]
-fn bytes_behind_a_listed_certificate_are_named() {
+fn the_error_reports_bytes_after_a_listed_certificate() {
     let issued = vendors::amd_ftpm(&spki(Kind::P256));
     let longer = [&issued.authorities[0][..], &[0xff; 4]].concat();
 
@@ -411,7 +411,7 @@ fn bytes_behind_a_listed_certificate_are_named() {
 }
 
 #[test]
-fn the_first_end_on_the_way_to_a_required_authority_is_returned() {
+fn the_earliest_expiry_in_the_chain_is_returned() {
     let day = Duration::from_hours(24);
     let (sooner, later_on) = (later() + day, later() + 9 * day);
     let p256 = spki(Kind::P256);

@@ -145,7 +145,7 @@ fn a_response_with_another_id_or_expiry_is_denied() {
 }
 
 #[test]
-fn an_answer_comes_within_five_minutes_and_is_looked_at_within_fourteen() {
+fn an_answer_is_valid_for_five_and_verified_within_14_minutes() {
     assert_eq!(GOOD.challenge.expiry.as_str(), "2026-01-01T12:05:00Z");
     let end = noon() + LIFETIME;
     let hour = Duration::from_hours(1);
@@ -203,7 +203,7 @@ fn an_invalid_expiry_is_malformed() {
 }
 
 #[test]
-fn a_key_that_is_replaced_breaks_no_challenge_in_flight() {
+fn a_key_replacement_does_not_break_open_challenges() {
     let mut case = Case::valid();
     case.keys = ChallengeKeys {
         current: key(2),
@@ -223,7 +223,7 @@ fn a_key_that_is_replaced_breaks_no_challenge_in_flight() {
 }
 
 #[test]
-fn no_two_challenges_are_alike() {
+fn every_challenge_is_different() {
     let case = Case::valid();
     let (one, other) = (
         case.challenge(&GOOD.enrolment),

@@ -49,7 +49,7 @@ fn unmeasured_firmware_is_reported_and_denied_under_a_pcr_policy() {
 }
 
 #[test]
-fn a_machine_whose_firmware_measures_is_not_found() {
+fn a_machine_with_measured_firmware_is_not_reported() {
     let case = Case::valid();
     let verifier = case.verifier();
     let good = Good::of(&machine(), &case);
@@ -155,7 +155,7 @@ fn an_expired_certificate_in_a_chain_is_reported_after_a_restart() {
 }
 
 #[test]
-fn an_expired_certificate_that_is_denied_for_another_reason_too_is_not_reported() {
+fn an_expired_certificate_with_another_denial_is_not_reported() {
     let (ended, far) = (later() - DAY, later() + 400 * DAY);
     let key = machine().ek_spki();
     let issued = vendors::ending(&key, ended, far);
@@ -188,7 +188,7 @@ fn an_expired_certificate_that_is_denied_for_another_reason_too_is_not_reported(
 }
 
 #[test]
-fn the_verifiers_of_a_cluster_share_what_they_observe() {
+fn the_verifiers_of_a_cluster_share_observations() {
     let machine = TpmMachine::new(Arc::new(Swtpm::unmeasured()), Kind::P256);
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&machine));

@@ -136,7 +136,7 @@ fn all_entries_of_a_machine_must_name_the_key_that_it_shows() {
 }
 
 #[test]
-fn one_digest_may_stand_for_several_hosts() {
+fn one_digest_can_be_listed_for_several_hosts() {
     let lists = [
         list("rack-1", &[(&own(), HOST)]),
         list("rack-2", &[(&own(), "metal3://metal/host-8/")]),
@@ -159,7 +159,7 @@ fn an_unreadable_config_map_defers_requests_without_denial() {
 }
 
 #[test]
-fn a_response_waits_for_the_lists_too_and_is_denied_by_them() {
+fn a_response_waits_for_the_lists_and_can_be_denied_by_them() {
     let mut case = case(&[list("rack-1", &[(&own(), HOST)])]);
     let good = Good::of(&machine(), &case);
 
@@ -200,7 +200,7 @@ fn a_malformed_entry_delays_only_unlisted_machines() {
 }
 
 #[test]
-fn a_machine_that_no_list_has_is_denied_where_all_of_it_was_read() {
+fn an_unlisted_machine_is_denied_after_all_lists_are_read() {
     let lists = [
         list("rack-1", &[(&other(), "metal3://metal/host-8/")]),
         list("rack-2", &[]),

@@ -99,7 +99,7 @@ fn a_key_with_software_attributes_is_denied() {
 }
 
 #[test]
-fn a_software_key_that_lies_has_its_secret_opened_by_no_tpm() {
+fn a_tpm_does_not_open_the_secret_of_a_forged_software_key() {
     let case = Case::valid();
     let software = SoftwareKey::generate();
     let mut enrolment = GOOD.enrolment.clone();
@@ -134,7 +134,7 @@ fn a_software_key_that_lies_has_its_secret_opened_by_no_tpm() {
 }
 
 #[test]
-fn a_point_in_another_form_is_denied() {
+fn a_point_in_another_encoding_is_denied() {
     let good = &GOOD.enrolment.keys.attestation;
     let (head, point) = good.split_at(good.len() - 68);
     let (x, y) = (&point[2..34], &point[36..]);
@@ -198,7 +198,7 @@ fn a_key_that_signs_with_sha1_or_otherwise_is_denied() {
 }
 
 #[test]
-fn a_public_area_is_one_structure_to_its_last_byte() {
+fn a_public_area_with_trailing_bytes_is_denied() {
     for kind in Kind::ALL {
         let machine = machine().with_endorsement_key(kind);
         let good = machine.ek_public();

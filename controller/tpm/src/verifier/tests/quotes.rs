@@ -147,7 +147,7 @@ fn a_key_outside_of_the_endorsement_hierarchy_is_denied() {
 }
 
 #[test]
-fn a_signature_of_another_algorithm_than_the_keys_is_denied() {
+fn a_signature_algorithm_that_does_not_match_the_key_is_denied() {
     let rsassa = machine().with_attestation_key(AttestationKey::rsassa());
     let good = Good::of(&rsassa, &Case::valid());
     let mut ecdsa_key = GOOD.response.clone();
@@ -180,7 +180,7 @@ fn a_signature_of_another_algorithm_than_the_keys_is_denied() {
 }
 
 #[test]
-fn a_signature_of_other_numbers_is_denied() {
+fn a_signature_with_changed_numbers_is_denied() {
     let good = &GOOD.response.quote.signature;
     let (r, s) = (&good[4..38], &good[38..]);
     assert_eq!(
@@ -282,7 +282,7 @@ fn a_quote_over_other_registers_or_banks_is_denied() {
 }
 
 #[test]
-fn a_quote_over_no_registers_is_denied() {
+fn a_quote_without_registers_is_denied() {
     let machine = TpmMachine::new(Arc::new(Swtpm::with_banks("sha1")), Kind::P256);
     let mut case = Case::of_nobody();
     case.allow("m1", digest(&machine));
@@ -312,7 +312,7 @@ fn register_values_that_do_not_match_the_quote_are_denied() {
 }
 
 #[test]
-fn a_quote_and_its_signature_are_one_structure_to_the_last_byte() {
+fn a_quote_or_signature_with_trailing_bytes_is_denied() {
     let Quote {
         attest, signature, ..
     } = &GOOD.response.quote;

@@ -32,7 +32,7 @@ fn a_provider_id_that_is_the_keys_digest_names_the_key() {
 }
 
 #[test]
-fn a_provider_id_of_another_form_names_no_key() {
+fn a_provider_id_in_another_format_does_not_name_a_key() {
     let hex = digest(&machine()).to_string();
     for provider_id in [
         format!("tpm://{}", hex.to_uppercase()),
@@ -273,7 +273,7 @@ fn the_platform_query_contains_the_provider_id_and_the_key_kind() {
 }
 
 #[test]
-fn a_machine_that_its_platform_denies_is_denied_also_with_a_listed_key() {
+fn a_platform_denial_applies_even_with_a_listed_key() {
     let key = digest(&machine());
     for listed in [false, true] {
         let mut case = Case::of_nobody();
@@ -294,7 +294,7 @@ fn a_machine_that_its_platform_denies_is_denied_also_with_a_listed_key() {
 }
 
 #[test]
-fn settings_that_mean_nothing_are_refused() {
+fn tpm_settings_without_effect_are_refused() {
     let key = "0f".repeat(32);
     let allowed = |machine: Option<&str>, host: Option<&str>, key: &str| AllowedEndorsementKey {
         machine: machine.map(str::to_owned),

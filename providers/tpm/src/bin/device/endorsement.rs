@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinate_keeps_its_place() {
+    fn a_short_coordinate_is_padded_with_zeros() {
         let kind = EndorsementKey::EccP256;
         let short = kind.spki(&key(kind, &[&[7; 31], &[8; 32]])).unwrap();
         let whole = [&[0][..], &[7; 31]].concat();

@@ -76,7 +76,7 @@ fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str
 }
 
 #[tokio::test]
-async fn the_next_batch_of_a_cluster_is_joined_in_its_namespace_alone() {
+async fn the_next_batch_of_a_cluster_is_joined_only_in_its_namespace() {
     let mut batches = Batches::default();
     for (number, id) in ids(MAX_IDS).iter().enumerate() {
         let is_first = number == 0;
@@ -90,7 +90,7 @@ async fn the_next_batch_of_a_cluster_is_joined_in_its_namespace_alone() {
 }
 
 #[test]
-fn the_requests_of_a_namespace_are_counted_until_the_last_ends() {
+fn requests_count_against_their_namespace_until_the_last_ends() {
     let mut batches = Batches::default();
 
     let first = batches.wait("tenant-a");
@@ -104,7 +104,7 @@ fn the_requests_of_a_namespace_are_counted_until_the_last_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_beyond_its_limit_ends_after_the_page_that_exceeds_it() {
+async fn a_list_ends_after_the_page_that_exceeds_its_limit() {
     let tags = facts().tags;
     for (page_len, count, is_told) in [
         (MAX_FOUND, MAX_FOUND + 1, true),

@@ -61,7 +61,7 @@ async fn serving_names_come_from_ec2_while_the_instance_runs() {
 }
 
 #[tokio::test]
-async fn ec2_gives_no_name_for_a_node_that_is_not_an_instance_of_the_cluster() {
+async fn ec2_does_not_name_nodes_outside_the_cluster() {
     let account = "300000000022";
     let instance = instance(account);
     let cluster = limited(LIMITS).of_cluster(instances(), policy(account, &["eu-west-2"]));
@@ -75,7 +75,7 @@ async fn ec2_gives_no_name_for_a_node_that_is_not_an_instance_of_the_cluster() {
 }
 
 #[tokio::test]
-async fn a_node_waits_for_a_name_until_ec2_knows_its_instance() {
+async fn a_node_waits_for_a_name_until_ec2_reports_its_instance() {
     let account = "300000000023";
     let young = instance(account);
     let cluster = cluster(account);
@@ -94,7 +94,7 @@ async fn a_node_waits_for_a_name_until_ec2_knows_its_instance() {
 }
 
 #[tokio::test]
-async fn a_node_waits_where_its_instance_has_no_private_dns_name() {
+async fn a_node_whose_instance_has_no_private_dns_name_waits() {
     let ec2 = FakeEc2::with([InstanceFacts {
         private_dns_name: None,
         ..facts()

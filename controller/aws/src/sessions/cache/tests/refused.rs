@@ -8,7 +8,7 @@ use super::*;
 use crate::sessions::testing::NamedTokens;
 
 #[tokio::test(start_paused = true)]
-async fn a_session_refused_by_aws_is_renewed_only_once_in_a_while() {
+async fn a_refused_session_is_renewed_at_most_once_in_a_period() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
@@ -48,7 +48,7 @@ async fn a_refused_static_access_key_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_sts_refuses_is_assumed_again_once() {
+async fn a_source_role_that_sts_refuses_is_assumed_again_once() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
@@ -70,7 +70,7 @@ async fn a_source_that_sts_refuses_is_assumed_again_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_session_is_still_used_if_there_is_no_other() {
+async fn a_refused_session_is_used_if_no_other_exists() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();

@@ -7,7 +7,7 @@ use node_attestation_runtime::shared::testing::most_visited;
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_session_is_found_among_many_without_a_visit_to_them() {
+async fn the_lookup_of_a_session_does_not_visit_other_sessions() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(numbers(200));
@@ -25,7 +25,7 @@ async fn a_session_is_found_among_many_without_a_visit_to_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_account_of_a_key_visits_few_of_many_regions() {
+async fn an_account_query_for_a_key_visits_few_regions() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let credentials =

@@ -102,7 +102,7 @@ fn a_service_account_is_read_from_the_namespace_of_the_cluster() {
 }
 
 #[test]
-fn a_token_has_audiences_and_ten_minutes_at_least() {
+fn a_token_has_audiences_and_lasts_at_least_ten_minutes() {
     let mut objects = objects();
     let name = "AWSServiceAccountIdentity/nodes";
     let mut account = |spec| {

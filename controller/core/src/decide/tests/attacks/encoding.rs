@@ -25,7 +25,7 @@ fn denied_der(csr: &[u8]) {
 }
 
 #[test]
-fn a_first_block_that_is_no_request_is_denied() {
+fn a_first_block_without_a_request_is_denied() {
     for request in [
         block("CERTIFICATE", b"x") + &csr_block(),
         block("NEW CERTIFICATE REQUEST", &Csr::valid().der()),
@@ -71,7 +71,7 @@ fn a_request_without_pem_is_denied() {
 }
 
 #[test]
-fn a_provider_or_evidence_block_twice_is_denied() {
+fn a_duplicate_provider_or_evidence_block_is_denied() {
     let valid = envelope(&Csr::valid().der());
     for second in [provider_block("null"), evidence_block(EVIDENCE)] {
         let request = valid.clone() + &second;
@@ -141,7 +141,7 @@ fn evidence_before_its_provider_is_denied() {
 }
 
 #[test]
-fn another_provider_than_the_signers_is_denied() {
+fn a_provider_that_does_not_match_the_signer_is_denied() {
     let request = csr_block() + &provider_block("insecure") + &evidence_block(EVIDENCE);
 
     assert_eq!(
@@ -154,7 +154,7 @@ fn another_provider_than_the_signers_is_denied() {
 }
 
 #[test]
-fn a_request_without_provider_is_denied_by_an_evidence_signer() {
+fn a_request_without_a_provider_to_an_evidence_signer_is_denied() {
     assert_eq!(
         denied_request(&csr_block()),
         Denial::ProviderMismatch {
@@ -190,7 +190,7 @@ fn missing_evidence_and_unexpected_evidence_are_denied() {
 }
 
 #[test]
-fn a_provider_block_that_holds_no_name_is_denied() {
+fn a_provider_block_without_a_name_is_denied() {
     for name in ["", "null\n", "NULL", "null,aws", "\u{0}null"] {
         let request = csr_block() + &provider_block(name) + &evidence_block(EVIDENCE);
 
@@ -211,7 +211,7 @@ fn bytes_after_the_request_are_denied() {
 }
 
 #[test]
-fn a_length_in_more_bytes_than_it_needs_is_denied() {
+fn a_length_that_is_not_minimally_encoded_is_denied() {
     let csr = Csr::valid().der();
     let [0x30, 0x82, len @ ..] = csr.as_slice() else {
         panic!("a request has two bytes of length");

@@ -43,7 +43,7 @@ fn a_ca_request_is_denied() {
 }
 
 #[test]
-fn basic_constraints_that_cannot_be_read_count_as_a_ca() {
+fn unreadable_basic_constraints_are_denied_as_a_ca() {
     assert_eq!(
         denied_with(BASIC_CONSTRAINTS, true, b"\x30\x03\x01\x01\x01"),
         Denial::BasicConstraintsRequested { ca: true }
@@ -51,7 +51,7 @@ fn basic_constraints_that_cannot_be_read_count_as_a_ca() {
 }
 
 #[test]
-fn basic_constraints_of_no_ca_are_denied_too() {
+fn basic_constraints_without_ca_are_denied() {
     assert_eq!(
         denied_with(BASIC_CONSTRAINTS, true, &der::sequence(&[])),
         Denial::BasicConstraintsRequested { ca: false }
@@ -124,7 +124,7 @@ fn usages_inside_the_request_are_denied() {
 }
 
 #[test]
-fn an_extension_twice_is_denied() {
+fn a_duplicate_extension_is_denied() {
     let second = extension(PROVIDER_ID_OID, false, &der::utf8("metal:///rack/m2"));
 
     assert_eq!(
@@ -134,7 +134,7 @@ fn an_extension_twice_is_denied() {
 }
 
 #[test]
-fn two_lists_of_extensions_are_denied() {
+fn two_extension_lists_are_denied() {
     let csr = Csr::valid();
     let mut lists = vec![
         Csr::extension_request(&csr.extensions),
@@ -150,7 +150,7 @@ fn two_lists_of_extensions_are_denied() {
 }
 
 #[test]
-fn two_values_of_one_list_are_denied() {
+fn two_values_in_one_extension_list_are_denied() {
     let csr = Csr::valid();
     let mut values = [
         der::sequence(&csr.extensions),
@@ -167,7 +167,7 @@ fn two_values_of_one_list_are_denied() {
 }
 
 #[test]
-fn microsofts_list_of_extensions_is_denied() {
+fn the_microsoft_extension_list_is_denied() {
     let csr = Csr::valid();
     let microsoft = der::oid("1.3.6.1.4.1.311.2.1.14");
     let attribute = der::sequence(&[microsoft, der::set(&[der::sequence(&csr.extensions)])]);

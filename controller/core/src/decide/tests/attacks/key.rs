@@ -118,7 +118,7 @@ fn an_invalid_self_signature_is_denied() {
 }
 
 #[test]
-fn an_rsa_key_is_denied_whatever_its_size_and_exponent() {
+fn an_rsa_key_of_any_size_and_exponent_is_denied() {
     let modulus = |len: usize| der::integer(&[&[0], vec![0xff; len].as_slice()].concat());
     for (len, exponent) in [(64, 3), (128, 3), (256, 1), (256, 2), (2048, 3)] {
         let key = der::sequence(&[modulus(len), der::integer(&[exponent])]);
@@ -146,7 +146,7 @@ fn another_curve_is_denied() {
 }
 
 #[test]
-fn parameters_of_a_curve_written_out_are_denied() {
+fn explicit_curve_parameters_are_denied() {
     let explicit = der::sequence(&[der::integer(&[1]), der::sequence(&[])]);
 
     denied_key(&[der::oid(EC_PUBLIC_KEY), explicit], EC_PUBLIC_KEY);
@@ -155,7 +155,7 @@ fn parameters_of_a_curve_written_out_are_denied() {
 }
 
 #[test]
-fn a_key_that_is_no_uncompressed_point_of_the_curve_is_denied() {
+fn a_key_that_is_not_an_uncompressed_curve_point_is_denied() {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let point = key.public_key().as_ref().to_vec();
     let mut off_curve = point.clone();

@@ -56,7 +56,7 @@ fn missing_usages_are_denied() {
 }
 
 #[test]
-fn the_order_of_usages_means_nothing() {
+fn the_order_of_usages_is_ignored() {
     let mut request = valid();
     request.spec.usages = Some(texts(&["client auth", "digital signature"]));
 
@@ -77,7 +77,7 @@ fn lifetime_of(seconds: Option<i32>, longest: Duration) -> Duration {
 }
 
 #[test]
-fn a_lifetime_beyond_policy_is_cut() {
+fn a_lifetime_beyond_the_policy_is_shortened() {
     let week = Duration::from_hours(7 * 24);
 
     for (asked, granted) in [
@@ -123,7 +123,7 @@ fn a_request_to_another_signer_is_ignored() {
 }
 
 #[test]
-fn a_provider_that_the_cluster_does_not_admit_is_ignored() {
+fn a_request_for_an_unauthorized_provider_is_ignored() {
     for signer in [
         Provider::AWS.client_signer(),
         Provider::AWS.serving_signer(),
@@ -185,7 +185,7 @@ fn a_copied_request_with_another_machines_token_is_denied() {
 }
 
 #[test]
-fn a_token_that_is_not_the_machines_own_is_denied() {
+fn a_token_of_a_different_machine_is_denied() {
     let mut request = valid();
     request.spec.username = Some("system:bootstrap:zzzzzz".to_owned());
 
@@ -218,7 +218,7 @@ fn another_nodes_name_is_denied() {
 }
 
 #[test]
-fn the_provider_id_of_another_machine_with_the_own_token_is_denied() {
+fn another_machines_provider_id_with_the_own_token_is_denied() {
     let mut request = insecure();
     let csr = for_machine("metal:///rack/m2", "n2");
     request.spec.request.0 = block("CERTIFICATE REQUEST", &csr).into_bytes();

@@ -8,7 +8,7 @@ use crate::refusal::Denial;
 use crate::testing::{UID, cluster, decided, denied, issued_at, now, renewal, texts, valid};
 
 #[test]
-fn a_user_that_is_neither_token_nor_node_is_denied() {
+fn a_user_that_is_not_a_token_or_a_node_is_denied() {
     for username in [
         "",
         "kubernetes-admin",
@@ -88,7 +88,7 @@ fn unexpected_groups_of_a_node_are_denied() {
 }
 
 #[test]
-fn a_node_that_asks_for_another_nodes_certificate_is_denied() {
+fn a_node_that_requests_another_nodes_certificate_is_denied() {
     let mut request = renewal(UID);
     request.spec.username = Some("system:node:n2".to_owned());
 

@@ -25,7 +25,7 @@ fn denied_csr(csr: &Csr) -> Denial {
 }
 
 #[test]
-fn a_subject_without_organization_is_denied() {
+fn a_subject_without_an_organization_is_denied() {
     assert_eq!(
         denied_subject(&[node(NODE_CN)]),
         Denial::SubjectOrganization
@@ -91,7 +91,7 @@ fn an_empty_node_name_is_denied() {
 }
 
 #[test]
-fn a_name_that_is_no_node_name_is_denied() {
+fn an_invalid_node_name_is_denied() {
     let long = "n".repeat(254);
     for name in [
         "N1",

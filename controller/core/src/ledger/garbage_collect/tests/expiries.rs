@@ -46,7 +46,7 @@ fn a_certificate_expiry_is_recorded_when_the_record_would_mislead() {
 }
 
 #[test]
-fn the_first_expiry_is_written_an_hour_later_also_if_the_clock_jumps() {
+fn the_first_expiry_is_written_after_an_hour_despite_clock_jumps() {
     let year = Duration::from_hours(24 * 365);
     let record = World::held(policy()).record("n1");
     let issued = issued(0);
@@ -90,7 +90,7 @@ fn an_expiry_from_another_generation_is_ignored() {
 }
 
 #[test]
-fn a_certificate_is_written_down_once() {
+fn a_certificate_expiry_is_written_once() {
     let world = World::held(policy());
     let ledger = world.ledger();
     ledger.issued(&name("n1"), issued(5));

@@ -70,7 +70,7 @@ impl Nodes for Away {
 }
 
 #[test]
-fn a_node_that_could_not_be_deleted_is_named_for_the_next_sweep() {
+fn a_node_that_was_not_deleted_is_listed_for_the_next_sweep() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);

@@ -19,7 +19,7 @@ fn a_machine_counts_as_deleted_after_10_minutes_and_two_sweeps() {
 }
 
 #[test]
-fn a_pools_member_that_is_not_listed_for_a_moment_keeps_its_record() {
+fn a_briefly_unlisted_pool_member_keeps_its_record() {
     let mut world = World::held(policy());
     world.edit("n1", |record| record.holder.machine_name = None);
     world.becomes("m1", None);
@@ -154,7 +154,7 @@ fn live(world: &World) -> usize {
 }
 
 #[test]
-fn a_sweep_holds_back_if_too_many_machines_are_missing() {
+fn a_sweep_retires_nothing_if_too_many_machines_are_missing() {
     for (machines, gone, retired) in [
         (5, 5, true),
         (6, 6, false),
@@ -218,7 +218,7 @@ fn a_wall_clock_jump_neither_retires_nor_keeps_a_record() {
 }
 
 #[test]
-fn machines_seen_during_their_deletion_are_retired_in_any_number() {
+fn any_number_of_machines_seen_during_deletion_is_retired() {
     for (deleted, retired) in [(8, true), (3, true), (2, false)] {
         let mut world = crowd(8);
         for n in 0..deleted {

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::records::{World, policy};
 
 #[test]
-fn a_record_is_replaced_and_deleted_only_as_it_was_read() {
+fn a_record_is_replaced_and_deleted_only_in_the_version_read() {
     let world = World::held(policy());
     let records = &world.records;
     let record = world.record("n1");

@@ -51,7 +51,7 @@ fn a_rehearsal_replaces_records_only_in_memory() {
 }
 
 #[test]
-fn a_record_that_exists_is_not_created() {
+fn an_existing_record_is_not_created_again() {
     let actual = joined();
     let record = block_on(actual.read(&n1())).unwrap().unwrap().record;
     let rehearsal = Rehearsal::over(actual);
@@ -69,7 +69,7 @@ fn a_record_that_exists_is_not_created() {
 }
 
 #[test]
-fn a_machines_records_are_those_in_memory_and_the_actual_others() {
+fn a_machines_records_include_those_in_memory_and_stored_ones() {
     let actual = joined();
     let before = block_on(actual.read(&n1())).unwrap().unwrap();
     let holder = before.record.holder.assurance();
@@ -99,7 +99,7 @@ fn a_machines_records_are_those_in_memory_and_the_actual_others() {
 }
 
 #[test]
-fn a_rehearsal_deletes_no_record() {
+fn a_rehearsal_does_not_delete_records() {
     let actual = joined();
     let before = block_on(actual.read(&n1())).unwrap().unwrap();
     let rehearsal = Rehearsal::over(actual);

@@ -7,7 +7,7 @@ use crate::refusal::{Denial, Refusal};
 use crate::testing::records::*;
 
 #[test]
-fn the_first_claim_makes_a_record() {
+fn the_first_claim_creates_a_record() {
     let world = World::new();
 
     assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
@@ -96,7 +96,7 @@ fn a_claim_with_another_key_waits_until_the_node_is_down() {
 }
 
 #[test]
-fn another_key_opens_a_generation_when_the_node_is_gone() {
+fn another_key_opens_a_generation_when_the_node_is_deleted() {
     let world = World::held(policy());
 
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
@@ -239,7 +239,7 @@ fn a_machine_can_return_to_its_previous_name() {
 }
 
 #[test]
-fn a_revoked_machine_gets_nothing_until_it_is_reset() {
+fn a_revoked_machine_is_denied_until_it_is_reset() {
     let world = World::held(policy());
     world.revoke("n1", 1);
 

@@ -166,7 +166,7 @@ fn stronger(identity: AttestedIdentity, uid: CertificateUid) -> Claim {
 }
 
 #[test]
-fn a_renewal_strengthens_a_weaker_record_by_its_present_generation_only() {
+fn only_the_current_generation_strengthens_a_record() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     renews(&world, proved(), first, 1).unwrap();
@@ -207,7 +207,7 @@ fn the_generation_before_does_not_strengthen_the_record_again() {
 }
 
 #[test]
-fn a_former_certificate_strengthens_no_record() {
+fn a_previous_certificate_does_not_strengthen_a_record() {
     let world = unproved();
     let former = world.record("n1").certificate_uid();
     world.node("n1", false, 1);

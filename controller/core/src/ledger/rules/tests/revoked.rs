@@ -5,7 +5,7 @@ use crate::refusal::Denial;
 use crate::testing::records::{World, claim, insecure, opened_at, policy};
 
 #[test]
-fn a_revoked_key_opens_no_generation_after_a_reset_and_another_one_does() {
+fn only_a_new_key_opens_a_generation_after_a_revocation() {
     let evidence: [fn(Claim) -> Claim; 2] = [|claim| claim, insecure];
     for claim_of in evidence {
         let world = World::with(policy());

@@ -77,7 +77,7 @@ fn a_changed_endorsement_key_is_denied_until_a_reset() {
 }
 
 #[test]
-fn a_tpm_recorded_for_another_machine_is_denied_while_that_one_exists() {
+fn a_tpm_of_another_existing_machine_is_denied() {
     let mut world = held(boot(2, 0, 5));
     let second = by_tpm(claim("m2", "n2", 2, 1), "m2", b"ek", boot(2, 0, 6));
 

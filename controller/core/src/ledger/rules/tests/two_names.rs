@@ -19,7 +19,7 @@ fn both_held(second: u32) -> World {
 }
 
 #[test]
-fn of_two_records_of_one_machine_the_later_one_gives_way() {
+fn the_later_of_two_records_of_a_machine_is_retired() {
     let world = both_held(1);
 
     assert_eq!(world.waits(&claim("m1", "n1", 1, 2), 2), "IdentityLive");
@@ -31,7 +31,7 @@ fn of_two_records_of_one_machine_the_later_one_gives_way() {
 }
 
 #[test]
-fn of_two_records_of_one_machine_and_time_the_name_decides() {
+fn the_name_decides_between_two_records_of_the_same_age() {
     let world = both_held(0);
 
     assert_eq!(world.waits(&claim("m1", "n1", 1, 2), 2), "IdentityLive");

@@ -10,7 +10,7 @@ use crate::refusal::{Deferral, Refusal};
 use crate::testing::records::*;
 
 #[test]
-fn a_wait_for_the_previous_certificate_names_its_end() {
+fn a_wait_for_the_previous_certificate_contains_its_expiry() {
     let world = World::held(policy());
     world.node("n1", true, 10);
     let waits = |world: &World, claim: &Claim, hour| match world.claims(claim, hour) {
@@ -41,7 +41,7 @@ fn a_wait_for_the_previous_certificate_names_its_end() {
 }
 
 #[test]
-fn a_wall_clock_that_jumps_by_a_year_makes_no_node_up_or_down() {
+fn a_wall_clock_jump_does_not_change_node_states() {
     let year = Duration::from_hours(24 * 365);
     for clock in [at(1) + year, at(1), at(1) - year] {
         let world = World::held(policy());

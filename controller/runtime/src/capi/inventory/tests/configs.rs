@@ -79,7 +79,7 @@ fn a_token_owner_is_searched_first_among_the_joining_machines() {
 }
 
 #[test]
-fn an_unknown_token_has_every_configuration_read_once() {
+fn an_unknown_token_causes_one_read_of_each_config() {
     let (objects, inventory, read) = counted();
     seen::<objects::Machine>(&objects, joined("m1"));
     seen::<MachinePool>(&objects, V2.pool("p1", &[]));
@@ -227,7 +227,7 @@ fn an_assigned_token_owns_one_machine_and_a_shared_one_has_no_owner() {
 }
 
 #[test]
-fn the_token_of_a_control_plane_machine_is_its_own() {
+fn a_control_plane_machine_owns_its_token() {
     let (objects, inventory) = cluster(V2);
     let labels = json!({
         "cluster.x-k8s.io/cluster-name": "prod-1", "cluster.x-k8s.io/control-plane": "",

@@ -52,7 +52,7 @@ fn a_pool_member_is_found_in_the_list_of_its_pool() {
 }
 
 #[test]
-fn a_pools_member_is_its_machine_where_it_has_one() {
+fn a_pool_member_is_identified_by_its_machine_if_it_has_one() {
     for contract in BOTH {
         let (objects, inventory) = with_pool(contract);
         let machine = pool_machine(contract, "p1-a", "p1", MEMBERS[0]);

@@ -115,7 +115,7 @@ fn the_final_dot_of_a_reported_name_does_not_count() {
 }
 
 #[test]
-fn a_name_that_is_written_out_is_the_only_one() {
+fn an_explicit_node_name_is_the_only_name() {
     let (objects, inventory) = cluster(V2);
     let config = with(V2.config("m1", "token1"), WRITTEN, json!("n1"));
     configured(&objects, config);
@@ -154,14 +154,14 @@ fn a_name_is_compared_only_with_the_current_objects() {
 }
 
 #[test]
-fn no_name_is_known_before_the_configuration_is() {
+fn the_node_name_is_unknown_until_the_config_is_known() {
     let (_, inventory) = unconfigured();
 
     assert_eq!(naming(&inventory, "m1", "m1-infra"), Naming::Unknown);
 }
 
 #[test]
-fn a_name_may_be_reported_until_the_infrastructure_is_provisioned() {
+fn a_name_can_be_reported_until_the_machine_is_provisioned() {
     for (contract, pointer) in [
         (Contract::V1Beta1, "/status/infrastructureReady"),
         (
@@ -241,7 +241,7 @@ fn a_name_reported_for_two_machines_belongs_to_the_one_with_the_node() {
 }
 
 #[test]
-fn a_reported_name_is_not_that_of_a_pools_member_without_a_machine() {
+fn a_reported_name_does_not_apply_to_a_pool_member() {
     let (objects, inventory) = cluster(V2);
     let member = "generic:///pool/b";
     seen::<objects::Machine>(&objects, reporting("m1", "Hostname", "b"));

@@ -110,7 +110,7 @@ fn a_name_query_visits_few_objects_with_a_large_pool() {
 }
 
 #[test]
-fn a_provider_id_of_many_machines_is_no_answer_and_visits_few() {
+fn a_provider_id_of_many_machines_is_refused_with_few_visits() {
     let id = "generic:///rack/one";
     let (_, inventory) = many(|machine| with(machine, "/spec/providerID", json!(id)));
 
@@ -137,7 +137,7 @@ fn a_token_shared_by_many_machines_has_no_owner_and_visits_few_objects() {
 }
 
 #[test]
-fn a_name_that_many_hosts_report_is_its_machines_and_visits_few() {
+fn a_name_that_many_hosts_report_is_resolved_with_few_visits() {
     let addresses = json!([
         {"type": "Hostname", "address": "m1"}, {"type": "InternalIP", "address": "10.0.0.7"},
     ]);

@@ -27,7 +27,7 @@ fn setting(attestors: &[&str]) -> Value {
 }
 
 #[test]
-fn a_cluster_names_its_attestors_by_an_annotation_or_a_variable() {
+fn a_cluster_sets_its_attestors_with_an_annotation_or_a_variable() {
     let named = |names: &[&str]| {
         let names = names.iter().copied().map(String::from);
         OwnAttestors::Named(names.collect())

@@ -6,7 +6,7 @@ use super::*;
 use crate::capi::objects::pool::MAX_PROVIDER_IDS;
 
 #[test]
-fn a_cluster_of_any_size_takes_a_bounded_memory() {
+fn a_cluster_of_any_size_uses_bounded_memory() {
     let cluster = Contract::V1Beta2.cluster();
     let labels: BTreeMap<_, _> = (0..10_000)
         .map(|number| (number.to_string(), "a"))
@@ -52,7 +52,7 @@ fn service_ranges_over_the_limit_end_with_an_invalid_entry() {
 }
 
 #[test]
-fn a_machine_with_long_names_takes_a_bounded_memory() {
+fn a_machine_with_long_names_uses_bounded_memory() {
     let machine = Contract::V1Beta2.machine("m1");
     let long = "a".repeat(1 << 20);
     let address = json!([{"type": "InternalDNS", "address": long}]);

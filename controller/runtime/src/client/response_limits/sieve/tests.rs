@@ -124,7 +124,7 @@ fn an_oversized_object_is_cut_without_affecting_others() {
 }
 
 #[test]
-fn a_line_in_the_middle_of_a_piece_is_checked_too() {
+fn a_line_in_the_middle_of_a_chunk_is_checked() {
     let limits = Limits {
         bytes: 4,
         ..Limits::ANY
@@ -135,7 +135,7 @@ fn a_line_in_the_middle_of_a_piece_is_checked_too() {
 }
 
 #[test]
-fn deeply_nested_values_pass() {
+fn deeply_nested_values_are_accepted() {
     let deep = "[".repeat(5000) + &"]".repeat(5000);
     for text in [
         format!(r#"{{"spec":{deep}}}"#),

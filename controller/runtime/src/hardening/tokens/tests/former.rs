@@ -142,7 +142,7 @@ async fn a_list_of_extended_tokens_that_fails_is_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn extended_tokens_without_end_take_a_bounded_memory_and_time() {
+async fn endless_extended_tokens_use_bounded_memory_and_time() {
     // Each page has more than were asked for, and another one follows.
     let server = Server::new(|number, _| {
         let names = (0..2 * PAGE).map(|one| format!("bootstrap-token-{number:02}{one:04}"));

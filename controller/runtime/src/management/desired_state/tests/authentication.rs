@@ -35,7 +35,7 @@ fn a_cluster_is_served_with_the_attestors_that_are_available() {
 
 /// A tenant can write it.
 #[test]
-fn a_forged_status_changes_nothing_of_a_service() {
+fn a_forged_status_does_not_change_the_service() {
     let mut world = world();
     let before = world.fingerprint();
     let forged = json!({

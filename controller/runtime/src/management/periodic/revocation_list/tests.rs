@@ -80,7 +80,7 @@ async fn publish(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_was_deleted_is_restored_after_ten_minutes() {
+async fn a_deleted_revocation_list_is_restored_after_ten_minutes() {
     let (stored, access) = api_server();
     let (world, mut list) = (world(), RevocationList::default());
     publish(&mut list, &access, &world).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_floor_is_published_and_restored_after_ten_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+async fn an_unreadable_list_is_not_treated_as_empty() {
     let (stored, access) = api_server();
     let world = World::held(policy());
     world.revocations.forget();
@@ -178,7 +178,7 @@ async fn a_list_that_cannot_be_read_is_not_taken_for_an_empty_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
+async fn a_list_over_the_memory_limit_is_not_treated_as_empty() {
     let (_stored, access) = api_server();
     let world = world();
     let mut greedy = RevocationList::within(&Share::alone(0));
@@ -194,7 +194,7 @@ async fn a_list_without_memory_for_it_is_not_taken_for_an_empty_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_list_is_reported_in_each_round_until_it_has_room() {
+async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
     let (stored, access) = api_server();
     let world = world();
     let all = world.records.all().await.unwrap();

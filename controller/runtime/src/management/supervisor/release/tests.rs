@@ -201,7 +201,7 @@ async fn the_policy_of_a_paused_cluster_stays_after_the_deletion() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_policy_of_a_cluster_that_is_created_again_before_its_release_stays() {
+async fn the_policy_of_a_cluster_recreated_before_its_release_is_kept() {
     let noted = released(Case {
         away: AWAY,
         created_again: Some(AWAY / 2),

@@ -63,7 +63,7 @@ async fn a_new_record_has_the_cluster_as_its_owner_once_that_is_known() {
 }
 
 #[tokio::test]
-async fn the_last_certificate_is_written_where_a_move_keeps_it() {
+async fn the_last_certificate_is_kept_by_a_move() {
     let (client, written) = with_records(Vec::new());
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
     let boot = TpmBoot {

@@ -38,7 +38,7 @@ where
 }
 
 #[test]
-fn a_value_of_any_depth_size_or_type_hides_no_other_object_of_its_kind() {
+fn an_unusual_value_does_not_hide_other_objects_of_its_kind() {
     hides_no_other::<CertificateSigningRequest, CertificateSigningRequest>(&request());
     hides_no_other::<KubeletAuthentication, KubeletAuthentication>(&authentication());
     hides_no_other::<NodeIdentity, NodeIdentity>(&identity());
