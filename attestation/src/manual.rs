@@ -21,7 +21,7 @@ pub fn section<'a>(
 }
 
 /// The text as roff shows it unchanged. Without the prefix, a period or a quote at the start of a line begins a
-/// command, and a hyphen can become a different character, which nobody can paste.
+/// command, and a hyphen can become a different character, which breaks a copied command.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) {

@@ -1,4 +1,4 @@
-//! Runs against an API server whose faults are those of a cluster after its CA was replaced.
+//! Runs against an API server with the faults of a cluster whose CA was replaced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::store::StoreFile;
 
 const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 
-/// A provider whose evidence is a header, or that has none.
+/// A provider that sends a header as evidence, or has no evidence.
 #[derive(Debug)]
 struct Machines(Renewal);
 
@@ -190,7 +190,7 @@ impl Bed {
         self.run().unwrap()
     }
 
-    /// From now on, nobody decides, and a run does not wait for long.
+    /// From now on, no request is decided, and a run does not wait for long.
     fn nobody_decides(&mut self) {
         self.server.set_signer(Signer::Off);
         self.limit = Duration::from_secs(5);
@@ -251,7 +251,7 @@ fn a_machine_without_evidence_creates_a_new_key_after_a_403() {
     assert_eq!(bed.requesters(), [BOOTSTRAP_USER]);
 }
 
-/// As the message of a cluster's own policy.
+/// Like the message of a cluster's own policy.
 const NO_LEASES: &str = "this field manager is not allowed";
 
 #[test]

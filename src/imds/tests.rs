@@ -44,7 +44,7 @@ impl Service {
         Self { address, heads }
     }
 
-    /// A service that gives tokens, and answers every read by `answer`.
+    /// A service that issues tokens, and responds to every read with `answer`.
     fn reading(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
         Self::start(move |head, stream| {
             if head.starts_with("put ") {
@@ -71,7 +71,7 @@ impl Service {
     }
 }
 
-/// Ignores errors: the client may have left.
+/// Ignores errors, because the client can have disconnected.
 fn write(stream: &mut TcpStream, text: &str) {
     drop(stream.write_all(text.as_bytes()));
 }

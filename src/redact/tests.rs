@@ -94,7 +94,7 @@ fn diagnostic_text_is_not_redacted() {
     }
 }
 
-/// Texts, and what is left of them.
+/// Input texts, and the expected results.
 const FORMS: &[(&str, &str)] = &[
     // Options of programs.
     (

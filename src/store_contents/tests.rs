@@ -171,7 +171,7 @@ fn a_credential_for_another_node_is_rejected() {
     );
 }
 
-/// What a later release may add to a file.
+/// Additions by a later release to a file.
 fn of_later_release(file: StoreFile, text: &str) -> Vec<String> {
     match file {
         StoreFile::Credential => {

@@ -33,7 +33,7 @@ impl Later {
         Self(())
     }
 
-    /// The result of a wait for anything else that comes later, such as the join of another machine.
+    /// The result of a wait for a later action, such as the join of another machine.
     pub fn than<T>(_result: &T) -> Self {
         Self(())
     }

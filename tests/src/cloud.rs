@@ -21,7 +21,7 @@ use kubelet_authenticator_test_support::process::Scratch;
 use kubelet_authenticator_test_support::sts::{Credentials, Principal, Signing, Sts, sign};
 use sha2::{Digest as _, Sha256};
 
-/// The account of all instances, except those of others.
+/// The account of all instances, except instances of other accounts.
 pub const ACCOUNT: &str = "111122223333";
 
 /// The region of all instances.
@@ -101,7 +101,7 @@ impl Cloud {
         &self.sts
     }
 
-    /// Makes the access key of an account known to STS, as that of this user.
+    /// Adds an access key of an account to STS, for this user.
     pub fn learn(&self, account: &str, user: &str) {
         let (id, secret) = moto::access_key(account);
         self.sts
@@ -131,8 +131,8 @@ impl Cloud {
         self.boot(ec2)
     }
 
-    /// Launches an instance with these tags in a network of this kind: its names in EC2 and in its metadata are those
-    /// that AWS gives it there.
+    /// Launches an instance with these tags in a network of this kind. Its names in EC2 and in its metadata are the
+    /// names that AWS assigns in such a network.
     #[track_caller]
     pub fn launch_in_network(&self, network: Network, tags: &[(&str, &str)]) -> Instance {
         let mut ec2 = self.moto.ec2(ACCOUNT, REGION).run(tags);
@@ -216,8 +216,8 @@ impl Cloud {
         }
     }
 
-    /// The manager's command-line options for this cloud, with its own credentials for Clusters that name no identity:
-    /// those of the tests are mostly of no provider with identities.
+    /// The manager's command-line options for this cloud, with its own credentials for Clusters without an identity:
+    /// most Clusters in the tests do not use a provider with identities.
     pub fn manager_arguments(&self) -> Vec<OsString> {
         let fallback = OsString::from("--allow-controller-identity-fallback");
         self.arguments_without_fallback()
@@ -226,7 +226,7 @@ impl Cloud {
             .collect()
     }
 
-    /// The same, where every Cluster needs an identity.
+    /// The same options for tests in which every Cluster needs an identity.
     pub fn arguments_without_fallback(&self) -> Vec<OsString> {
         let pairs = [
             ("--aws-extra-signers", self.signers().into()),

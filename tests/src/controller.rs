@@ -23,7 +23,7 @@ pub use self::bed::{Bed, token_of_instance};
 pub use self::instances::request;
 pub use self::real::{RealBed, conditions};
 
-/// The deadline of operations that take milliseconds; long, since the machine may be busy.
+/// The deadline for operations that take milliseconds. It is long, because the machine can be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine of a test's inventory.
@@ -31,7 +31,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// If suites share a cluster, each test has machines of its own, and a controller that knows only these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
-    /// Its name, and its Node's.
+    /// The name of the machine and of its Node.
     pub name: &'static str,
     /// The public half of its bootstrap token. Empty if the inventory lists none.
     pub token: &'static str,
@@ -120,7 +120,7 @@ impl Setup {
             .allowing_insecure()
     }
 
-    /// The same, where machines without evidence join.
+    /// The same controller, in which machines without evidence can join.
     #[must_use]
     pub fn allowing_insecure(self) -> Self {
         self.args(&["--allow-insecure"])
@@ -247,7 +247,7 @@ impl Controller {
         assert!(!status.success(), "it ended well: {}", self.process.log());
     }
 
-    /// Stops it as Kubernetes does, and returns its exit code.
+    /// Stops the controller like Kubernetes, and returns its exit code.
     #[track_caller]
     pub fn stop(mut self) -> Option<i32> {
         self.process.signal(Signal::TERM);

@@ -74,8 +74,8 @@ const TOLD: [(&str, &[&str]); 5] = [
 ///
 /// # Panics
 ///
-/// If an outcome is not the expected one: an attack was not refused by the check that is intended for it, or the
-/// machine that was killed has more requests than a join takes.
+/// If an outcome is unexpected: the intended check did not refuse an attack, or the killed machine has more requests
+/// than a join needs.
 #[track_caller]
 pub fn tell(provider: &str, control_plane: &str) -> String {
     let arguments = ["--provider", provider, "--control-plane", control_plane];

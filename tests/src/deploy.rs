@@ -1,4 +1,4 @@
-//! The manifests of packaging/deploy, and controllers with their rights and arguments.
+//! The manifests of packaging/deploy, and controllers with their permissions and arguments.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ pub fn kustomize(options: &[&str], folder: &Path) -> String {
     String::from_utf8(output.stdout).expect("manifests are text")
 }
 
-/// Applies manifests as a person does, without a complaint of the API server.
+/// Applies manifests like an operator. The API server must not report an error or a warning.
 #[track_caller]
 pub fn apply(management: &Management, manifests: &str) {
     let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
@@ -54,7 +54,7 @@ pub fn apply(management: &Management, manifests: &str) {
     assert_eq!(applied.lines().count(), objects, "{applied}");
 }
 
-/// The Deployment, as the API server has it.
+/// The Deployment, as stored by the API server.
 #[track_caller]
 pub fn deployment(management: &Management, namespace: &str) -> Value {
     let kubectl = management.kubectl();
@@ -85,7 +85,8 @@ pub fn arguments(deployment: &Value, diagnostics: Diagnostics) -> Vec<String> {
     arguments.collect()
 }
 
-/// Starts a controller with the rights of the ServiceAccount, and the arguments of the Deployment on other ports.
+/// Starts a controller with the permissions of the ServiceAccount, and the arguments of the Deployment with other
+/// ports.
 #[track_caller]
 pub fn start(
     management: &Management,

@@ -10,7 +10,7 @@ use crate::page::repository;
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If the value does not exist.
 #[track_caller]
 pub fn page(name: &str) -> String {
     let path = repository().join("docs").join(name);
@@ -60,7 +60,7 @@ pub fn sources() -> Vec<Source> {
     sources
 }
 
-/// The names of all tests in the repository; a name occurs as often as there are tests of it.
+/// The names of all tests in the repository. A name occurs once for each test with this name.
 ///
 /// # Panics
 ///
@@ -136,9 +136,9 @@ pub fn numbered<'a>(page: &'a str, heading: &str) -> Vec<(usize, Vec<&'a str>)> 
 
 /// The functions and constants of the tests, by name.
 ///
-/// A test has the words that stand in it, in each function that it calls and each constant that it names,
-/// and so on. Those are looked for by name: in the same file, else in all test files of the package. A word
-/// in a comment does not count. Whether a word is compared with an outcome is not looked at.
+/// A test contains the words in its own body, in each function that it calls, in each constant that it names, and so
+/// on. Functions and constants are found by name: in the same file or, if they are not there, in all test files of the
+/// package. A word in a comment does not count. The check does not verify that a word is compared with an outcome.
 pub struct TestItems<'a>(BTreeMap<&'a str, Vec<Item<'a>>>);
 
 /// A function or constant of a test.
@@ -148,7 +148,7 @@ struct Item<'a> {
 }
 
 impl<'a> TestItems<'a> {
-    /// Those of these sources.
+    /// The tests in these sources.
     pub fn of(sources: &'a [Source]) -> Self {
         let mut items: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for source in sources {
@@ -192,7 +192,7 @@ impl<'a> TestItems<'a> {
     /// The code of this test, and of each function and constant that it uses in its file and in that of
     /// [`crate::page`], without comments.
     ///
-    /// Functions of other files are looked for only by name, and a common name would be that of many.
+    /// Functions in other files are found only by name, and a common name would match many functions.
     pub fn code(&self, test: &str) -> String {
         let of_test = self.0.get(test).into_iter().flatten();
         let files: Vec<&Path> = of_test.map(|item| item.source.path.as_path()).collect();
@@ -205,7 +205,7 @@ impl<'a> TestItems<'a> {
         code.fold(String::new(), |code, line| code + line + "\n")
     }
 
-    /// The items of these tests, and of what they use in sources that satisfy `counts`.
+    /// The items of these tests, and of the sources that they use and that satisfy `counts`.
     fn reached(&self, tests: &[&str], counts: impl Fn(&Source) -> bool) -> Vec<&Item<'a>> {
         let mut reached = Vec::new();
         let mut seen = BTreeSet::new();
@@ -243,7 +243,7 @@ pub fn is_reason(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphabetic())
 }
 
-/// All of a source in a folder or file `tests` or `testing`; of another, what follows `mod tests {`.
+/// The complete source in a folder or file `tests` or `testing`. In other sources, the text after `mod tests {`.
 fn part_of_tests(source: &Source) -> &str {
     let names = ["tests", "testing", "tests.rs", "testing.rs"];
     let mut parts = source.path.iter();
@@ -265,7 +265,7 @@ fn declared(line: &str) -> Option<&str> {
     words_of(declared).first().map(|(name, _)| *name)
 }
 
-/// The lines of the item that begins in the first one: to the line at its indentation that ends it.
+/// The lines of the item that begins in the first line, up to the line with the same indentation that ends the item.
 fn item<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     let indentation = |line: &str| line.len() - line.trim_start().len();
     let own = indentation(lines[0]);
@@ -277,7 +277,7 @@ fn item<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     lines[..=last.unwrap_or(0)].to_vec()
 }
 
-/// The words in a line of code, each with what follows it; none in a line of comment.
+/// The words in a line of code, each with the text after it. A comment line has no words.
 fn words_of(line: &str) -> Vec<(&str, &str)> {
     let mut words = Vec::new();
     let mut rest = line;

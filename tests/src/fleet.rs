@@ -16,17 +16,17 @@ use serde_json::{Value, json};
 /// The controller's user name in the management cluster.
 const USER: &str = "node-attestation-controller";
 
-/// The manifest of its rights there.
+/// The manifest of the controller's permissions in the cluster.
 const RBAC: &str = "rbac/management-cluster.yaml";
 
-/// A management cluster with the controller's rights.
+/// A management cluster with the controller's permissions.
 pub fn management() -> Management {
     let management = Management::start();
     grant(&management);
     management
 }
 
-/// Grants the controller the rights of its manifest.
+/// Grants the controller the permissions in its manifest.
 pub fn grant(management: &Management) {
     let manifest = packaging().join(RBAC);
     management
@@ -85,7 +85,7 @@ impl Manager {
         Self::in_cloud(management, cloud, cloud.manager_arguments(), arguments)
     }
 
-    /// The same, where every Cluster needs an identity.
+    /// The same fleet, in which every Cluster needs an identity.
     pub fn aws_without_fallback(
         management: &Management,
         cloud: &Cloud,
@@ -170,7 +170,7 @@ pub fn authorize(
 pub struct Authentication {
     /// Its namespace.
     pub namespace: String,
-    /// Its name, the Cluster's.
+    /// The name of the object and of its Cluster.
     pub name: String,
 }
 
@@ -199,9 +199,9 @@ impl Authentication {
         })
     }
 
-    /// Changes a setting that no node sees, and waits until this condition is of the change; returns the object. Whatever
-    /// its controller had to write about what happened before is written by then: the sentinel of a test of what does not
-    /// happen.
+    /// Changes a setting that does not affect nodes, and waits until this condition belongs to the change. Returns the
+    /// object. By then, the controller has written everything about earlier events: this is the sentinel for tests
+    /// that assert an absence.
     #[track_caller]
     pub fn touch(&self, kubectl: &Kubectl, condition: &str) -> Value {
         let Self { namespace, name } = self;

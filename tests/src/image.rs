@@ -104,7 +104,7 @@ pub fn instance(
     instance_of(cluster, attestor, cloud, None)
 }
 
-/// The same, of an image with these layers, which was made outside of the tests.
+/// The same for an image with these layers, which was created outside the tests.
 pub fn instance_of(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -171,8 +171,7 @@ fn tpm_setting(tpm: &Swtpm) -> (&'static str, String) {
     ("tpm.tcti", tpm.tcti())
 }
 
-/// The drop-in of a plugin whose machine does not have its TPM as a device, or has its metadata service at another
-/// address.
+/// The drop-in of a plugin on a machine without a TPM device, or with its metadata service at another address.
 fn with_settings(
     builder: MachineBuilder,
     settings: impl IntoIterator<Item = (&'static str, String)>,
@@ -218,7 +217,7 @@ pub fn needed() -> [(&'static str, Value); 2] {
     ]
 }
 
-/// The options for machines that take their names and their provider IDs from the metadata of their instances.
+/// The options for machines that read their names and their provider IDs from the instance metadata.
 pub const TOLD_BY_METADATA: [&str; 4] = [
     "--provider-id-template",
     "{{ ds.meta_data.provider_id }}",

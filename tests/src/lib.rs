@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory of programs to run in place of the built ones: those of another version, with
-/// its manifests in a directory `packaging`.
+/// The variable that names a directory of programs to run instead of the built ones: programs of another version, with
+/// its manifests in the directory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
 /// One of the project's programs, built in the profile of the running one.
@@ -57,12 +57,12 @@ pub fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Whether other programs than the built ones run.
+/// Whether the tests run programs other than the built ones.
 pub fn runs_others() -> bool {
     std::env::var_os(OTHERS).is_some()
 }
 
-/// The project's manifests for the controller that runs: a version has its own definitions, and its own rights.
+/// The project's manifests for the running controller: each version has its own definitions and permissions.
 pub fn packaging() -> PathBuf {
     let other = std::env::var_os(OTHERS).map(|others| PathBuf::from(others).join("packaging"));
     other

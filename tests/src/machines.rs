@@ -30,7 +30,7 @@ use self::objects::{client_requests, reads_well, record, renewals, rows};
 /// The lifetime of a bootstrap token of Cluster API here, short enough to wait for a rotation.
 pub const TOKEN_TTL: Duration = Duration::from_secs(60);
 
-/// The deadline of operations that take Cluster API a minute, on a busy machine.
+/// The deadline for operations that take Cluster API a minute, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(900);
 
 const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
@@ -92,12 +92,12 @@ pub fn joinable(namespace: &str) -> ClusterBuilder {
 /// The machines of a Cluster.
 #[derive(Debug)]
 pub enum Machines {
-    /// Machines without proof. Their infrastructure passes them their identity, except for those whose Node comes
-    /// first, which know it by their host name.
+    /// Machines without evidence. The infrastructure passes their identity to them, except to machines whose Node is
+    /// created first: these derive it from their host name.
     Insecure(Order),
     /// Machines with TPMs, on this number of hosts, named like the namespace with a number.
     Tpm(usize),
-    /// The same, with a provider ID that is set after the creation of the Node, as by Metal3.
+    /// The same machines, with a provider ID that is set after the Node is created, as with Metal3.
     TpmNodeFirst(usize),
     /// Instances of EC2 with a proof for this attestor.
     Ec2(Attestor),
@@ -402,7 +402,7 @@ impl Scene {
         assert!(buried.is_some(), "{:#}", self.record(node_name));
     }
 
-    /// A kubeconfig with the node's certificate, as a thief copies it from the machine.
+    /// A kubeconfig with the node's certificate, as if an attacker had copied it from the machine.
     pub fn stolen(&self, node_name: &str) -> PathBuf {
         let pem = self.on(node_name, |machine| machine.read(CREDENTIAL));
         let pem = String::from_utf8(pem.unwrap()).unwrap();
@@ -426,7 +426,7 @@ impl Scene {
             .concat()
     }
 
-    /// As [`reads_well`].
+    /// Like [`reads_well`].
     #[track_caller]
     pub fn reads_well(&self, nodes: &[String]) {
         reads_well(&SITE, &self.cluster, nodes);
@@ -444,7 +444,7 @@ impl Scene {
         assert!(record.contains(&reason.as_str().unwrap()), "{records:#?}");
     }
 
-    /// The requests for client certificates; asserts that none was denied.
+    /// The requests for client certificates. Asserts that no request was denied.
     #[track_caller]
     pub fn client_requests(&self) -> Vec<Value> {
         client_requests(&self.cluster, &self.attestor)
@@ -458,7 +458,7 @@ fn authentication_of(cluster: &WorkloadCluster) -> Authentication {
     }
 }
 
-/// Adds the settings that make a machine of the Docker provider take its provider ID from its host name.
+/// Adds the settings with which a machine of the Docker provider derives its provider ID from its host name.
 fn told_by_host_name(mut config: Value) -> Value {
     let header = settings::file([]);
     let lines: Vec<_> = header.lines().map(|line| format!("'{line}'")).collect();

@@ -1,4 +1,4 @@
-//! metrics-server, which answers `kubectl top`, as a process beside a cluster's API server.
+//! metrics-server, which serves `kubectl top`, as a process next to a cluster's API server.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -17,9 +17,9 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
     binaries::build(&tests.join("metrics-server/build"))
 });
 
-/// A running metrics-server, with the ServiceAccount, the rights and the APIService of its manifests.
+/// A running metrics-server, with the ServiceAccount, the permissions and the APIService in its manifests.
 ///
-/// It accepts only kubelets' serving certificates of the cluster's CA, as in its manifests.
+/// As in its manifests, it accepts only serving certificates that the cluster's CA has signed.
 #[derive(Debug)]
 pub struct MetricsServer {
     process: Process,

@@ -91,19 +91,19 @@ impl Node {
         node
     }
 
-    /// Gives the plugin an option: of the setting with this key in a file, or `config` or `timeLimit`.
+    /// Sets an option of the plugin: the setting with this key in a file, or `config` or `timeLimit`.
     pub fn set(&mut self, key: &str, value: impl AsRef<OsStr>) {
         self.unset(key);
         self.settings
             .push((key.to_owned(), value.as_ref().to_owned()));
     }
 
-    /// Takes the option away.
+    /// Removes the option.
     pub fn unset(&mut self, key: &str) {
         self.settings.retain(|(known, _)| known != key);
     }
 
-    /// Runs the plugin in an empty folder from now on: the programs beside it are missing. Returns the folder.
+    /// Runs the plugin in an empty folder from now on, without the other programs next to it. Returns the folder.
     #[track_caller]
     pub fn move_program(&mut self) -> PathBuf {
         let installed = Path::new("/usr/lib/kubelet-authenticator");
@@ -145,7 +145,7 @@ impl Node {
         self.environment.retain(|(key, _)| key != OsStr::new(name));
     }
 
-    /// Runs the plugin through this command, which executes its last arguments at its end.
+    /// Runs the plugin with this command, which executes its last arguments at its end.
     pub fn wrap(&mut self, wrapper: &[&str]) {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
     }
@@ -189,7 +189,7 @@ impl Node {
         names
     }
 
-    /// Runs the plugin as client-go does.
+    /// Runs the plugin like client-go.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.run_with(&[])
@@ -201,14 +201,14 @@ impl Node {
         self.start(arguments).finish()
     }
 
-    /// Runs a command as an administrator does, without exec info.
+    /// Runs a command like an administrator, without exec info.
     #[track_caller]
     pub fn command(&self, arguments: &[&str]) -> Run {
         self.start_without(arguments, Some("KUBERNETES_EXEC_INFO"))
             .finish()
     }
 
-    /// Runs another program of the project as client-go would run it in place of the plugin.
+    /// Runs another program of the project like client-go, instead of the plugin.
     #[track_caller]
     pub fn run_as(&self, name: &str, environment: &[(&str, &str)]) -> Run {
         let program = program(name);
@@ -295,7 +295,7 @@ impl Started {
         self.child.as_mut().unwrap().kill().unwrap();
     }
 
-    /// Sends it SIGABRT, as a process does to itself after an internal error.
+    /// Sends SIGABRT, like a process that aborts after an internal error.
     #[track_caller]
     pub fn abort(&mut self) {
         let child = self.child.as_ref().unwrap();
@@ -313,7 +313,7 @@ impl Started {
         limit.unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the run.
     #[track_caller]
     pub fn finish(mut self) -> Run {
         let mut child = self.child.take().unwrap();
@@ -357,7 +357,7 @@ impl Run {
         self
     }
 
-    /// Asserts that this run ended with that status, reported it on standard error and printed nothing on standard
+    /// Asserts that this run exited with that status, reported it on standard error, and printed nothing on standard
     /// output.
     #[track_caller]
     pub fn failed(self, code: i32) -> Self {
@@ -374,8 +374,8 @@ impl Run {
         self
     }
 
-    /// Asserts that this run took no longer than `limit` from its start on, and as long again at most on a machine
-    /// under load: with more, a limit that was doubled in the program would not be noticed.
+    /// Asserts that this run took at most `limit` from its start, and at most twice as long on a machine under load:
+    /// with more, the test would not detect a doubled limit in the program.
     #[track_caller]
     pub fn within(self, limit: Duration) -> Self {
         assert!(self.took < limit + limit.min(STARTING), "{self:#?}");

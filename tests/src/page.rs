@@ -1,4 +1,4 @@
-//! The commands of the pages of docs, and an operator who copies them.
+//! The commands in the pages of docs, and an operator who copies them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -16,7 +16,7 @@ use crate::program;
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If the value does not exist.
 #[track_caller]
 pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -29,7 +29,7 @@ pub fn steps(page: &str, heading: &str) -> Vec<(char, String)> {
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If the value does not exist.
 #[track_caller]
 pub fn section(page: &str, heading: &str) -> Vec<(char, String)> {
     let text = text(page);
@@ -120,7 +120,7 @@ pub fn take_over(machine: &Machine, attestor: &Attestor) {
 pub struct Desk(Scratch);
 
 impl Desk {
-    /// With this as kubectl's kubeconfig.
+    /// Uses this file as kubectl's kubeconfig.
     pub fn new(kubeconfig: &Path) -> Self {
         let files = Scratch::new("desk");
         symlink(kubeconfig, files.directory(".kube").join("config")).unwrap();
@@ -148,7 +148,7 @@ impl Desk {
         Self(files)
     }
 
-    /// Its files.
+    /// The files of the operator.
     pub fn files(&self) -> &Scratch {
         &self.0
     }
@@ -166,11 +166,11 @@ impl Desk {
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
     }
 
-    /// Runs a script in the operator's shell, until it has ended with success.
+    /// Runs a script in the operator's shell, and waits until it succeeds.
     ///
     /// # Panics
     ///
-    /// If it fails, with what it said.
+    /// If the script fails, with its output.
     #[track_caller]
     pub fn follow(&self, script: &str) {
         let mut shell = self.shell(script).spawn(&self.0.join("log"));

@@ -1,4 +1,4 @@
-//! The cost of a panic for a node: none, while its stored credential is valid.
+//! The effect of a panic on a node: none, while its stored credential is valid.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use kubelet_authenticator_test_support::api_server::{ApiServer, Issuance, Signer
 use crate::node::{Node, Run};
 use crate::steps;
 
-/// Makes this build of `plugin_under_test` panic after its cached path: on the thread of the run after every step of
-/// it, and on the main thread.
+/// Makes this build of `plugin_under_test` panic after its cached path: on the thread of the run after each step, and
+/// on the main thread.
 ///
 /// # Panics
 ///

@@ -45,7 +45,8 @@ pub fn logs(kubectl: &Kubectl, name: &str) -> String {
     logs.unwrap_or_else(|| panic!("{}", text(&kubectl.run(["logs", name]).stderr)))
 }
 
-/// Sends a line to a command in the pod with `kubectl exec`, and asserts that the line and the exit status come back.
+/// Sends a line to a command in the pod with `kubectl exec`, and asserts that the command returns the line and the
+/// exit status.
 #[track_caller]
 pub fn exec(kubectl: &Kubectl, name: &str) {
     let words = ["exec", "-i", name, "--", "sh", "-c", "cat; exit 7"];

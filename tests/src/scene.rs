@@ -14,7 +14,7 @@ use crate::controller::{Application, certificate_of, is_answered};
 use crate::fleet::{Authentication, Manager, authorize, condition_of, management};
 use crate::management::{Machine, Management, WorkloadCluster};
 
-/// The deadline for the results of a round over a cluster, on a busy machine.
+/// The deadline for the results of a round for a cluster, on a busy machine.
 pub const SWEPT: Duration = Duration::from_secs(180);
 
 /// A management cluster and the controller in it.
@@ -147,7 +147,7 @@ impl Scene {
         self.stamped(machine.node_name(), machine.provider_id())
     }
 
-    /// Files the request with this kubeconfig; returns its name.
+    /// Creates the request with this kubeconfig. Returns its name.
     pub fn file(&self, kubeconfig: &Path, application: &Application) -> String {
         let plane = self.cluster.control_plane();
         let kubectl = plane.kubectl_with(kubeconfig);
@@ -178,8 +178,8 @@ impl Scene {
         assert_refused(&csr, ("Denied", reason));
     }
 
-    /// Waits until this request was put off for this reason: an Event on the object of its Machine or pool names the
-    /// request, and follows the decision. The request remains open. Returns the Event.
+    /// Waits until this request is deferred for this reason: an Event on the object of its Machine or pool names the
+    /// request, and follows the decision. The request stays open. Returns the Event.
     #[track_caller]
     pub fn assert_waits(&self, object: &str, name: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason}");
@@ -217,7 +217,7 @@ impl Scene {
         self.management().wait_for(&events, reason, SWEPT, wanted)
     }
 
-    /// Makes the machine join; returns a kubeconfig with its certificate.
+    /// Makes the machine join. Returns a kubeconfig with its certificate.
     #[track_caller]
     pub fn join(&self, machine: &Machine) -> PathBuf {
         self.join_by(&machine.bootstrap_kubeconfig(), &self.rightful(machine))

@@ -48,12 +48,12 @@ impl Diagnostics {
         ]
     }
 
-    /// The answer to a probe; `None` if there is none.
+    /// The response to a probe. `None` if there is no response.
     pub fn probe(self, path: &str) -> Option<Answer> {
         get(self.health, path, "*/*")
     }
 
-    /// The metrics as OpenMetrics; empty while nobody serves them.
+    /// The metrics as OpenMetrics. Empty if no process serves them.
     pub fn scrape(self) -> String {
         let answer = get(self.metrics, "/metrics", "application/openmetrics-text");
         answer.map(|answer| answer.body).unwrap_or_default()
@@ -89,7 +89,7 @@ pub fn has_line(text: &str, line: &str) -> bool {
     text.lines().any(|found| found == line)
 }
 
-/// The value of a series, as it stands in the text.
+/// The value of a series, as written in the text.
 pub fn value(text: &str, series: &str) -> Option<f64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())

@@ -96,7 +96,7 @@ pub fn endorsement_key(machine: &TpmMachine) -> String {
     hex(&Sha256::digest(machine.ek_spki()))
 }
 
-/// The provider ID of a machine that has only its TPM as its name.
+/// The provider ID of a machine whose only identifier is its TPM.
 pub fn provider_id(machine: &TpmMachine) -> String {
     format!("tpm://{}", endorsement_key(machine))
 }

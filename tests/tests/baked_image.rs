@@ -1,4 +1,5 @@
-//! Machines of an image that the role of `image-builder/` made: `make image-builder-check` makes it, and runs this.
+//! Machines of an image from the role in `image-builder/`: `make image-builder-check` creates the image, and runs this
+//! test.
 
 use kubelet_attestation::names::Provider as Attestor;
 

@@ -56,7 +56,8 @@ fn the_log_shows_how_a_machine_with_its_own_token_joins() {
     assert_eq!(controller.stop(), Some(0));
 }
 
-/// Without Cluster API, a token belongs to the machine that the inventory lists it for, and nobody can assign another one.
+/// Without Cluster API, a token belongs to the machine that the inventory lists it for, and cannot be assigned to
+/// another machine.
 #[test]
 fn an_insecure_machine_with_an_unlisted_token_waits_without_cluster_api() {
     const LISTED_WITHOUT: Machine = Machine::new("worker-3", "");

@@ -1,4 +1,4 @@
-//! The connections to an API server: their small number, the detection of dead ones, and their replacement.
+//! The connections to an API server: their small number, and the detection and replacement of dead connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
-/// The API server's limit of calls on one connection, the same as kube-apiserver's.
+/// The API server's limit of calls on one connection, which is the same as in kube-apiserver.
 const STREAMS: usize = 100;
 
 fn admin(server: &ApiServer) -> Kubeconfig {

@@ -98,7 +98,7 @@ async fn the_server_is_trusted_only_by_its_ca_and_its_name() {
 /// The memory limit of a process with twenty such API servers, in KiB.
 const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 
-/// The variable of the measured process that holds the path of the API server's kubeconfig.
+/// The variable of the measured process with the path of the API server's kubeconfig.
 const KUBECONFIG: &str = "HOSTILE_API_SERVER";
 
 #[test]

@@ -1,4 +1,4 @@
-//! The demo tells its whole story.
+//! The demo prints all its steps.
 
 use kubelet_authenticator_tests::demo;
 

@@ -1,5 +1,5 @@
 //! The manager of Cluster API Provider AWS creates instances, and they join. The build of its dependencies takes ten
-//! minutes, so this runs only in `make test-long`.
+//! minutes, so this test runs only in `make test-long`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -22,7 +22,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// The deadline of operations that take Cluster API a minute, on a busy machine.
+/// The deadline for operations that take Cluster API a minute, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The default lifetime of a bootstrap token of Cluster API.
@@ -113,8 +113,8 @@ impl Tenant {
         nodes.map(name_of).collect()
     }
 
-    /// Files a request by hand, with evidence of this instance, for that Machine's identity; returns the reason of
-    /// the denial.
+    /// Sends a request by hand, with evidence of this instance, for the identity of that Machine. Returns the reason
+    /// for the denial.
     fn claim(&self, joined: &Joined, instance: &Instance) -> String {
         let machine = &joined.instance;
         let ca = self.plane().ca().certificate_pem().as_bytes();

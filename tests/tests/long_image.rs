@@ -1,4 +1,4 @@
-//! The controller's image, in a container as the Deployment has it. What is in the image takes long to build, so this runs
+//! The controller's image, in the container of the Deployment. The build of its content takes long, so this test runs
 //! only in `make test-long`.
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -48,8 +48,8 @@ fn bundle(files: &Scratch) -> PathBuf {
     bundle
 }
 
-/// The container of the Deployment, as the kubelet would start it: but on the network of the machine, where the API server of the
-/// tests is, and so on other ports.
+/// The container of the Deployment, as the kubelet would start it, but on the network of the machine, where the API
+/// server of the tests is, and therefore on other ports.
 fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Path, server: &str) {
     let path = bundle.join("config.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -85,7 +85,8 @@ fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Pat
     std::fs::write(&path, spec.to_string()).unwrap();
 }
 
-/// Starts the container, which ends with the test: all processes of it are in a namespace of a process that does.
+/// Starts the container, which stops with the test: all its processes are in the namespace of a process that stops
+/// with the test.
 fn start(bundle: &Path, files: &Scratch) -> Process {
     let name = format!("{NAME}-{}", std::process::id());
     Launch::new("container", "unshare")

@@ -22,10 +22,10 @@ const SETTINGS: &str = "/etc/kubernetes/kubelet-authenticator/config.yaml";
 /// A lifetime longer than a test.
 const TOKEN_TTL: Duration = Duration::from_secs(900);
 
-/// The deadline of operations that take Cluster API a minute, on a busy machine.
+/// The deadline for operations that take Cluster API a minute, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The KubeadmConfigSpec of machines whose image has the plugin, as `render` prints it, with the fields that all
+/// The KubeadmConfigSpec of machines whose image contains the plugin, as printed by `render`, with the fields that all
 /// machines of the tests need.
 #[track_caller]
 fn config(options: &[&str]) -> Value {
@@ -87,8 +87,8 @@ fn wait_for_records(management: &Management, cluster: &WorkloadCluster, expected
     assert!(found.is_some(), "{:?} and not {expected:?}", live());
 }
 
-/// The built-in signer's requests of these nodes that were approved after they had joined: only the first
-/// control-plane node may have some.
+/// The requests of these nodes to the built-in signer that were approved after they had joined: only the first
+/// control-plane node can have some.
 fn built_in(kubectl: &Kubectl) -> Vec<String> {
     let requests = kubectl.json(["get", "certificatesigningrequests"]);
     let requests = requests["items"].as_array().unwrap().iter();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// The time for which the management cluster is away.
 const AWAY: Duration = Duration::from_secs(60 * 60);
 
-/// The lifetime of a certificate, in seconds: it is renewed after 37 to 53 minutes, and ends after the time away.
+/// The lifetime of a certificate, in seconds. It is renewed after 37 to 53 minutes, and expires after the outage.
 const SECONDS: u32 = 75 * 60;
 
 /// A Cluster with two nodes.
@@ -59,7 +59,7 @@ impl Nodes {
         }
     }
 
-    /// Asserts that each node has asked for its next certificate, and has none.
+    /// Asserts that each node has requested its next certificate, and has not received it.
     #[track_caller]
     fn wait_for_their_next_certificate(&self) {
         let (signer, requests) = (self.scene.signer(), self.scene.client_requests());
@@ -73,8 +73,8 @@ impl Nodes {
         }
     }
 
-    /// Waits until each node has stored another certificate, and works with it; asserts that none of their requests was
-    /// denied. Several of them may have waited: each is answered.
+    /// Waits until each node has stored another certificate, and uses it. Asserts that no request was denied. A node
+    /// can have several pending requests: each is answered.
     #[track_caller]
     fn renew(&self) {
         for (name, former) in &self.credentials {

@@ -1,4 +1,4 @@
-//! A Machine whose bootstrap token is gone, from the condition that reports it to its Node.
+//! A Machine whose bootstrap token was deleted, from the condition that reports it to its Node.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use kubelet_authenticator_tests::fleet::{Manager, authorize, condition_of, kubel
 use kubelet_authenticator_tests::{page, program};
 use serde_json::{Value, json};
 
-/// A token counts as gone after seven minutes in which it was missing four times.
+/// A token counts as deleted after seven minutes in which it was missing four times.
 const PATIENCE: Duration = Duration::from_secs(12 * 60);
 
 #[test]

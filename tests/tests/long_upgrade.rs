@@ -41,8 +41,8 @@ fn directory(version: &str) -> String {
     format!("/opt/kubernetes/{version}")
 }
 
-/// A machine without a cluster that has the programs of both versions, runs those of the previous one, and has the
-/// plugin and its drop-in.
+/// A machine without a cluster. It has the programs of both versions, runs the previous ones, and has the plugin and
+/// its drop-in.
 fn boot(member: Member, former: &Path) -> Machine {
     let rendered = Command::new(program(NULL))
         .args(["render", "--command", PLUGIN, "kubelet-drop-in"])
@@ -62,7 +62,7 @@ fn boot(member: Member, former: &Path) -> Machine {
     builder.boot()
 }
 
-/// Installs the current version of these programs, as a package manager does.
+/// Installs the current version of these programs, like a package manager.
 fn install(machine: &Machine, programs: &[&str]) {
     for name in programs {
         let source = format!("{}/{name}", directory("today"));

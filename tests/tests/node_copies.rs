@@ -68,7 +68,7 @@ fn copy(file: &str, from: &Node, to: &Node) {
     }
 }
 
-/// A run that was killed may have set any files aside; the remaining ones are one of these subsets.
+/// A killed run can have set any files aside. The remaining files are one of these subsets.
 #[test]
 fn a_copied_store_does_not_reveal_its_key_to_another_machine() {
     let server = ApiServer::start();

@@ -1,4 +1,4 @@
-//! The plugin ends in time, whatever the API server does.
+//! The plugin ends in time, independently of the API server.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The time limit of a run of a node with a credential.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limit of a run that waits for nothing.
+/// The time limit of a run that does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Settings without any values.

@@ -1,5 +1,5 @@
-//! A node whose valid certificate is refused: revoked, of an earlier generation, or without a record. It makes one
-//! request with its bootstrap credential.
+//! A node whose valid certificate is refused: revoked, of an earlier generation, or without a record. The node sends
+//! one request with its bootstrap credential.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -49,8 +49,8 @@ fn two_minutes_pass(node: &Node) {
     lock.unwrap().set_modified(now() - TWO_MINUTES).unwrap();
 }
 
-/// Runs the plugin as if two minutes had passed, until its output contains this text: on a machine under load the API
-/// server's answer may be too late.
+/// Runs the plugin as if two minutes had passed, until its output contains this text: on a machine under load, the API
+/// server's response can be too late.
 #[track_caller]
 fn run_until_it_says(node: &Node, text: &str) -> Run {
     let said = poll(PATIENCE, || {
@@ -76,7 +76,7 @@ fn refused(code: u16) -> Fault {
     }
 }
 
-/// The answer to a request, as if a controller had denied it at once.
+/// The answer to a request, as if a controller had immediately denied it.
 fn denied(reason: &str) -> Fault {
     let condition = json!({
         "type": "Denied", "status": "True", "reason": reason, "message": "the record says so",

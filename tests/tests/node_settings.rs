@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::settings;
 use kubelet_authenticator_tests::node::{NULL, Node};
 use kubelet_authenticator_tests::tpm;
 
-/// The removed settings with a former value, and a part of their replacement.
+/// The removed settings with a previous value, and a part of their replacement.
 const REMOVED: [(&str, &str, &str); 4] = [
     (
         "kubeconfig",
@@ -36,7 +36,7 @@ const REMOVED: [(&str, &str, &str); 4] = [
 /// The sources of settings, and the exit code of a fault in each.
 const PLACES: [(Place, i32); 3] = [(Place::File, 3), (Place::DropIn, 3), (Place::Option, 2)];
 
-/// `setup` without the files of a machine, which fails before it reads any.
+/// `setup` without the files of a machine. It fails before it reads a file.
 const SETUP: [&str; 7] = [
     "setup",
     "--from",
@@ -54,7 +54,7 @@ enum Place {
     Option,
 }
 
-/// Gives the node this setting.
+/// Sets this setting of the node.
 fn give(node: &mut Node, place: Place, key: &str, value: &str) {
     let text = settings::file([(key, value.to_owned())]);
     let (file, drop_in) = match place {

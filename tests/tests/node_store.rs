@@ -1,4 +1,4 @@
-//! The state directory: refused contents, files that are set aside, and the cost of a full or read-only disk.
+//! The state directory: rejected contents, files that are set aside, and the effect of a full or read-only disk.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

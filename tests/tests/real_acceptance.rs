@@ -1,4 +1,4 @@
-//! Scenarios that operators try first, where no other suite has them as a whole.
+//! Scenarios that operators try first, and that no other suite contains completely.
 
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// The members of a pool that join at once.
 const MEMBERS: usize = 50;
 
-/// The node whose evidence no verifier takes.
+/// The node whose evidence no verifier accepts.
 const DENIED: &str = "denied";
 
 static DIAGNOSTICS: LazyLock<Diagnostics> = LazyLock::new(Diagnostics::default);

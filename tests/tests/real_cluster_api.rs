@@ -1,4 +1,4 @@
-//! The inventory of Cluster API's objects on a real API server, as they are created, changed and deleted.
+//! The inventory of Cluster API's objects on a real API server, while they are created, changed and deleted.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ impl Watcher {
         Self::start(management, selection)
     }
 
-    /// The result of `look`, as soon as it has one.
+    /// The result of `look`, as soon as it returns one.
     #[track_caller]
     fn wait<T>(&self, what: &str, look: impl Fn() -> Option<T>) -> T {
         let until = Instant::now() + DEADLINE;
@@ -83,7 +83,7 @@ fn by_token(inventory: &CapiInventory, id: &str) -> Option<TokenOwner> {
     RUNTIME.block_on(inventory.by_token(&id)).ok()?
 }
 
-/// Whether the inventory answers that there is none.
+/// Whether the inventory returns that the machine does not exist.
 fn is_gone(inventory: &CapiInventory, id: &str) -> Option<()> {
     let id = ProviderId::parse(id).unwrap();
     let found = RUNTIME.block_on(inventory.by_provider_id(&id));

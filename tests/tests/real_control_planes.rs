@@ -117,7 +117,7 @@ fn close(cluster: &KubeadmCluster) {
     }
 }
 
-/// The wait of a control plane for its certificate: kubeadm would give up after one minute, without label and taint.
+/// The wait of a control plane for its certificate: kubeadm would stop after one minute, without label and taint.
 const LATE: Duration = Duration::from_secs(120);
 
 /// Lets the controller, which is stopped, answer long after the request of the machine's token.

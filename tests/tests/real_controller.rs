@@ -1,5 +1,5 @@
-//! The controller on real Kubernetes, beside kube-controller-manager with all controllers of kubeadm's clusters, and
-//! with no more rights than it needs.
+//! The controller on real Kubernetes, next to kube-controller-manager with all controllers of kubeadm's clusters, and
+//! with only the required permissions.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +18,7 @@ use serde_json::json;
 /// Shared: every test has machines of its own.
 static BED: LazyLock<RealBed> = LazyLock::new(|| RealBed::start(Controllers::Default));
 
-/// The errors about rights in its log.
+/// The errors about permissions in its log.
 fn complaints(controller: &Controller) -> Vec<String> {
     let lines = controller.lines();
     lines

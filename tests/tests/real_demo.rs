@@ -1,4 +1,4 @@
-//! The demo tells the same story on real Kubernetes.
+//! The demo has the same steps on real Kubernetes.
 
 use kubelet_authenticator_tests::demo;
 

@@ -1,4 +1,4 @@
-//! Metrics, rules and dashboard, as promtool judges them.
+//! Metrics, rules and dashboard, checked with promtool.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -21,7 +21,7 @@ static PROMTOOL: LazyLock<std::path::PathBuf> = LazyLock::new(|| {
     binaries::build(&tests.join("promtool/build")).join("promtool")
 });
 
-/// Runs promtool; returns what it prints.
+/// Runs promtool. Returns its output.
 #[track_caller]
 fn promtool(arguments: &[&str], input: &str) -> String {
     let mut command = Command::new(&*PROMTOOL);

@@ -45,7 +45,7 @@ fn join(bed: &RealBed, application: &Application) -> PathBuf {
     bed.kubeconfig_of(application, &csr)
 }
 
-/// Files a request for a serving certificate as the user of this kubeconfig; waits for the decision.
+/// Sends a request for a serving certificate as the user of this kubeconfig. Waits for the decision.
 fn ask_to_serve(
     bed: &RealBed,
     kubeconfig: &Path,

@@ -85,7 +85,7 @@ pub enum Refused {
          characters of user and password percent-encoded)"
     )]
     NotAProxy,
-    /// A file is named, and the policy does not accept files.
+    /// A file reference in a kubeconfig whose policy does not accept files.
     #[error("a file is not accepted; use its content inline")]
     File,
     /// The user's credential comes from another program.

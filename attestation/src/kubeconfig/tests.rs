@@ -33,8 +33,7 @@ fn base64(content: impl AsRef<[u8]>) -> Value {
     BASE64_STANDARD.encode(content).into()
 }
 
-/// A kubeconfig that is valid under both policies. What its current context does not name is of no
-/// use.
+/// A kubeconfig that is valid under both policies. Entries that the current context does not name are unused.
 fn valid() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Config", "preferences": {}, "current-context": "here",
@@ -53,7 +52,7 @@ fn valid() -> Value {
     })
 }
 
-/// The valid one with `value` at `pointer`. The last part of it may be new.
+/// The valid kubeconfig with `value` at `pointer`. The last part of the pointer can be new.
 fn with(pointer: &str, value: Value) -> Value {
     let mut kubeconfig = valid();
     let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -65,7 +64,7 @@ fn with(pointer: &str, value: Value) -> Value {
     kubeconfig
 }
 
-/// The files beside the kubeconfig.
+/// The files next to the kubeconfig.
 fn read(file: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKubeconfig> {
     let content = match file {
         "ca.crt" => certificate("CA of the file").into(),
@@ -85,7 +84,7 @@ fn latin2(text: &str) -> Vec<u8> {
     [b"# wa\xbfny\n", text.as_bytes()].concat()
 }
 
-/// The base64 with these characters after 16 of it, and at its end.
+/// The base64 text with these characters after its first 16 characters, and at its end.
 fn broken_by(characters: &str, content: impl AsRef<[u8]>) -> Value {
     let text = BASE64_STANDARD.encode(content);
     let (first, rest) = text.split_at(16);

@@ -35,7 +35,7 @@ pub struct InstanceFacts {
     pub id: String,
     /// The account that owns it.
     pub owner: String,
-    /// Its state, as EC2 names it.
+    /// The state of the instance, with the EC2 name.
     pub state: String,
     /// Its availability zone.
     pub zone: String,

@@ -30,7 +30,7 @@ const CALL: Duration = Duration::from_secs(10);
 pub struct Explained {
     /// The resolution, from the objects that could be read.
     pub explanation: Explanation,
-    /// The first object that could not be read, where the resolution stops.
+    /// The first unreadable object, at which the resolution stops.
     pub unread: Option<ExplainError>,
     /// The Cluster's `KubeletAuthentication`; `None` if there is none.
     pub authentication: Option<KubeletAuthentication>,

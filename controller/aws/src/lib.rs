@@ -2,7 +2,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `denial`: the reasons to deny an instance
 //! - `error_codes`: the meaning of the error codes of AWS

@@ -43,7 +43,7 @@ impl AwsPolicy {
         self.accepts_place(&document.account, &document.region)
     }
 
-    /// As [`accepts`](Self::accepts), for the account and the region of an instance.
+    /// Like [`accepts`](Self::accepts), for the account and the region of an instance.
     pub(crate) fn accepts_place(&self, account: &str, region: &str) -> Result<(), AwsDenial> {
         if !is_among(account, &self.settings.accounts) {
             return Err(AwsDenial::AccountNotAllowed(account.to_owned()));

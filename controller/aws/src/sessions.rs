@@ -2,11 +2,11 @@
 //! rate.
 //!
 //! The SDK's own cache holds 64 identities and does not keep the source of a role. With 200 roles that share one
-//! source, the source would be assumed again and again. This cache keeps every link of a chain.
+//! source, the source would be assumed repeatedly. This cache keeps every link of a chain.
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `error`: why there are no credentials
 //! - `budget`: the rate of calls of STS

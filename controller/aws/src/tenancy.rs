@@ -4,15 +4,15 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
-//! - `allowed_namespaces`: the namespaces that may use an identity
+//! - `allowed_namespaces`: the namespaces that are allowed to use an identity
 //! - `role`: a role to assume
 //! - `identity`: the identities of Cluster API Provider AWS, and service accounts
 //! - `plan`: the way to the credentials of a cluster, and its digests
 //! - `role_selector`: `IAMRoleSelector` of AWS Controllers for Kubernetes
 //! - `objects`: the objects that a resolution reads
-//! - `error`: why the credentials of a cluster cannot be told
+//! - `error`: the reasons why the credentials of a cluster are unknown
 //! - `chain`: the chain of identities
 //! - `selected_role`: the role of the one `IAMRoleSelector` that matches
 //! - `carm`: annotations and config maps of AWS Controllers for Kubernetes

@@ -256,8 +256,8 @@ impl TenantCredentials {
             .unwrap_or(region)
     }
 
-    /// Forgets deleted clusters, and with them the sessions without another owner. It does nothing while the list of
-    /// clusters is unknown.
+    /// Drops deleted clusters, and the sessions that have no other owner. It does nothing while the list of clusters
+    /// is unknown.
     pub fn forget_gone(&self) {
         let Some(clusters) = self.identities.clusters() else {
             return;

@@ -69,7 +69,7 @@ pub(crate) fn named(id: &str) -> InstanceFacts {
     }
 }
 
-/// Credentials of an access key, and what tells them from others.
+/// Credentials of an access key, and the values that distinguish them from other credentials.
 pub(crate) fn credentials(key: u8, access_key: &str) -> Credentials {
     let provider = aws_credential_types::Credentials::new(access_key, "secret", None, None, "test");
     Credentials {

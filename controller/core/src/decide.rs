@@ -145,7 +145,7 @@ impl Deciding<'_> {
         Err(Decision::Ignore(Ignored::NotEnforced))
     }
 
-    /// The error is a decision too, so that `?` ends the checks with it.
+    /// The error is also a decision, so that `?` ends the checks with it.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
         let raw = self

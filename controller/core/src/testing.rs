@@ -1,4 +1,4 @@
-//! Requests as an attacker writes them: the valid one, and every part of it open to change.
+//! Requests from an attacker: the valid request, with every part changeable.
 
 #![expect(
     missing_docs,

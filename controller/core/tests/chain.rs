@@ -1,8 +1,7 @@
-//! The chain of checks, as somebody who embeds this crate could try to go round it.
+//! The chain of checks, with the attempts of an embedder to bypass it.
 //!
-//! Each case is one way round, tried at every link; `as_meant.rs` is the twin of all of them, and
-//! compiles. The twin is a module here and not a case, because one case that is run makes every
-//! dependency be built a second time.
+//! Each case is one bypass, tried at every link. `as_meant.rs` is the valid counterpart of all cases, and compiles. It
+//! is a module here instead of a case, because a case that runs would make every dependency compile again.
 
 #[path = "chain/as_meant.rs"]
 mod as_meant;

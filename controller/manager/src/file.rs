@@ -1,4 +1,4 @@
-//! Files that are named on the command line.
+//! Files from the command line.
 
 use std::fs::File;
 use std::io::Read as _;

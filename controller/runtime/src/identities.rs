@@ -307,7 +307,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// Takes writes of records, and no Events.
+    /// Accepts writes of records, and rejects Events.
     fn without_events() -> Identities {
         let management = ClusterAccess::in_memory(|request: Request<Body>| async move {
             let (status, answer) = if request.uri().path().contains("nodeidentities") {

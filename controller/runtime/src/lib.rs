@@ -6,7 +6,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `clock`: the source of time
 //! - `object_key`: the place of a namespaced object

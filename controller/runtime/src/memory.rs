@@ -295,7 +295,7 @@ mod tests {
     use crate::shared::testing::most_visited;
 
     impl Share {
-        /// A share of nobody but its holder.
+        /// A share without a common limit.
         pub(crate) fn alone(own: usize) -> Self {
             Self::of(common(0, 0), "", own)
         }

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// The Nodes of an API server that gives this one.
+    /// The Nodes of an API server that returns this Node.
     fn nodes(node: &Value) -> KubeNodes {
         let text = node.to_string();
         let access = ClusterAccess::in_memory(move |_| {

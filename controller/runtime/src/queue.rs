@@ -66,7 +66,7 @@ const SHARE: usize = 4 * 1024 * 1024;
 /// request of the requester with the most requests.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// As all maps here, it releases its memory as it shrinks, which a `HashMap` does not.
+    /// Like all maps here, it releases its memory as it shrinks, which a `HashMap` does not.
     entries: BTreeMap<Arc<str>, Entry>,
     /// The UIDs of the waiting requests, in order.
     turns: BTreeMap<Turn, Arc<str>>,

@@ -328,8 +328,8 @@ mod tests {
         assert_eq!(victim.tasks.len(), 1);
     }
 
-    /// A tenant's API server with so many requests of this length, which gives as many at once as it
-    /// is asked for.
+    /// A tenant's API server with this number of requests of this length. Each page has as many requests as the
+    /// controller asks for.
     fn client(requests: usize, len: usize) -> Client {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))
     }

@@ -1,8 +1,8 @@
-//! The number of requests of machines with TPMs that one core appraises in a second, without network:
-//! first ones (reading, and `TPM2_MakeCredential`) and second ones (reading, and the quote).
+//! The number of requests from machines with TPMs that one core appraises in a second, without the network: first
+//! requests (parsing and `TPM2_MakeCredential`) and second requests (parsing and the quote).
 //!
 //! `cargo bench -p node-attestation-tpm` prints a table and writes `target/bench/tpm.json`: a list of
-//! `{name, value, unit, least}`. Exit code 1 says that something is below the limit.
+//! `{name, value, unit, least}`. Exit code 1 means that a value is below its limit.
 
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
 #![expect(

@@ -113,7 +113,7 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// As [`keys`](Self::keys).
+    /// Like [`keys`](Self::keys).
     fn keys_of_answers(&self) -> Result<Arc<ChallengeKeys>, Unavailable> {
         self.keys()
     }

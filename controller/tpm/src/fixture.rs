@@ -29,7 +29,7 @@ use crate::key_lists::KeyLists;
 use crate::policy::TpmPolicy;
 use crate::verifier::TpmVerifier;
 
-/// The TPM of the machine `m1`, for those who leave nothing behind.
+/// The TPM of the machine `m1`, for tests that leave no objects behind.
 pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 /// Another of the same maker.
 pub(crate) static ANOTHER: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
@@ -53,7 +53,7 @@ pub(crate) struct Good {
 }
 
 impl Good {
-    /// As the machine makes them for the cluster and the request of `case`.
+    /// The evidence that the machine creates for the cluster and the request of `case`.
     #[track_caller]
     pub(crate) fn of(machine: &TpmMachine, case: &Case) -> Self {
         let enrolment = enrolment(machine);
@@ -87,7 +87,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     }
 }
 
-/// As the node does it.
+/// As on the node.
 #[track_caller]
 pub(crate) fn respond(
     machine: &TpmMachine,
@@ -121,13 +121,12 @@ pub(crate) fn answer(
     }
 }
 
-/// A platform that knows one endorsement key of every machine, and what its Node is called, or is
-/// out of order.
+/// A platform that knows one endorsement key and the node name of every machine, or is unavailable.
 #[derive(Debug, Clone)]
 pub(crate) enum FakePlatform {
     Knows(KeyDigest),
     Names(KeyDigest, &'static str),
-    /// It told the key, and then failed.
+    /// The platform returned the key, and then failed.
     ForgotTheName(KeyDigest),
     /// It denies the machine.
     Denies(KeyDigest),
@@ -176,7 +175,7 @@ impl Platform for FakePlatform {
     }
 }
 
-/// A request, and the cluster that it is made to.
+/// A request and its cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) cluster_uid: &'static str,
@@ -214,7 +213,7 @@ impl Case {
         case
     }
 
-    /// Of machine `m1`, of whose endorsement key nothing is known.
+    /// A request from machine `m1`, whose endorsement key is unknown.
     pub(crate) fn of_nobody() -> Self {
         let mut machine = Machine::new("m1");
         machine.provider_id = Some(ProviderId::parse(PROVIDER_ID).unwrap());
@@ -313,7 +312,7 @@ impl Case {
         self.decide(&TpmEvidence::Respond(response.clone()))
     }
 
-    /// The challenge that an enrolment ends with.
+    /// The challenge at the end of an enrollment.
     #[track_caller]
     pub(crate) fn challenge(&self, enrolment: &Enrolment) -> Challenge {
         match self.enrol(enrolment) {
@@ -358,7 +357,7 @@ pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
     KeyDigest::of(&machine.ek_spki())
 }
 
-/// Why it is denied, for a reason of the TPM's.
+/// The denial, if its reason comes from the TPM verifier.
 #[track_caller]
 pub(crate) fn denied(decided: Result<Assurance, Refusal>) -> TpmDenial {
     match decided {

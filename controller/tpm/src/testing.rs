@@ -39,7 +39,7 @@ pub fn endorsement_key(public_area: &[u8]) -> Result<PublicKey, TpmDenial> {
     })
 }
 
-/// Verifies a quote by the attestation key with this `TPMT_PUBLIC`; gives its registers.
+/// Verifies a quote by the attestation key with this `TPMT_PUBLIC`. Returns its registers.
 pub fn quote(
     attestation_key: &[u8],
     quote: Quote,
@@ -50,17 +50,17 @@ pub fn quote(
     Ok(quote.registers)
 }
 
-/// Reads a `TPMS_ATTEST`, and encodes it again; `None` where it is refused.
+/// Parses a `TPMS_ATTEST`, and encodes it again. `None` if it is refused.
 pub fn attest_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmsAttest>(bytes)?)
 }
 
-/// Reads a `TPMT_SIGNATURE`, and encodes it again; `None` where it is refused.
+/// Parses a `TPMT_SIGNATURE`, and encodes it again. `None` if it is refused.
 pub fn signature_again(bytes: &[u8]) -> Option<Vec<u8>> {
     encode(&exactly::<TpmtSignature>(bytes)?)
 }
 
-/// Endorsement keys' certificates, and who must have signed them.
+/// The certificates of endorsement keys, and the authorities that must have signed them.
 #[derive(Debug)]
 pub struct Certificates(Authorities);
 

@@ -34,7 +34,7 @@ fn turns(all: usize, of_cluster: usize) -> FairTurns {
     FairTurns::new(TurnLimits { all, of_cluster })
 }
 
-/// Callers that take a turn each, note their Cluster, and end it when they are told.
+/// Callers that take a turn, record their Cluster, and end the turn on command.
 #[derive(Debug, Clone)]
 struct Callers {
     turns: FairTurns,
@@ -79,7 +79,7 @@ impl Callers {
         settle().await;
     }
 
-    /// Ends turns, the oldest first, until none is left; and the order of all of them.
+    /// Ends turns, the oldest first, until none is left. Returns the order of all turns.
     async fn finish(&self) -> Vec<String> {
         loop {
             let turn = {

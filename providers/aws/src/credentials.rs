@@ -154,7 +154,7 @@ pub(crate) mod tests {
   "Expiration" : "2026-01-01T06:00:00Z"
 }"#;
 
-    /// Credentials that end at six in the morning of 2026-01-01.
+    /// Credentials that expire at 06:00 on 2026-01-01.
     pub(crate) fn credentials() -> Credentials {
         Credentials::parse(JSON).unwrap()
     }

@@ -9,7 +9,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `settings`: the settings
 //! - `sigv4`: AWS Signature Version 4

@@ -100,7 +100,7 @@ mod tests {
     const PRIVATE: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
     const RESOURCE: &str = "i-0123456789abcdef0.eu-west-1.compute.internal";
 
-    /// What the metadata say in a network of each kind, and the private DNS name in EC2.
+    /// The metadata in a network of each kind, and the private DNS name in EC2.
     const NETWORKS: [(&str, &str); 11] = [
         (PRIVATE, PRIVATE),
         ("IP-10-0-0-1.EU-WEST-1.compute.internal", PRIVATE),

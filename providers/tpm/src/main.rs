@@ -13,7 +13,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `protocol`: the protocol between the two programs
 //! - `settings`: the settings

@@ -23,8 +23,8 @@ fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
 }
 
-/// For servers that never answer, but enough to connect on a busy machine. Later answers of a test
-/// must come long before [`soon`].
+/// For servers that never respond, but long enough to connect on a busy machine. Later responses of a test must come
+/// long before [`soon`].
 fn short() -> Deadline {
     Deadline::after(Duration::from_secs(2))
 }
@@ -71,7 +71,7 @@ fn csr(request: &str) -> NewCsr<'_> {
     }
 }
 
-/// A server without TLS that gives this answer to everything.
+/// A server without TLS that sends this response to every request.
 fn answering(answer: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();

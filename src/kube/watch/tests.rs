@@ -49,7 +49,7 @@ fn pending() -> (ApiServer, ApiClient, CsrObject) {
     (server, client, created)
 }
 
-/// Waits for the decision. Calls `happening` once the server has got this many watches.
+/// Waits for the decision. Calls `happening` after the server has received this number of watches.
 fn wait_while(
     (server, client, csr): &(ApiServer, ApiClient, CsrObject),
     watches: usize,

@@ -1,5 +1,5 @@
-//! Secrets as kubelets' journals, units, kubeconfigs and environments have them, and the ordinary lines
-//! around them.
+//! Secrets in the formats of kubelets' journals, units, kubeconfigs and environments, and the ordinary lines around
+//! them.
 
 use super::redact;
 

@@ -15,7 +15,7 @@ use crate::{Outcome, SECRET, assert_keeps_secret};
 /// A length above that of any error that contains a server's message.
 const MAX_ERROR_LEN: usize = 16 * 1024;
 
-/// A client that sends nothing.
+/// A client that never sends data.
 static CLIENT: LazyLock<ApiClient> = LazyLock::new(|| {
     let fields = EndpointFields {
         server: "https://10.0.0.1:6443".to_owned(),

@@ -227,7 +227,7 @@ fn assert_header(evidence: &[u8], header: &Header) {
     assert_eq!(version_of(evidence).unwrap(), header.version);
 }
 
-/// A challenge reads back, as base64 and decoded.
+/// A challenge is unchanged after a round trip, as base64 and decoded.
 pub fn challenge(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),

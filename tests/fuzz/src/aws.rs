@@ -137,7 +137,7 @@ pub fn document_contents_seeds() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// An answer of STS: it names the document's instance or none, and an outage is never a denial.
+/// A response from STS: it contains the instance of the document or no instance, and an outage is never a denial.
 pub fn sts_answer(input: &[u8]) -> Outcome {
     let document = SIGNED.last().expect("ours is the last one");
     let partition = of_region(REGION).unwrap();
@@ -228,7 +228,7 @@ pub fn aws_names_seeds() -> Vec<Vec<u8>> {
     names.map(|name| name.as_bytes().to_vec()).into()
 }
 
-/// An endorsement key in EC2's answer has one form, and its digest is the same as elsewhere.
+/// An endorsement key in the response of EC2 has one encoding, and its digest is the same as elsewhere.
 pub fn ec2_endorsement_key(input: &[u8]) -> Outcome {
     let texts = [
         Some(BASE64_STANDARD.encode(input)),
@@ -263,7 +263,7 @@ pub fn ec2_endorsement_key_seeds() -> Vec<Vec<u8>> {
     vec![p384, rsa, text.into_bytes()]
 }
 
-/// A file of additional signers: it removes none.
+/// A file of additional signers: it does not remove any signer.
 pub fn signers_file(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

@@ -2,17 +2,17 @@
 //!
 //! A target reads its input as the programs do, and checks the parser's guarantees about accepted inputs: one
 //! encoding, limits, no secret in an error. `cargo fuzz` runs the programs in `fuzz_targets`; the test `smoke` runs
-//! every target with its seeds and some thousands of mutations of them.
+//! every target with its seeds and several thousand mutations.
 //!
 //! | module | parsers of |
 //! | --- | --- |
 //! | [`attestation`] | requests, evidence, challenges, names |
-//! | [`node`] | client-go's question, kubeconfigs, the kubelet's arguments |
+//! | [`node`] | client-go's input, kubeconfigs, the kubelet's arguments |
 //! | [`store`] | the files of a node's state directory |
-//! | [`api_server`] | an API server's answers to a node |
-//! | [`aws`] | instance identity documents, and answers of STS and EC2 |
+//! | [`api_server`] | an API server's responses to a node |
+//! | [`aws`] | instance identity documents, and responses of STS and EC2 |
 //! | [`tpm`] | structures of TPMs, and certificates of endorsement keys |
-//! | [`controller`] | requests as the controller decides them, serving names, identifiers |
+//! | [`controller`] | decisions on requests, serving names, identifiers |
 //! | [`tenant`] | a tenant's kubeconfig, CA, bootstrap tokens and API server |
 
 pub mod api_server;

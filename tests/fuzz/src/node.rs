@@ -25,7 +25,7 @@ use crate::{Outcome, SECRET, assert_keeps_secret};
 /// A length above that of any error about exec info: client-go's texts are shortened in it.
 const MAX_ERROR_LEN: usize = 2 * 1024;
 
-/// client-go's exec info; an error repeats nothing of the cluster.
+/// client-go's exec info. An error does not contain data of the cluster.
 pub fn exec_info(input: &[u8]) -> Outcome {
     let info = match ExecInfo::parse(OsStr::from_bytes(input)) {
         Ok(info) => info,
@@ -252,7 +252,7 @@ fn assert_loaded(load: impl Fn(Flags) -> Result<Settings, Failure>) -> Outcome {
     }
 }
 
-/// Files with general settings and with another provider's section.
+/// Files with general settings and with a section of another provider.
 pub fn settings_file_seeds() -> Vec<Vec<u8>> {
     let files = [
         "nodeName: n1\nproviderID: aws:///a/i-1\nexpirationSeconds: 86400\n",

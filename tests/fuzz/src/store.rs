@@ -126,7 +126,7 @@ static ISSUED: LazyLock<Duration> = LazyLock::new(|| {
     clock::since_epoch(start)
 });
 
-/// The node's certificate, alone, with its CA's, and with text around it.
+/// The node's certificate without other data, with its CA's certificate, and with text around it.
 pub fn issued_chain_seeds() -> Vec<Vec<u8>> {
     let leaf = &NODE.pair.certificate_pem;
     let ca = NODE.ca.certificate_pem();
@@ -267,7 +267,7 @@ fn scope() -> FailureScope {
     }
 }
 
-/// What `inspect` makes of a text: tables of printable lines, and no part of a private key.
+/// The output of `inspect` for a text: tables of printable lines, without any part of a private key.
 pub fn inspected_text(input: &[u8]) -> Outcome {
     let Ok(text) = str::from_utf8(input) else {
         return Outcome::Refused;

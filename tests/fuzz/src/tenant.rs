@@ -25,7 +25,7 @@ const TOO_MANY_CERTIFICATES: usize = 17;
 /// The runtime of clients.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 
-/// A tenant's kubeconfig: an error repeats nothing of it, and no client is for this host.
+/// A tenant's kubeconfig: an error does not contain its data, and no client connects to this host.
 pub fn tenant_kubeconfig(input: &[u8]) -> Outcome {
     let kubeconfig = match TenantKubeconfig::parse(input, EgressPolicy::STRICT) {
         Ok(kubeconfig) => kubeconfig,

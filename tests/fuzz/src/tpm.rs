@@ -87,7 +87,7 @@ fn assert_named(key: &PublicKey, public_area: &[u8]) {
     assert!(rest.is_empty() && spki.parsed().is_ok());
 }
 
-/// `TPMS_ATTEST`, signed whatever its content: it has one encoding, and is over these registers.
+/// `TPMS_ATTEST`, with a valid signature for any content: it has one encoding, and covers these registers.
 pub fn attest(input: &[u8]) -> Outcome {
     let again = attest_again(input);
     if let Some(again) = &again {
@@ -172,7 +172,7 @@ impl Maker {
     }
 }
 
-/// The certificate of an endorsement key: the signed part of an accepted one is its maker's.
+/// The certificate of an endorsement key: the vendor signed the signed part of an accepted certificate.
 pub fn endorsement_certificate(input: &[u8]) -> Outcome {
     if !MAKER.accepts(input, MAKER.ca.intermediates()) {
         return Outcome::Refused;

@@ -1,4 +1,4 @@
-//! Every target accepts its seeds, and keeps its guarantees over mutations of them.
+//! Every target accepts its seeds, and keeps its guarantees for mutated seeds.
 
 #[path = "smoke/mutation.rs"]
 mod mutation;
@@ -40,8 +40,9 @@ fn target(name: &str) -> &'static Target {
     named.next().expect("a target has this name")
 }
 
-/// Runs the target with its seeds and this number of mutations of them, of which it accepts and refuses at least so many:
-/// half of what was counted. A target that refuses everything checks no guarantee of accepted input.
+/// Runs the target with its seeds and this number of mutations. The target must accept and refuse at least this number
+/// of them, which is half of the measured number. A target that refuses every input does not check guarantees of
+/// accepted input.
 #[track_caller]
 fn survive(name: &str, mutations: usize, accepted: usize, refused: usize) {
     let target = target(name);

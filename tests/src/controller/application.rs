@@ -102,7 +102,7 @@ impl Application {
         }
     }
 
-    /// Sets the ID of the bootstrap token that files it.
+    /// Sets the ID of the bootstrap token that sends the request.
     #[must_use]
     pub fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
@@ -130,7 +130,7 @@ impl Application {
         self.request
     }
 
-    /// The ID of the bootstrap token that files it.
+    /// The ID of the bootstrap token that sends the request.
     pub fn token(&self) -> &str {
         &self.token
     }
@@ -166,7 +166,7 @@ impl Application {
         object
     }
 
-    /// Puts it into the in-memory API server as if the token's holder had sent it; returns its name.
+    /// Stores the request in the in-memory API server, as if the user of the token had sent it. Returns its name.
     pub fn put(&self, server: &ApiServer) -> String {
         server.put_csr(self.to_stored());
         self.name()

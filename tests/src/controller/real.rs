@@ -1,4 +1,4 @@
-//! Real Kubernetes, and a controller in it with no more rights than it needs.
+//! Real Kubernetes, and a controller in it with only the required permissions.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ const CONTROLLER: &str = "node-attestation-controller";
 /// The secret half of every bootstrap token.
 const SECRET: &str = "0123456789abcdef";
 
-/// A cluster in which bootstrap tokens may file requests, and only the project's controller answers them.
+/// A cluster in which bootstrap tokens can create requests, and only the project's controller answers them.
 #[derive(Debug)]
 pub struct RealBed {
     /// The cluster.
@@ -26,7 +26,7 @@ pub struct RealBed {
 }
 
 impl RealBed {
-    /// Starts a cluster with these controllers, in which the project's controller has its rights.
+    /// Starts a cluster with these controllers, in which the project's controller has its permissions.
     pub fn start(controllers: Controllers) -> Self {
         let cluster = ControlPlane::builder().controllers(controllers).start();
         cluster.install_bindings(&[KubeadmBinding::KubeletBootstrap]);
@@ -35,7 +35,7 @@ impl RealBed {
         bed
     }
 
-    /// Grants the controller's rights to `user`, with these verbs on its signers.
+    /// Grants the controller's permissions to `user`, with these verbs for its signers.
     pub fn grant(&self, user: &str, verbs: &[&str]) {
         let rbac = "rbac.authorization.k8s.io";
         let requests = "certificates.k8s.io";
@@ -142,7 +142,7 @@ impl RealBed {
         Application::null(machine, self.cluster.ca().certificate_pem())
     }
 
-    /// Files the request with its token, which is created for it; returns its name.
+    /// Creates the request with its token, which is created first. Returns its name.
     pub fn file(&self, application: &Application) -> String {
         let token = self
             .cluster
@@ -151,7 +151,7 @@ impl RealBed {
         self.file_with(&kubeconfig, application)
     }
 
-    /// Files the request as the user of this kubeconfig; returns its name.
+    /// Creates the request as the user of this kubeconfig. Returns its name.
     pub fn file_with(&self, kubeconfig: &Path, application: &Application) -> String {
         let kubectl = self.cluster.kubectl_with(kubeconfig);
         kubectl.create_object(&application.to_json());

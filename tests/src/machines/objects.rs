@@ -47,7 +47,7 @@ pub fn reads_well(site: &Site, cluster: &WorkloadCluster, nodes: &[String]) {
     }
 }
 
-/// Waits for the condition of this Machine that its node is attested, beside those of Cluster API.
+/// Waits for the condition of this Machine that its node is attested, next to the conditions of Cluster API.
 #[track_caller]
 fn is_attested(site: &Site, cluster: &WorkloadCluster, machine: &str) {
     let words = ["get", machine, "-n", cluster.namespace()];
@@ -60,7 +60,7 @@ fn is_attested(site: &Site, cluster: &WorkloadCluster, machine: &str) {
     assert!(found.is_some(), "{last:#}");
 }
 
-/// The requests of the cluster for client certificates; asserts that none was denied.
+/// The cluster's requests for client certificates. Asserts that no request was denied.
 #[track_caller]
 pub fn client_requests(cluster: &WorkloadCluster, attestor: &Attestor) -> Vec<Value> {
     let mut requests = cluster.control_plane().csrs();

@@ -12,7 +12,7 @@ use super::contract::{AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE, INFRASTRUC
 use super::{Management, capa, crds};
 use crate::cloud::{ACCOUNT, Cloud, REGION};
 
-/// The security groups that the provider looks for: those of an AWSCluster that it manages itself.
+/// The security groups that the provider requires for an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
 /// The control planes of EKS, which name an identity too.
@@ -25,12 +25,13 @@ const IDENTITIES: [&str; 3] = [
     "awsclusterstaticidentities",
 ];
 
-/// The annotation of an AWSCluster that the provider leaves alone, while it provides for its AWSMachines.
+/// The annotation of an AWSCluster that the provider ignores, while it manages its AWSMachines.
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
-    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, AWSManagedControlPlanes and identities of Cluster API
-    /// Provider AWS, whose provider is then the test; and its identity for every namespace, as the provider creates it.
+    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, AWSManagedControlPlanes and identities of Cluster
+    /// API Provider AWS, whose provider is then the test. Also creates its identity for every namespace, like the
+    /// provider.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];

@@ -38,7 +38,7 @@ impl Capa {
 }
 
 impl Management {
-    /// Starts the manager, with the credentials of the cloud's account; its first build takes ten minutes.
+    /// Starts the manager, with the credentials of the cloud's account. The first build takes ten minutes.
     #[track_caller]
     pub fn start_capa(&self, cloud: &Cloud) -> Capa {
         let built = binaries::build(&script());

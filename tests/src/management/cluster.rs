@@ -50,7 +50,7 @@ impl ClusterBuilder {
         }
     }
 
-    /// Leaves the data of Cluster API's managers to them.
+    /// Leaves the fields of Cluster API's managers unchanged.
     pub(super) fn managed(mut self) -> Self {
         self.managed = true;
         self
@@ -62,7 +62,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Chooses the controllers of kube-controller-manager in the workload cluster; the default is those for
+    /// Selects the controllers of kube-controller-manager in the workload cluster. The default is the controllers for
     /// certificates.
     pub fn controllers(mut self, controllers: Controllers) -> Self {
         self.controllers = controllers;
@@ -87,7 +87,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Makes the management cluster its own workload cluster.
+    /// Uses the management cluster as its own workload cluster.
     pub fn self_hosted(self) -> Self {
         let management = self.place.control_plane.clone();
         self.workload(management)
@@ -111,8 +111,8 @@ impl ClusterBuilder {
         self
     }
 
-    /// Starts the workload cluster, in which bootstrap tokens may file requests, and creates the
-    /// Cluster, its InfraCluster and its Secrets.
+    /// Starts the workload cluster, in which bootstrap tokens can create requests, and creates the Cluster, its
+    /// InfraCluster and its Secrets.
     #[track_caller]
     pub fn create(mut self) -> WorkloadCluster {
         let workload = self.workload_cluster();

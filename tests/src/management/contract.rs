@@ -128,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Its name for kubectl, with the group: another group may have the kind.
+    /// Its name for kubectl, with the group: another group can have the same kind.
     pub(super) fn resource(self) -> String {
         format!("{}.{}", self.plural, self.group)
     }

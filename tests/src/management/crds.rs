@@ -39,7 +39,7 @@ pub(super) fn install_beside(kubectl: &Kubectl) {
     apply(kubectl, &theirs);
 }
 
-/// Defines the project's resources that belong on a workload cluster too: the cluster-scoped ones.
+/// Defines the project's resources that are also needed in a workload cluster: the cluster-scoped ones.
 #[track_caller]
 pub(super) fn install_on_workload(kubectl: &Kubectl) {
     let mut definitions = ours();

@@ -69,8 +69,8 @@ impl ClusterBuilder {
 }
 
 impl WorkloadCluster {
-    /// kubectl with the kubeconfig that Cluster API keeps for the cluster, as soon as it exists and the API server
-    /// answers; the definitions that the controller needs there are then installed.
+    /// kubectl with the kubeconfig that Cluster API stores for the cluster, as soon as it exists and the API server
+    /// responds. Then the definitions that the controller needs in the cluster are installed.
     #[track_caller]
     pub fn wait_for_kubectl(&self) -> Kubectl {
         let place = &self.place;

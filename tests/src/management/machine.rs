@@ -80,7 +80,7 @@ impl MachineBuilder {
         self
     }
 
-    /// Gives the Node another name than the Machine's, by the KubeadmConfig's `nodeRegistration.name`.
+    /// Sets a Node name that differs from the Machine name, with `nodeRegistration.name` in the KubeadmConfig.
     pub fn node_name(mut self, name: &str) -> Self {
         self.node_name = Some(name.to_owned());
         self
@@ -93,7 +93,7 @@ impl MachineBuilder {
         self
     }
 
-    /// Makes it a control-plane Machine.
+    /// Makes the Machine a control-plane Machine.
     pub fn control_plane(self) -> Self {
         self.label("cluster.x-k8s.io/control-plane", "")
     }
@@ -251,7 +251,7 @@ impl Machine {
         &self.provider_id
     }
 
-    /// Its bootstrap token; for a pool's Machine, the pool's.
+    /// The bootstrap token of the Machine, or of its pool.
     pub fn token(&self) -> &BootstrapToken {
         &self.token
     }

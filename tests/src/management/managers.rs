@@ -1,4 +1,4 @@
-//! Cluster API's own managers, as processes beside the API server of a management cluster.
+//! Cluster API's own managers, as processes next to the API server of a management cluster.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -31,11 +31,11 @@ pub(super) const WITHOUT_CONTROL_PLANES: [&str; 2] = [CORE, KUBEADM_BOOTSTRAP];
 /// All managers.
 pub(super) const ALL: [&str; 3] = [CORE, KUBEADM_BOOTSTRAP, KUBEADM_CONTROL_PLANE];
 
-/// The name of additional rights: the kubeadm bootstrap provider reads the version of a Machine's control plane, and
-/// its manifest only lets it read KubeadmControlPlanes.
+/// The name of additional permissions: the kubeadm bootstrap provider reads the version of a Machine's control plane,
+/// and its manifest permits it to read only KubeadmControlPlanes.
 const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
-/// Cluster API's providers, each with the ServiceAccount and the rights of its manifest, and with its webhooks.
+/// Cluster API's providers, each with the ServiceAccount and the permissions in its manifest, and with its webhooks.
 ///
 /// Their webhooks listen on all addresses: no flag selects one.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub(super) struct New<'a> {
     pub(super) name: &'a str,
     /// The stored object that owns it.
     pub(super) owner: Option<&'a Value>,
-    /// Labels, annotations and finalizers, besides those of every object.
+    /// Labels, annotations and finalizers, in addition to the ones of every object.
     pub(super) metadata: Metadata,
     pub(super) spec: Value,
     pub(super) status: Value,

@@ -1,4 +1,4 @@
-//! An infrastructure provider whose machines are those of the test: systemd, cloud-init, kubeadm and a kubelet.
+//! An infrastructure provider that runs the machines of the test: systemd, cloud-init, kubeadm and a kubelet.
 
 mod instances;
 mod pools;
@@ -15,22 +15,22 @@ use super::rounds::Rounds;
 /// The order of a provider's steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// The provider ID, then the machine, as with Cluster API Provider AWS.
+    /// The provider ID first, then the machine, as with Cluster API Provider AWS.
     ProviderIdFirst,
-    /// The machine, and the provider ID after its Node exists, as with Cluster API's Docker provider.
+    /// The machine first, and the provider ID after its Node exists, as with Cluster API's Docker provider.
     NodeFirst,
-    /// One of these free hosts, by their provider IDs, as on bare metal: a host has its name and its provider ID
-    /// before there is a Machine.
+    /// One of these free hosts, by provider ID, as on bare metal: a host has its name and its provider ID before a
+    /// Machine exists.
     Hosts(Vec<String>),
-    /// One of these free hosts, by the beginnings of their provider IDs, and the provider ID after the Node exists,
-    /// as with Metal3.
+    /// One of these free hosts, by the prefix of the provider ID, and the provider ID after the Node exists, as with
+    /// Metal3.
     HostsNodeFirst(Vec<String>),
 }
 
 /// The parameters of a machine's start.
 #[derive(Debug)]
 pub struct Boot {
-    /// Its host name: the InfraMachine's name, the instance's in its pool, or the host's.
+    /// The host name of the machine: the name of the InfraMachine, of the instance in its pool, or of the host.
     pub name: String,
     /// Its provider ID, which its infrastructure publishes at once or later.
     pub provider_id: String,
@@ -38,7 +38,7 @@ pub struct Boot {
     pub data: String,
 }
 
-/// A provider for the GenericMachines and GenericMachinePools of one Cluster until it is dropped; its machines end
+/// A provider for the GenericMachines and GenericMachinePools of one Cluster until it is dropped. Its machines stop
 /// with it.
 ///
 /// A machine is provisioned when it runs and has a provider ID.
@@ -78,8 +78,8 @@ impl Provider {
         (self, cluster)
     }
 
-    /// Pauses until the result is dropped, as it has to while the management cluster does not answer; its machines keep
-    /// running.
+    /// Pauses until the result is dropped, like a provider while the management cluster does not respond. Its machines
+    /// keep running.
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }
@@ -108,7 +108,7 @@ impl Drop for Provider {
     }
 }
 
-/// The machines, even after a panic of another thread: they must end in any case.
+/// The machines, even after a panic on another thread: they must stop in any case.
 fn lock(running: &Mutex<Instances>) -> MutexGuard<'_, Instances> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 /// The time between two rounds.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// A controller of the test, which repeats its rounds in a thread of its own until it is ended or dropped.
+/// A controller in the test, which repeats its rounds on a separate thread until it is stopped or dropped.
 pub(super) struct Rounds<T> {
-    /// The drop of this sender ends it.
+    /// Dropping this sender stops the controller.
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<T>>,
     /// Held during a round.
@@ -41,12 +41,12 @@ fn lock(turn: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 impl<T> Rounds<T> {
-    /// Waits for the round's end; until the result is dropped there is no other.
+    /// Waits for the end of the round. Until the result is dropped, no other round starts.
     pub(super) fn pause(&self) -> MutexGuard<'_, ()> {
         lock(&self.turn)
     }
 
-    /// Waits for the round's end; returns the state, the first time.
+    /// Waits for the end of the round. Returns the state the first time.
     ///
     /// # Panics
     ///

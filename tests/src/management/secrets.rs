@@ -57,7 +57,7 @@ users:
     )
 }
 
-/// The data of `<cluster>-ca`; without a key, as with an external control plane.
+/// The data of `<cluster>-ca`, without a key if the control plane is external.
 pub(super) fn ca_data(certificate: &str, key: Option<&str>) -> Value {
     let mut data = json!({ "tls.crt": BASE64_STANDARD.encode(certificate) });
     if let Some(key) = key {

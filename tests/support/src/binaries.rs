@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 /// The variable that names the directory of the programs; the Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
-/// The variable that lists, separated by colons, the only builds that may be used: each is the name of the folder of its
-/// script. Without it, all may be.
+/// The variable that lists, separated by colons, the only builds that are allowed: each is the name of the folder of
+/// its script. Without the variable, all builds are allowed.
 const BUILDS_VARIABLE: &str = "KUBELET_AUTHENTICATOR_BUILDS";
 
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -64,7 +64,7 @@ pub fn build(script: &Path) -> PathBuf {
 ///
 /// # Panics
 ///
-/// As [`build`].
+/// Like [`build`].
 #[track_caller]
 pub fn build_part(script: &Path, part: &str) -> PathBuf {
     built(Command::new(script).arg(part), script)

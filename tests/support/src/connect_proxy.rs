@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The time after which a silent client is given up.
+/// The time after which a silent client is disconnected.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// A running proxy; it ends when it is dropped.
+/// A running proxy, which stops when it is dropped.
 #[derive(Debug)]
 pub struct ConnectProxy {
     address: SocketAddr,

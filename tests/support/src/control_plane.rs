@@ -14,8 +14,8 @@
 //! drop(kubelet);
 //! ```
 //!
-//! A start takes about three seconds and half a gigabyte: tests that can share one in a `static` do so, and keep
-//! apart by names.
+//! A start takes about three seconds and half a gigabyte: tests that can share a control plane use a `static`, and
+//! separate names.
 //!
 //! # Panics
 //!
@@ -50,10 +50,10 @@ use crate::kubelet::KubeletBuilder;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::process::{Process, Scratch};
 
-/// The deadline of anything that takes a second: the machines that tests run on are busy.
+/// The deadline for operations that take a second: the machines that run tests are busy.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
-/// A running control plane; it ends, without leftovers, when it is dropped.
+/// A running control plane. It stops, without leftovers, when it is dropped.
 #[derive(Debug)]
 pub struct ControlPlane {
     // Processes first: fields are dropped in order, and they write into the directory.
@@ -204,7 +204,7 @@ impl ControlPlane {
         self.wait_until_ready();
     }
 
-    /// Copies etcd's data, which stands still meanwhile, for [`restore`](Self::restore).
+    /// Copies etcd's data for [`restore`](Self::restore). etcd is paused during the copy.
     #[track_caller]
     pub fn backup(&self) -> PathBuf {
         let backup = self.directory("backup");

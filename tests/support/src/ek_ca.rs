@@ -33,13 +33,13 @@ pub enum Intermediates {
     Good(usize),
     /// One authority whose certificate has expired.
     Expired,
-    /// One certificate that is not an authority's.
+    /// One certificate that does not belong to an authority.
     NotAnAuthority,
 }
 
 /// The authorities of a maker of TPMs. Keys are ECDSA P-256.
 ///
-/// `swtpm_setup` signs with the last authority, as makers do.
+/// `swtpm_setup` signs with the last authority, like vendors.
 pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
@@ -128,8 +128,8 @@ impl EkCa {
         &self.root_pem
     }
 
-    /// The certificates of the authorities between the root and the endorsement keys, PEM, each before its signer's;
-    /// empty if there are none.
+    /// The certificates of the authorities between the root and the endorsement keys as PEM, each before the
+    /// certificate of its signer. Empty if there are none.
     pub fn intermediates_pem(&self) -> &str {
         &self.intermediates_pem
     }
@@ -151,7 +151,8 @@ impl EkCa {
         certificate.expect("it can be signed").der().to_vec()
     }
 
-    /// Like [`EkCa::certify`]; the certificate restricts an RSA key to RSAES-OAEP, as those of some makers do.
+    /// Like [`EkCa::certify`]. The certificate restricts an RSA key to RSAES-OAEP, like the certificates of some
+    /// vendors.
     #[track_caller]
     pub fn certify_oaep(&self, public_key: &[u8], contents: &EkContents) -> Vec<u8> {
         let certificate = self.certify(public_key, contents);

@@ -1,12 +1,12 @@
 //! An instance metadata service, version 2, of one instance, with faults.
 //!
-//! It answers as EC2's does within its scope: session tokens and their lifetimes, the identity document and its
-//! signature, the placement, the services' partition and the credentials of the instance, and lists of the values in a
-//! directory. It creates none of its data: a test sets an [`Instance`], and may replace it at run time. Faults are set at run time ([`Imds::inject`],
-//! [`Imds::go_down`]), and all requests are recorded.
+//! It responds like EC2's metadata service within its scope: session tokens and their lifetimes, the identity document
+//! and its signature, the placement, the services' partition and the credentials of the instance, and lists of the
+//! values in a directory. It creates none of its data: a test sets an [`Instance`], and can replace it at run time.
+//! Faults are set at run time ([`Imds::inject`], [`Imds::go_down`]), and all requests are recorded.
 //!
-//! Each service has a port of its own, and all services of a process share one thread, so that two hundred are no
-//! burden. A service ends when it is dropped.
+//! Each service has a separate port. All services of a process share one thread, so that two hundred services are
+//! possible. A service stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::imds::{Fault, Imds, Instance, Route, Times};
@@ -64,7 +64,7 @@ pub struct Request {
     pub connection: usize,
     /// HTTP method.
     pub method: String,
-    /// Path and query as received.
+    /// The path and query as received.
     pub path: String,
     /// Whether it had a token that was valid at that time.
     pub authorized: bool,
@@ -85,7 +85,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Listening {
-    /// Its drop ends the connections and the listener.
+    /// Dropping this value closes the connections and the listener.
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
@@ -166,7 +166,7 @@ impl Imds {
         lock(&self.shared.sessions).clear();
     }
 
-    /// Refuses new connections from now on, and ends the open ones.
+    /// Refuses new connections from now on, and closes the open ones.
     pub fn go_down(&self) {
         let listening = lock(&self.listening).take();
         if let Some(Listening { stop, task }) = listening {

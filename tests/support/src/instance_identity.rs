@@ -1,8 +1,8 @@
 //! Signed instance identity documents in the form of the instance metadata service of AWS
 //! (`dynamic/instance-identity/document` and `rsa2048`), signed by a test signer.
 //!
-//! The messages have the structure of published ones of 2021, byte for byte except for the signed content; a test may
-//! then change one part ([`message`]).
+//! The messages have the structure of messages published in 2021, byte for byte except for the signed content. A test
+//! can then change one part ([`message`]).
 
 pub mod message;
 
@@ -116,7 +116,7 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A signer of documents, with a certificate like those that AWS publishes for each region.
+/// A signer of documents, with a certificate like the ones that AWS publishes for each region.
 pub struct TestSigner {
     key: RsaKeyPair,
     serial: Vec<u8>,
@@ -167,7 +167,7 @@ impl TestSigner {
         &self.certificate_pem
     }
 
-    /// The file of extra signers that makes this one a controller's signer of `regions`.
+    /// The file of extra signers with which a controller accepts this signer for `regions`.
     pub fn signers_file(&self, regions: &[&str]) -> String {
         let entry = |region: &&str| format!("Region: {region}\n{}\n", self.certificate_pem);
         regions.iter().map(entry).collect()

@@ -1,13 +1,13 @@
-//! A real kubelet over a container runtime without containers.
+//! A real kubelet with a container runtime without containers.
 //!
-//! It registers its Node, renews its Lease, reports itself ready, serves its own API, and gets its credentials as
-//! every kubelet does: from the kubeconfig's exec plugin, or by its own TLS bootstrap.
+//! It registers its Node, renews its Lease, reports readiness, serves its own API, and gets its credentials like every
+//! kubelet: from the kubeconfig's exec plugin, or with its own TLS bootstrap.
 //!
 //! # Guarantees
 //!
-//! A kubelet as root would change the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount. This one has a mount
-//! namespace of its own in which those are a test's files; they exist until the [`Kubelet`] is dropped, restarts
-//! included, and the machine stays unchanged.
+//! A kubelet that runs as root changes the machine: sysctls, `/var/lib/kubelet`, `/var/log`, a mount. This kubelet has
+//! a separate mount namespace, in which these are files of the test. They exist until the [`Kubelet`] is dropped,
+//! including restarts, and the machine does not change.
 //!
 //! # Assumptions
 //!
@@ -74,12 +74,13 @@ impl Kubelet {
         &self.kubeconfig
     }
 
-    /// The directory that it sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if its plugin creates that.
+    /// The directory that the kubelet sees as `/var/lib`: `kubelet`, and `kubelet-authenticator` if its plugin creates
+    /// it.
     pub fn var_lib(&self) -> PathBuf {
         namespace::var_lib(&self.scratch)
     }
 
-    /// Terminates it as an init system does, and starts it again in the same place.
+    /// Terminates the kubelet like an init system, and starts it again in the same place.
     #[track_caller]
     pub fn restart(&mut self) {
         self.process.terminate(TERMINATION);
@@ -160,8 +161,8 @@ impl Kubelet {
         self.admin.run(["get", "--raw", &path])
     }
 
-    /// The answer of its own API to a `GET` of this path by a member of `system:masters` with a certificate of the
-    /// cluster's first CA; the error is the kubelet's.
+    /// The response of its own API to a `GET` of this path by a member of `system:masters`, with a certificate from
+    /// the cluster's first CA. The error comes from the kubelet.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         self.api.raw(path)
     }
@@ -170,7 +171,7 @@ impl Kubelet {
     ///
     /// # Panics
     ///
-    /// If it serves none within [`DEADLINE`].
+    /// If it does not serve a certificate within [`DEADLINE`].
     #[track_caller]
     pub fn metrics(&self) -> Metrics {
         let metrics = poll(DEADLINE, || {

@@ -16,15 +16,16 @@
 //! ```
 //!
 //! A machine is a set of namespaces (mount, network, process, host name, IPC, control group) in which systemd is
-//! process 1. Its root directory is the host's, or that of an image, under a layer of its own. Its units are the kubelet with kubeadm's
-//! drop-in, journald, and a container runtime whose containers are processes of the machine. It reaches the API
-//! server at the same address as the host, other servers of the host if configured, and the other machines of the
-//! test process; the host reaches it at its address. A boot takes half a second, a join one or two.
+//! process 1. Its root directory is the root directory of the host or of an image, below a separate layer. Its units
+//! are the kubelet with kubeadm's drop-in, journald, and a container runtime whose containers are processes of the
+//! machine. The machine can connect to the API server at the same address as the host, to other servers of the host if
+//! configured, and to the other machines of the test process. The host can connect to its address. A boot takes half a
+//! second, and a join one or two seconds.
 //!
 //! # Guarantees
 //!
-//! Nothing leaves a machine: its files, sysctls, control groups and processes end when the [`Machine`] is dropped,
-//! and when the test process dies in any other way.
+//! A machine leaves nothing behind: its files, sysctls, control groups and processes are removed when the [`Machine`]
+//! is dropped, and when the test process ends in any other way.
 //!
 //! It starts without a trace of a node: `/etc/kubernetes`, `/var/lib/kubelet`, `/etc/default`, `/etc/systemd` and
 //! `/var/log` are its own, and there is no `/var/lib/kubelet-authenticator`.
@@ -32,7 +33,7 @@
 //! # Assumptions
 //!
 //! Root, Linux with overlayfs and the devices `veth` and `bridge`, Debian's layout (`/usr/lib/systemd`), systemd 252
-//! or so. Control groups of version 1 as systemd mounts them, or only version 2.
+//! or similar. Control groups version 1 as mounted by systemd, or only version 2.
 
 mod builder;
 mod cgroups;
@@ -79,7 +80,7 @@ cat >"$2.new"
 chmod "$1" "$2.new"
 mv -fT "$2.new" "$2""#;
 
-/// A running machine; it ends, without leftovers, when it is dropped.
+/// A running machine. It stops, without leftovers, when it is dropped.
 #[derive(Debug)]
 pub struct Machine {
     // Processes first: fields are dropped in order, and the control group must be empty.
@@ -104,8 +105,8 @@ impl Machine {
         MachineBuilder::new(None, name)
     }
 
-    /// A range of addresses from which an infrastructure chooses those of its machines ([`MachineBuilder::at`]), in
-    /// CIDR notation.
+    /// A range of addresses from which an infrastructure selects the addresses of its machines
+    /// ([`MachineBuilder::at`]), in CIDR notation.
     ///
     /// # Panics
     ///
@@ -115,8 +116,8 @@ impl Machine {
         Network::of_this_process().assigned()
     }
 
-    /// The networks, in CIDR notation, of which infrastructures of several owners assign addresses; not beside
-    /// [`Machine::network`].
+    /// The networks, in CIDR notation, in which the infrastructures of several owners assign addresses. It cannot be
+    /// combined with [`Machine::network`].
     ///
     /// # Panics
     ///
@@ -141,7 +142,7 @@ impl Machine {
         self.pid
     }
 
-    /// Runs a command in it, as root, to its end.
+    /// Runs a command in the machine, as root, to its end.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> Output {
         self.command(words)
@@ -200,7 +201,7 @@ impl Machine {
         self.run(&["test", "-e", path]).status.success()
     }
 
-    /// The whole output of its units and its process 1. It can be read after the machine has ended.
+    /// The complete output of its units and its process 1. It can be read after the machine has stopped.
     #[track_caller]
     pub fn journal(&self) -> String {
         let before = ["machine.log", "kmsg"].map(|file| self.scratch.join(file));
@@ -222,7 +223,7 @@ impl Machine {
         String::from_utf8_lossy(&text.concat()).into_owned()
     }
 
-    /// Ends it like a power failure.
+    /// Stops the machine like a power failure.
     pub fn power_off(&mut self) {
         if !self.process.is_running() {
             return;

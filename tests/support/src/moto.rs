@@ -13,16 +13,16 @@
 //! assert_eq!(moto.count("DescribeInstances"), 1);
 //! ```
 //!
-//! A client belongs to the account that its access key names ([`access_key`]); its region is the one that it signs
-//! for. Signatures are not verified. Operations of a test as an account's owner ([`Moto::ec2`]) are neither counted
+//! A client belongs to the account in its access key ([`access_key`]). Its region is the one that it signs for.
+//! Signatures are not verified. Operations of a test as the owner of an account ([`Moto::ec2`]) are neither counted
 //! nor failed.
 //!
 //! The front itself answers `GetInstanceTpmEkPub`, which moto does not implement ([`Moto::give_tpm`]).
 //!
 //! Commands of the AWS CLI, for any service that moto implements, run in [`Moto::shell`].
 //!
-//! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds: tests that can share
-//! one in a `static` do so, and keep apart by accounts.
+//! `tests/moto/build` installs moto server once, outside the tree. A start takes two seconds: tests that can share a
+//! server use a `static`, and separate accounts.
 //!
 //! # Panics
 //!
@@ -53,16 +53,16 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The directory of moto server.
 static DIRECTORY: LazyLock<PathBuf> = LazyLock::new(install);
 
-/// The deadline of a start, which takes two seconds: the machines that tests run on are busy.
+/// The deadline for a start, which takes two seconds: the machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The maximum number of attempts to start it, if another process has taken its port each time.
 const ATTEMPTS: usize = 5;
 
-/// The beginning of an access key of [`access_key`], and its end after the account.
+/// The beginning of an access key from [`access_key`], and the part after the account.
 const ACCESS_KEY: (&str, &str) = ("AKIA", "MOTO");
 
-/// A running moto server and its front; both end when this is dropped.
+/// A running moto server and its front. Both stop when this value is dropped.
 #[derive(Debug)]
 pub struct Moto {
     front: Front,
@@ -119,7 +119,7 @@ impl Moto {
         Ec2::new(self.server, account, region)
     }
 
-    /// Every call so far, oldest first, including those with an injected failure.
+    /// Every call so far, oldest first, including calls with an injected failure.
     pub fn calls(&self) -> Vec<Call> {
         self.front.calls()
     }
@@ -145,7 +145,7 @@ impl Moto {
         self.front.give_tpm(instance, tpm);
     }
 
-    /// Omits an instance from every answer, as EC2 does with one that is not visible yet.
+    /// Omits an instance from every response, like EC2 for an instance that is not visible yet.
     pub fn hide(&self, instance: &str) {
         self.front.hide(instance);
     }

@@ -1,6 +1,6 @@
 //! A certificate authority for tests: server, client and requested certificates.
 //!
-//! Keys are ECDSA P-256, key files PKCS#8. The code under test shares none of this code.
+//! Keys are ECDSA P-256, and key files PKCS#8. The code under test does not use this code.
 
 use std::fs;
 use std::io::Write;
@@ -322,7 +322,7 @@ pub fn certificate_request_with(
     request.pem().unwrap()
 }
 
-/// A private key (PEM) in the form of Go's older programs: SEC1 or PKCS#1.
+/// A private key (PEM) in the format of older Go programs: SEC1 or PKCS#1.
 pub fn traditional_key(pem: &str) -> String {
     let mut openssl = Command::new("openssl");
     openssl

@@ -2,10 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - A [`Process`] dies when it is dropped, and also when the test process dies in any other way,
-//!   SIGKILL included: the kernel sends it the parent-death signal.
-//! - Its environment is `PATH` and the test's variables, nothing of the developer's.
-//! - Its output is in a log file; a failed wait panics with the end of that log.
+//! - A [`Process`] stops when it is dropped, and also when the test process ends in any other way, including SIGKILL:
+//!   the kernel sends it the parent-death signal.
+//! - Its environment contains only `PATH` and the test's variables, and none of the developer's.
+//! - Its output is in a log file. A failed wait panics with the end of that log.
 
 mod address;
 mod log;
@@ -137,7 +137,7 @@ impl Process {
         &self.launch.name
     }
 
-    /// Starts the same command again, with the same log; this process should have ended.
+    /// Starts the same command again, with the same log. This process should have stopped.
     #[track_caller]
     pub fn start_again(&self) -> Self {
         self.launch.clone().spawn_into(self.log.clone())
@@ -153,7 +153,7 @@ impl Process {
         &self.log
     }
 
-    /// The position in the log file, which may be older, at which this process began.
+    /// The position in the log file, which can be older, at which this process began.
     pub fn log_start(&self) -> Mark {
         self.start
     }
@@ -163,14 +163,14 @@ impl Process {
         self.exit_status().is_none()
     }
 
-    /// Its exit status, if it has ended.
+    /// Its exit status, if it has stopped.
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.child
             .try_wait()
             .unwrap_or_else(|error| panic!("cannot wait for {}: {error}", self.name()))
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it stops by itself.
     #[track_caller]
     pub fn wait(&mut self, deadline: Duration) -> ExitStatus {
         self.poll("end", deadline, Process::exit_status)
@@ -193,7 +193,7 @@ impl Process {
         })
     }
 
-    /// Waits until `condition` returns a value; panics at once if the process ends before.
+    /// Waits until `condition` returns a value. Panics immediately if the process stops earlier.
     #[track_caller]
     pub fn poll_alive<T>(
         &mut self,
@@ -238,7 +238,7 @@ impl Process {
         kill_process(self.group(), signal).ok();
     }
 
-    /// Terminates it, and waits for its end; kills it at the deadline.
+    /// Terminates the process, and waits for its end. Kills it at the deadline.
     pub fn terminate(&mut self, deadline: Duration) {
         self.signal(Signal::TERM);
         poll(deadline, || self.exit_status());

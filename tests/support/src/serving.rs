@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// A port of 127.0.0.1, with a thread and a runtime of its own; everything, connections included, ends when this is
+/// A port of 127.0.0.1, with a separate thread and runtime. Everything, including connections, ends when this value is
 /// dropped.
 #[derive(Debug)]
 pub(crate) struct Serving {

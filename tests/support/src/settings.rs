@@ -1,5 +1,5 @@
-//! The settings of a plugin, as the tests hand them over: by options, or by a file. A plugin of an earlier commit reads
-//! both too.
+//! The settings of a plugin, as the tests pass them: as options, or in a file. A plugin of an earlier commit also
+//! reads both.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;

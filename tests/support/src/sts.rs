@@ -1,11 +1,11 @@
 //! A security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`, strictly.
 //!
-//! It computes the signature of every call itself, from the received bytes (AWS Signature Version 4), knows the
-//! owners of the credentials, and answers in the words of AWS, as JSON or XML by `accept`. Every region is served at
-//! one address: a test sets that address as the endpoint, and `host` is signed as received.
+//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It knows the
+//! owners of the credentials, and responds with the texts of AWS, as JSON or XML according to `accept`. One address
+//! serves all regions: a test sets that address as the endpoint, and `host` is signed as received.
 //!
-//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from any thread. The
-//! service ends when it is dropped.
+//! It runs on a separate thread and runtime. Its interface is synchronous, and any thread can use it. The service
+//! stops when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::sts::{Fault, Principal, Sts, Times};
@@ -43,7 +43,7 @@ use crate::clock::now;
 use crate::pki::CertificateAuthority;
 use crate::serving::Serving;
 
-/// The lifetime of credentials of [`Sts::credentials`], as of those of instance metadata.
+/// The lifetime of credentials from [`Sts::credentials`], which is the same as for instance metadata.
 const LIFETIME: Duration = Duration::from_secs(6 * 3600);
 
 /// A running service.
@@ -162,7 +162,7 @@ impl Sts {
         format!("https://{}", self.address())
     }
 
-    /// The certificate of the authority that signed the service's, PEM.
+    /// The certificate of the authority that signed the certificate of the service, as PEM.
     pub fn ca_pem(&self) -> &str {
         self.shared.authority.certificate_pem()
     }
@@ -178,7 +178,7 @@ impl Sts {
         self.state().issued.issue(principal, expiration)
     }
 
-    /// Makes a long-lived access key of this principal known; another secret of the same ID replaces the one before.
+    /// Adds a long-lived access key of this principal. Another secret with the same ID replaces the previous one.
     ///
     /// # Panics
     ///
@@ -197,13 +197,13 @@ impl Sts {
         Some(owner.clone())
     }
 
-    /// Creates a role, or changes who may assume it.
+    /// Creates a role, or changes the principals that can assume it.
     pub fn role(&self, arn: &str, trust: Trust) {
         self.state().roles.0.insert(arn.to_owned(), trust);
     }
 
-    /// Gives this caller's sessions transitive tags, as those of EKS Pod Identity have: a role that it assumes must allow
-    /// `sts:TagSession` too, and the sessions have the tags again.
+    /// Adds transitive tags to the sessions of this caller, like the sessions of EKS Pod Identity: a role that it
+    /// assumes must also allow `sts:TagSession`, and its sessions have the tags, too.
     pub fn tag_sessions_of(&self, arn: &str) {
         self.state().tagged.insert(arn.to_owned());
     }
@@ -213,7 +213,7 @@ impl Sts {
         self.state().accept_tags.insert(role.to_owned());
     }
 
-    /// Makes a region one that this account has not enabled: STS there does not know its credentials.
+    /// Marks a region as not enabled for this account: STS in the region does not recognize its credentials.
     pub fn not_enabled(&self, account: &str, region: &str) {
         let pair = (account.to_owned(), region.to_owned());
         self.state().not_enabled.insert(pair);

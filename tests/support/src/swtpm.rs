@@ -18,8 +18,8 @@
 //! # One client at a time
 //!
 //! There is no resource manager. A TPM serves the first connection, and the others wait until it ends. The functions
-//! here connect too: they wait for a client that is still connected, and fail after a minute. A killed client leaves
-//! its objects in the TPM, which has room for three, until [`Swtpm::flush`] or a reset.
+//! here also connect: they wait for a connected client, and fail after a minute. A killed client leaves its objects in
+//! the TPM, which has space for three objects, until [`Swtpm::flush`] or a reset.
 //!
 //! # Panics
 //!
@@ -44,7 +44,7 @@ use crate::process::{Launch, Process, Scratch, free_port, poll};
 /// The default maker of TPMs.
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(Arc::default);
 
-/// The deadline of a start, which takes 30 ms: the machines that tests run on are busy.
+/// The deadline for a start, which takes 30 ms: the machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The maximum number of attempts to start it, if another process has taken a port each time.
@@ -54,7 +54,7 @@ const ATTEMPTS: usize = 10;
 ///
 /// | | resetCount | restartCount | PCRs | clockInfo.safe |
 /// | --- | --- | --- | --- | --- |
-/// | `Hard` | +1 | 0 | as at the start | no, until the clock passes what was last stored |
+/// | `Hard` | +1 | 0 | as at the start | no, until the clock passes the last stored value |
 /// | `Orderly` | +1 | 0 | as at the start | as before |
 /// | `Resume` | same | +1 | kept | as before |
 /// | `Restart` | same | +1 | as at the start | as before |
@@ -70,7 +70,7 @@ pub enum Reset {
     Restart,
 }
 
-/// A running TPM; it ends when it is dropped, and at the latest with the test process.
+/// A running TPM. It stops when it is dropped, and at the latest with the test process.
 #[derive(Debug)]
 pub struct Swtpm {
     port: u16,
@@ -87,12 +87,12 @@ pub struct Swtpm {
 enum Firmware {
     /// It extends the PCRs 0 to 7 at each boot.
     Measures,
-    /// It leaves them at zero: some firmware extends only the bank SHA-1.
+    /// Leaves them at zero: some firmware extends only the SHA-1 bank.
     MeasuresNothing,
 }
 
-/// The digest of a separator (`EV_SEPARATOR`: four zero bytes) in each bank. A bank that the TPM does not have is passed
-/// over.
+/// The digest of a separator (`EV_SEPARATOR`: four zero bytes) in each bank. A bank that the TPM does not have is
+/// skipped.
 const SEPARATOR: &str = "sha1=9069ca78e7450a285173431b3e52c5c25299e473,\
     sha256=df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119,\
     sha384=394341b7182cd227c5c6b07ef8000cdfd86136c4292b8e576573ad7ed9ae41019f5818b4b971c9effc60e1ad9f1289f0";
@@ -234,7 +234,7 @@ impl Swtpm {
         }
     }
 
-    /// Measures as the machine's firmware does: at least a separator into each of its PCRs.
+    /// Measures like the firmware of a machine: extends at least a separator into each of its PCRs.
     #[track_caller]
     fn boot(&self, sequence: &Sequence<'_>) {
         if self.firmware == Firmware::MeasuresNothing {
@@ -254,7 +254,7 @@ impl Swtpm {
         self.tools.once(&["tpm2_clear", "-c", "p"]);
     }
 
-    /// Extends a PCR of the bank SHA-256, as a changed boot chain does.
+    /// Extends a PCR of the SHA-256 bank, like a changed boot chain.
     #[track_caller]
     pub fn extend(&self, pcr: u8, digest: &[u8; 32]) {
         let extension = format!("{pcr}:sha256={}", hex(digest));
@@ -269,7 +269,7 @@ impl Swtpm {
         }
     }
 
-    /// Removes a persistent key, since most machines have none.
+    /// Removes a persistent key, because most machines have none.
     #[track_caller]
     pub fn evict(&self, handle: u32) {
         let handle = format!("{handle:#010x}");

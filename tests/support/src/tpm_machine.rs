@@ -1,6 +1,6 @@
 //! The operations of a machine with its TPM for attestation, by tpm2-tools, and possible attacks.
 //!
-//! It shares nothing with the code under test, so that it can replace the plugin, and testify against it.
+//! It shares no code with the code under test, so that it can replace the plugin and verify its results.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -18,12 +18,12 @@
 //! let signature = forger.sign(&quote.attest).unwrap();
 //! ```
 //!
-//! Structures are bytes in the TPM's encoding, `TPM2B` ones without their two bytes of length. Each call leaves no
-//! object and no session in the TPM, not even one from before.
+//! Structures are bytes in the TPM's encoding, and `TPM2B` structures have no length bytes. No call leaves an object
+//! or a session in the TPM, including older ones.
 //!
 //! # Panics
 //!
-//! If a TPM refuses a valid operation; operations that it may refuse return a `Result` with the tools' message.
+//! If a TPM rejects a valid operation. Operations that it can reject return a `Result` with the message of the tools.
 
 mod keys;
 mod software;

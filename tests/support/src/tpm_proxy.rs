@@ -1,5 +1,5 @@
-//! A proxy in front of a TPM that adds failures, delays, hangs and closed connections; and a count of the TPM's
-//! commands.
+//! A proxy in front of a TPM that adds failures, delays, hangs and closed connections, and counts the commands to the
+//! TPM.
 //!
 //! ```no_run
 //! use kubelet_authenticator_test_support::api_server::Times;
@@ -14,7 +14,7 @@
 //! assert_eq!(proxy.count(command::QUOTE), 1);
 //! ```
 //!
-//! The TPM still has one client at a time: clients that connect to it directly wait for those of the proxy.
+//! The TPM still serves one client at a time: clients that connect to it directly wait for the clients of the proxy.
 
 mod serve;
 
@@ -91,11 +91,11 @@ pub struct Exchange {
     pub code: u32,
     /// The whole command.
     pub request: Vec<u8>,
-    /// The whole answer; empty if there is none, or none yet.
+    /// The complete response. Empty if there is none, or none yet.
     pub response: Vec<u8>,
 }
 
-/// A running proxy; it ends, with its connections, when it is dropped.
+/// A running proxy. It stops, with its connections, when it is dropped.
 #[derive(Debug)]
 pub struct TpmProxy {
     port: u16,
@@ -162,7 +162,7 @@ impl TpmProxy {
         self.shared.cleared.notify_all();
     }
 
-    /// All commands so far, oldest first, including those that did not reach the TPM.
+    /// All commands so far, oldest first, including commands that did not reach the TPM.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.shared.lock().exchanges.clone()
     }
@@ -240,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the faults are cleared or the proxy ends, at most for `longest`.
+    /// Waits until the faults are cleared or the proxy stops, at most for `longest`.
     fn pause(&self, longest: Duration) {
         let state = self.lock();
         let clearings = state.clearings;

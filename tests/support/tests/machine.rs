@@ -1,4 +1,4 @@
-//! A machine leaves nothing behind, however its test ends.
+//! A machine leaves nothing behind, independently of how its test ends.
 
 use std::collections::BTreeMap;
 use std::fs;

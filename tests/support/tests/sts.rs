@@ -1,4 +1,4 @@
-//! The simulated STS refuses the same calls as AWS's, with the same errors.
+//! The simulated STS refuses the same calls as AWS, with the same errors.
 
 use std::time::{Duration, SystemTime};
 
@@ -280,7 +280,7 @@ fn age_errors_have_the_messages_of_aws() {
     assert_eq!(call.send(&sts).0, 200);
 }
 
-/// A call of AssumeRole with these parameters beside the action.
+/// A call of AssumeRole with these parameters in addition to the action.
 fn assume(sts: &Sts, parameters: &[(&str, &str)]) -> (u16, String) {
     let mut call = Call::valid(sts);
     let mut body = form_urlencoded::Serializer::new(String::new());

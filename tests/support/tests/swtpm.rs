@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::tpm_machine::{
     AttestationKey, EndorsementKey, SoftwareKey, TpmMachine, forged_quote,
 };
 
-/// The TPM of tests that leave nothing behind.
+/// The TPM for tests that leave no objects behind.
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
 const GOOD: u32 = 0x0005_0472;

@@ -103,7 +103,7 @@ fn commands(language: &str, body: &[&str]) -> Vec<String> {
     commands
 }
 
-/// The text without what Rust and pages write differently: quotes, escapes, and breaks of lines.
+/// The text without the differences between Rust and pages: quotes, escapes, and line breaks.
 fn plain(text: &str) -> String {
     let text = text.replace("\\\n", " ").replace(['\\', '"'], "");
     text.split_whitespace().collect::<Vec<_>>().join(" ")

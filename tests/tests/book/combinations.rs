@@ -47,7 +47,7 @@ fn options() -> BTreeSet<String> {
     options.map(str::to_owned).collect()
 }
 
-/// The keys of the settings file of the plugins, from the table that is made from their help.
+/// The keys of the settings file of the plugins, from the table that is generated from their help.
 fn keys() -> BTreeSet<String> {
     let page = page("settings.md");
     let rows = table(&page, "All settings").into_iter();

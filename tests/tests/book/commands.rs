@@ -31,7 +31,7 @@ fn commands(page: &str) -> Vec<String> {
     lines.into_iter().chain(inline_code(page)).collect()
 }
 
-/// The words of each simple command in the line, without what comes after a redirection.
+/// The words of each simple command in the line, without the text after a redirection.
 fn words(line: &str) -> Vec<Vec<String>> {
     let line = line.replace("<provider>", "aws");
     let line = line.replace("$(", "|").replace("&&", "|").replace(';', "|");

@@ -1,4 +1,4 @@
-//! The pages of docs and the README: their links, commands, files and rows are true.
+//! The pages of docs and the README: their links, commands, files and rows are correct.
 
 mod blocks;
 mod combinations;

@@ -30,7 +30,7 @@ pub fn inline_code(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// The anchors that readers of the page can link to, as GitHub and mdBook name them.
+/// The anchors of the page, in the format of GitHub and mdBook.
 pub fn anchors(page: &str) -> BTreeSet<String> {
     let prose = prose(page);
     let explicit = prose.split("<a id=\"").skip(1);
@@ -48,7 +48,7 @@ pub fn anchors(page: &str) -> BTreeSet<String> {
     explicit.chain(headings).collect()
 }
 
-/// The targets of the page's links. Code, such as a regular expression, has none.
+/// The targets of the page's links. Code, such as a regular expression, does not contain links.
 pub fn links(page: &str) -> Vec<String> {
     let prose: String = prose(page).split('`').step_by(2).collect();
     let links = prose.split("](").skip(1);

@@ -7,7 +7,7 @@ use std::path::Path;
 use kubelet_authenticator_tests::docs::{page, quoted, sources};
 use kubelet_authenticator_tests::page::repository;
 
-/// Where the production code is.
+/// The directories with the production code.
 const CODE: [&str; 5] = ["src", "attestation", "resolver", "providers", "controller"];
 
 /// Parts of paths of files that are only for tests.

@@ -185,7 +185,7 @@ fn read(words: Vec<String>, help: &mut Help, all: &mut Vec<Command>) {
     }
 }
 
-/// The page, from what the programs print.
+/// The page, generated from the output of the programs.
 fn options() -> String {
     let mut help = Help::default();
     let mut all = Vec::new();

@@ -8,8 +8,8 @@ use kubelet_authenticator_tests::controller::{inventory, settings};
 use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
-/// The options that `run` requires for any cluster. The files of the CA do not exist: an attempt to read them proves
-/// that no earlier error was found.
+/// The options that `run` requires for any cluster. The CA files do not exist: an attempt to read them shows that
+/// there was no earlier error.
 const CLUSTER: [&str; 5] = [
     "--workload-kubeconfig=no.kubeconfig",
     "--settings=settings.yaml",
@@ -18,7 +18,7 @@ const CLUSTER: [&str; 5] = [
     "--ca-key=no.key",
 ];
 
-/// The files of a valid start.
+/// The files for a valid start.
 struct Files {
     scratch: Scratch,
 }
@@ -65,7 +65,7 @@ fn complete() -> Value {
     })
 }
 
-/// Asserts that it ended with this code, printed nothing, and named all of `words`.
+/// Asserts that it exited with this code, printed nothing, and named all of `words`.
 #[track_caller]
 fn assert_refused(output: &Output, code: i32, words: &[&str]) {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();

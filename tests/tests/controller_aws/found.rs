@@ -19,7 +19,7 @@ fn bed(cloud: &Cloud, cluster: &str) -> (Bed, Controller) {
     (bed, controller)
 }
 
-/// Files the instance's own request; returns its name.
+/// Sends the instance's own request. Returns its name.
 fn ask(bed: &Bed, instance: &Instance) -> String {
     request(bed, &CLOUD, instance).put(&bed.server)
 }

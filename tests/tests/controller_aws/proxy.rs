@@ -5,8 +5,8 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::cloud::{Cloud, OWNED, REGION};
 use kubelet_authenticator_tests::controller::{Bed, Controller, PATIENCE, request};
 
-/// A controller with these variables, whose EC2 uses TLS as AWS's does, and the request of an instance.
-/// STS answers for EC2: only the addresses of the calls matter here.
+/// A controller with these variables, whose EC2 endpoint uses TLS like AWS, and the request of an instance. STS
+/// responds instead of EC2: only the addresses of the calls matter here.
 fn asked(cloud: &Cloud, environment: &[(&str, &str)]) -> (Bed, Controller) {
     let instances = cloud.launch_many(1, &[OWNED]);
     let mut bed = Bed::instances(cloud, &instances);

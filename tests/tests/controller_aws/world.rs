@@ -83,7 +83,7 @@ impl World {
         self.until(principal, end)
     }
 
-    /// Gives the instance credentials that expire at once for STS, but later by the metadata.
+    /// Issues credentials to the instance that expire immediately for STS, but later according to the metadata.
     pub fn expire_credentials(&self) {
         let principal = Principal::instance(ACCOUNT, &self.instance.ec2.id);
         let mut given = self.until(principal, self.cloud.sts().now());
@@ -91,7 +91,7 @@ impl World {
         self.have(given);
     }
 
-    /// Gives the instance new credentials of its identity role.
+    /// Issues new credentials of the instance identity role to the instance.
     pub fn rotate_credentials(&self) {
         self.have(self.give(Principal::instance(ACCOUNT, &self.instance.ec2.id)));
     }

@@ -1,4 +1,4 @@
-//! `explain` without a cluster: a request and the machines are in files.
+//! `explain` without a cluster: the request and the machines are in files.
 
 use std::process::{Command, Output};
 

@@ -53,7 +53,7 @@ fn the_kubeconfig_is_found_like_in_kubectl() {
     assert_refused(&output, &["neither --kubeconfig"]);
 }
 
-/// A kubeconfig in two files: contexts in the first, cluster and user in the second; and each alone.
+/// A kubeconfig in two files: contexts in the first, cluster and user in the second; and each file separately.
 struct Parts {
     files: Files,
     list: String,

@@ -18,7 +18,7 @@ use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
 use serde_json::json;
 
-/// The files of a valid start, each open to change. The kubeconfig's address has no listener.
+/// The files for a valid start, each of which tests can change. The kubeconfig's address has no listener.
 struct Files {
     scratch: Scratch,
     server: ApiServer,
@@ -55,7 +55,7 @@ impl Files {
         arguments
     }
 
-    /// Runs it to its end, which it reaches only after an error.
+    /// Runs the program to its end, which it reaches only after an error.
     fn run(&self) -> Output {
         run(self.arguments())
     }
@@ -78,7 +78,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// Asserts that it ended with 3, printed nothing, and named all of `words`.
+/// Asserts that it exited with 3, printed nothing, and named all of `words`.
 #[track_caller]
 fn assert_refused(output: &Output, words: &[&str]) {
     let stderr = stderr(output);

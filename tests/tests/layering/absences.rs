@@ -1,4 +1,4 @@
-//! Assertions of an absence, and UIDs that do not count.
+//! Assertions of an absence, and UIDs without a counter.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::{Workspace, rust_files};
 /// The helpers that demand a sentinel, and this file.
 const DOORS: [&str; 2] = ["src/absence.rs", "tests/layering/absences.rs"];
 
-/// The functions that tell whether a request has an answer.
+/// The functions that return whether a request has an answer.
 const TOLD: [&str; 2] = ["is_answered", "is_issued"];
 
 /// The assertions in the text that a request has no answer, without space.
@@ -78,7 +78,8 @@ fn every_form_of_an_absence_without_a_sentinel_is_found() {
     }
 }
 
-/// `Uids` counts. With a constant, two records have one UID, and a test that confuses them passes.
+/// `Uids` uses a counter. With a constant, two records would have the same UID, and a test that confuses them would
+/// pass.
 #[test]
 fn the_uids_of_test_records_are_unique() {
     let workspace = Workspace::read();

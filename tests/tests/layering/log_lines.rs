@@ -15,7 +15,7 @@ const SOURCES: [&str; 5] = [
     "controller/manager/src",
 ];
 
-/// The files with lines that are not in a budget, their number, and the reason why no tenant repeats them.
+/// The files with lines that are not in a budget, their number, and the reason why no tenant can repeat them.
 const WITHOUT_BUDGET: [(&str, usize, &str); 17] = [
     ("controller/core/src/log_lines.rs", 2, "`cluster_line!`"),
     (

@@ -1,4 +1,4 @@
-//! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines where a package is too
+//! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines if a package is too
 //! coarse; names of options and settings that no suite uses; and rules for assertions.
 
 mod absences;
@@ -45,7 +45,7 @@ const FLOOR: &str = "kubelet-authenticator-floor";
 const FUZZ: &str = "kubelet-authenticator-fuzz";
 const TESTS: &str = "kubelet-authenticator-tests";
 
-/// The direct dependencies of each package, without and with those for tests only.
+/// The direct dependencies of each package, without and with the dependencies only for tests.
 struct Workspace {
     root: PathBuf,
     normal: BTreeMap<String, BTreeSet<String>>,
@@ -104,7 +104,7 @@ impl Workspace {
             .collect()
     }
 
-    /// The source files below `folder` with a line for which `offends` holds.
+    /// The source files below `folder` with a line for which `offends` returns true.
     fn offending(&self, folder: &str, offends: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let files = rust_files(&self.root.join(folder));
         assert!(!files.is_empty(), "{folder} has no source files");
@@ -359,7 +359,8 @@ fn checks_take_no_client() {
     }
 }
 
-/// clippy reads one file, the nearest: a setting that the controller's does not repeat would not count there.
+/// clippy reads only the nearest configuration file: a setting that the controller's file does not repeat would have
+/// no effect there.
 #[test]
 fn the_controllers_lints_have_all_settings_of_the_others() {
     let workspace = Workspace::read();
@@ -373,8 +374,8 @@ fn the_controllers_lints_have_all_settings_of_the_others() {
     assert_eq!(missing, Vec::<String>::new());
 }
 
-/// clippy knows kube's functions and types, but not a call that is put together from a URL. Whoever lists or watches so
-/// reads a page whole.
+/// clippy recognizes kube's functions and types, but not a call that is built from a URL. Such a call would list or
+/// watch complete pages.
 #[test]
 fn one_module_lists_and_watches() {
     let workspace = Workspace::read();
@@ -398,8 +399,8 @@ fn one_module_lists_and_watches() {
     assert_eq!(outside.collect::<Vec<_>>(), Vec::<PathBuf>::new());
 }
 
-/// A `HashMap` keeps the memory of its largest size, also if its entries are gone and their bytes are given back to the
-/// budget of their tenant.
+/// A `HashMap` keeps the memory of its largest size, even after its entries are removed and their bytes are returned
+/// to the budget of their tenant.
 #[test]
 fn the_maps_of_the_runtime_release_memory_as_they_shrink() {
     const SOURCES: &str = "controller/runtime/src";
@@ -437,7 +438,7 @@ fn no_source_file_is_longer_than_500_lines() {
     assert_eq!(long, Vec::<PathBuf>::new());
 }
 
-/// A time that passes proves no absence: a test that asserts one waits for something that comes later.
+/// Elapsed time does not prove an absence: a test that asserts an absence waits for a later action.
 #[test]
 fn no_suite_waits_for_time_to_pass() {
     let sleep = concat!("thread::", "sleep");

@@ -25,7 +25,7 @@ const SOURCES: [&str; 12] = [
     "providers/tpm/src",
 ];
 
-/// The imports of the package with these sources, except those of tests.
+/// The imports of the package with these sources, except imports of tests.
 fn imports(sources: &Path) -> Imports {
     let files: Vec<(String, PathBuf)> = rust_files(sources)
         .into_iter()
@@ -180,7 +180,7 @@ fn only_the_last_links_of_the_chain_make_the_contents_of_a_certificate() {
     assert_eq!(named, expected.map(PathBuf::from).into());
 }
 
-/// The first columns, or the second ones, of the rows of a table in a page of docs.
+/// The first or the second columns of the rows of a table in a page of docs.
 fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
     let page = Workspace::read().root.join("docs").join(page);
     let page = fs::read_to_string(page).unwrap();

@@ -16,7 +16,7 @@ use super::rust_files;
 /// The plugins with settings that an operator sets.
 const PLUGINS: [&str; 3] = ["insecure", "aws", "tpm"];
 
-/// The folders of `tests/tests` whose files are about texts only: a name there is no use of it.
+/// The folders of `tests/tests` whose files only check texts: a name in them is not a use of it.
 const TEXTS: [&str; 3] = ["book", "conformance", "layering"];
 
 /// The sources of the suites and of their fixtures, one after the other.
@@ -34,7 +34,7 @@ fn suites() -> String {
         .collect()
 }
 
-/// Those that no suite has in one of these forms.
+/// The names that no suite contains in one of these forms.
 fn unused<const FORMS: usize>(
     names: &BTreeSet<String>,
     forms: impl Fn(&str) -> [String; FORMS],
@@ -44,7 +44,7 @@ fn unused<const FORMS: usize>(
     names.iter().filter(|name| !is_used(name)).collect()
 }
 
-/// Whether the text has the form, and not as a part of a longer word.
+/// Whether the text contains the form, but not as a part of a longer word.
 fn occurs(text: &str, form: &str) -> bool {
     let goes_on = |letter: Option<char>| {
         letter.is_some_and(|letter| letter.is_ascii_alphanumeric() || "-_".contains(letter))
@@ -65,14 +65,14 @@ fn help(name: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The long options in the entries of a help text, without `--help`. Hidden ones are in none.
+/// The long options in the entries of a help text, without `--help` and hidden options.
 fn options(help: &str) -> BTreeSet<String> {
     let entry = Regex::new(r"(?m)^ {2,6}(?:-\w, )?--([a-z0-9-]+)").unwrap();
     let names = entry.captures_iter(help).map(|found| found[1].to_owned());
     names.filter(|name| name != "help").collect()
 }
 
-/// The fields of an object by their names, those of objects and lists of objects in it included.
+/// The fields of an object by name, including the fields of objects and lists of objects in it.
 fn fields(schema: &Value, found: &mut BTreeSet<String>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         found.insert(name.clone());
@@ -81,7 +81,7 @@ fn fields(schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A name in quotes, and as a key of YAML.
+/// A name in quotes, and as a YAML key.
 fn keys(name: &str) -> [String; 3] {
     [
         format!("\"{name}\""),
@@ -144,7 +144,7 @@ fn each_field_of_a_kubelet_authentication_is_used_by_a_suite() {
     assert_eq!(unused(&found, keys), Vec::<&String>::new());
 }
 
-/// A name of an option as a key: `sts-endpoint` is `stsEndpoint`.
+/// The name of an option as a key: `sts-endpoint` is `stsEndpoint`.
 fn camel_case(name: &str) -> String {
     let mut words = name.split('-');
     let first = words.next().unwrap_or_default().to_owned();

@@ -32,7 +32,7 @@ pub const ROLE: &str = "nodes";
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// Shared, since the generation of its key takes long.
+/// Shared, because the generation of its key takes long.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 pub struct Bed {
@@ -88,7 +88,7 @@ impl Bed {
         bed
     }
 
-    /// Gives the instance this document with a signature.
+    /// Sets this document of the instance, with a signature.
     pub fn set_document(&self, document: &Document) {
         let rsa2048 = SIGNER.sign(document);
         self.imds.update(|instance| {
@@ -106,18 +106,18 @@ impl Bed {
         }));
     }
 
-    /// Runs the plugin as client-go does, with the most verbose output.
+    /// Runs the plugin like client-go, with the most verbose output.
     #[track_caller]
     pub fn run(&self) -> Run {
         self.finish(self.start())
     }
 
-    /// Starts the plugin as client-go does.
+    /// Starts the plugin like client-go.
     pub fn start(&self) -> Started {
         self.node.start(&["credential", "--verbose"])
     }
 
-    /// Waits for its end, and checks that its output contains no secret.
+    /// Waits for the end of the run, and checks that its output contains no secret.
     #[track_caller]
     pub fn finish(&self, run: Started) -> Run {
         let run = run.finish();

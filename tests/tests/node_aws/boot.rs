@@ -1,10 +1,10 @@
-//! The first minutes of a boot, as a kubelet experiences them: repeated runs, and the passage of time.
+//! The first minutes of a boot, as a kubelet experiences them: repeated runs, and the elapsed time.
 
 use std::time::Duration;
 
 use crate::bed::Bed;
 
-/// The time between two runs, as a kubelet's requests come.
+/// The time between two runs, which follows the requests of a kubelet.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The time for which the service is unavailable.
@@ -32,7 +32,7 @@ impl Boot {
         }
     }
 
-    /// A run of the plugin for the kubelet, which comes again after its pause, whatever the result.
+    /// A run of the plugin for the kubelet. The kubelet runs it again after its pause, with any result.
     fn ask(&mut self) -> i32 {
         let run = self.bed.run();
         let code = run.code.unwrap();

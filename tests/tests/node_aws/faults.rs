@@ -16,10 +16,10 @@ const TIMEOUT: &str = "5";
 /// The time limit of a node's run: with a credential always, and without one because of [`TIMEOUT`].
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// The number of parallel runs: some take all their time, and more of them would slow each other down.
+/// The number of parallel runs: some use their complete time limit, and more runs would slow each other down.
 const AT_A_TIME: usize = 6;
 
-/// The time limit of a run that waits for nothing.
+/// The time limit of a run that does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 fn credentials() -> Route {

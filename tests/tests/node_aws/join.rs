@@ -202,7 +202,7 @@ fn binding(bed: &Bed, sent: &Sent, spki: &[u8]) -> KeyBinding {
     )
 }
 
-/// The request's headers as in wire-format.md, in order.
+/// The request's headers in the order of wire-format.md.
 fn headers(proof: &Proof, host: &str, binding: &KeyBinding) -> Vec<(String, String)> {
     [
         ("accept", STS_ACCEPT),
@@ -233,7 +233,7 @@ fn signed(bed: &Bed, sent: &Sent, host: &str, secret: &str) -> String {
     sign(&signing, secret)
 }
 
-/// Calls STS as a verifier does.
+/// Calls STS like a verifier.
 fn call(sts: &Sts, proof: &Proof, binding: &KeyBinding) -> (u16, String) {
     let mut roots = rustls::RootCertStore::empty();
     let ca = CertificateDer::from_pem_slice(sts.ca_pem().as_bytes()).unwrap();

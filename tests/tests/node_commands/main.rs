@@ -1,4 +1,4 @@
-//! The commands that show what a node has: `inspect`, `status`, `config`, `metrics`, `support-bundle`, `explain-reason`; and
+//! The commands that show the state of a node: `inspect`, `status`, `config`, `metrics`, `support-bundle`, `explain-reason`; and
 //! their formats.
 
 mod bundle;

@@ -10,7 +10,7 @@ use kubelet_authenticator_tests::node::Node;
 
 use crate::nodes::{joined, node};
 
-/// The metrics, as the collector reads them.
+/// The metrics, as parsed by the collector.
 #[track_caller]
 fn metrics(node: &Node) -> String {
     node.command(&["metrics"]).succeeded().stdout

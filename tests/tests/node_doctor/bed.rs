@@ -1,4 +1,4 @@
-//! A node with a kubelet's kubeconfig, and what `doctor` says of it.
+//! A node with a kubelet's kubeconfig, and the output of `doctor` for it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -71,7 +71,7 @@ impl Bed {
         bed
     }
 
-    /// Writes the kubelet's kubeconfig as an administrator does.
+    /// Writes the kubelet's kubeconfig like an administrator.
     pub fn write_kubelet_kubeconfig(&self) {
         let command = self.plugin.to_str().unwrap();
         let run = self
@@ -95,7 +95,7 @@ impl Bed {
         self.node.scratch().join("bootstrap.kubeconfig")
     }
 
-    /// Gives the node a new bootstrap token.
+    /// Issues a new bootstrap token to the node.
     pub fn write_new_token(&self) {
         let (id, secret) = ("fedcba", "fedcba9876543210");
         self.server.add_token(id, secret);

@@ -1,4 +1,4 @@
-//! The most frequent reasons for which a node does not join, those of clouds and TPMs excepted: `clouds.rs`.
+//! The most frequent reasons why a node does not join, except the reasons of clouds and TPMs: `clouds.rs`.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ fn a_missing_bootstrap_kubeconfig_after_expiry_is_reported() {
     bed.is_well();
 }
 
-/// A node whose request nobody has decided, and the request's name.
+/// A node whose request is undecided, and the name of the request.
 fn undecided() -> (Bed, String) {
     let mut bed = Bed::new();
     bed.server.set_signer(Signer::Off);

@@ -1,4 +1,4 @@
-//! The other checks, each with what it finds.
+//! The other checks, each with its findings.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use kubelet_authenticator_tests::program;
 
 use crate::bed::{Bed, LIMIT, set_mode};
 
-/// In a mount namespace of its own, runs the rest on a file system that takes no writes, or none any more.
+/// In a separate mount namespace, runs the test on a read-only or full file system.
 const READ_ONLY: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin
     mount --bind "$DIR" "$DIR" && mount -o remount,ro,bind "$DIR" && exec "$@""#;
 const FULL: &str = r#"PATH=/usr/sbin:/usr/bin:/sbin:/bin

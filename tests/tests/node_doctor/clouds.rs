@@ -26,7 +26,7 @@ pub const INSTANCE: &str = "i-0123456789abcdef0";
 pub const NAME: &str = "ip-10-0-0-1.eu-west-1.compute.internal";
 const AWS: &str = "kubelet-authenticator-aws";
 
-/// Shared, since the generation of its key takes long.
+/// Shared, because the generation of its key takes long.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x81; 8]));
 
 /// An instance that is ready to join.

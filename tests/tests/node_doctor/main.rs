@@ -1,5 +1,5 @@
-//! The command `doctor`: what broke a node is its first failing line, and the cure works. The command `identify`, and
-//! the plugin without a command.
+//! The command `doctor`: its first failing line shows the fault, and the cure works. The command `identify`, and the
+//! plugin without a command.
 
 mod bed;
 mod causes;

@@ -1,4 +1,4 @@
-//! The output as a whole, and the plugin without a command.
+//! The complete output, and the plugin without a command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::bed::Bed;
 use crate::clouds::{instance, tpm_machine};
 
-/// The table with one line for each finding, with words in the place of what differs from run to run.
+/// The table with one line for each finding, with placeholders for the values that differ from run to run.
 fn stable(bed: &Bed, table: &str) -> String {
     let status = bed.node.status();
     let certificate = &status["certificate"];

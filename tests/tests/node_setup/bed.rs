@@ -55,7 +55,7 @@ impl Host {
         host
     }
 
-    /// A machine with a host name and files of its own, on which `kubeadm join` has left its files.
+    /// A machine with a separate host name and separate files, on which `kubeadm join` has left its files.
     pub fn named(server: &ApiServer, host_name: &str) -> Self {
         let mut host = Self::new(UNDER_TEST, server);
         host.node.unset("nodeName");
@@ -68,7 +68,7 @@ impl Host {
         host
     }
 
-    /// Gives the machine a host name. The plugin has no kubelet from now on.
+    /// Sets the host name of the machine. From now on, the plugin has no kubelet.
     pub fn call(&mut self, host_name: &str) {
         let wrapper = ["unshare", "--uts", "bash", "-c", NAMED, host_name];
         self.node.wrap(&wrapper);
@@ -145,7 +145,7 @@ impl Host {
         self.etc.join("pki/kubelet-client-current.pem")
     }
 
-    /// Runs `setup` as before a start of the kubelet.
+    /// Runs `setup` like before a start of the kubelet.
     pub fn setup(&self) -> Run {
         self.setup_with(&["--from", self.from().to_str().unwrap()])
     }

@@ -1,4 +1,4 @@
-//! `setup` and `render`: the files that make a kubelet run the plugin. `real_setup` tests the same on systemd, with
+//! `setup` and `render`: the files with which a kubelet runs the plugin. `real_setup` tests the same with systemd,
 //! kubeadm and a kubelet.
 
 mod again;

@@ -1,5 +1,5 @@
-//! The places where an administrator can name the node and the machine: `setup` and the plugin under the kubelet
-//! agree in each of them.
+//! The places where an administrator can set the node name and the provider ID. `setup` and the plugin of the kubelet
+//! use the same value in each case.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

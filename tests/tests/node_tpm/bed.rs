@@ -55,7 +55,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// A machine that is ready to join, whose provider ID is its TPM's.
+    /// A machine that is ready to join, whose provider ID comes from its TPM.
     pub fn new() -> Self {
         Self::with(Swtpm::start())
     }
@@ -81,7 +81,7 @@ impl Bed {
         }
     }
 
-    /// Runs the plugin as client-go does, while the controller decides its requests.
+    /// Runs the plugin like client-go, while the controller decides on its requests.
     #[track_caller]
     pub fn run(&self) -> Run {
         let run = self.controlled(|plugin| plugin.finish());
@@ -91,7 +91,7 @@ impl Bed {
         run
     }
 
-    /// As [`run`](Self::run), but kills the plugin when the API server has its answer to the challenge, which remains
+    /// Like [`run`](Self::run), but kills the plugin when the API server has its answer to the challenge, which stays
     /// undecided, and the plugin has recorded that.
     #[track_caller]
     pub fn kill_at_the_answer(&mut self) {

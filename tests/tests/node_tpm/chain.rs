@@ -1,4 +1,4 @@
-//! Certificates of authorities in the TPM, and the versions of evidence that may carry them.
+//! Certificates of authorities in the TPM, and the versions of evidence that can contain them.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@ fn public(bed: &Bed, kind: EndorsementKey) -> Vec<u8> {
     TpmMachine::new(bed.tpm.clone(), kind).ek_public()
 }
 
-/// Makes an endorsement key P-256 persistent in the TPM, as an agent does that needs one.
+/// Makes an endorsement key P-256 persistent in the TPM, like an agent that needs one.
 fn persist_p256(bed: &Bed) {
     let handle = format!("{:#010x}", EndorsementKey::P256.persistent_handle());
     let output = Command::new("tpm2_createek")

@@ -1,4 +1,4 @@
-//! A run continues where the last one ended, and uses the TPM no more than necessary.
+//! A run continues from the end of the previous run, and does not use the TPM more than necessary.
 
 use std::time::Duration;
 

@@ -33,7 +33,7 @@ pub const NAMES: [&str; 4] = ["127.0.0.1", "localhost", "api.test", "my_api.test
 pub enum Verdict {
     /// Both accept it, or neither does.
     Same,
-    /// Only client-go accepts it.
+    /// Accepted only by client-go.
     Stricter,
     /// Only the plugin accepts it.
     Looser,
@@ -47,7 +47,7 @@ pub struct Form {
     pub says: &'static str,
     kubeconfig: PathBuf,
     environment: Vec<(&'static str, String)>,
-    /// What has to live until both have tried.
+    /// The values that must exist until both programs have tried.
     _alive: Vec<Alive>,
 }
 
@@ -110,7 +110,7 @@ impl Form {
         self
     }
 
-    /// Whether client-go reaches the server.
+    /// Whether client-go can connect to the server.
     pub fn kubectl(&self) -> Result<(), String> {
         let home = tempfile::tempdir().unwrap();
         let mut kubectl = Command::new(control_plane_binary("kubectl"));
@@ -198,7 +198,7 @@ pub fn kubeconfig(server: &str, ca: &str) -> String {
     )
 }
 
-/// A TLS server that answers as an API server without objects.
+/// A TLS server that responds like an API server without objects.
 pub struct Server {
     pub port: u16,
 }
@@ -214,7 +214,7 @@ impl ResolvesServerCert for Anything {
 }
 
 impl Server {
-    /// A server with this chain and key in PEM. It ends with the process.
+    /// A server with this chain and key in PEM. It stops with the process.
     pub fn start(chain_pem: &str, key_pem: &str) -> Self {
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_slice_iter(chain_pem.as_bytes()).collect();
@@ -276,7 +276,7 @@ fn serve(tcp: TcpStream, config: Arc<ServerConfig>) {
     }
 }
 
-/// OpenSSL's server, for TLS that rustls does not serve; its files are answers. Returns its port.
+/// OpenSSL's server, for TLS features that rustls does not serve. Its files are the responses. Returns its port.
 pub fn openssl_server(
     folder: &TempDir,
     (certificate, key): (&str, &str),

@@ -1,5 +1,5 @@
 //! Kubeconfigs, CA files, server certificates and proxies: the plugin's client accepts what client-go accepts. kubectl
-//! stands for client-go, and each difference is a row of docs/support.md.
+//! represents client-go, and each difference is a row of docs/support.md.
 
 mod authorities;
 mod bed;
@@ -19,7 +19,7 @@ fn page() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// What kubectl and the plugin say to each form. Most of the time they wait.
+/// The results of kubectl and the plugin for each form. They wait most of the time.
 fn results(forms: &[Form]) -> Vec<(Result<(), String>, Result<(), String>)> {
     thread::scope(|scope| {
         let parts = forms.chunks(forms.len().div_ceil(4));

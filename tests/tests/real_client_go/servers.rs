@@ -89,7 +89,7 @@ fn issuer(name: &'static str, change: impl FnOnce(&mut CertificateParams)) -> Fo
     signed(name, "127.0.0.1", change, |_| {})
 }
 
-/// A server with these DNS names, which is asked for one by way of tls-server-name.
+/// A server with these DNS names, which receives requests for one of them with tls-server-name.
 fn named(name: &'static str, presented: &str, wanted: &str) -> Form {
     let ca = ca(ca_params("kubernetes"));
     let mut params = leaf_params(&[]);
@@ -385,7 +385,7 @@ fn chains() -> Vec<Form> {
     ]
 }
 
-/// What only OpenSSL makes.
+/// Formats that only OpenSSL creates.
 fn by_openssl() -> Vec<Form> {
     let made = |name: &'static str, key: &[&str], more: &[&str], options: &[&str]| {
         let folder = TempDir::new().unwrap();

@@ -41,7 +41,7 @@ impl Audit {
         }
     }
 
-    /// The flags that make an API server write it.
+    /// The flags with which an API server writes the log.
     pub fn flags(&self) -> [String; 2] {
         [
             format!("--audit-policy-file={}", self.policy.display()),

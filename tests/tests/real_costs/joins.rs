@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::audit::{Audit, Calls, Mark, calls};
 use crate::connections::connections;
 
-/// The user of the manifest of rights.
+/// The user in the manifest of permissions.
 const ON_MANAGEMENT: &str = "node-attestation-controller";
 
 /// The user of the kubeconfig that Cluster API writes.
@@ -105,7 +105,7 @@ impl Bed {
         Application::stamped(node, id, ca.certificate_pem())
     }
 
-    /// Files the requests by these kubeconfigs, and waits for their certificates.
+    /// Sends the requests with these kubeconfigs, and waits for their certificates.
     fn issued(&self, filed: &[(PathBuf, Application)]) -> Vec<String> {
         let plane = self.cluster.control_plane();
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The Helm chart, as helm and a real API server take it.
+//! The Helm chart, with helm and a real API server.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -236,7 +236,7 @@ fn chart_values_appear_in_the_rendered_objects() {
     assert_eq!(pod["containers"][0]["image"], image);
 }
 
-/// The namespaces whose Secrets the controller may read; the empty one stands for all.
+/// The namespaces whose Secrets the controller can read. The empty namespace represents all of them.
 fn readable_secrets(found: &BTreeMap<[String; 3], Value>) -> Vec<String> {
     let bindings = found
         .iter()

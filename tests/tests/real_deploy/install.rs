@@ -1,4 +1,4 @@
-//! The ways of install.md, by an operator who copies the commands of the page.
+//! The methods of install.md, with an operator who copies the commands of the page.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,8 +21,8 @@ fn section(page: &str, heading: &str) -> Vec<String> {
     steps.map(|(_, command)| command).collect()
 }
 
-/// Installs with a method of the page, and checks as the page does. No Pod runs: a controller with the rights and the
-/// arguments of the Deployment stands for those that would.
+/// Installs with a method of the page, and checks the result with the page's commands. No Pod runs: a controller with
+/// the permissions and the arguments of the Deployment replaces them.
 #[track_caller]
 fn follow(method: &str, prepare: impl FnOnce(&Desk)) {
     let management = Management::start();
@@ -53,7 +53,7 @@ fn make(files: &Scratch, script: &str, directory: &str) {
     assert!(build.status.success(), "{build:?}");
 }
 
-/// Makes the components for clusterctl, and writes its settings with them to this file.
+/// Builds the components for clusterctl, and writes its settings with them to this file.
 #[track_caller]
 pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
     let release = concat!("addon-kubelet-authenticator/v", env!("CARGO_PKG_VERSION"));

@@ -1,5 +1,5 @@
-//! The manifests of packaging/deploy and the Helm chart on a real API server, and a controller with their rights and
-//! arguments.
+//! The manifests of packaging/deploy and the Helm chart on a real API server, and a controller with their permissions
+//! and arguments.
 
 mod chart;
 mod install;
@@ -270,7 +270,7 @@ fn each_overlay_of_a_split_fleet_has_permissions_and_a_filter() {
     }
 }
 
-/// Files the machine's request with a new key, and returns it after its answer.
+/// Sends the machine's request with a new key, and returns the request after its answer.
 fn join(cluster: &WorkloadCluster, machine: &Machine) -> Value {
     let application = Application::claiming(
         machine.node_name(),

@@ -26,7 +26,7 @@ fn check<'a>(checks: &'a [Value], name: &str) -> (&'a str, &'a str) {
     )
 }
 
-/// The output without what differs from run to run.
+/// The output with placeholders for the values that differ between runs.
 #[track_caller]
 fn stable_check(text: &str) -> String {
     // The length of the holder's name decides where the lines of this check end.

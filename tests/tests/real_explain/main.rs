@@ -1,4 +1,4 @@
-//! `explain` and `cluster check` on real API servers: what an operator is told, and that nothing is written.
+//! `explain` and `cluster check` on real API servers: their output for an operator, and the absence of writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     })
 });
 
-/// A Cluster in a namespace of its own, whose machines prove nothing.
+/// A Cluster in a separate namespace, whose machines have no evidence.
 fn scene(namespace: &str) -> Scene {
     let cluster = Scene::unattended(&SITE, namespace);
     attend(cluster)
@@ -266,7 +266,7 @@ Note:      the request was answered before: the checks are made for that time,
            with the current Machines and node identities
 ";
 
-/// The text without what differs from run to run.
+/// The text without the values that differ from run to run.
 fn stable(text: &str, request: &str) -> String {
     let digits = |word: &str| {
         let is_time = word.len() >= 20 && word.starts_with("20") && word.contains('T');

@@ -1,4 +1,4 @@
-//! The CA that signs for a cluster: expired, replaced, next to another's.
+//! The CA that signs for a cluster: expired, replaced, or next to another CA.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! A problem of a cluster is reported in a condition, and nothing else stops because of it.
+//! A condition reports a fault of a cluster, and nothing else stops because of the fault.
 
 use std::net::TcpListener;
 use std::sync::{Arc, LazyLock};

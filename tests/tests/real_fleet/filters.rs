@@ -22,7 +22,7 @@ const ROUNDS: usize = 4;
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Both controllers, and the API server's log of what each writes.
+/// Both controllers, and the API server's log of their writes.
 struct Bed {
     management: Management,
     log: PathBuf,
@@ -64,7 +64,7 @@ impl Bed {
         }
     }
 
-    /// The number of writes of a controller, by namespace and resource; those of its Lease are left out.
+    /// The number of writes of a controller, by namespace and resource, without the writes of its Lease.
     fn writes(&self, group: &str) -> BTreeMap<(String, String), usize> {
         let mut writes = BTreeMap::new();
         for event in self.events(group) {

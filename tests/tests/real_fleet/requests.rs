@@ -1,11 +1,11 @@
-//! A request of a machine without evidence, filed as its node files it.
+//! A request of a machine without evidence, sent like its node sends it.
 
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_tests::controller::{Application, certificate_of, is_answered};
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use serde_json::Value;
 
-/// Files the machine's request; returns its name.
+/// Sends the machine's request. Returns its name.
 pub fn file(cluster: &WorkloadCluster, machine: &Machine) -> String {
     let (node, id) = (machine.node_name(), machine.provider_id());
     let application = Application::claiming(node, id, Provider::INSECURE, None);

@@ -23,7 +23,7 @@ const PIECE: usize = 24;
 struct Secrets(Vec<(&'static str, String)>);
 
 impl Secrets {
-    /// Adds each line of it as a whole and in pieces, and its base64 in pieces.
+    /// Adds each line of it completely and in pieces, and its base64 in pieces.
     fn add(&mut self, what: &'static str, secret: &str) {
         let lines = secret.lines().filter(|line| line.len() >= LONG_ENOUGH);
         for line in lines {
@@ -42,7 +42,7 @@ impl Secrets {
         }
     }
 
-    /// Adds the random part of a private key as PEM, and its form in kubeconfigs.
+    /// Adds the random part of a private key as PEM, and in the format of kubeconfigs.
     fn add_key(&mut self, what: &'static str, pem: &str) {
         let random = random_part(pem);
         self.add(what, &pem[random.clone()]);

@@ -130,7 +130,7 @@ impl Bed {
         kubectl.json(["get", "certificatesigningrequests", name])
     }
 
-    /// Creates a ClusterRoleBinding as an administrator.
+    /// Creates a ClusterRoleBinding like an administrator.
     pub fn bind(&self, name: &str, role: &str, kind: &str, subject: &str) {
         let rbac = "rbac.authorization.k8s.io";
         self.cluster.kubectl().apply_object(&json!({
@@ -157,7 +157,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request like the plugin's.
+    /// A request in the format of the plugin.
     pub fn ours(name: &'a str, node: &'a str) -> Self {
         Self {
             name,
@@ -166,7 +166,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// A request like a stock kubelet's.
+    /// A request in the format of a stock kubelet.
     pub fn built_in(name: &'a str, node: &'a str) -> Self {
         Self {
             signer: BUILT_IN,

@@ -11,7 +11,7 @@ use crate::bed::{Bed, Request, STOCK, assert_done};
 
 const NODECLIENT: &str = "system:certificates.k8s.io:certificatesigningrequests:nodeclient";
 
-/// A cluster in which kubeadm's tokens may only file requests; each test adds a binding of its own.
+/// A cluster in which kubeadm's tokens can only create requests. Each test adds a separate binding.
 static ADMINISTERED: LazyLock<Bed> = LazyLock::new(|| {
     Bed::start(
         Controllers::Certificates,

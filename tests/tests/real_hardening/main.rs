@@ -1,5 +1,5 @@
-//! The ways to a kubelet's certificate that bypass attestation, on real Kubernetes with kube-controller-manager: each
-//! is open on a stock cluster, and then closed, by a controller with no more rights than its manifest gives it.
+//! The paths to a kubelet certificate that bypass attestation, on real Kubernetes with kube-controller-manager: each
+//! path is open on a stock cluster. A controller with only the permissions in its manifest then closes it.
 
 mod bed;
 mod bindings;

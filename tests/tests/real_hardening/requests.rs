@@ -13,7 +13,7 @@ use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, asser
 const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
 
-/// A cluster of AWS machines, in which one control-plane node renews as in kubeadm's clusters.
+/// A cluster of AWS machines, in which one control-plane node renews like in kubeadm's clusters.
 static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     let settings = Settings {
         built_in_renewal: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
@@ -70,7 +70,7 @@ fn oversized_requests_from_a_node_are_refused() {
     );
 }
 
-/// Metadata that would make a small request large, and the policy's words.
+/// Metadata that would make a small request large, and the message of the policy.
 fn large_metadata() -> Vec<(&'static str, Value, &'static str)> {
     let long = "x".repeat(1_000_000);
     let bare = "must not have labels";
@@ -130,7 +130,7 @@ fn a_request_with_megabytes_of_metadata_is_refused() {
     }
 }
 
-/// The API server keeps the managed fields of a requester, also those of fields that the object does not have.
+/// The API server keeps the managed fields of a requester, including fields that the object does not have.
 #[test]
 fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     let many: serde_json::Map<String, Value> = (0..50_000)
@@ -169,7 +169,8 @@ fn managed_fields_of_a_requester_do_not_make_a_request_large() {
     assert_done(&again.file_with(&CONFINED.node("managed"), "managedFields", few));
 }
 
-/// As kubelets and the plugin file them: with a generated name, with no annotation, or with the endorsement key's.
+/// Requests in the formats of kubelets and the plugin: with a generated name, without annotations, or with the
+/// annotation of the endorsement key.
 #[test]
 fn a_request_with_the_metadata_of_a_kubelet_or_the_plugin_is_admitted() {
     let node = CONFINED.node("plain");

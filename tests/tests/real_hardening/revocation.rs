@@ -1,4 +1,4 @@
-//! Certificates that have lost the right to write.
+//! Certificates that are no longer allowed to write.
 
 use std::fs;
 use std::process::Output;
@@ -347,7 +347,7 @@ fn an_unchanged_revocation_list_is_not_written() {
     assert_eq!(versions(), before);
 }
 
-/// The records are those of a backup.
+/// The records come from a backup.
 #[test]
 fn an_obsolete_entry_stays_in_the_list_until_it_expires() {
     let bed = Bed::start(Controllers::None, &[]);

@@ -1,4 +1,4 @@
-//! Rights that the controller does not have.
+//! Permissions that the controller does not have.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

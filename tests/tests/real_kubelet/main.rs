@@ -1,4 +1,4 @@
-//! Stock kubelets on a real control plane, with the plugin in their kubeconfig and the controller beside them.
+//! Stock kubelets on a real control plane, with the plugin in their kubeconfig and the controller next to them.
 
 mod insecure;
 mod node;

@@ -20,7 +20,7 @@ const SECRET: &str = "0123456789abcdef";
 /// The metric in which the kubelet counts the plugin's exit codes.
 pub const PLUGIN_CALLS: &str = "rest_client_exec_plugin_call_total";
 
-/// A cluster, and the controller that runs beside it as long as the tests do.
+/// A cluster, and the controller that runs next to it as long as the tests run.
 pub struct Cluster {
     /// The cluster.
     pub plane: ControlPlane,
@@ -45,7 +45,7 @@ impl Cluster {
     }
 }
 
-/// Lets bootstrap tokens file requests, as kubeadm does, without any automatic approval.
+/// Permits bootstrap tokens to create requests, like kubeadm, without any automatic approval.
 pub fn prepare(plane: &ControlPlane) {
     plane.install_bindings(&[KubeadmBinding::KubeletBootstrap, KubeadmBinding::GetNodes]);
 }
@@ -102,7 +102,7 @@ impl<'a> Node<'a> {
         self.plane.exec_kubeconfig(self.exec.clone())
     }
 
-    /// A builder for a kubelet with this kubeconfig. It takes the node's name from `--hostname-override`.
+    /// A builder for a kubelet with this kubeconfig. It reads the node's name from `--hostname-override`.
     pub fn kubelet(&self) -> KubeletBuilder {
         self.plane.kubelet(self.name).kubeconfig(self.kubeconfig())
     }
@@ -155,7 +155,7 @@ pub fn conditions(csr: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Waits until the plugin has ended with this exit code, by the kubelet's own count.
+/// Waits until the plugin has exited with this code, according to the kubelet's metric.
 pub fn wait_for_exit_code(kubelet: &Kubelet, code: &str) {
     kubelet.wait_for_metric(PLUGIN_CALLS, &[("code", code)], |calls| calls >= 1.0);
 }

@@ -84,8 +84,8 @@ const OUTLIVES: &str = "110s";
 /// A kubelet renews its Lease every 10 seconds. A run of the plugin takes 5 seconds, or 25 with a slow device.
 const SHORT_GAP: Duration = Duration::from_secs(25);
 
-/// A node whose kubelet renews its Lease to the end of its first certificate. `disturb` gets the controller once the node
-/// is ready, and what it returns is kept until that end.
+/// A node whose kubelet renews its Lease until its first certificate expires. `disturb` receives the controller after
+/// the node is ready, and its result is kept until that expiry.
 ///
 /// Returns the number of requests without a certificate, and whether the node has a later certificate.
 #[track_caller]
@@ -137,7 +137,7 @@ fn the_lease_is_renewed_until_expiry_while_the_controller_hangs() {
     assert_eq!(outcome, (1, false));
 }
 
-/// The time in which it answers what waits.
+/// The time in which it answers pending requests.
 const AWAKE: Duration = Duration::from_millis(500);
 
 /// Longer than a run of the plugin with a valid certificate, and shorter than the deadline of the leader's renewals.
@@ -160,7 +160,7 @@ fn the_lease_is_renewed_in_time_with_a_slow_controller() {
     assert!(has_later);
 }
 
-/// The next renewal time of the Lease, which must come within its grace period.
+/// The next renewal time of the Lease, which must be within its grace period.
 #[track_caller]
 fn next_renewal(lease: &mut Watch) -> Value {
     let event = lease
@@ -191,7 +191,7 @@ fn assert_never_later(renewed_at: &[Value], grace: Duration) {
     );
 }
 
-/// The number of ended watches of a kubelet's resources, by the API server's count.
+/// The number of ended watches of a kubelet's resources, according to the API server.
 fn closed_watches(plane: &ControlPlane) -> u64 {
     metric(
         plane,

@@ -16,10 +16,10 @@ use crate::node::{Machine, Node, controller, prepare, started};
 const PLUGIN: &str = "kubelet-authenticator-null";
 const CONTROLLER: &str = "null-attestation-controller";
 
-/// The grace period of the cluster for a silent node. Kubernetes' own 50 s would do as well, and take longer.
+/// The grace period of the cluster for a silent node. Kubernetes' default of 50 s would also work, but take longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
-/// A node counts as down when its Lease is over a minute old; the controller checks that once a minute.
+/// A node counts as down when its Lease is more than a minute old. The controller checks this once a minute.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 static PLANE: LazyLock<ControlPlane> = LazyLock::new(|| {
@@ -77,7 +77,7 @@ fn a_node_that_was_off_until_expiry_rejoins_with_its_token() {
     kubelet.wait_for_lease_renewal();
 }
 
-/// Removes these directories of the machine's `/var/lib`, as a new disk would; mounts remain.
+/// Removes these directories from the machine's `/var/lib`, like a new disk. Mounts remain.
 fn forget(kubelet: &Kubelet, folders: &[&str]) {
     for folder in folders {
         let folder = kubelet.var_lib().join(folder);
@@ -137,7 +137,7 @@ fn uid_of(csr: &Value) -> String {
     attribute.as_str().unwrap().to_owned()
 }
 
-/// The end of the request's certificate.
+/// The expiry of the request's certificate.
 pub fn not_after(csr: &Value) -> jiff::Timestamp {
     let der = certificate(csr);
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();

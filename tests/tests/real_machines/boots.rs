@@ -14,8 +14,8 @@ use crate::page::doctor_says;
 /// The time for which a metadata service is down.
 const DOWN: Duration = Duration::from_secs(120);
 
-/// Shifts the C library's clock by what `FAKETIME` says. The kubelet reads the clock without that library, and hands the
-/// variables on to the plugin.
+/// Shifts the clock of the C library by the value of `FAKETIME`. The kubelet reads the clock without that library, and
+/// passes the variables to the plugin.
 const PRELOAD: &str = "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1";
 
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/99-clock.conf";
@@ -86,7 +86,7 @@ fn an_instance_with_a_wrong_clock_reports_it_and_joins_when_corrected() {
 
 const RESTART: &str = "systemctl daemon-reload && systemctl restart --no-block kubelet";
 
-/// A command that shifts the clock of what the kubelet calls.
+/// A command that shifts the clock of the programs that the kubelet runs.
 fn shifted_by(time: &str) -> String {
     format!(
         "mkdir -p $(dirname {DROP_IN})
@@ -114,8 +114,8 @@ fn shifted_doctor(time: &str) -> String {
     format!("env '{PRELOAD}' FAKETIME={time} {DOCTOR} --output json")
 }
 
-/// Waits until the first failing check of `doctor` is this one, with these words and the cure: what does not answer in time
-/// on a busy machine fails too.
+/// Waits until the first failing check of `doctor` is this one, with this text and this cure: checks that do not
+/// respond in time on a busy machine also fail.
 #[track_caller]
 fn doctor_names(check: &str, words: &str, doctor: impl Fn() -> Output) {
     let mut last = None;

@@ -18,7 +18,7 @@ use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene};
 /// Certificates that were copied from the machines, by the names of their nodes.
 type Stolen = Vec<(String, PathBuf)>;
 
-/// Scales from none to three, to one, and rolls: every node joins, and a deleted one writes nothing.
+/// Scales from zero to three and to one, and rolls: every node joins, and a deleted node cannot write.
 fn lives(scene: &Scene, requests_of_a_join: usize) {
     let deployment = scene
         .cluster
@@ -80,8 +80,8 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     }
 }
 
-/// Waits until this certificate may not create the Node again that Cluster API has deleted; by then it may write
-/// nothing else.
+/// Waits until this certificate cannot recreate the Node that Cluster API has deleted. By then, it cannot write at
+/// all.
 #[track_caller]
 fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
     let mut said = String::new();

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use kubelet_authenticator_tests::machines::objects::names;
 use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joinable};
 
-/// Creates a MachineHealthCheck that replaces a Machine of this pool as soon as its Node does not report, or when it has had
-/// no Node for these seconds.
+/// Creates a MachineHealthCheck that replaces a Machine of this pool as soon as its Node stops reporting, or when it
+/// has had no Node for this number of seconds.
 fn check_health(scene: &Scene, pool: &str, without_node: u32) {
     SITE.management.kubectl().create_object(&json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2",
@@ -41,7 +41,7 @@ fn is_replaced(scene: &Scene, deployment: &MachineDeployment, node: &str) -> Str
     scene.wait_for_node_of(&after[0])
 }
 
-/// Waits until a Machine of the deployment exists, and none of the former ones does.
+/// Waits until a Machine of the deployment exists, and none of the previous ones exists.
 #[track_caller]
 fn wait_for_others(deployment: &MachineDeployment, former: &[Value]) {
     let gone = poll(PATIENCE, || {

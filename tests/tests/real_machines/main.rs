@@ -1,4 +1,4 @@
-//! Cluster API's own managers create Machines; each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
+//! Cluster API's own managers create Machines. Each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
 //! plugin, and joins and leaves like a node.
 
 mod boots;

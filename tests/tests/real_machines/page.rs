@@ -1,4 +1,4 @@
-//! Pages of docs, followed by an operator who copies their commands.
+//! Pages of docs, with an operator who copies their commands.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -303,7 +303,7 @@ fn the_quickstart_commands_attest_instances_and_show_a_broken_setting() {
     }
 }
 
-/// Waits for this result of `doctor`: what does not answer in time on a busy machine fails too.
+/// Waits for this result of `doctor`: checks that do not respond in time on a busy machine also fail.
 #[track_caller]
 pub(crate) fn doctor_says(
     scene: &Scene,
@@ -321,7 +321,7 @@ pub(crate) fn doctor_says(
     assert!(found.is_some(), "{last}");
 }
 
-/// The metadata service at an address where none is.
+/// The metadata service at an address without a service.
 const BREAK: &str = "printf 'apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1\nkind: \
     KubeletAuthenticatorConfiguration\naws: {metadataEndpoint: \"http://127.0.0.1:9\"}\n' \
     > /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml

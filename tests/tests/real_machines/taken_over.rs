@@ -1,5 +1,5 @@
-//! A cluster whose nodes joined before: they renew as before, are adopted one by one, attestation is enforced, and
-//! all of it is undone.
+//! A cluster with existing nodes: they renew as before, are adopted one by one, attestation is enforced, and all steps
+//! are undone.
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
@@ -12,8 +12,8 @@ use kubelet_authenticator_tests::machines::{Machines, PATIENCE, SITE, Scene, joi
 /// The lifetime of kubeadm's certificates here, short enough to wait for a renewal.
 const SECONDS: u32 = 120;
 
-/// The lifetime of the project's certificates here. A renewal may fail more than once on a busy machine, and a node that was
-/// taken over has no credential to come back with.
+/// The lifetime of the project's certificates here. A renewal can fail more than once on a busy machine, and an
+/// adopted node has no credential to rejoin with.
 const OUR_SECONDS: u32 = 240;
 
 /// Kubernetes' own signer.

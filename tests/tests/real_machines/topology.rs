@@ -123,7 +123,7 @@ fn topology(workers: u32, values: &[Value]) -> Value {
     })
 }
 
-/// A drop-in as a file of a configuration.
+/// A drop-in as a file in a configuration.
 fn file() -> Value {
     json!({
         "path": "/etc/systemd/system/kubelet.service.d/20-kubelet-authenticator.conf",

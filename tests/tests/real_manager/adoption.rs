@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// A kubelet that joins as in kubeadm's clusters, and whose node continues with this kubeconfig: kubeadm's
-/// `kubelet.conf`, which names the file that the kubelet rotates.
+/// A kubelet that joins like in kubeadm's clusters, and whose node continues with this kubeconfig: kubeadm's
+/// `kubelet.conf`, which refers to the file that the kubelet rotates.
 fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
     let plane = cluster.control_plane();
     plane.install_bindings(&KubeadmBinding::ALL);

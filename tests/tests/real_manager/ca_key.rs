@@ -14,7 +14,7 @@ use crate::stock::{POLICY, file, is_there, request, wait_until};
 const BINDING: &str = "clusterrolebinding";
 const POLICY_BINDING: &str = "validatingadmissionpolicybinding";
 
-/// Takes the key out of the Secret, and waits for the condition.
+/// Removes the key from the Secret, and waits for the condition.
 #[track_caller]
 fn lose_key(scene: &Scene) {
     let plane = scene.cluster.control_plane();

@@ -165,7 +165,7 @@ fn a_cluster_whose_settings_are_created_again_is_enforced_again() {
     }
 }
 
-/// Files this stock request, which gets a warning and its certificate, as without the controller.
+/// Sends this stock request, which gets a warning and its certificate, like without the controller.
 #[track_caller]
 fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &str) {
     let said = file(scene, kubeconfig, &request(name, node_name), None);

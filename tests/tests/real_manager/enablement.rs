@@ -228,7 +228,7 @@ fn printed(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Asserts that it ended with 3, printed nothing, and named all of `words`.
+/// Asserts that it exited with 3, printed nothing, and named all of `words`.
 #[track_caller]
 fn assert_refused(output: &Output, words: &[&str]) {
     let error = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Names that change their holders, and the Nodes that former holders left.
+//! Names that get a new holder, and the Nodes of the previous holders.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::SITE;
 
-/// Two machines of the same name, one after the other: the first has joined and is gone. Returns the second, and the
-/// Node that the first left.
+/// Two machines with the same name, one after the other: the first has joined and was deleted. Returns the second
+/// machine, and the Node of the first.
 fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     let first = scene.cluster.machine("first").node_name(name).create();
     let credential = join(scene, &first);
@@ -43,7 +43,7 @@ fn insecure(namespace: &str, settings: Value) -> Scene {
     Scene::attend_by(&INSECURE, cluster, "insecure", settings)
 }
 
-/// A Node as the kubelet of this machine creates it.
+/// A Node as created by the kubelet of this machine.
 fn node(name: &str, provider_id: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",

@@ -36,7 +36,7 @@ pub fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
     })
 }
 
-/// Joins as a pool's member `member`, whose Node reports these addresses; returns kubectl with its certificate.
+/// Joins as the member `member` of a pool, whose Node reports these addresses. Returns kubectl with its certificate.
 fn member(scene: &Scene, addresses: &[&str]) -> Kubectl {
     let id = "generic:///pool/member";
     let pool = scene.cluster.pool("pool-a").provider_ids(&[id]).create();

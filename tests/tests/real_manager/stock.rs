@@ -29,8 +29,8 @@ pub fn request(name: &str, node_name: &str) -> Value {
     })
 }
 
-/// Files it until the API server answers with this warning or error, or accepts it if none is expected; returns the
-/// answer. The API server learns of a policy by a watch of its own.
+/// Sends the request until the API server responds with this warning or error, or accepts it if none is expected.
+/// Returns the response. The API server learns about a policy with a separate watch.
 #[track_caller]
 pub fn file(scene: &Scene, kubeconfig: &Path, request: &Value, wanted: Option<&str>) -> String {
     let kubectl = scene.cluster.control_plane().kubectl_with(kubeconfig);

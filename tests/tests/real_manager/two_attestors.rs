@@ -1,4 +1,5 @@
-//! EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and none speaks for the other.
+//! EC2 instances and hosts with TPMs in one Cluster: each kind has its own evidence, and cannot use the evidence of
+//! the other.
 
 mod bed;
 
@@ -56,7 +57,7 @@ fn wait_for_certificate(user: &str, signer: &str) -> Value {
     found.unwrap_or_else(|| panic!("{user} {signer}: {:#?}", plane.csrs()))
 }
 
-/// What a record says of a node, without what each renewal notes.
+/// The facts about a node in a record, without the values that each renewal updates.
 fn without_renewals(record: &Value) -> Value {
     let mut spec = record["spec"].clone();
     let fields = spec.as_object_mut().unwrap();
@@ -362,7 +363,7 @@ fn told(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The explanation of a request by somebody who knows the signer of the cloud's documents.
+/// The explanation of a request by an operator who has the certificate of the cloud's document signer.
 fn explained(request: &str) -> Value {
     let options = BED.cloud.arguments_without_fallback();
     let [option, file] = [&options[0], &options[1]].map(|word| word.to_str().unwrap());

@@ -30,7 +30,7 @@ fn judge() -> Judge {
     )
 }
 
-/// The answers of the judge for a case as it is, and for its visible form.
+/// The answers of the judge for the original case and for its visible form.
 #[derive(Debug)]
 struct Answers {
     given: Answer,

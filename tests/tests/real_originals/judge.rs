@@ -52,7 +52,7 @@ impl Judge {
         }
     }
 
-    /// The answer to a case; `None` if the program ended instead.
+    /// The answer to a case. `None` if the program crashed instead.
     pub fn ask(&mut self, case: &Value) -> Option<Value> {
         let mut line = case.to_string();
         line.push('\n');
@@ -81,7 +81,7 @@ impl Judge {
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     pub fn end(&mut self) -> ExitStatus {
         self.cases = None;
         self.child.wait().unwrap()

@@ -1,8 +1,8 @@
-//! The AWS identities of clusters, judged by the originals: the code of Cluster API Provider AWS and of AWS Controllers for
-//! Kubernetes runs over the same objects, in the form that a real API server gives them, and STS tells what it was asked.
+//! The AWS identities of clusters, compared with the originals: the code of Cluster API Provider AWS and of AWS
+//! Controllers for Kubernetes runs with the same objects, as stored by a real API server, and STS records its calls.
 //!
-//! The generated cases are those of a fixed seed, whose rules all occur; `KUBELET_AUTHENTICATOR_ORIGINALS_SEED` sets another,
-//! and each failure says which it was.
+//! The generated cases come from a fixed seed, for which every rule occurs. `KUBELET_AUTHENTICATOR_ORIGINALS_SEED`
+//! sets another seed, and each failure contains the seed.
 //!
 //! Each difference is explained by a rule that is a row of the table in docs/tenancy-cases.md, or fails the test.
 
@@ -16,8 +16,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The rows of which no case is run on both sides: the originals are asked once for each case, about an Instance in a
-/// namespace, and nobody reads what they write.
+/// The rows without a case on both sides: the originals are called once for each case, about an Instance in a
+/// namespace, and their writes are not read.
 const READ_ALONE: [&str; 6] = [
     "session of a role over a role",
     "rotation of a Secret",

@@ -1,4 +1,4 @@
-//! The objects of a case, as the watches of the controller give them to the resolution.
+//! The objects of a case, as the controller's watches pass them to the resolution.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Random choices of a seed, the same for ever: a case is known by the seed and its number.
+//! Random choices from a seed, which never change: the seed and the number identify a case.
 
 use std::env;
 
-/// The variable with another seed than the fixed one.
+/// The variable with a seed that replaces the fixed one.
 const SEED: &str = "KUBELET_AUTHENTICATOR_ORIGINALS_SEED";
 
 /// The seed of this run.

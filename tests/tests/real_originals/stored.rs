@@ -1,4 +1,4 @@
-//! Objects as a real API server stores them, by the definitions of the originals.
+//! Objects as a real API server stores them, with the definitions of the originals.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -37,7 +37,7 @@ static MANAGEMENT: LazyLock<Management> = LazyLock::new(|| {
     management
 });
 
-/// The object as the API server would store it, or the reason of its refusal.
+/// The object as the API server would store it, or the reason for its refusal.
 ///
 /// # Panics
 ///
@@ -53,7 +53,7 @@ pub fn stored(object: &Value) -> Result<Value, String> {
     })
 }
 
-/// The cases in their stored form: none has an object that the API server refuses.
+/// The cases in their stored form, without objects that the API server refuses.
 pub fn all_stored<T: Send>(
     sent: Vec<T>,
     objects: impl Fn(&mut T) -> Vec<&mut Value> + Sync,

@@ -24,7 +24,7 @@ use crate::witness::{
     wait_until_not_ready, wait_until_ready, workload,
 };
 
-/// The lifetime of certificates: a test cannot wait for the end of a week.
+/// The lifetime of certificates: a test cannot wait for a week.
 const SECONDS: u32 = 60;
 
 /// The name of the Cluster, in the namespace `default`.
@@ -37,7 +37,7 @@ struct Bed {
     manager: Manager,
     machine: Machine,
     kubelet: Kubelet,
-    /// The options of the controller, which are the operator's as well, and its environment.
+    /// The options of the controller, which are also the options of the operator, and its environment.
     options: Vec<OsString>,
     environment: Vec<(&'static str, String)>,
 }

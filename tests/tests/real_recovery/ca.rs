@@ -1,4 +1,4 @@
-//! The CA of a cluster is replaced, in the steps of docs/ca-rotation.md: as planned, and after its key has leaked.
+//! The CA of a cluster is replaced with the steps of docs/ca-rotation.md: as planned, and after its key was leaked.
 
 mod town;
 
@@ -31,7 +31,7 @@ fn key_of(csr: &Value) -> Vec<u8> {
     pem.parse_x509().unwrap().public_key().raw.to_vec()
 }
 
-/// The user that made the request.
+/// The user that created the request.
 fn requester(csr: &Value) -> String {
     csr["spec"]["username"].as_str().unwrap().to_owned()
 }
@@ -66,7 +66,7 @@ impl Life {
         self.authentication.wait_until_ready(kubectl);
     }
 
-    /// Asserts that the node, which uses its certificate, has not made other requests than the known ones.
+    /// Asserts that the node, which uses its certificate, has not created requests other than the known ones.
     #[track_caller]
     fn assert_no_other_request(&self) {
         self.node.kubelet.wait_for_lease_renewal();

@@ -1,6 +1,6 @@
-//! An outage of the controller from the renewal of the certificates to shortly before their end, as two hundred nodes go through
-//! it. Their seven days are four minutes here, and what depends on the lifetime is as short: a plugin sees from the answers of an
-//! API server that a clock is ahead.
+//! An outage of the controller from the renewal of the certificates to shortly before their end, with two hundred
+//! nodes. Their seven days are four minutes here, and what depends on the lifetime is as short: a plugin sees from the
+//! answers of an API server that a clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -92,8 +92,8 @@ impl Fleet {
         printed
     }
 
-    /// The nodes with a request that has no answer. None has two: an outage leaves one request for each ten minutes of it at
-    /// most, and this one is shorter.
+    /// The nodes with an unanswered request. No node has two: an outage leaves at most one request for each ten
+    /// minutes, and this outage is shorter.
     #[track_caller]
     fn open(&self) -> BTreeMap<String, usize> {
         let mut of_node: BTreeMap<String, usize> = BTreeMap::new();

@@ -19,7 +19,7 @@ const SECONDS: u32 = 90;
 
 const PLUGIN: &str = "kubelet-authenticator-null";
 
-/// Runs a command of `identities` on the Cluster; returns what it prints.
+/// Runs a command of `identities` on the Cluster. Returns its output.
 #[track_caller]
 pub fn identities(management: &Management, words: &[&str]) -> Vec<u8> {
     let output = Command::new(program("node-attestation-controller"))

@@ -1,4 +1,4 @@
-//! Nodes whose bootstrap tokens have ended.
+//! Nodes whose bootstrap tokens have expired.
 
 use std::process::{Command, Output};
 
@@ -80,7 +80,7 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
 /// Seconds: as the seven days of the default, of which everything here is a part.
 const LIFETIME: u32 = 45;
 
-/// A cluster whose certificates end within a test, and its nodes.
+/// A cluster whose certificates expire within a test, and its nodes.
 struct Town {
     management: Management,
     cluster: WorkloadCluster,
@@ -119,7 +119,7 @@ impl Town {
         self.cluster.control_plane()
     }
 
-    /// Ends the bootstrap token of each Machine, as Kubernetes does when it expires.
+    /// Expires the bootstrap token of each Machine, like Kubernetes.
     fn end_tokens(&self) {
         for (machine, _) in &self.nodes {
             let secret = format!("bootstrap-token-{}", machine.token().id());
@@ -145,8 +145,8 @@ impl Town {
         ends.collect()
     }
 
-    /// Recreates the tokens of the nodes, which are down, and waits until they are ready. One that was running collects the
-    /// certificate that it asked for before its own ended.
+    /// Recreates the tokens of the nodes, which are down, and waits until they are ready. A node that was running gets
+    /// the certificate that it requested before its own certificate expired.
     #[track_caller]
     fn come_back(&mut self) {
         for (_, kubelet) in &mut self.nodes {

@@ -17,13 +17,13 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer as _;
 
-/// A node counts as down when its Lease is over a minute old; the controller checks that once a minute.
+/// A node counts as down when its Lease is more than a minute old. The controller checks this once a minute.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The grace period of a cluster for a silent node. Kubernetes' own 50 s would do as well, and take longer.
+/// The grace period of a cluster for a silent node. Kubernetes' default of 50 s would also work, but take longer.
 const GRACE: &str = "--node-monitor-grace-period=20s";
 
-/// A workload cluster that gives up silent nodes, and in which bootstrap tokens may file requests.
+/// A workload cluster that marks silent nodes as down, and in which bootstrap tokens can create requests.
 pub fn workload() -> ControlPlane {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Default)
@@ -75,7 +75,7 @@ pub fn issued(plane: &ControlPlane, node: &str) -> Vec<Value> {
     requests
 }
 
-/// Waits for a certificate of this node that `matches`, besides the first `known` ones.
+/// Waits for a certificate of this node that `matches`, in addition to the first `known` ones.
 #[track_caller]
 pub fn wait_for_certificate(
     plane: &ControlPlane,
@@ -103,7 +103,7 @@ pub fn none_is_refused(plane: &ControlPlane) {
     assert!(all.is_empty(), "{all:#?}");
 }
 
-/// Waits until the cluster has given the node up.
+/// Waits until the cluster has marked the node as down.
 #[track_caller]
 pub fn wait_until_not_ready(plane: &ControlPlane, node: &str) {
     let selector = format!("metadata.name={node}");
@@ -167,7 +167,7 @@ fn read<T>(csr: &Value, look: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
     look(&certificate)
 }
 
-/// Removes the plugin's files from the machine's disk, as a new disk would; the kubelet is dead in the meantime.
+/// Removes the plugin's files from the machine's disk, like a new disk. The kubelet is stopped during this time.
 pub fn lose_disk(kubelet: &mut Kubelet) {
     kubelet.kill();
     let store = kubelet.var_lib().join("kubelet-authenticator");
@@ -200,7 +200,7 @@ pub fn as_node(plane: &ControlPlane, kubelet: &Kubelet) -> Kubectl {
     plane.kubectl_with(kubeconfig)
 }
 
-/// Labels the Node with this value. With the value that it has, kubectl would write nothing.
+/// Labels the Node with this value. With an unchanged value, kubectl would not write.
 pub fn label(kubectl: &Kubectl, node: &str, value: usize) -> Output {
     let label = format!("example.com/tried={value}");
     kubectl.run(["label", "node", node, &label, "--overwrite"])

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const API_VERSION: &str = "attestation.cluster.x-k8s.io/v1alpha1";
 
-/// Shared: every test has objects of its own, or only makes dry runs.
+/// Shared: every test has separate objects, or only makes dry runs.
 static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     let cluster = ControlPlane::start();
     let kubectl = cluster.kubectl();
@@ -25,7 +25,7 @@ static CLUSTER: LazyLock<ControlPlane> = LazyLock::new(|| {
     cluster
 });
 
-/// The definitions, as the program prints them.
+/// The definitions, as printed by the program.
 fn definitions() -> String {
     let mut printer = Command::new(program("node-attestation-controller"));
     let printed = printer.arg("crds").output().unwrap();
@@ -108,7 +108,7 @@ impl Subject {
     }
 }
 
-/// Makes a dry run on the API server; returns whether it succeeded, and the answer.
+/// Makes a dry run on the API server. Returns whether it succeeded, and the response.
 fn dry_run(verb: &str, object: &Value) -> (bool, String) {
     let scratch = Scratch::new("resource");
     scratch.write("object.json", object.to_string());

@@ -1,4 +1,4 @@
-//! Objects that were stored under the former definition, after the definition is replaced.
+//! Objects that were stored with the previous definition, after the definition is replaced.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::*;
 /// The API server serves a changed definition within a second or two.
 const SERVED: Duration = Duration::from_secs(30);
 
-/// All fields of the former definition.
+/// All fields of the previous definition.
 fn everything() -> Value {
     json!({
         "clusterName": "everything",

@@ -45,7 +45,7 @@ const HANGS: Member = Member::new("hangs-1", "hangs1");
 const BY_README: Member = Member::new("by-readme", "byread");
 const BY_PAGE: Member = Member::new("by-page", "bypage");
 
-/// A cluster that kubeadm set up, where only the project's controller approves, and that knows some of the machines.
+/// A cluster that kubeadm set up, in which only the project's controller approves. It lists some of the machines.
 struct Cluster {
     plane: ControlPlane,
     setup: Setup,
@@ -144,7 +144,7 @@ impl Node {
         text
     }
 
-    /// The requests by its token and its certificate, with names other than a stock kubelet's.
+    /// The requests with its token and its certificate whose names differ from the names of a stock kubelet.
     fn requests(&self) -> Vec<String> {
         let users = [
             format!("system:bootstrap:{}", self.member.token),
@@ -351,7 +351,7 @@ fn kubelet_says(machine: &Machine, text: &str) {
     assert!(said.is_some(), "{text}: {}", machine.journal());
 }
 
-/// The first failing check of a `doctor`, which is run as this program; nothing if none fails.
+/// The first failing check of a `doctor` that runs as this program. `None` if no check fails.
 #[track_caller]
 fn first_failing(machine: &Machine, program: &str) -> Option<String> {
     let output = machine.run(&[program, "doctor", "--output", "json"]);

@@ -52,7 +52,7 @@ impl Token {
         token
     }
 
-    /// A token with a new CA, whose key openssl makes.
+    /// A token with a new CA, whose key openssl creates.
     fn with_new_ca(key: &[&str]) -> Self {
         let scratch = Scratch::new("ca");
         let (key_file, ca) = (scratch.join("ca.key"), scratch.join("ca.crt"));

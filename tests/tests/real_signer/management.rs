@@ -1,4 +1,4 @@
-//! The signer beside the controller of a management cluster, whose Clusters have no CA key in their Secrets.
+//! The signer next to the controller of a management cluster, whose Clusters have no CA key in their Secrets.
 
 use std::process::Command;
 
@@ -23,7 +23,7 @@ use super::{Token, verify};
 /// A lifetime with a renewal after 30 to 42 seconds.
 const SECONDS: u32 = 60;
 
-/// A lease duration with frequent requests of the kubelet, so that a renewal is made soon after it is due.
+/// A lease duration with frequent requests of the kubelet, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
 /// A Cluster whose Secret has the certificate of its CA, and not the key.
@@ -66,7 +66,7 @@ fn scene(
     }
 }
 
-/// Files the request of a new Machine without evidence; returns its name.
+/// Sends the request of a new Machine without evidence. Returns its name.
 fn asks(scene: &Scene, machine: &str) -> String {
     let machine = scene.cluster.machine(machine).create();
     let (node_name, id) = (machine.node_name(), machine.provider_id());

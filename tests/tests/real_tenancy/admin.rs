@@ -16,8 +16,8 @@ const GROUPS: [&str; 4] = [
     "attestation.cluster.x-k8s.io",
 ];
 
-/// A user with Kubernetes' ClusterRole `admin` in one namespace, and no other right. The role has all rights on all
-/// resources of [`GROUPS`]: what such a user cannot write is outside the namespace.
+/// A user with Kubernetes' ClusterRole `admin` in one namespace, and no other permissions. The role has all
+/// permissions for all resources of [`GROUPS`]: objects that such a user cannot write are outside the namespace.
 pub struct Admin {
     kubectl: Kubectl,
     namespace: String,

@@ -32,7 +32,7 @@ const TEAMS: [(&str, &str); 2] = [("team-a", "200000000004"), ("team-b", "200000
 
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The rights beside those of every management cluster.
+/// The permissions in addition to the permissions for every management cluster.
 const ACK_RBAC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rbac/ack.yaml");
 
 const TOKENS_RBAC: &str = concat!(
@@ -127,7 +127,7 @@ pub fn controller() -> String {
     format!("arn:aws:iam::{ACCOUNT}:user/{CONTROLLER}")
 }
 
-/// A cluster, and who has its namespace.
+/// A cluster, and the owner of its namespace.
 pub struct Tenant {
     pub cluster: WorkloadCluster,
     pub authentication: Authentication,
@@ -200,7 +200,7 @@ impl Tenant {
         })
     }
 
-    /// The KubeletAuthentication; an annotation makes the controller look at it again, which it does every minute.
+    /// The KubeletAuthentication. An annotation triggers a check that the controller otherwise makes every minute.
     fn looked_at(&self) -> Value {
         let Authentication { namespace, name } = &self.authentication;
         let kubectl = SITE.management.kubectl();
@@ -212,8 +212,8 @@ impl Tenant {
         found
     }
 
-    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason: what was
-    /// written before has been read.
+    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason: the
+    /// controller has then read all earlier writes.
     pub fn is_still(&self, status: &str, reason: &str) {
         let resolved = "AWSIdentityResolved";
         let object = self
@@ -229,7 +229,7 @@ impl Tenant {
         SITE.cloud.launch_in(account, &[(&tag, "owned")])
     }
 
-    /// Files the request of this instance as a Machine of the cluster, and returns the request.
+    /// Creates a Machine of the cluster for this instance, sends the request as the Machine, and returns the request.
     pub fn asks(&self, machine: &str, instance: &Instance) -> String {
         self.files(machine, instance, &self.audience())
     }
@@ -272,7 +272,7 @@ impl Tenant {
         self.is_refused(&self.asks(machine, instance))
     }
 
-    /// The reason for which the request is denied in the end.
+    /// The reason for the final denial of the request.
     #[track_caller]
     pub fn is_refused(&self, request: &str) -> String {
         let csr = self.answered(request);
@@ -281,8 +281,8 @@ impl Tenant {
             .to_owned()
     }
 
-    /// Waits until the controller has decided to wait with the request, for a reason with this text, and asserts that nobody
-    /// has answered it.
+    /// Waits until the controller has deferred the request, for a reason with this text, and asserts that the request
+    /// has no answer.
     #[track_caller]
     pub fn waits(&self, request: &str, why: &str) {
         self.waits_with(&SITE.manager, request, why);
@@ -313,7 +313,7 @@ impl Tenant {
         });
     }
 
-    /// Asserts that the request is approved in the end.
+    /// Asserts that the request is finally approved.
     #[track_caller]
     pub fn is_approved(&self, request: &str) {
         let csr = self.answered(request);
@@ -350,7 +350,7 @@ fn decisions(manager: &Manager) -> Vec<Value> {
         .collect()
 }
 
-/// An access key in the namespace of the provider, and an identity of it that every namespace may use.
+/// An access key in the namespace of the provider, and an identity with it that every namespace is allowed to use.
 pub fn static_identity(name: &str, account: &str) {
     apply(&secret("capa-system", name, account));
     let spec = json!({"secretRef": name, "allowedNamespaces": {}});

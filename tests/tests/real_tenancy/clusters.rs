@@ -1,4 +1,4 @@
-//! Administrators of a namespace who want another tenant's objects and instances.
+//! Administrators of a namespace who attack another tenant's objects and instances.
 
 use kubelet_authenticator_tests::fleet::Authentication;
 use kubelet_authenticator_tests::management::{InfraCluster, owned};

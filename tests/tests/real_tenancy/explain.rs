@@ -1,4 +1,4 @@
-//! `tenancy explain`: the identity of a Cluster for a person, with the rights of that person.
+//! `tenancy explain`: the identity of a Cluster for an operator, with the permissions of the operator.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! Administrators of a namespace who want another tenant's identity, or the controller's.
+//! Administrators of a namespace who attack the identity of another tenant or of the controller.
 
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_test_support::sts::Trust;

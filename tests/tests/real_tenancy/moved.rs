@@ -120,7 +120,7 @@ fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
     list["items"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// What a controller writes after `clusterctl move` has its list, and before it pauses the Cluster, is not moved.
+/// Writes of a controller after `clusterctl move` has made its list, and before it pauses the Cluster, are not moved.
 #[test]
 fn a_cluster_paused_before_the_move_keeps_all_records_and_requests() {
     const NAME: &str = "paused-first";

@@ -1,5 +1,5 @@
-//! Managers with other options than those of the suite: the objects are in other namespaces, STS is in one region, and
-//! the roles of AWS Controllers for Kubernetes are chosen in other ways.
+//! Managers with options that differ from the options of the suite: the objects are in other namespaces, STS is in one
+//! region, and the roles of AWS Controllers for Kubernetes are selected in other ways.
 
 use std::sync::LazyLock;
 
@@ -22,10 +22,10 @@ const HOME: &str = "eu-central-1";
 const CAPA: &str = "capa-elsewhere";
 const ACK: &str = "ack-elsewhere";
 
-/// The options that take roles from config maps, those of a service before others.
+/// The options that read roles from config maps, with the keys of a service first.
 const CARM: &[&str] = &["--ack=carm"];
 
-/// The option that takes roles from `IAMRoleSelectors`.
+/// The option that reads roles from `IAMRoleSelectors`.
 const ROLE_SELECTORS: &[&str] = &["--ack=role-selectors"];
 
 /// A management cluster, and its manager in the cloud of the suite.

@@ -1,4 +1,4 @@
-//! The objects that decide about identities, and the rights of a namespace's administrator.
+//! The objects that determine identities, and the permissions of a namespace's administrator.
 
 use serde_json::json;
 

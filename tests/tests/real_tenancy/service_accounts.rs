@@ -1,4 +1,4 @@
-//! Administrators of a namespace who want a role by a service account.
+//! Administrators of a namespace who attack a role with a service account.
 
 use kubelet_authenticator_test_support::sts::Trust;
 use kubelet_authenticator_tests::page::commands;
@@ -19,7 +19,8 @@ fn role_of_service_account(name: &str, role: &str) -> Value {
     })
 }
 
-/// Lets the controller have tokens of the namespace, which its administrator may do.
+/// Permits the controller to create tokens in the namespace, which the administrator of the namespace is allowed to
+/// do.
 fn grant_tokens(admin: &Admin, namespace: &str) {
     // The page has the controller's service account. The controller of these tests is a user.
     let command = commands("tenancy.md", '$').remove(0).replace("\\\n", " ");

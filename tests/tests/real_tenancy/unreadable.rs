@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::admin::Admin;
 use crate::bed::{SITE, Tenant, create_namespace};
 
-/// The depth at which parsers of JSON stop; the API server takes 10,000.
+/// The depth at which JSON parsers stop. The API server accepts 10,000.
 const DEPTH: usize = 200;
 
 /// Lists in lists.

@@ -1,4 +1,4 @@
-//! A disk that was copied, and a request's name that another client took.
+//! A copied disk, and a request name that another client has taken.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -23,10 +23,10 @@ use kubelet_authenticator_tests::{packaging, program};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The controller's user name in the clusters, by the manifests of its rights.
+/// The controller's user name in the clusters, from the manifests of its permissions.
 const CONTROLLER: &str = "node-attestation-controller";
 
-/// The manifest of its rights in a workload cluster.
+/// The manifest of its permissions in a workload cluster.
 const RIGHTS: &str = "rbac/workload-cluster.yaml";
 
 /// Shared: every test has a Cluster of its own, or machines of its own in one.
@@ -52,7 +52,7 @@ pub fn challenger(management: &Management, keys: &Path) -> Manager {
     Manager::start(management, CONTROLLER, &options)
 }
 
-/// A Cluster of machines with TPMs, in which the controller has only the rights of its manifest.
+/// A Cluster of machines with TPMs, in which the controller has only the permissions in its manifest.
 pub fn cluster(namespace: &str, settings: Value) -> Scene {
     let (site, _) = &*SITE;
     let cluster = site.management.cluster("prod-1").namespace(namespace);

@@ -1,4 +1,4 @@
-//! The document as a whole.
+//! The complete document.
 
 use super::*;
 

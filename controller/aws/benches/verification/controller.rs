@@ -38,7 +38,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// One that has decided about nothing yet.
+    /// A cluster state without decisions.
     pub(crate) fn new(fleet: &[Instance], signer: &TestSigner, sts: &Service) -> Self {
         let witnesses = AwsClients::new(signers(signer), caller(sts), instances());
         let verifier: Arc<dyn Verifier> =
@@ -94,7 +94,7 @@ pub(crate) fn caller(service: &Service) -> Sts {
     Sts::new(settings).unwrap()
 }
 
-/// Asks of an EC2 that answers at once, about one instance at a time, and remembers nothing.
+/// Queries an EC2 that responds immediately, one instance at a time, without a cache.
 pub(crate) fn instances() -> Instances {
     let limits = Limits {
         window: Duration::ZERO,
@@ -115,7 +115,7 @@ pub(crate) fn policy() -> AwsPolicy {
     AwsPolicy::new(&AwsSettings::default(), Some(CLUSTER.to_owned()))
 }
 
-/// Credentials of which nothing is used.
+/// Placeholder credentials. Nothing uses their values.
 #[derive(Debug)]
 struct OneTenant(Credentials);
 
@@ -141,7 +141,7 @@ impl CredentialsSource for OneTenant {
     }
 }
 
-/// An EC2 that has every instance, each as it should be.
+/// An EC2 in which every instance exists and is valid.
 #[derive(Debug)]
 struct AllKnown;
 

@@ -91,7 +91,7 @@ impl Instance {
         NodeName::parse(&node_name(&id(self.index))).unwrap()
     }
 
-    /// A request with a new key, as the plugin makes it and the API server has it.
+    /// A request with a new key, as the plugin creates it and the API server stores it.
     pub(crate) fn request(&self) -> CertificateSigningRequest {
         let csr = self.csr();
         let spki = CertificationRequest::from_der(&csr)

@@ -1,15 +1,14 @@
 //! The number of requests of instances that a core can verify in a second, without waiting for AWS.
 //!
-//! The whole is measured as the controller does it, from the object of the API server to the
-//! identity that is proved: once with every call to STS answered from memory, and once with a
-//! service on this machine, whose own work does not count, while the client's does. EC2 answers at
-//! once both times. Then its parts are measured, each through the same functions; and the resolution of the AWS
-//! identity of one cluster, among few others and among many. At the end, the longest time for which each lock was held
-//! has a limit.
+//! The benchmark measures the complete verification as in the controller, from the object of the API server to the
+//! attested identity: once with STS responses from memory, and once with an STS service on this machine. The client's
+//! work counts, and the service's work does not. EC2 responds immediately in both cases. Then the benchmark measures
+//! the parts through the same functions, and the resolution of the AWS identity of one cluster, among few and among
+//! many clusters. At the end, it checks the limit of the longest time for which each lock was held.
 //!
-//! It measures the CPU time of the one thread that all of it runs on. The results are criterion's
-//! (`target/criterion`), and `target/bench/aws-verification.json`: a list of `{name, value, unit,
-//! limit}`. Exit code 1 says that a limit is exceeded.
+//! The benchmark measures the CPU time of a single thread. The results are criterion's (`target/criterion`), and
+//! `target/bench/aws-verification.json`: a list of `{name, value, unit, limit}`. Exit code 1 means that a value
+//! exceeds its limit.
 
 #![expect(
     clippy::unwrap_used,
@@ -40,7 +39,7 @@ const LIMIT: Duration = Duration::from_micros(500);
 
 const INSTANCES: usize = 16;
 
-/// As many as the controller remembers of one instance.
+/// The number of facts that the controller remembers for one instance.
 const REQUESTS_OF_INSTANCE: usize = 64;
 
 fn main() -> ExitCode {
@@ -54,7 +53,7 @@ fn main() -> ExitCode {
     results.finish("aws-verification")
 }
 
-/// Instances, and whom the controller asks about them.
+/// Instances, and the services that the controller queries about them.
 struct World {
     runtime: Runtime,
     signer: TestSigner,

@@ -17,7 +17,7 @@ use crate::controller;
 use crate::fleet::{self, REGION};
 use crate::results::Results;
 
-/// Measures each as often as criterion likes.
+/// Measures each part with the number of iterations that criterion selects.
 pub(crate) fn measure(world: &World, results: &mut Results) {
     let instance = world.fleet.first().unwrap();
     let request = instance.request();
@@ -72,7 +72,7 @@ pub(crate) fn measure(world: &World, results: &mut Results) {
     });
 }
 
-/// As the controller reads the key, and asks it.
+/// Reads the key and queries it like the controller.
 fn has_signed(csr: &CertificationRequest) {
     let point = csr.key_bits().unwrap();
     let key = ParsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point).unwrap();
@@ -81,7 +81,7 @@ fn has_signed(csr: &CertificationRequest) {
         .unwrap();
 }
 
-/// A key, as much as a message's signed attributes are, and the signature.
+/// A key, with the size of a message's signed attributes, and the signature.
 fn signature(signer: &TestSigner) -> (ParsedPublicKey, Vec<u8>, Vec<u8>) {
     let certificate = Certificate::from_pem(signer.certificate_pem()).unwrap();
     let spki = certificate.tbs_certificate().subject_public_key_info();

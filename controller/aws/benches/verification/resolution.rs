@@ -32,7 +32,7 @@ const SCALES: [(usize, usize, [&str; 2]); 2] = [
     ),
 ];
 
-/// The limit of the cost among many, as a factor of that among few: others run on the same cores.
+/// The limit of the cost among many clusters, as a factor of the cost among few: other processes use the same cores.
 const LEEWAY: f64 = 1.5;
 
 pub(crate) fn measure(results: &mut Results) {
@@ -53,7 +53,7 @@ pub(crate) fn measure(results: &mut Results) {
     }
 }
 
-/// Clusters in a namespace each, whose roles are assumed over one jump role; a selector permits each namespace.
+/// Clusters in separate namespaces, whose roles are assumed with one jump role. A selector permits each namespace.
 fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenant>) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     // One at a time, as watches do: the time under the lock is measured.

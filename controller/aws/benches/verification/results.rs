@@ -59,7 +59,7 @@ impl Results {
         })
     }
 
-    /// Measures what says itself how long so many runs took, and returns the median.
+    /// Measures a function that returns the duration of this number of runs, and returns the median.
     pub(crate) fn measure_runs(
         &mut self,
         name: &'static str,
@@ -108,7 +108,7 @@ impl Results {
         }));
     }
 
-    /// Prints and writes the results, and says whether the limits hold.
+    /// Prints and writes the results, and returns whether the limits hold.
     pub(crate) fn finish(self, suite: &str) -> ExitCode {
         self.criterion.final_summary();
         self.write(suite);

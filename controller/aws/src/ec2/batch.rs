@@ -126,7 +126,7 @@ impl Instances {
         Self::with(source, Arc::new(Ec2::new(settings)), Limits::default())
     }
 
-    /// As [`new`](Self::new), and counts its calls.
+    /// Like [`new`](Self::new), and counts its calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,
@@ -136,7 +136,7 @@ impl Instances {
         Self::with(source, Arc::new(ec2), Limits::default())
     }
 
-    /// As [`new`](Self::new), with a replacement for EC2 and with other limits.
+    /// Like [`new`](Self::new), with a replacement for EC2 and with other limits.
     pub fn with(
         source: Arc<dyn CredentialsSource>,
         ec2: Arc<dyn Describe>,
@@ -191,7 +191,7 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// As [`describe`](Self::describe). A partial answer is an error.
+    /// Like [`describe`](Self::describe). A partial answer is an error.
     pub(crate) async fn tagged(
         &self,
         tenant: &Tenant,
@@ -221,7 +221,7 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// As [`Instances::describe`].
+    /// Like [`Instances::describe`].
     pub(crate) async fn describe(
         self,
         instance: &str,

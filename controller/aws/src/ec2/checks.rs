@@ -114,12 +114,12 @@ pub fn check(
     })
 }
 
-/// As [`check`], for an instance that attests with its TPM. It does not check the name and the root volume: the quote
-/// covers the boot.
+/// Like [`check`], for an instance that attests with its TPM. It does not check the name and the root volume: the
+/// quote covers the boot.
 ///
 /// # Errors
 ///
-/// As [`check`].
+/// Like [`check`].
 pub(super) fn check_expected(
     facts: &InstanceFacts,
     expected: Expected<'_>,

@@ -173,7 +173,7 @@ mod tests {
         )))
     }
 
-    /// Asks with credentials that STS refuses.
+    /// Sends a query with credentials that STS refuses.
     async fn ask(ec2: &Ec2) -> OutageKind {
         let config = SdkConfig::builder()
             .behavior_version(BehaviorVersion::latest())

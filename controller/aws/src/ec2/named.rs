@@ -19,7 +19,8 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// As [`describe`](Self::describe). It is also an error if EC2 does not list the instance, or has no name for it.
+    /// Like [`describe`](Self::describe). It is also an error if EC2 does not list the instance, or has no name for
+    /// it.
     pub(crate) async fn node_name(
         &self,
         policy: &AwsPolicy,
@@ -38,7 +39,7 @@ impl Instances {
     ///
     /// # Errors
     ///
-    /// As [`describe`](Self::describe). It is also an error if EC2 does not list the instance.
+    /// Like [`describe`](Self::describe). It is also an error if EC2 does not list the instance.
     pub(crate) async fn serving_names(
         &self,
         policy: &AwsPolicy,

@@ -71,7 +71,7 @@ impl NitroTpms {
         Self::with(source, settings, LIMITS)
     }
 
-    /// As [`new`](Self::new), and counts its calls.
+    /// Like [`new`](Self::new), and counts its calls.
     pub fn measured(
         source: Arc<dyn CredentialsSource>,
         settings: Ec2Settings,

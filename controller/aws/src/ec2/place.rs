@@ -28,7 +28,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// As [`of`](Self::of), for a cluster with this policy; also `None` if the policy does not accept the region.
+    /// Like [`of`](Self::of), for a cluster with this policy. Also `None` if the policy does not accept the region.
     pub(super) fn in_cluster(provider_id: &'a ProviderId, policy: &AwsPolicy) -> Option<Self> {
         Self::of(provider_id).filter(|place| policy.accepts_region(place.region))
     }

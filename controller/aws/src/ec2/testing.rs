@@ -1,11 +1,11 @@
-//! The reader of an endorsement key as EC2 answers it, without EC2.
+//! Parses an endorsement key from an EC2 response, without EC2.
 
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::verifier::platform::KeyKind;
 
 use super::nitro_tpm::key_format::{key_type, read};
 
-/// The digest of a key of this kind; `None` where it is refused.
+/// The digest of a key of this kind. `None` if the key is refused.
 pub fn endorsement_key(kind: KeyKind, value: &str) -> Option<KeyDigest> {
     read(&key_type(kind)?, value).ok()
 }

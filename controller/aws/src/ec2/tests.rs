@@ -30,7 +30,7 @@ static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 const REGION: &str = "eu-west-1";
 const OWNED: (&str, &str) = ("sigs.k8s.io/cluster-api-provider-aws/cluster/prod", "owned");
 const MINUTE: Duration = Duration::from_mins(1);
-/// A call's time where the service hangs.
+/// The duration of a call if the service hangs.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn instances() -> Instances {
@@ -56,7 +56,7 @@ async fn described(instance: &Instance) -> Option<InstanceFacts> {
     described.await.unwrap()
 }
 
-/// The document that the instance got when it was launched last.
+/// The document from the last launch of the instance.
 fn document(instance: &Instance, facts: &InstanceFacts) -> VerifiedDocument {
     VerifiedDocument {
         account: instance.account.clone(),

@@ -33,7 +33,7 @@ const ROLES: [&str; 4] = [
     "awsclusterroleidentities",
 ];
 
-/// The kinds that are served. Those of managed control planes, and others, are not.
+/// The served kinds. The kinds of managed control planes, and others, are not served.
 pub(super) const KINDS: [[&str; 4]; 4] = [CLUSTERS, STATICS, AWS_CLUSTERS, ROLES];
 
 /// Longer than the longest pause of a watch that failed.
@@ -70,7 +70,7 @@ impl Bed {
         }
     }
 
-    /// Watches in the background, and has read what is there.
+    /// Watches in the background, and has read the existing objects.
     async fn begin(&self) -> JoinHandle<()> {
         let watch = self.watch.clone();
         let client = self.server.access().client().clone();
@@ -86,7 +86,7 @@ impl Bed {
         self.server.put("namespaces", "", name, &json!({}));
     }
 
-    /// An identity that all may use.
+    /// An identity that every namespace is allowed to use.
     fn identity(&self, name: &str, secret: &str) {
         let spec = json!({"spec": {"allowedNamespaces": {}, "secretRef": secret}});
         self.server.put(STATICS[3], "", name, &spec);
@@ -128,7 +128,7 @@ impl Bed {
     }
 }
 
-/// Enough for what needs no pause, and less than any pause.
+/// Long enough for work without a pause, and shorter than any pause.
 async fn settle() {
     sleep(Duration::from_secs(1)).await;
 }

@@ -131,7 +131,7 @@ impl PlanCredentials {
     ///
     /// # Errors
     ///
-    /// As [`keys`](Self::keys).
+    /// Like [`keys`](Self::keys).
     pub async fn account(&self) -> Result<String, CredentialsError> {
         self.session.account(&self.tenant, &self.region).await
     }
@@ -172,7 +172,7 @@ struct WeakCredentials {
 }
 
 impl PlanCredentials {
-    /// Holds the credentials.
+    /// Keeps the credentials alive.
     pub fn lease(&self) -> Lease {
         Lease::Held(self.session.clone())
     }

@@ -1,4 +1,4 @@
-//! STS for the tests, which counts its calls.
+//! STS for tests, with a counter of its calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
     failures: Mutex<BTreeMap<String, StsFailure>>,
     life: Mutex<Option<Duration>>,
-    /// The next call panics, as the SDK does at a header that is none.
+    /// The next call panics, like the SDK at an invalid header.
     panics: AtomicBool,
 }
 
@@ -75,7 +75,7 @@ impl CountingSts {
         }
     }
 
-    /// Sessions live so long, whatever is asked for.
+    /// The lifetime of every session, independently of the requested lifetime.
     pub(crate) fn live(&self, life: Duration) {
         *self.life.lock() = Some(life);
     }
@@ -190,7 +190,7 @@ impl StrictSts {
         )
     }
 
-    /// The parameters of the calls so far, without those of every call.
+    /// The parameters of all calls so far, without the parameters that every call has.
     pub(crate) fn parameters(&self) -> Vec<BTreeMap<String, String>> {
         let parameters = |call: Call| {
             let pairs = url::form_urlencoded::parse(call.body.as_bytes()).into_owned();
@@ -230,7 +230,7 @@ impl Tokens for NamedTokens {
     }
 }
 
-/// Sessions over this STS.
+/// Sessions with this STS.
 pub(crate) fn sessions(sts: &Arc<CountingSts>) -> Sessions {
     let own = Keys::new("OWN", "secret", None, None, "test");
     let own = SharedCredentialsProvider::new(own);

@@ -13,7 +13,7 @@ use crate::partition::Partition;
 ///
 /// # Errors
 ///
-/// The outer error says why the answer names nobody.
+/// The outer error is the reason why the response does not contain an identity.
 pub fn caller(
     status: u16,
     body: &[u8],

@@ -139,7 +139,7 @@ pub fn resolve(
     explain(objects, cluster, infrastructure, service_account, settings).plan
 }
 
-/// As [`resolve`], with its steps.
+/// Like [`resolve`], with its steps.
 pub fn explain(
     objects: &Objects,
     cluster: &Cluster,

@@ -63,7 +63,7 @@ pub(crate) fn put(objects: &mut Objects, name: &str, spec: &Value) {
     objects.put_identity(identity.kind, TENANT, &identity.name, &spec.to_string());
 }
 
-/// A role identity that all may use, over a source.
+/// A role identity that every namespace is allowed to use, with a source.
 pub(crate) fn role(source: &str, name: &str) -> Value {
     let source = identity(source);
     json!({
@@ -80,7 +80,7 @@ pub(crate) fn secret(objects: &mut Objects, name: &str, data: &[(&str, &str)]) {
     objects.access_keys.insert(name.to_owned(), key);
 }
 
-/// A static identity that all may use, with its Secret.
+/// A static identity that every namespace is allowed to use, with its Secret.
 pub(crate) fn static_identity(objects: &mut Objects, name: &str) {
     let spec = json!({"allowedNamespaces": {}, "secretRef": name});
     put(objects, &format!("AWSClusterStaticIdentity/{name}"), &spec);

@@ -80,7 +80,7 @@ impl ClusterSessions {
         self.prune();
     }
 
-    /// Forgets the sessions whose pause is over; returns whether any session is left.
+    /// Drops the sessions whose pause is over. Returns whether any session is left.
     pub(super) fn prune(&mut self) -> bool {
         self.paused.retain(PlanCredentials::pauses);
         let oldest = self.paused.len().saturating_sub(MAX_PAUSED);

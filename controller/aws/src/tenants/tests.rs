@@ -70,7 +70,7 @@ impl Bed {
         }
     }
 
-    /// A role that all may use.
+    /// A role that every namespace is allowed to use.
     fn role(&self, name: &str) {
         let identity = format!("AWSClusterRoleIdentity/{name}");
         self.store

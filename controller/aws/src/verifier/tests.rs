@@ -1,4 +1,4 @@
-//! The order of the checks, and who is asked when.
+//! The order of the checks, and the calls of each check.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn launch() -> SystemTime {
     now() - Duration::from_hours(12)
 }
 
-/// A request of an instance, and the world that it is made in.
+/// A request from an instance, and the state of the services for it.
 struct Case {
     sts: Service,
     ec2: FakeEc2,
@@ -130,7 +130,7 @@ impl Case {
         verifier.verify(appraisal, now()).await
     }
 
-    /// As the node signs it.
+    /// The request as the node signs it.
     fn proof(&self, binding: &KeyBinding) -> Proof {
         let credentials = self.sts.credentials(self.principal.clone());
         let (date, host) = ("20260101T120000Z", self.sts.host());
@@ -196,7 +196,7 @@ fn reason(decided: Result<Assurance, Refusal>) -> &'static str {
     }
 }
 
-/// One thing that is wrong, in the order in which it is found out, and who is asked by then.
+/// One fault, in the order of the checks, and the calls until the fault is detected.
 #[derive(Debug, Clone, Copy)]
 enum Wrong {
     Evidence,

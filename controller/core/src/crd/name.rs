@@ -105,7 +105,7 @@ mod tests {
         assert_ne!(names[0], names[1]);
     }
 
-    /// Texts that are names, nearly names, long, and what a tenant might think of.
+    /// Valid, invalid and long names, and names that a tenant could try.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             "[a-z0-9]{1,3}([-.][a-z0-9]{1,3}){0,3}",

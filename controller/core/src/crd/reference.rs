@@ -1,4 +1,4 @@
-//! docs/custom-resources.md as the list of every field that the definitions have.
+//! docs/custom-resources.md as the list of every field in the definitions.
 
 use std::fmt::Write as _;
 use std::fs;

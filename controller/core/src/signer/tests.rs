@@ -1,4 +1,4 @@
-//! Certificates, as openssl and another parser read them.
+//! Certificates, as parsed by openssl and by another parser.
 
 mod external;
 mod openssl;
@@ -38,7 +38,7 @@ fn der_of(pem: &str) -> Vec<u8> {
     pem::parse(pem).unwrap().into_contents()
 }
 
-/// Issues with this CA, and has openssl verify the chain as a strict server does.
+/// Issues a certificate with this CA, and makes openssl verify the chain like a strict server.
 fn issue_and_verify(pki: &Pki) -> Vec<u8> {
     let signer = pki.signer().unwrap();
     let now = late(&signer);

@@ -33,11 +33,11 @@ pub fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(500_000)
 }
 
-/// Vouches for the machine it is told, or for whatever is claimed.
+/// Accepts the specified machine, or every claim.
 #[derive(Debug)]
 pub struct AcceptAllVerifier {
     pub sees: Option<ProviderId>,
-    /// The name of the Node, if the platform tells it.
+    /// The name of the Node, if the platform reports it.
     pub node_name: Option<NodeName>,
     pub versions: Vec<EvidenceVersion>,
 }

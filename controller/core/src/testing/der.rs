@@ -1,4 +1,4 @@
-//! A DER writer that obeys: it encodes what no honest library would.
+//! A DER writer without checks: it also encodes invalid structures.
 
 pub const SEQUENCE: u8 = 0x30;
 pub const SET: u8 = 0x31;

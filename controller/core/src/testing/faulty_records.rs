@@ -17,13 +17,13 @@ use crate::verifier::Identity;
 pub enum Fault {
     /// The cache has no record yet.
     Uncached,
-    /// The cache has each tombstone as the record that it was.
+    /// The cache contains each tombstone as the record before its retirement.
     Outdated,
-    /// The cache does not become as new as what was read.
+    /// The cache is not updated by reads.
     NeverCaughtUp,
     /// No record is written.
     ReadOnly,
-    /// The generation after a replacement is the next number, whatever the claim says.
+    /// After a replacement, the generation is the next number, independently of the claim.
     NextGeneration,
     /// A record is written, and the answer is lost.
     AnswerLost,

@@ -42,7 +42,7 @@ impl RecordLedger {
     }
 }
 
-/// UIDs that count, so that no test takes two records for one. Clones share the counter.
+/// UIDs from a counter, so that two records never have the same UID. Clones share the counter.
 #[derive(Debug, Clone)]
 pub struct Uids {
     first: u128,
@@ -50,7 +50,7 @@ pub struct Uids {
 }
 
 impl Uids {
-    /// The first UID and those after it.
+    /// The first UID, and the UIDs after it.
     pub fn from(first: [u8; 16]) -> Self {
         Self {
             first: u128::from_be_bytes(first),

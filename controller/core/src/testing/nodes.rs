@@ -23,7 +23,7 @@ impl MemoryNodes {
         nodes.insert(name, node);
     }
 
-    /// Takes a Node away.
+    /// Deletes a Node.
     pub fn remove(&self, name: &NodeName) {
         let mut nodes = self.nodes.lock();
         nodes.remove(name);

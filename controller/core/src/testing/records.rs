@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A world in which `m1` holds `n1` by key 1 since hour 0.
+    /// A world in which `m1` holds `n1` with key 1 since hour 0.
     pub fn held(policy: LedgerPolicy) -> Self {
         let world = Self::with(policy);
         world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
@@ -217,7 +217,7 @@ impl World {
         }
     }
 
-    /// The machine has another state now, or is gone.
+    /// The machine has a new state, or was deleted.
     pub fn becomes(&mut self, name: &str, state: Option<MachineState>) {
         self.machines.retain(|machine| machine.name != name);
         self.machines

@@ -30,8 +30,7 @@ pub fn serving_machine() -> Machine {
     machine
 }
 
-/// Machine `m2`, which has another address, another name, and the address and name that a test
-/// gives it.
+/// Machine `m2`, which has another address, another name, and the address and name from the test.
 pub fn other_machine() -> Machine {
     let mut machine = machine("m2", "n2", Some("ghijkl"));
     machine.addresses = vec![[192, 0, 2, 2].into()];
@@ -108,7 +107,7 @@ pub fn serving_for(names: &[Vec<u8>]) -> CertificateSigningRequest {
     serving_object(&serving_csr(names))
 }
 
-/// The valid request: what a stock kubelet sends.
+/// The valid request of a stock kubelet.
 pub fn serving() -> CertificateSigningRequest {
     serving_for(&[dns("n1"), ip(ADDRESS)])
 }

@@ -57,7 +57,7 @@ pub trait Platform: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// As [`node_name`](Self::node_name).
+    /// Like [`node_name`](Self::node_name).
     async fn serving_names(
         &self,
         _provider_id: &ProviderId,

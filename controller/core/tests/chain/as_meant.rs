@@ -1,4 +1,4 @@
-//! The chain as it is meant: the counterpart of the cases that must not compile.
+//! The chain in its intended use: the counterpart of the cases that must not compile.
 
 use std::time::SystemTime;
 
@@ -53,7 +53,7 @@ pub(crate) async fn serving(
     Ok(corroborated.sign(signer, now).await?)
 }
 
-/// A request that others sign is approved at the end.
+/// A request that another signer signs is approved at the end.
 pub(crate) fn approved(corroborated: CorroboratedCsr) -> Option<Approval> {
     corroborated.approve().ok()
 }

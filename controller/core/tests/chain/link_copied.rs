@@ -1,4 +1,4 @@
-//! Each link, out of another value of it, or out of nothing.
+//! Creates each link from another value of it, or without a predecessor.
 
 use node_attestation_core::request::*;
 

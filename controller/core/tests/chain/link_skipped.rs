@@ -1,4 +1,4 @@
-//! Each link, without the check that comes next: the step after it.
+//! Calls the step of each link without the check of the next link.
 
 use std::time::SystemTime;
 

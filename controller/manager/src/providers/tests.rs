@@ -1,4 +1,4 @@
-//! The verifiers of a cluster; docs/reasons.md as the list of the reasons of core and providers, and the same list for
+//! The verifiers of a cluster; docs/reasons.md as the list of the reasons of core and providers; and the same list for
 //! the plugins.
 
 mod packed;
@@ -25,7 +25,7 @@ On a node, `kubelet-authenticator-<provider> explain-reason NAME` prints a row o
 A test writes this page from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
 ";
 
-/// The reasons to deny of the core, then those of each provider.
+/// The reasons for denials in the core, then in each provider.
 fn denials() -> Vec<Reason> {
     let of_providers = [
         (Provider::AWS, AwsDenial::CATALOGUE),

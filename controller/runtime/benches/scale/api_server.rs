@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A call, taken apart.
+/// A parsed call.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) method: Method,
@@ -41,10 +41,10 @@ impl Call {
 /// An answer to a call.
 pub(crate) enum Answer {
     Object(Value),
-    /// A list of so many items, of which the page is made.
+    /// A list with this number of items, which is divided into pages.
     Items(usize, Box<dyn Fn(usize) -> Value + Send>),
     Status(u16),
-    /// A watch of what is sent to watches of this path.
+    /// A watch that receives the events for watches of this path.
     Watch,
 }
 
@@ -52,11 +52,11 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Network {
     pub(crate) latency: Duration,
-    /// One of so many calls fails; none where it is zero.
+    /// One of this number of calls fails. No call fails if it is zero.
     pub(crate) failing: u64,
 }
 
-/// An API server, but for what it answers.
+/// An API server without its responses.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     network: Network,
@@ -64,7 +64,7 @@ pub(crate) struct ApiServer {
     watches: AtomicU64,
     /// Watches that are open, by their paths.
     watching: Mutex<BTreeMap<String, Vec<UnboundedSender<Bytes>>>>,
-    /// Calls so far, by what is called.
+    /// The number of calls so far, by operation.
     by_path: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -92,7 +92,7 @@ impl ApiServer {
         open.retain(|watch| watch.send(Bytes::from(event.clone())).is_ok());
     }
 
-    /// Calls so far, by what is called.
+    /// The number of calls so far, by operation.
     pub(crate) fn calls_by_path(&self) -> BTreeMap<String, u64> {
         self.by_path.lock().unwrap().clone()
     }

@@ -1,11 +1,11 @@
-//! A controller of many clusters, over API servers in memory, in simulated time: the time that calls take
-//! counts, and the time that the processor takes does not, but where it is measured by itself.
+//! A controller with many clusters and in-memory API servers, in simulated time. The time of calls counts. The time of
+//! the processor counts only in the measurements of processor time.
 //!
-//! Arguments choose what is measured, by parts of names; `SCALE_CLUSTERS` and `SCALE_MACHINES` set how many
-//! there are, and with `SCALE_LOG` the controller's log and the calls of an idle cluster are printed.
+//! Arguments select the measurements, by parts of their names. `SCALE_CLUSTERS` and `SCALE_MACHINES` set the numbers
+//! of clusters and machines. `SCALE_LOG` prints the controller's log and the calls of an idle cluster.
 //!
-//! Prints, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 says
-//! that a limit is exceeded.
+//! Prints the results, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 means
+//! that a value exceeds its limit.
 
 #![expect(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ const FAILING: u64 = 100;
 /// For anything that is waited for.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// A cluster that is measured while nothing happens in it.
+/// A cluster that is measured while it is idle.
 const IDLE_CLUSTERS: usize = 20;
 
 /// The number that is measured, unless this variable of the environment has another one.
@@ -143,7 +143,7 @@ impl Bench {
         });
     }
 
-    /// Calls where nothing happens.
+    /// Calls of an idle cluster.
     fn idle(&self, results: &mut Results) {
         simulate(async {
             let (clusters, machines) = (IDLE_CLUSTERS, 100 * IDLE_CLUSTERS);

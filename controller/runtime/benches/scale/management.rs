@@ -18,7 +18,7 @@ const IDENTITIES: &str = "/apis/attestation.cluster.x-k8s.io/v1alpha1/nodeidenti
 /// CA certificates and their keys, in base64.
 pub(crate) type Cas = Vec<(String, String)>;
 
-/// The objects, and what was written of them.
+/// The objects, and the writes to them.
 pub(crate) struct Management {
     pub(crate) server: Arc<ApiServer>,
     clusters: usize,
@@ -30,7 +30,7 @@ pub(crate) struct Management {
     identities: Arc<Mutex<BTreeMap<String, Value>>>,
 }
 
-/// The Lease, and how well it was kept.
+/// The Lease, and the times of its renewals.
 #[derive(Debug, Default)]
 struct Lease {
     object: Option<Value>,
@@ -193,7 +193,7 @@ impl Management {
         }
     }
 
-    /// A copy, from which the items of lists are made.
+    /// The template for the items of lists.
     fn copy(&self) -> Self {
         Self {
             server: self.server.clone(),
@@ -388,7 +388,7 @@ fn metadata(cluster: usize, name: &str) -> Value {
     })
 }
 
-/// The object that was sent, as the API server stores it.
+/// The sent object, as the API server stores it.
 pub(crate) fn written(call: &Call) -> Value {
     let mut object = call.body.clone();
     object["metadata"]["resourceVersion"] = json!("2");

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub(crate) struct Results(Vec<Value>);
 
 impl Results {
-    /// Adds a value, with the most it may be, and prints it.
+    /// Adds and prints a value with its limit.
     pub(crate) fn add(
         &mut self,
         name: impl Into<String>,
@@ -28,7 +28,7 @@ impl Results {
             .push(json!({"name": name, "value": value, "unit": unit, "limit": limit}));
     }
 
-    /// Writes them, and says whether a limit is exceeded.
+    /// Writes the results, and returns whether a value exceeds its limit.
     pub(crate) fn finish(self) -> ExitCode {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/bench");
         fs::create_dir_all(&folder).unwrap();

@@ -117,7 +117,7 @@ impl World {
         workloads.values().filter(|one| holds(one)).count()
     }
 
-    /// Seconds from the start until every request was answered; infinite where that takes too long.
+    /// Seconds from the start until every request was answered. Infinite if that takes too long.
     pub(crate) async fn all_issued(&self, at_most: Duration) -> f64 {
         let waiting = async {
             while self.count(|one| one.issued().is_none()) > 0 {
@@ -132,14 +132,15 @@ impl World {
         f64::INFINITY
     }
 
-    /// A machine asks in every cluster, from new API servers' point of view. The current leader does not hear of it.
+    /// A machine sends a request in every cluster, through new API servers. The current leader does not receive the
+    /// requests.
     pub(crate) fn join_again(&self) {
         for workload in self.workloads.lock().unwrap().values_mut() {
             *workload = Arc::new(Workload::new(self.network, self.progress.clone()));
         }
     }
 
-    /// Waits until another replica than the first leads.
+    /// Waits until a replica other than the first one is the leader.
     pub(crate) async fn other_leader(&self, at_most: Duration) -> Instant {
         let waiting = async {
             while self.management.leaders().len() < 2 {

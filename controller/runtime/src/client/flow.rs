@@ -188,7 +188,7 @@ mod tests {
         Flow::among(common, "tenant-a")
     }
 
-    /// Reads as long as it may, for so long; how much it was.
+    /// Reads for this duration as long as the rate permits. Returns the number of read bytes.
     async fn flood(flow: &Flow, time: Duration) -> usize {
         let end = Instant::now() + time;
         let mut read = 0;

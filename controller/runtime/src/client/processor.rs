@@ -152,7 +152,7 @@ impl Processor {
             .write(|spent| spent.charge(&self.namespace, time, now));
     }
 
-    /// A budget in which each poll takes two seconds.
+    /// A budget in which each poll uses two seconds.
     #[cfg(test)]
     pub(super) fn slow() -> Self {
         thread_local! {
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Takes this processor time in one poll; returns how long it waited before.
+    /// Uses this processor time in one poll. Returns the wait before the poll.
     async fn take(processor: &Processor, time: Duration) -> Duration {
         let begin = Instant::now();
         let work = poll_fn(|_| {

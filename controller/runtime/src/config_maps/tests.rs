@@ -1,4 +1,4 @@
-//! An API server with `ConfigMaps` that a test changes, and counts the calls to.
+//! An API server with `ConfigMaps` that a test changes, and the number of calls for each.
 
 use std::convert::Infallible;
 
@@ -13,7 +13,7 @@ use tokio::time::advance;
 
 use super::*;
 
-/// The entries as they are.
+/// The entries without changes.
 #[derive(Debug, PartialEq, Eq)]
 struct Entries(BTreeMap<String, String>);
 

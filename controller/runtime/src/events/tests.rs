@@ -90,7 +90,7 @@ fn an_event_has_all_required_fields() {
     assert_eq!(regarding.name, valid().metadata.name);
 }
 
-/// An API server that takes connections and never answers.
+/// An API server that accepts connections and never responds.
 fn silent() -> (std::net::TcpListener, Client) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! Programs that misbehave, and what becomes of a request.
+//! Programs that misbehave, and the results for a request.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use tonic::{Request, Response, Status};
 use super::*;
 use crate::metrics::Format;
 
-/// The behaviour of a program that is asked to sign.
+/// The behavior of a program on a request for a signature.
 #[derive(Debug, Clone, Copy)]
 enum Does {
     Sign,
@@ -76,7 +76,7 @@ impl Served for Program {
     }
 }
 
-/// A CA whose key another program holds.
+/// A CA whose key is in another program.
 struct Bed {
     folder: TempDir,
     certificate: String,
@@ -114,7 +114,7 @@ impl Bed {
         self.folder.path().join("signer.sock")
     }
 
-    /// Starts the program, in the place of a former one.
+    /// Starts the program, and replaces a previous one.
     fn serve(&self) -> JoinHandle<()> {
         drop(std::fs::remove_file(self.socket()));
         let listener = UnixListener::bind(self.socket()).unwrap();

@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// The list after a round: what is there, and the records'.
+    /// The list after a round: the existing entries and the entries from the records.
     fn merged(
         listed: &RevokedNodeCredentialsSpec,
         records: &RevokedNodeCredentialsSpec,

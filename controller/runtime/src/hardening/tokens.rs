@@ -207,7 +207,7 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// The same as in [`Tokens::keep`].
+    /// The same set as in [`Tokens::keep`].
     pub async fn find_former(
         &mut self,
         client: &Client,

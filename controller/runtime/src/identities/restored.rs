@@ -130,7 +130,7 @@ mod tests {
         ]
     }
 
-    /// A management cluster with these records, and the names of those that are patched.
+    /// A management cluster with these records, and the names of the patched ones.
     fn management() -> (ClusterAccess, Arc<Mutex<Vec<String>>>) {
         let patched: Arc<Mutex<Vec<String>>> = Arc::default();
         let names = patched.clone();

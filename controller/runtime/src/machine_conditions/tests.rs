@@ -129,7 +129,8 @@ fn told_when(outcome: &Outcome) -> u64 {
     told(condition.reason, &condition.message)
 }
 
-/// The outcome of a record that m1 opened at hour 2 for n1, which `change` changes, where m1 is as `told` tells.
+/// The outcome of a record that m1 opened at hour 2 for n1. `change` modifies the record, and `told` specifies the
+/// state of m1.
 fn of_record(
     change: impl FnOnce(&mut Record),
     (id, node, attested): (&ProviderId, Option<&str>, Option<(bool, u32)>),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The workload cluster's Secrets, by name, as they were last applied.
+/// The Secrets of the workload cluster by name, as last applied.
 type Secrets = Arc<Mutex<Vec<(String, Value)>>>;
 
 fn answer(status: u16, body: &Value) -> Response<Full<Bytes>> {
@@ -87,7 +87,7 @@ fn management() -> ClusterAccess {
     })
 }
 
-/// A workload cluster with these tokens' ends.
+/// A workload cluster with the expiry times of these tokens.
 fn workload(
     is_enforced: bool,
     tokens: &'static [(&'static str, &'static str)],

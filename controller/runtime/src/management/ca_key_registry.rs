@@ -297,7 +297,7 @@ mod tests {
         assert!(is_held);
     }
 
-    /// Counts how often a task is woken.
+    /// Counts the wakeups of a task.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 
@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Returns whether `change` wakes this holder, as 1 or 0, and whether its result changes.
+    /// Returns whether `change` wakes this holder (1 or 0), and whether its result changes.
     fn woken(holder: &mut CaKeyHolder, change: impl FnOnce()) -> (usize, bool) {
         let counted = Arc::new(Wakes::default());
         let waker = Waker::from(counted.clone());

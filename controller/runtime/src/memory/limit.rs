@@ -1,4 +1,4 @@
-//! Limits of what namespaces share.
+//! Limits of the resources that namespaces share.
 
 use super::container;
 

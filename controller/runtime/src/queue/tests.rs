@@ -304,7 +304,7 @@ async fn a_deleted_request_releases_its_room() {
     assert!(queue.room.is_empty());
 }
 
-/// Begins what can be begun, and says how much that was.
+/// Starts the requests that can start, and returns their number.
 fn begun(queue: &mut Queue) -> usize {
     let now = Instant::now();
     std::iter::from_fn(|| queue.next(now)).count()

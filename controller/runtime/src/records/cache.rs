@@ -461,7 +461,7 @@ mod tests {
         assert!(visited[&Lock::ClusterRecords] <= 3 * (MAX_OF_MACHINE + 1));
     }
 
-    /// An object of the cluster `prod-1` that says it is of another one.
+    /// An object in the cache of the cluster `prod-1` whose spec names another cluster.
     fn of_another(version: usize) -> Lenient<NodeIdentity> {
         let record = stored("m1", 1, None).record;
         let spec = object::spec(&record, "other").unwrap();

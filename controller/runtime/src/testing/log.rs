@@ -73,7 +73,7 @@ impl<'a> MakeWriter<'a> for Written {
     }
 }
 
-/// A subscriber that records nothing, and is asked about each event.
+/// A subscriber that records nothing, and receives each event.
 struct Undecided;
 
 impl Subscriber for Undecided {

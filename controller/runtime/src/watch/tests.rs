@@ -48,7 +48,8 @@ async fn failed_watches_are_retried_at_different_times() {
     assert!(different.len() > 10, "{different:?}");
 }
 
-/// The calls of a watch in pages of 16 until the answers end, in their order: `list LIMIT`, and `watch VERSION`.
+/// The calls of a watch with pages of 16 objects, in order, until no responses are left: `list LIMIT`, and
+/// `watch VERSION`.
 async fn calls(answers: &'static [Answer]) -> Vec<String> {
     let calls: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = calls.clone();

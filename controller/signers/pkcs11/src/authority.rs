@@ -34,7 +34,7 @@ pub(crate) struct Authority {
     pub(crate) cluster: Cluster,
 }
 
-/// The turns go round by the namespaces of Clusters, then by keys.
+/// The turns alternate by the namespace of the Clusters, then by key.
 impl Owner for Authority {
     fn namespace(&self) -> &str {
         &self.cluster.namespace

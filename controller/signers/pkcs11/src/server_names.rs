@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The names and addresses that no kubelet has, in addition to those that no host has.
+/// The names and addresses that a kubelet cannot have, in addition to the ones that no host can have.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) names: Vec<ReservedName>,

@@ -1,4 +1,4 @@
-//! Signed statements that no TPM would make: the checks behind the signature do not depend on it.
+//! Signed statements that a TPM does not create, for the checks after the signature, which do not depend on it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const DATA: [u8; 32] = [7; 32];
 
-/// A key that lies about its attributes, and may sign anything.
+/// A key with forged attributes that can sign any data.
 struct Forger {
     software: SoftwareKey,
     key: AttestationKey,

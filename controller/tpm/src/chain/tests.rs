@@ -1,4 +1,4 @@
-//! Certificates of real TPMs, and of makers who certify what they should not.
+//! Certificates of real TPMs, and certificates with faults that a vendor must not create.
 
 mod intermediates;
 mod vendors;
@@ -24,7 +24,7 @@ const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::made_by(&MAKER)));
 
-/// In sixty years: whatever was made today is valid, and what has no end.
+/// In 60 years: current certificates without an expiry are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 120)
 }
@@ -61,7 +61,7 @@ fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
     decided.map(|_| ())
 }
 
-/// The reason, where the details are another test's.
+/// The reason, for tests that do not check the details.
 fn reason<T>(decided: Result<T, TpmDenial>) -> Result<(), &'static str> {
     decided.map(|_| ()).map_err(|denial| denial.reason())
 }
@@ -79,7 +79,7 @@ fn unfit(detail: &str) -> Result<(), TpmDenial> {
     Err(TpmDenial::EndorsementCertificateUnfit(detail.to_owned()))
 }
 
-/// The certificate with bytes that occur in it once replaced by as many others.
+/// The certificate, in which bytes that occur once are replaced by the same number of other bytes.
 fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut found = certificate
@@ -211,7 +211,7 @@ fn a_certificate_with_a_changed_signature_or_content_is_denied() {
     }
 }
 
-/// A certificate of these words, signed with ECDSA P-256 and SHA-256, and who signed it.
+/// A certificate with these values, signed with ECDSA P-256 and SHA-256, and the authority that signed it.
 fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let signature = key.sign(&SystemRandom::new(), words).unwrap();

@@ -9,7 +9,7 @@ use crate::fixture::{machine, noon};
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// A policy that requires authorities with these ends.
+/// A policy that requires authorities with these expiry times.
 fn requiring(ends: &[SystemTime]) -> TpmPolicy {
     let public_key = machine().ek_spki();
     let authorities = ends

@@ -108,7 +108,7 @@ impl EndorsementKey {
         }
     }
 
-    /// The Name, over the template.
+    /// The Name, calculated from the template.
     pub(crate) fn name(&self) -> &Name {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! The two requests, and who is asked when.
+//! The two requests, and their calls to services.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The program under test, and what it says.
+//! The tested program, and its output.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::EndorsementKey;
 use serde_json::{Value, json};
 
-/// The kinds of endorsement keys, as the programs name them to each other.
+/// The kinds of endorsement keys, as the programs encode them.
 pub(crate) const KINDS: [(&str, EndorsementKey); 3] = [
     ("Rsa2048", EndorsementKey::Rsa2048),
     ("EccP256", EndorsementKey::P256),
@@ -53,7 +53,7 @@ pub(crate) fn bytes(answer: &Value, field: &str) -> Vec<u8> {
     BASE64_STANDARD.decode(text).unwrap()
 }
 
-/// Nothing is left in the TPM.
+/// Asserts that the TPM contains no objects or sessions.
 #[track_caller]
 pub(crate) fn assert_empty(tpm: &Swtpm) {
     assert_eq!(tpm.transient_handles(), Vec::<u32>::new());

@@ -125,7 +125,7 @@ fn an_unreadable_certificate_counts_as_missing() {
     assert_empty(&tpm);
 }
 
-/// Indices whose content a wrong password protects, or that count reads without it.
+/// Indices that a wrong password protects, or that count reads without one.
 fn guarded(index: &str) -> [(&'static str, Vec<String>); 3] {
     let define = |size: u8, attributes: &str, password: &str| {
         format!("tpm2_nvdefine {index} -C o -s {size} -a {attributes}{password}")

@@ -1,5 +1,4 @@
-//! A TPM whose registers read otherwise than they are: what a boot does that still goes on between
-//! a quote and a read.
+//! A TPM whose registers differ from the reported values, as during a boot that continues between a quote and a read.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -17,7 +17,7 @@ use super::keys::tools;
 
 const SECRET: [u8; 32] = [9; 32];
 
-/// A question for a quote that answers a credential made for these keys by another's tools.
+/// A quote command that answers a credential for these keys, created with other tools.
 pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> Value {
     let (blob, secret) = maker.make_credential(ek_public, ak_name, &SECRET);
     json!({"Quote": {
@@ -48,7 +48,7 @@ fn sized(contents: &[u8]) -> Vec<u8> {
     [&length.to_be_bytes(), contents].concat()
 }
 
-/// Two numbers of 32 bytes, each in a sized buffer, out of what follows `skipped` bytes.
+/// Two numbers of 32 bytes, each in a sized buffer, from the text after `skipped` bytes.
 fn two_numbers(structure: &[u8], skipped: usize) -> Vec<u8> {
     let mut rest = &structure[skipped..];
     let mut numbers = Vec::new();

@@ -163,7 +163,8 @@ fn a_proxy_that_cannot_be_used_is_refused_with_its_variable() {
     }
 }
 
-/// A SOCKS5 proxy that connects to `server`, whatever is asked for; each request's bytes are sent.
+/// A SOCKS5 proxy that connects to `server`, independently of the requested address. It sends the bytes of each
+/// request to the channel.
 fn socks5(server: SocketAddr) -> (SocketAddr, mpsc::Receiver<Vec<u8>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();

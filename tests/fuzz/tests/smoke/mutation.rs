@@ -1,4 +1,4 @@
-//! Mutations of valid inputs, the same ones in every run.
+//! Mutations of valid inputs, which are the same in every run.
 
 use fastrand::Rng;
 
@@ -44,7 +44,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], numbers: &mut Rng) {
     }
 }
 
-/// The beginning of one input, and the end of another.
+/// The beginning of one input and the end of another.
 fn splice(bytes: &mut Vec<u8>, at: usize, other: &[u8], numbers: &mut Rng) {
     let from = numbers.usize(..=other.len());
     bytes.truncate(at);

@@ -23,7 +23,7 @@ const MAX_OPENS: f64 = 6.0;
 /// same program takes 1,968 to 2,088 KiB.
 const MAX_PEAK_KIB: f64 = 2.25 * 1024.0;
 
-/// Settings as an operator of this provider would write them.
+/// Settings that an operator of this provider would write.
 const SETTINGS: &str = "\
 apiVersion: kubelet-authenticator.cluster.x-k8s.io/v1alpha1
 kind: KubeletAuthenticatorConfiguration

@@ -36,7 +36,7 @@ pub fn reference(group: &str, kind: &str, name: &str) -> Value {
 pub struct NewMachine<'a> {
     /// The Cluster's name.
     pub cluster: &'a str,
-    /// The Machine's name, and its InfraMachine's and its KubeadmConfig's.
+    /// The name of the Machine, its InfraMachine and its KubeadmConfig.
     pub name: &'a str,
     /// Its provider ID.
     pub provider_id: &'a str,

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use kubelet_authenticator_tests::controller;
 use serde_json::json;
 
-/// The files that it is started with, besides its machines.
+/// The files that the controller is started with, in addition to its machines.
 pub struct Files {
     /// A kubeconfig with all permissions.
     pub kubeconfig: PathBuf,
@@ -17,7 +17,7 @@ pub struct Files {
     pub ca_key: PathBuf,
 }
 
-/// The controller; it ends when this is dropped.
+/// The controller, which stops when this value is dropped.
 pub struct Controller(Child);
 
 impl Drop for Controller {

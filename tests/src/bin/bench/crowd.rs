@@ -41,14 +41,14 @@ impl<T: Send + 'static> Background<T> {
         }
     }
 
-    /// Ends it, and returns its result.
+    /// Stops the crowd, and returns its result.
     pub fn end(self) -> T {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("no panic")
     }
 }
 
-/// Creates the objects, and sends requests from now on; returns their number at the end.
+/// Creates the objects, and sends requests from now on. Returns their number at the end.
 pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     for number in 0..OBJECTS {
         simulation.management.put(machine(&tenant.name, number));
@@ -57,7 +57,7 @@ pub fn turn(simulation: &Simulation, tenant: Tenant) -> Background<usize> {
     request(tenant)
 }
 
-/// Sends requests with unknown tokens from now on; returns their number at the end.
+/// Sends requests with unknown tokens from now on. Returns their number at the end.
 pub fn request(tenant: Tenant) -> Background<usize> {
     Background::start(move |is_over| {
         let mut filed = 0;
@@ -76,7 +76,7 @@ pub fn request(tenant: Tenant) -> Background<usize> {
     })
 }
 
-/// Probes `/healthz` from now on; returns the longest time of an answer at the end.
+/// Probes `/healthz` from now on. Returns the longest response time at the end.
 pub fn probe(diagnostics: Diagnostics) -> Background<Duration> {
     Background::start(move |is_over| {
         let mut longest = Duration::ZERO;

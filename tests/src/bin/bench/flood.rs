@@ -1,4 +1,4 @@
-//! One bootstrap token that files requests without end, and other machines that join in the meantime, on a real API
+//! One bootstrap token that creates requests without end, and other machines that join at the same time, on a real API
 //! server.
 
 use std::path::Path;
@@ -17,13 +17,13 @@ use kubelet_authenticator_tests::controller::{Application, is_issued};
 use crate::controller;
 use crate::report::{Suite, print_table};
 
-/// The number of requests that one token files.
+/// The number of requests that one token creates.
 const REQUESTS: usize = 60_000;
 
 /// The number of requests in progress at once.
 const AT_ONCE: usize = 16;
 
-/// The time limit of one join; beyond it the measurement ends.
+/// The time limit of one join. The measurement ends if a join takes longer.
 const DEADLINE: Duration = Duration::from_mins(10);
 
 /// The maximum wait of another machine, in seconds.
@@ -105,7 +105,7 @@ pub fn run(program: &Path) -> Suite {
     suite
 }
 
-/// Files requests of unknown machines: each waits, and none is ever settled.
+/// Creates requests from unknown machines: each waits, and none is ever completed.
 async fn flood(kubeconfig: &Path, filed: &AtomicUsize) {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();

@@ -54,7 +54,7 @@ const SHAPES: [(Shape, &str); 4] = [
     (Shape::Long, "long"),
 ];
 
-/// Creates the objects of this tenant, and writes them again from now on; returns the number of writes at the end.
+/// Creates the objects of this tenant, and updates them from now on. Returns the number of writes at the end.
 pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     let kinds = WATCHED.into_iter().chain(OTHERS);
     let all = kinds.flat_map(|kind| SHAPES.map(|(shape, name)| (kind, shape, name)));
@@ -76,8 +76,8 @@ pub fn turn(simulation: &Simulation, cluster: &str) -> Background<usize> {
     })
 }
 
-/// The watched kinds with an object of this namespace that the controller reported as unreadable, which shows that it
-/// got them.
+/// The watched kinds with an object in this namespace that the controller reported as unreadable. The report shows
+/// that it received the object.
 pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
     let text = std::fs::read_to_string(log).expect("the controller's log");
     let lines = text

@@ -19,7 +19,7 @@ use crate::report::{Suite, print_table};
 use crate::simulation::{Simulation, Tenant, provider_id};
 use crate::{crowd, heavy, swarm};
 
-/// The number of clusters that stay as they are.
+/// The number of clusters that do not change.
 const GOOD: usize = 150;
 
 /// The number of clusters that turn hostile, ten in each way.
@@ -28,19 +28,19 @@ const HOSTILE: usize = 50;
 /// The number of simultaneous joins, each in a cluster of its own.
 const AT_ONCE: usize = 20;
 
-/// The number of rounds of joins before the others turn hostile, and as many after.
+/// The number of rounds of joins before the others become hostile, and also after it.
 const ROUNDS: usize = 15;
 
 /// The pause between two rounds, so that they cover more than one state of the hostile clusters.
 const BETWEEN: Duration = Duration::from_secs(4);
 
-/// The time limit of one join; beyond it the measurement ends.
+/// The time limit of one join. The measurement ends if a join takes longer.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The maximum factor by which joins may increase.
+/// The maximum factor by which the duration of joins can increase.
 const MAX_MORE: f64 = 2.0;
 
-/// The maximum duration of one join beside hostile clusters, in milliseconds.
+/// The maximum duration of one join next to hostile clusters, in milliseconds.
 const MAX_JOIN: f64 = 1000.0;
 
 /// The maximum duration of an answer to `/healthz`, in milliseconds.
@@ -63,19 +63,19 @@ const MEASURED: [&str; 10] = [
     "waiters for Clusters",
 ];
 
-/// The limit of the controller's memory beside hostile clusters, in MiB.
+/// The limit of the controller's memory next to hostile clusters, in MiB.
 const MAX_MEMORY: f64 = 400.0;
 
-/// The number of clusters whose requests are kept and take much more memory than they have bytes.
+/// The number of clusters whose requests are stored, and use much more memory than their length.
 const KEEPING: usize = 4;
 
 /// The number of such requests of each.
 const KEPT: usize = 1000;
 
-/// The number of values of each, which is near the limit of what is read.
+/// The number of values in each request, which is near the limit.
 const VALUES: usize = 4000;
 
-/// The maximum number of threads of the controller: those of tokio, and of lookups that hang.
+/// The maximum number of threads of the controller: the threads of tokio, and of hanging lookups.
 const MAX_THREADS: f64 = 64.0;
 
 /// The number of elements that cost three bytes each to send.
@@ -316,7 +316,7 @@ impl Hole {
     }
 }
 
-/// Makes an API server hostile from now on, in the way of this number.
+/// Makes an API server hostile from now on, with the method of this number.
 fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAddr) {
     let Tenant { name, server } = tenant;
     let connections = |fault| server.inject_connection(Times::always(), fault);
@@ -365,7 +365,7 @@ fn turn(simulation: &Simulation, tenant: &Tenant, number: usize, hole: SocketAdd
     server.drop_connections();
 }
 
-/// A body that takes much more memory than it has bytes, and the verb of the calls that it answers.
+/// A body that uses much more memory than its length, and the verb of the calls that get it as the response.
 fn much_of_little(number: usize) -> (Verb, String) {
     let list =
         |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{items}]}}"#);

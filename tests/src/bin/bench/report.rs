@@ -87,7 +87,7 @@ impl Suite {
     }
 }
 
-/// Prints rows under a header, the first column aligned left, the others right, as a Markdown table.
+/// Prints rows below a header as a Markdown table. The first column is aligned left, the others right.
 pub fn print_table(header: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].len());

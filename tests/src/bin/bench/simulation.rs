@@ -1,5 +1,5 @@
 //! Many clusters of one controller: the management cluster and the API servers of the workload clusters run in this
-//! process, over real connections, and the controller in another, so that its measurements are its own.
+//! process, with real connections. The controller runs in another process, so that its measurements are separate.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -150,7 +150,7 @@ impl Simulation {
         self.put(KUBELET_AUTHENTICATION, (name, name), spec);
     }
 
-    /// Creates a Machine that may join.
+    /// Creates a Machine that is allowed to join.
     pub fn put_machine(&self, cluster: &Tenant, name: &str, token: &str) {
         let machine = NewMachine {
             cluster: &cluster.name,

@@ -14,8 +14,8 @@ use crate::simulation::{KUBELET_AUTHENTICATION, Simulation};
 /// (`--max-clusters-per-namespace`).
 const CLUSTERS: usize = 2000;
 
-/// The number of them that must have the condition of a Cluster beyond the limit. Some of the first ones lose their
-/// place to an older one, and have it later.
+/// The number of Clusters that must have the condition of a Cluster beyond the limit. Some of the first Clusters lose
+/// their place to an older Cluster, and get the condition later.
 const BEYOND: usize = 900;
 
 const NAMESPACE: &str = "swarm";
@@ -26,8 +26,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Deadline of the conditions of all Clusters.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// Creates the Clusters, waits until the controller has reported their limit, and replaces the oldest ones from now on;
-/// returns the number of replaced Clusters at the end.
+/// Creates the Clusters, waits until the controller has reported their limit, and replaces the oldest Clusters from
+/// now on. Returns the number of replaced Clusters at the end.
 pub fn turn(simulation: &Simulation) -> Background<usize> {
     let management = simulation.management.clone();
     let create = move |number: usize| {

@@ -1,6 +1,6 @@
 //! Certificates per second on real API servers: the controller, kube-controller-manager's approver and signer, and a
-//! client that makes only the controller's writes. Then the controller again, with connections that break and a
-//! leader that dies.
+//! client that makes only the controller's writes. Then the controller again, with lost connections and a leader that
+//! stops.
 
 mod breaking_proxy;
 mod ideal_client;
@@ -250,7 +250,7 @@ impl World {
         )
     }
 
-    /// The controller's writes, by a client that makes no decisions.
+    /// The controller's writes, made by a client without decisions.
     fn ideal(&self, calls: &[(String, f64)]) -> Row {
         let kubectl = self.management.kubectl();
         let is_ours = |event: &&Value| event["reportingController"] == USER;
@@ -378,7 +378,7 @@ fn stock(runtime: &Runtime, name: &str, count: usize, arguments: &[&str]) -> Row
     measure(runtime, &plane, (name, pid), &requests)
 }
 
-/// Files the requests, and waits for their certificates.
+/// Creates the requests, and waits for their certificates.
 fn measure(
     runtime: &Runtime,
     plane: &ControlPlane,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster};
 use crate::controller::Decision;
 
-/// The deadline of an answer: a refusal comes at once, and the absence of a decision must be observable.
+/// The deadline for a response: a refusal takes little time, and the absence of a decision must be observable.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time for which an undecided request is watched.
@@ -44,8 +44,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Prints the end of an attack; returns whether it was refused in this condition, for this reason. `decision` is
-    /// the controller's log entry of a refusal for a reason.
+    /// Prints the result of an attack. Returns whether it was refused in this condition, for this reason. `decision`
+    /// is the controller's log entry for a refusal with a reason.
     pub fn tell(&self, expected: (&str, &str), decision: impl FnOnce(&str) -> Decision) -> bool {
         let Self::Refused {
             kind,
@@ -163,12 +163,12 @@ impl Attacker {
         }
     }
 
-    /// Files a request and waits for its outcome.
+    /// Creates a request, and waits for its outcome.
     pub fn ask(&self, wish: &Wish) -> Verdict {
         self.file(wish.signer, &wish.request().0)
     }
 
-    /// Files these bytes as `spec.request`, and waits for the outcome.
+    /// Sends these bytes as `spec.request`, and waits for the outcome.
     pub fn file(&self, signer: &str, request: &str) -> Verdict {
         match self.send(signer, request) {
             Ok(name) => self.await_verdict(&name),
@@ -176,7 +176,7 @@ impl Attacker {
         }
     }
 
-    /// Files these bytes as `spec.request`; returns the request's name.
+    /// Sends these bytes as `spec.request`. Returns the name of the request.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ pub const JOINED: &str = "worker-1";
 pub enum Expected {
     /// The request is refused, for this reason.
     Denied(&'static str),
-    /// The request waits, for this reason, as long as the rightful holder's certificate is valid.
+    /// The request waits, for this reason, as long as the certificate of the legitimate holder is valid.
     Waits(&'static str),
     /// The attack succeeds: the limit of a provider without proof.
     NotStopped,
@@ -37,7 +37,7 @@ enum Kind {
     Copy,
 }
 
-/// The attacks, in the order in which the story tells them.
+/// The attacks, in the order of the demo.
 pub const ATTACKS: [Attack; 7] = [
     Attack {
         token: LEAKED,

@@ -1,5 +1,5 @@
-//! The story of five tenants, each with an account of AWS: four have identities that permit them, and one names
-//! another's.
+//! The demo of five tenants with separate AWS accounts: four have identities that permit them, and one names the
+//! identity of another tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(480);
 /// A lifetime longer than the story.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
-/// The rights beside those of every management cluster.
+/// The permissions in addition to the permissions for every management cluster.
 const RBAC: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/rbac/ack.yaml"),
     concat!(
@@ -51,7 +51,7 @@ const BY_TEAM: usize = 3;
 /// The tenant that is refused.
 const STRANGER: &str = "stranger";
 
-/// The story; `false` if it ended differently.
+/// The demo. `false` if a step has an unexpected result.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, the definitions of Cluster API Provider AWS, kubeadm, cloud-init, systemd and kubelets; EC2 \
@@ -99,9 +99,9 @@ struct Tenant {
     _machines: Machines,
 }
 
-/// The machines of a cluster, by who creates them.
+/// The machines of a cluster, by their creator.
 enum Machines {
-    /// As Cluster API Provider AWS.
+    /// Like Cluster API Provider AWS.
     Provider { _instances: Instances },
     /// Others: the instances are there before Machines.
     Others { _provider: Provider },

@@ -150,7 +150,7 @@ impl Cluster {
         csrs
     }
 
-    /// Waits for a request to this signer by this machine's token, as long as `going_on` returns true.
+    /// Waits for a request to this signer with the token of this machine, as long as `going_on` returns true.
     pub fn wait_for_request_of(
         &self,
         machine: &str,

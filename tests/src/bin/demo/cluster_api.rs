@@ -62,7 +62,7 @@ spec:
       infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: GenericMachineTemplate, name: workers}
 ";
 
-/// The story; `false` if it ended differently.
+/// The demo. `false` if a step has an unexpected result.
 pub fn story() -> bool {
     println!(
         "Real Cluster API, kubeadm, cloud-init, systemd and kubelets; each machine is a set of namespaces with a TPM."
@@ -145,7 +145,7 @@ impl Story<'_> {
         output
     }
 
-    /// Prints each change until `is_so` holds.
+    /// Prints each change until `is_so` returns true.
     fn tell_until(&mut self, is_so: impl Fn(&Self) -> bool) -> bool {
         let found = poll(PATIENCE, || {
             self.tell_changes();

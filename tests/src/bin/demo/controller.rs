@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// `node-attestation-controller run`; it ends when this is dropped.
+/// `node-attestation-controller run`, which stops when this value is dropped.
 pub struct Controller {
     process: Process,
 }

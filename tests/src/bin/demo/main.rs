@@ -1,4 +1,4 @@
-//! The main job as a story: a node joins, attackers do not.
+//! The main function as a demo: a node joins, and attackers do not.
 //!
 //! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API server in
 //! this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl; cluster-api is that with

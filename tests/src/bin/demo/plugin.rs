@@ -17,14 +17,14 @@ pub struct Plugin {
     exec_info: String,
 }
 
-/// A run that may not have ended yet.
+/// A run that can still be in progress.
 pub struct Running {
     start: Instant,
     child: Child,
 }
 
 impl Running {
-    /// Whether it has not ended yet.
+    /// Whether the run is still in progress.
     pub fn goes_on(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -35,7 +35,7 @@ impl Running {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the run.
     pub fn finish(self) -> Run {
         let output = self.child.wait_with_output().unwrap();
         Run {
@@ -54,7 +54,7 @@ pub struct Run {
 }
 
 impl Plugin {
-    /// A machine that has never joined; `own` are the settings of its provider's plugin besides the common ones.
+    /// A machine that has never joined. `own` contains the additional settings of its provider's plugin.
     pub fn new(
         cluster: &Cluster,
         folder: &Path,
@@ -115,7 +115,7 @@ impl Plugin {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the plugin, and waits for its end.
     pub fn run(&self) -> Run {
         self.start().finish()
     }

@@ -1,4 +1,4 @@
-//! The story, printed as it happens.
+//! The demo, printed step by step.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ use crate::plugin::{Plugin, Run};
 
 const START: Duration = Duration::from_secs(20);
 
-/// The story on an API server in this process; `false` if it ended differently.
+/// The demo on an API server in this process. `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let server = ApiServer::start();
@@ -41,7 +41,7 @@ pub fn embedded() -> bool {
     joined.0 && resumed && refused
 }
 
-/// The story on real Kubernetes; `false` if it ended differently.
+/// The demo on real Kubernetes. `false` if a step has an unexpected result.
 pub fn real() -> bool {
     let folder = tempfile::tempdir().unwrap();
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet.");
@@ -78,7 +78,7 @@ pub fn stock_and_closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     closed(cluster, plane) && stock
 }
 
-/// Whether Kubernetes' own signer issues nothing any more without kubeadm's bindings.
+/// Whether the built-in signer of Kubernetes no longer issues certificates without kubeadm's bindings.
 pub fn closed(cluster: &Cluster, plane: &ControlPlane) -> bool {
     plane.remove_binding(KubeadmBinding::NodeAutoapproveBootstrap);
     plane.remove_binding(KubeadmBinding::NodeAutoapproveCertificateRotation);

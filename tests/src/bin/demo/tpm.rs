@@ -48,7 +48,7 @@ struct World {
     machines: Vec<Machine>,
     /// The attacker's machine, which is not a machine of the cluster.
     own: Machine,
-    /// The controller's files for TPMs: machines must have booted like these.
+    /// The controller's files for TPMs: machines must have the same boot state.
     challenger: Challenger,
     folder: tempfile::TempDir,
 }
@@ -154,7 +154,7 @@ fn evidence(csr: &Value) -> Option<TpmEvidence> {
     TpmEvidence::parse(&envelope.evidence?).ok()
 }
 
-/// The story on an API server in this process; `false` if it ended differently.
+/// The demo on an API server in this process. `false` if a step has an unexpected result.
 pub fn embedded() -> bool {
     println!("An API server in this process, a TPM in software (swtpm) for each machine;");
     println!("the real controller, the real plugin.");
@@ -171,7 +171,7 @@ pub fn embedded() -> bool {
     as_told
 }
 
-/// The story on real Kubernetes; `false` if it ended differently.
+/// The demo on real Kubernetes. `false` if a step has an unexpected result.
 pub fn real() -> bool {
     println!("Real etcd, kube-apiserver, kube-controller-manager and kubelet; a TPM in software");
     println!("(swtpm) for each machine.");

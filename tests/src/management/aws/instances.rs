@@ -22,13 +22,14 @@ const FINALIZER: &str = "awsmachine.infrastructure.cluster.x-k8s.io";
 pub enum Maker {
     /// The manager of Cluster API Provider AWS ([`Capa`](super::super::Capa)).
     Capa,
-    /// The test, which writes the same in the same order: finalizer, provider ID, and readiness. The last one comes
-    /// after the node's request for a certificate: Cluster API does not publish the Machine's provider ID before.
+    /// The test, which makes the same writes in the same order: finalizer, provider ID, and readiness. The last write
+    /// comes after the node's request for a certificate: Cluster API does not publish the Machine's provider ID
+    /// earlier.
     Test,
 }
 
-/// The instances of one Cluster's AWSMachines, which run for as long as the AWSMachines exist, at most until this is
-/// dropped.
+/// The instances of one Cluster's AWSMachines. They run as long as the AWSMachines exist, and at most until this value
+/// is dropped.
 #[derive(Debug)]
 pub struct Instances {
     rounds: Rounds<State>,
@@ -92,7 +93,7 @@ impl Instances {
         act(&booted.machine)
     }
 
-    /// As [`Provider::paused`](super::super::Provider::paused).
+    /// Like [`Provider::paused`](super::super::Provider::paused).
     pub fn paused(&self) -> MutexGuard<'_, ()> {
         self.rounds.pause()
     }
@@ -269,7 +270,7 @@ pub fn owned(cluster: &str) -> String {
     format!("sigs.k8s.io/cluster-api-provider-aws/cluster/{cluster}")
 }
 
-/// The machines, even after a panic of another thread: they must end in any case.
+/// The machines, even after a panic on another thread: they must stop in any case.
 fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -278,7 +279,7 @@ fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-/// The bootstrap token in bootstrap data, where kubeadm would find it.
+/// The bootstrap token in bootstrap data, at the place where kubeadm reads it.
 fn token_of(data: &str) -> String {
     let mut words = data.split_whitespace();
     words

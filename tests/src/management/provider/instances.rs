@@ -13,7 +13,7 @@ use super::{Boot, Order, lock};
 
 const FINALIZER: &str = "genericmachine.infrastructure.cluster.x-k8s.io";
 
-/// The annotation with the host of a machine whose provider ID comes late.
+/// The annotation with the host of a machine whose provider ID is set late.
 const HOST: &str = "infrastructure.cluster.x-k8s.io/host";
 
 /// The running machines, by the names of their InfraMachines, or of the instances in their pools.
@@ -43,7 +43,7 @@ impl Infrastructure {
         self.look_at_pools();
     }
 
-    /// Takes the next step for this machine, if there is one.
+    /// Takes the next step for this machine, if it has one.
     fn provide(&self, name: &str, object: &Value) {
         let Some(machine) = owner(object, MACHINE) else {
             return;

@@ -17,7 +17,7 @@ impl Infrastructure {
         }
     }
 
-    /// Starts the missing instances of a pool, with the current bootstrap data; and reports the existing ones.
+    /// Starts the missing instances of a pool, with the current bootstrap data. Also reports the existing ones.
     fn fill(&self, object: &Value, pool: &Value) {
         let template = &pool["spec"]["template"]["spec"];
         let Some(secret) = template["bootstrap"]["dataSecretName"].as_str() else {
@@ -57,8 +57,8 @@ impl Infrastructure {
         id
     }
 
-    /// The provider IDs of the pool's InfraMachines, as far as they have some; missing ones are created, and Cluster
-    /// API creates a Machine for each.
+    /// The provider IDs of the pool's InfraMachines that have one. Missing InfraMachines are created, and Cluster API
+    /// creates a Machine for each.
     fn infra_machines(&self, pool: &Value, names: impl Iterator<Item = String>) -> Vec<String> {
         let pool = pool["metadata"]["name"].as_str().unwrap();
         let all = self.objects(GENERIC_MACHINE);
@@ -90,7 +90,7 @@ impl Infrastructure {
         ids
     }
 
-    /// The Secret with the bootstrap data of this machine: its own, or its pool's.
+    /// The Secret with the bootstrap data of this machine, or of its pool.
     pub(super) fn secret(&self, object: &Value, machine: &Value) -> Option<String> {
         let bootstrap = match object["metadata"]["labels"][POOL_NAME].as_str() {
             Some(pool) => {

@@ -22,7 +22,7 @@ use super::status::Refusal;
 /// The group that kubeadm gives its bootstrap tokens.
 const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 
-/// The subject attribute that holds a certificate's UID.
+/// The subject attribute that contains a certificate's UID.
 const SUBJECT_UID: &str = "1.3.6.1.4.1.57683.2";
 
 /// An authenticated user.
@@ -30,7 +30,7 @@ const SUBJECT_UID: &str = "1.3.6.1.4.1.57683.2";
 pub struct User {
     /// User name.
     pub name: String,
-    /// UID; empty where there is none.
+    /// The UID. Empty if it does not exist.
     pub uid: String,
     /// Groups, `system:authenticated` last.
     pub groups: Vec<String>,
@@ -274,7 +274,7 @@ fn is_public(target: &Target) -> bool {
             || path.starts_with("/openapi"))
 }
 
-/// Whether the request asks for the user's own identity (a `SelfSubjectReview`).
+/// Whether the request queries the user's own identity (a `SelfSubjectReview`).
 pub(super) fn asks_who(target: &Target) -> bool {
     target.verb == Verb::Create
         && target.group == "authentication.k8s.io"

@@ -29,8 +29,8 @@ pub(super) fn check_replacement(resource: &Resource, object: &Value) -> Result<(
     Err(Refusal::invalid(resource, name, &[error]))
 }
 
-/// Prepares `new`, an update of `old`, as the server does: the status subresource changes only the status, any other
-/// update everything else.
+/// Prepares `new`, an update of `old`, like the server: the status subresource changes only the status, and other
+/// updates change everything else.
 pub(super) fn prepare_update(resource: &Resource, part: &str, old: &Value, new: &mut Value) {
     if part == "status" {
         let status = new["status"].take();
@@ -56,7 +56,7 @@ fn set_status(object: &mut Value, status: Value) {
     }
 }
 
-/// The part of an object whose changes its generation counts.
+/// The part of an object whose changes increment its generation.
 fn desired(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(fields) = object.as_object_mut() {
@@ -73,7 +73,7 @@ pub(super) fn is_held(object: &Value) -> bool {
     finalizers.is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Whether only finalizers that are gone now kept the object.
+/// Whether only removed finalizers kept the object.
 pub(super) fn is_released(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string() && !is_held(object)
 }

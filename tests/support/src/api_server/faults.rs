@@ -29,7 +29,7 @@ impl Route {
         }
     }
 
-    /// This verb on this resource (plural, such as `nodes`), subresources not included.
+    /// This verb for this resource (plural, such as `nodes`), without subresources.
     pub fn new(verb: Verb, plural: &str) -> Self {
         Self {
             verb: Some(verb),
@@ -139,7 +139,7 @@ impl Times {
 /// A fault of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// A `Status` of this code, with `Retry-After` where given; nothing is stored.
+    /// A `Status` with this code, and with `Retry-After` if given. Nothing is stored.
     Status {
         /// The HTTP status.
         code: u16,
@@ -150,7 +150,7 @@ pub enum Fault {
     Cut,
     /// The request is executed and stored; the connection is closed instead of an answer.
     LoseAnswer,
-    /// The request is neither executed nor ever answered.
+    /// The request is neither executed nor answered.
     Hang,
     /// The request is executed and stored, and never answered.
     HangAfterStore,
@@ -179,7 +179,7 @@ pub enum Fault {
         /// The number of seconds, negative for the past.
         seconds: i64,
     },
-    /// This answer to any request; nothing is stored.
+    /// This response to any request. Nothing is stored.
     Answer {
         /// The HTTP status.
         code: u16,
@@ -188,8 +188,8 @@ pub enum Fault {
         /// The body.
         body: Vec<u8>,
     },
-    /// Before a create: another client stores an object of that name whose spec is the new one's with this patch
-    /// merged into it.
+    /// Before a create: another client stores an object with the same name. Its spec is the spec of the new object,
+    /// merged with this patch.
     Squat {
         /// A JSON merge patch for the spec.
         spec: Value,
@@ -263,7 +263,7 @@ pub enum ConnectionFault {
     ExpiredCertificate,
     /// The server's certificate becomes valid in an hour.
     NotYetValidCertificate,
-    /// The server speaks HTTP/1.1 and not HTTP/2, as some proxies do.
+    /// The server supports HTTP/1.1 and not HTTP/2, like some proxies.
     OnlyHttp1,
     /// The answer to the client's first TLS message is not TLS.
     NotTls,

@@ -161,7 +161,7 @@ impl ApiServer {
         self.client_ca().write(dir, "ca")
     }
 
-    /// The cluster as client-go describes it to an exec plugin.
+    /// The cluster in the format that client-go passes to an exec plugin.
     pub fn cluster_info(&self) -> Value {
         json!({
             "server": self.url(),
@@ -170,7 +170,7 @@ impl ApiServer {
         })
     }
 
-    /// The value of `KUBERNETES_EXEC_INFO` as client-go writes it, its trailing newline included.
+    /// The value of `KUBERNETES_EXEC_INFO` in client-go's format, including its trailing newline.
     ///
     /// `api_version` is `v1` or `v1beta1`.
     pub fn exec_info(&self, api_version: &str, with_cluster: bool) -> String {
@@ -178,7 +178,7 @@ impl ApiServer {
     }
 }
 
-/// The value of `KUBERNETES_EXEC_INFO` as client-go writes it, for any cluster or none.
+/// The value of `KUBERNETES_EXEC_INFO` in client-go's format, for any cluster or none.
 pub fn exec_info(api_version: &str, cluster: Option<Value>) -> String {
     let cluster = cluster
         .map(|cluster| format!("\"cluster\":{cluster},"))
@@ -190,7 +190,7 @@ pub fn exec_info(api_version: &str, cluster: Option<Value>) -> String {
     )
 }
 
-/// The fields as YAML lines; nested values are flow mappings, which include JSON.
+/// The fields as YAML lines. Nested values are flow mappings, which include JSON.
 fn fields(value: &Value, indent: usize) -> String {
     let fields = value.as_object().into_iter().flatten();
     fields

@@ -25,9 +25,9 @@ pub struct Request {
     pub method: String,
     /// Path without the query.
     pub path: String,
-    /// Query as it came.
+    /// The query as received.
     pub query: String,
-    /// Plural resource name; empty if the path is not a resource's.
+    /// The plural resource name. Empty if the path does not refer to a resource.
     pub resource: String,
     /// Name in the path.
     pub name: String,
@@ -37,7 +37,7 @@ pub struct Request {
     pub user_agent: String,
     /// User name, after authentication.
     pub user: Option<String>,
-    /// Body as it came; empty for reads.
+    /// The body as received. Empty for reads.
     pub body: Vec<u8>,
     /// Status of the answer; absent until answered, and always if there is no answer.
     pub code: Option<u16>,
@@ -193,7 +193,7 @@ impl Gate {
         drop(self);
     }
 
-    /// Closes the connections of the held requests; at [`Step::Received`] nothing is executed or stored.
+    /// Closes the connections of the held requests. At [`Step::Received`], nothing is executed or stored.
     pub fn cut(self) {
         self.shared.verdict.send_replace(Verdict::Cut);
     }

@@ -1,13 +1,12 @@
 //! An in-memory Kubernetes API server, with faults.
 //!
-//! It answers as kube-apiserver 1.36 within its scope: authentication by bootstrap token and client certificate,
+//! It responds like kube-apiserver 1.36 within its scope: authentication by bootstrap token and client certificate,
 //! certificate signing requests with their rules, nodes, leases, events, and the kinds that a test defines
-//! ([`ApiServer::define`]), by the rules of custom resources. A test sets faults at run time ([`ApiServer::inject`],
-//! [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all requests are
-//! recorded.
+//! ([`ApiServer::define`]), with the rules of custom resources. A test sets faults at run time ([`ApiServer::inject`],
+//! [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all requests are recorded.
 //!
-//! It runs on a thread and a runtime of its own; its interface is synchronous and may be used from any thread. The
-//! server ends when it is dropped.
+//! It runs on a separate thread and runtime. Its interface is synchronous, and any thread can use it. The server stops
+//! when it is dropped.
 //!
 //! ```
 //! use kubelet_authenticator_test_support::api_server::{ApiServer, Fault, Route, Signer, Times};
@@ -111,7 +110,7 @@ impl Default for ApiServer {
 }
 
 impl ApiServer {
-    /// Starts a server on a free port of 127.0.0.1 that knows [`TOKEN`] and signs nothing.
+    /// Starts a server on a free port of 127.0.0.1 that accepts [`TOKEN`] and does not sign.
     pub fn start() -> Self {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let authority = CertificateAuthority::new("kubernetes");
@@ -157,7 +156,7 @@ impl ApiServer {
         self.shared.authority.issue(&Contents::client(subject))
     }
 
-    /// A client certificate that may do everything (`system:masters`).
+    /// A client certificate with all permissions (`system:masters`).
     pub fn admin_certificate(&self) -> KeyAndCertificate {
         self.client_certificate(Subject {
             organization: Some("system:masters".into()),
@@ -166,7 +165,7 @@ impl ApiServer {
         })
     }
 
-    /// Makes a bootstrap token known.
+    /// Adds a bootstrap token.
     pub fn add_token(&self, id: &str, secret: &str) {
         lock(&self.shared.state).authenticator.add_token(id, secret);
     }
@@ -228,7 +227,7 @@ impl ApiServer {
         }
     }
 
-    /// Deletes a certificate request, as garbage collection does.
+    /// Deletes a certificate request, like garbage collection.
     pub fn delete_csr(&self, name: &str) {
         let _ = lock(&self.shared.state).store.delete(&REQUESTS, "", name);
     }
@@ -338,7 +337,7 @@ fn random_uid() -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-/// RFC 3339 in UTC, whole seconds, as Kubernetes writes times.
+/// RFC 3339 in UTC, in whole seconds, in the format of Kubernetes.
 fn timestamp(time: SystemTime) -> String {
     let time = jiff::Timestamp::try_from(time).unwrap();
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

@@ -54,7 +54,7 @@ impl Definition {
         self
     }
 
-    /// Kinds live as long as the process: objects, watches and selections refer to them.
+    /// Kinds exist as long as the process: objects, watches and selections refer to them.
     fn leak(self) -> &'static Resource {
         let leak = |text: String| &*text.leak();
         Box::leak(Box::new(Resource {

@@ -50,7 +50,7 @@ impl ApiServer {
             .collect()
     }
 
-    /// The number of accepted connections, faulty ones included.
+    /// The number of accepted connections, including faulty ones.
     pub fn connections(&self) -> usize {
         lock(&self.shared.connections).len()
     }

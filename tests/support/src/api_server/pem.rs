@@ -1,4 +1,4 @@
-//! PEM as Go's `encoding/pem` reads it, leniency included: the API server's interpretation decides.
+//! PEM, parsed like Go's `encoding/pem` with the same leniency: the API server's interpretation decides.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
 
-/// The first well-formed block, and the data after it; malformed blocks are skipped.
+/// The first well-formed block, and the data after it. Malformed blocks are skipped.
 pub(super) fn first_block(data: &[u8]) -> Option<(Block, &[u8])> {
     let mut rest = data;
     loop {

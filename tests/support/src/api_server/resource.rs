@@ -19,7 +19,7 @@ pub(super) struct Resource {
     pub(super) custom: bool,
     /// Its subresources.
     pub(super) subresources: &'static [&'static str],
-    /// The fields that a field selector may name.
+    /// The fields that a field selector can contain.
     pub(super) fields: &'static [&'static str],
 }
 
@@ -147,13 +147,13 @@ pub(super) fn qualified(plural: &str, group: &str) -> String {
 pub enum Verb {
     /// POST to a collection.
     Create,
-    /// GET of one object, or of a path that is not a resource's.
+    /// GET of one object, or of a path that does not refer to a resource.
     Get,
     /// GET of a collection.
     List,
     /// GET of a collection with `watch`.
     Watch,
-    /// PUT.
+    /// The verb PUT.
     Update,
     /// PATCH.
     Patch,
@@ -184,11 +184,11 @@ impl Verb {
 pub(super) struct Target {
     pub(super) verb: Verb,
     pub(super) path: String,
-    /// API group, if the path is a resource's.
+    /// API group, if the path refers to a resource.
     pub(super) group: String,
-    /// Version, if the path is a resource's.
+    /// Version, if the path refers to a resource.
     pub(super) version: String,
-    /// Plural name; empty if the path is not a resource's.
+    /// Plural name. Empty if the path does not refer to a resource.
     pub(super) plural: String,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -197,7 +197,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Parses method, path and query as the API server's request info does.
+    /// Parses method, path and query like the request info of the API server.
     pub(super) fn parse(method: &Method, path: &str, query: &str) -> Self {
         let query: Vec<(String, String)> = form_urlencoded::parse(query.as_bytes())
             .into_owned()

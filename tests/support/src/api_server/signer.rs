@@ -1,4 +1,4 @@
-//! A signer for tests of clients: it approves and signs as a controller does, or with flaws.
+//! A signer for tests of clients: it approves and signs like a controller, or with faults.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::pki::{BACKDATED, CertificateAuthority, Contents, Purpose, Subject};
 const PROVIDER_ID: &str = "1.3.6.1.4.1.11129.2.1.21";
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The lifetime of a certificate whose request has none.
+/// The lifetime of a certificate whose request does not specify one.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The server's own treatment of a certificate request, right after its creation.
+/// The server's own handling of a certificate request, immediately after its creation.
 ///
 /// Requests for signers of `kubernetes.io/` are left alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -38,7 +38,7 @@ pub enum Signer {
         /// Message of the condition.
         message: String,
     },
-    /// Marks as failed, without approval.
+    /// Marks the request as failed, without approval.
     Fail {
         /// Reason of the condition.
         reason: String,
@@ -89,7 +89,7 @@ impl Signer {
 /// The properties of an issued certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issuance {
-    /// The time from now to the end; if absent, the request's `expirationSeconds`, or a year.
+    /// The time from now to the expiry. If absent, the request's `expirationSeconds`, or one year.
     pub lifetime: Option<Duration>,
     /// The time from the beginning of the validity to now.
     pub backdate: Duration,

@@ -34,7 +34,7 @@ impl Refusal {
         Self::new(401, "Unauthorized", "Unauthorized", Value::Null)
     }
 
-    /// The user may not do this.
+    /// The user does not have permission.
     pub(super) fn forbidden(user: &str, target: &Target) -> Self {
         if target.plural.is_empty() {
             let message = format!(

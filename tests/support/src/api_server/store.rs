@@ -40,8 +40,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The change as a watch of the selection reports it: an object that begins to match is added, one that ceases to
-    /// match is deleted.
+    /// The change as reported by a watch of the selection: an object that begins to match is added, and an object that
+    /// no longer matches is deleted.
     fn seen_by(&self, selection: &Selection) -> Option<Self> {
         if !self.resource.is_same(selection.resource) {
             return None;
@@ -146,7 +146,7 @@ impl Store {
         Ok(self.record(resource, key, object, Happened::Added))
     }
 
-    /// Stores an object over the one of its name; an equal object changes nothing.
+    /// Replaces the object with the same name. An equal object has no effect.
     pub(super) fn replace(&mut self, resource: &'static Resource, object: Value) -> Arc<Value> {
         let (namespace, name) = names(&object);
         let key = key(resource, &namespace, &name);
@@ -335,8 +335,8 @@ fn names(object: &Value) -> (String, String) {
     (text("namespace"), text("name"))
 }
 
-/// The requested page of a list, in the API server's form. A page starts after as many objects as the pages before it
-/// had, and all pages have the version of the first.
+/// The requested page of a list, in the format of the API server. A page starts after the objects of the previous
+/// pages, and all pages have the version of the first page.
 pub(super) fn page(
     resource: &Resource,
     version: u64,

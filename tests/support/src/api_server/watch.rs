@@ -19,7 +19,7 @@ pub(super) type Piece = Result<Frame<Bytes>, std::io::Error>;
 /// Enough time for sent data to leave the process before the connection is closed.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// The duration of a watch whose request has none; the real server takes half an hour to an hour.
+/// The duration of a watch whose request does not specify one. The real server uses 30 to 60 minutes.
 const LONGEST: Duration = Duration::from_secs(1800);
 
 /// The parameters of a watch.
@@ -34,7 +34,7 @@ pub(super) struct WatchPlan {
 }
 
 impl WatchPlan {
-    /// Reads the parameters; without a version, the existing objects are reported as added first.
+    /// Reads the parameters. Without a version, the existing objects are first reported as added.
     pub(super) fn new(
         store: &Store,
         resource: &'static Resource,
@@ -85,7 +85,7 @@ enum End {
     Clean,
 }
 
-/// Sends the changes until the time is over, the client is gone, or a fault ends the watch.
+/// Sends the changes until the time is over, the client disconnects, or a fault ends the watch.
 pub(super) async fn run(
     shared: Arc<Shared>,
     plan: WatchPlan,

@@ -37,7 +37,7 @@ impl BootstrapToken {
         &self.id
     }
 
-    /// The whole token, as a client sends it.
+    /// The complete token, as sent by a client.
     pub fn bearer(&self) -> String {
         format!("{}.{}", self.id, self.secret)
     }
@@ -46,9 +46,9 @@ impl BootstrapToken {
 /// The permissions that kubeadm grants to bootstrap tokens and nodes, by binding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeadmBinding {
-    /// `kubeadm:kubelet-bootstrap`: tokens may create and read certificate signing requests.
+    /// `kubeadm:kubelet-bootstrap`: tokens can create and read certificate signing requests.
     KubeletBootstrap,
-    /// `kubeadm:get-nodes`: tokens may read Nodes.
+    /// `kubeadm:get-nodes`: tokens can read Nodes.
     GetNodes,
     /// `kubeadm:node-autoapprove-bootstrap`: the owner of a token gets any node's certificate.
     NodeAutoapproveBootstrap,
@@ -165,8 +165,8 @@ impl ControlPlane {
         });
     }
 
-    /// Writes the Secret of a bootstrap token as [`ControlPlane::add_bootstrap_token`] does, with an expiration if
-    /// given. The API server accepts the token some time later.
+    /// Writes the Secret of a bootstrap token like [`ControlPlane::add_bootstrap_token`], with an expiration if given.
+    /// The API server accepts the token some time later.
     #[track_caller]
     pub fn write_bootstrap_token(
         &self,

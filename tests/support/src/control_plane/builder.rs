@@ -19,7 +19,7 @@ const ATTEMPTS: usize = 5;
 /// The longest wait for the start of other control planes.
 const TURN_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
-/// The message of every component whose port is taken.
+/// The message of every component whose port is already used.
 const PORT_TAKEN: &str = "address already in use";
 
 /// The common name of the cluster's certificate authority, as in kubeadm.
@@ -34,14 +34,14 @@ const SERVER_NAMES: &[&str] = &[
     "kubernetes.default",
 ];
 
-/// The certificates of the CAs whose client certificates the API server accepts: the cluster's, in a file of its own,
-/// because kube-controller-manager does not sign with a file of several certificates.
+/// The certificates of the CAs for client certificates that the API server accepts. The cluster's certificate is in a
+/// separate file, because kube-controller-manager does not sign with a file of several certificates.
 pub(super) const CLIENT_CAS: &str = "client-ca.crt";
 
 /// The API server's user name at other API servers to which it forwards requests.
 const FRONT_PROXY: &str = "front-proxy-client";
 
-/// The controllers for certificates, and those for tokens and root certificates.
+/// The controllers for certificates, tokens and root certificates.
 const CERTIFICATES: &str = "certificatesigningrequest-signing-controller,\
     certificatesigningrequest-approving-controller,\
     certificatesigningrequest-cleaner-controller,\
@@ -85,11 +85,11 @@ pub struct ControlPlaneBuilder {
     controller_manager_args: Vec<String>,
 }
 
-/// Another process has taken a port between its choice and its use.
+/// Another process has taken a port between its selection and its use.
 struct PortTaken;
 
 impl ControlPlaneBuilder {
-    /// Chooses the controllers; the default is none.
+    /// Selects the controllers. The default is none.
     pub fn controllers(mut self, controllers: Controllers) -> Self {
         self.controllers = controllers;
         self
@@ -101,8 +101,7 @@ impl ControlPlaneBuilder {
         self
     }
 
-    /// Uses the certificate authority of another control plane, as a cluster does that is created again from its backup
-    /// of the PKI.
+    /// Uses the certificate authority of another control plane, like a cluster that is recreated from its PKI backup.
     pub fn ca_of(mut self, other: &ControlPlane) -> Self {
         self.ca = Some(other.ca().pair().clone());
         self
@@ -350,8 +349,9 @@ pub(super) fn write_manager_kubeconfig(
     kubeconfig.write(&scratch.join("kube-controller-manager.kubeconfig"))
 }
 
-/// A turn to start a control plane, until the file is closed: there are as many turns as processors, whatever the
-/// number of test programs. More starts at a time would take so long that all miss their deadlines.
+/// A turn to start a control plane, until the file is closed: the number of turns is the number of processors,
+/// independently of the number of test programs. More concurrent starts would take so long that all miss their
+/// deadlines.
 fn turn() -> File {
     let turns = thread::available_parallelism().map_or(1, usize::from);
     let programs = control_plane_binary("etcd");

@@ -1,4 +1,4 @@
-//! Calls of the API server in this process: kubectl, a separate program, takes most of a second on a busy machine for
+//! Calls to the API server in this process: kubectl, a separate program, takes most of a second on a busy machine for
 //! calls that take milliseconds here.
 
 use std::fmt::Display;
@@ -58,7 +58,7 @@ pub(super) struct Selection {
     managed_fields: bool,
 }
 
-/// The result of a call; the error is the API server's, or reports that it did not answer.
+/// The result of a call. The error comes from the API server, or reports that it did not respond.
 pub(super) type Answer<T> = Result<T, String>;
 
 /// A client for one user of one API server.
@@ -75,8 +75,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Creates a client with the credentials of this kubeconfig; `None` if it names a plugin or files, whose content
-    /// may change before the next call.
+    /// Creates a client with the credentials of this kubeconfig. `None` if the kubeconfig refers to a plugin or to
+    /// files, whose content can change before the next call.
     pub(super) fn new(kubeconfig: &Path, served: Served) -> Option<Self> {
         let kubeconfig = Kubeconfig::read_from(kubeconfig).ok()?;
         let by_itself = kubeconfig.auth_infos.iter().all(|named| {
@@ -251,7 +251,7 @@ impl Client {
         })
     }
 
-    /// The answer to a `GET` of this path, as text.
+    /// The response to a `GET` of this path, as text.
     pub(super) fn raw(&self, path: &str) -> Answer<String> {
         let request = hyper::Request::get(path).body(Vec::new());
         let (kube, request) = (self.kube.clone(), request.map_err(said)?);
@@ -273,7 +273,7 @@ impl Client {
         }))
     }
 
-    /// Sends the changes of the objects, starting with the existing ones; the end of the stream is the end of the
+    /// Sends the changes of the objects, starting with the existing ones. The end of the stream is the end of the
     /// watch, and an error is its reason.
     pub(super) fn watch(
         &self,
@@ -334,7 +334,7 @@ impl Client {
         }))
     }
 
-    /// The first resource that satisfies `wanted`; the resources are discovered again if none does.
+    /// The first resource that satisfies `wanted`. The resources are discovered again if none satisfies it.
     fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         if !served.iter().any(&wanted) {
@@ -453,7 +453,7 @@ async fn limited<T>(call: impl Future<Output = Answer<T>>) -> Answer<T> {
     answer.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))
 }
 
-/// Runs the task, and blocks the calling thread until its end.
+/// Runs the task, and blocks the calling thread until the task ends.
 fn block<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     RUNTIME.spawn(async move { sender.send(task.await).ok() });

@@ -7,8 +7,8 @@ use super::{BootstrapToken, ControlPlane, ControlPlaneBuilder, DEADLINE};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The address of the control-plane node in kubeadm's configuration, which refuses loopback. Nothing is sent to it:
-/// it is an address for documentation (RFC 5737).
+/// The address of the control-plane node in kubeadm's configuration, which rejects loopback. It is a documentation
+/// address (RFC 5737), and nothing is sent to it.
 const ADVERTISED: &str = "203.0.113.1";
 
 /// The version of kubeadm's configuration.
@@ -21,8 +21,8 @@ const TOKEN: &str = "kubead.0123456789abcdef";
 const CONTROL_PLANE: &str = "control-plane";
 
 impl ControlPlaneBuilder {
-    /// Allows anonymous requests, as kubeadm's clusters do: `kubeadm join` reads the ConfigMap `cluster-info` before
-    /// it has a token that it trusts the server with.
+    /// Allows anonymous requests, like kubeadm's clusters: `kubeadm join` reads the ConfigMap `cluster-info` before it
+    /// trusts the server with a token.
     pub fn anonymous_auth(self) -> Self {
         self.apiserver_arg("--anonymous-auth=true")
     }
@@ -73,7 +73,7 @@ impl ControlPlane {
     /// Runs the real kubeadm as on the control-plane node, with a configuration for this cluster and the
     /// administrator's kubeconfig: `cluster.kubeadm(["init", "phase", "bootstrap-token"])`.
     ///
-    /// The arguments are those of a command with the flags `--config` and `--kubeconfig`.
+    /// The arguments are a command that accepts the flags `--config` and `--kubeconfig`.
     #[track_caller]
     pub fn kubeadm<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         let configuration = self.new_file("kubeadm.yaml");
@@ -92,8 +92,8 @@ impl ControlPlane {
             .expect("setpriv can be started")
     }
 
-    /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, in place of removed or changed
-    /// ones, as `kubeadm upgrade apply` does too.
+    /// Creates all of kubeadm's bindings with `kubeadm init phase bootstrap-token`, and replaces removed or changed
+    /// ones, like `kubeadm upgrade apply`.
     ///
     /// # Panics
     ///

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::pki::{KeyAndCertificate, write_private};
 use crate::settings;
 
-/// The name of the cluster extension that client-go hands to an exec plugin as `config`.
+/// The name of the cluster extension that client-go passes to an exec plugin as `config`.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
 /// A kubeconfig with one cluster, one user and one context.
@@ -24,9 +24,9 @@ pub struct Kubeconfig {
 /// The credentials of a kubeconfig's user.
 #[derive(Clone)]
 pub enum User {
-    /// A bearer token in the kubeconfig, or in a file beside it.
+    /// A bearer token in the kubeconfig, or in a file next to it.
     Token(String),
-    /// A client certificate and its key, in the kubeconfig or in files beside it.
+    /// A client certificate and its key, in the kubeconfig or in files next to it.
     Certificate(KeyAndCertificate),
     /// An exec credential plugin.
     Exec(Exec),
@@ -53,13 +53,13 @@ impl Kubeconfig {
         }
     }
 
-    /// Puts certificate authority, token, certificate and key into files beside the kubeconfig.
+    /// Writes certificate authority, token, certificate and key to files next to the kubeconfig.
     pub fn with_files(mut self) -> Self {
         self.files = true;
         self
     }
 
-    /// Writes the kubeconfig to `path`, readable only by its owner; the names of the files beside it begin with
+    /// Writes the kubeconfig to `path`, readable only by its owner. The names of the files next to it begin with
     /// `path`.
     pub fn write(&self, path: &Path) -> PathBuf {
         let parts = Parts {
@@ -169,7 +169,7 @@ impl Exec {
         self
     }
 
-    /// Gives the plugin this setting, by the option of its key in a file.
+    /// Sets this setting of the plugin, with the option of its key in a file.
     pub fn setting(self, key: &str, value: impl AsRef<OsStr>) -> Self {
         let option = settings::option(key, value);
         self.arg(option.into_string().expect("a kubeconfig is UTF-8"))

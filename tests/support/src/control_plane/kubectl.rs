@@ -13,7 +13,7 @@ use super::watch::{self, Watch};
 use crate::binaries::control_plane_binary;
 use crate::process::guarded;
 
-/// The deadline of one request. The run of a plugin counts, which may take a minute.
+/// The deadline for one request. It includes the run of a plugin, which can take a minute.
 const REQUEST_TIMEOUT: &str = "--request-timeout=90s";
 
 /// The annotation in which `kubectl apply` stores the applied object.
@@ -21,8 +21,8 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The real kubectl with one kubeconfig.
 ///
-/// Operations that only read or write objects, and leave no decision to kubectl, run in this process if the
-/// kubeconfig itself holds a credential.
+/// Operations that only read or write objects, and do not need decisions of kubectl, run in this process if the
+/// kubeconfig itself contains a credential.
 #[derive(Debug, Clone)]
 pub struct Kubectl {
     kubeconfig: PathBuf,
@@ -59,7 +59,7 @@ impl Kubectl {
         self
     }
 
-    /// Runs kubectl to its end, whatever its exit status.
+    /// Runs kubectl to its end, with any exit status.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Output {
         self.run_with_input(arguments, "")
@@ -113,8 +113,8 @@ impl Kubectl {
         }
     }
 
-    /// Creates the object as `kubectl apply` would; returns whether the object is new. In any other case kubectl
-    /// reports the reason.
+    /// Creates the object like `kubectl apply`. Returns whether the object is new. In any other case, kubectl reports
+    /// the reason.
     fn applied_first(&self, object: &Value) -> bool {
         let Some((client, place)) = self.placed(object) else {
             return false;
@@ -141,8 +141,8 @@ impl Kubectl {
             .collect()
     }
 
-    /// The form in which the API server would store this object: as created, or as applied over the object that is there;
-    /// or the reason of the refusal. Nothing is stored.
+    /// The object as the API server would store it, either created or applied to the existing object, or the reason
+    /// for the refusal. Nothing is stored.
     ///
     /// # Panics
     ///
@@ -172,7 +172,7 @@ impl Kubectl {
         Ok(serde_json::from_slice(&output.stdout).expect("kubectl prints JSON"))
     }
 
-    /// Writes the statuses of objects; all other fields except those that name the objects are ignored.
+    /// Writes the statuses of objects. All other fields, except the fields that identify the objects, are ignored.
     #[track_caller]
     pub fn apply_statuses(&self, objects: &[Value]) {
         for object in objects {
@@ -248,7 +248,7 @@ impl Kubectl {
         watch::wait_for(self, resource, what, deadline, condition)
     }
 
-    /// Watches `resource`; existing objects come first.
+    /// Watches `resource`. Existing objects come first.
     #[track_caller]
     pub fn watch(&self, resource: &[&str]) -> Watch {
         self.try_watch(resource)
@@ -262,7 +262,7 @@ impl Kubectl {
         Some(Watch::start(&client, &selection))
     }
 
-    /// The answer to a `GET` of this path, as text; the error is the API server's.
+    /// The response to a `GET` of this path, as text. The error comes from the API server.
     pub fn raw(&self, path: &str) -> Result<String, String> {
         match self.client() {
             Some(client) => client.raw(path),
@@ -279,7 +279,7 @@ impl Kubectl {
         }
     }
 
-    /// The client in this process, if the kubeconfig itself holds a credential.
+    /// The client in this process, if the kubeconfig itself contains a credential.
     pub(super) fn client(&self) -> Option<Client> {
         let client = || {
             let by_itself = self.environment.is_empty();

@@ -17,7 +17,7 @@ pub const EK_USAGE: &[u64] = &[2, 23, 133, 8, 1];
 /// `tcg-kp-AIKCertificate`: the usage of an attestation key's certificate.
 pub const AIK_USAGE: &[u64] = &[2, 23, 133, 8, 3];
 
-/// The last second of 9999, which means "no end" (RFC 5280, 4.1.2.5).
+/// The last second of 9999, which means "no expiry" (RFC 5280, 4.1.2.5).
 const NO_END: Duration = Duration::from_secs(253_402_300_799);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -64,7 +64,7 @@ pub struct EkContents {
     pub usages: Vec<&'static [u64]>,
     /// The name of the model.
     pub alternative_name: AlternativeName,
-    /// Whether it may sign certificates.
+    /// Whether the authority is allowed to sign certificates.
     pub authority: bool,
     /// The common name of its subject, if any.
     pub common_name: Option<String>,
@@ -73,8 +73,8 @@ pub struct EkContents {
 }
 
 impl EkContents {
-    /// Contents by the TCG's "EK Credential Profile": no end, no subject, a critical alternative name, and key usages
-    /// by the kind of key.
+    /// Contents according to the TCG's "EK Credential Profile": no expiry, no subject, a critical alternative name,
+    /// and key usages for the kind of key.
     pub fn good() -> Self {
         Self {
             not_before: now() - DAY,

@@ -21,7 +21,7 @@ pub enum Flaw {
     Expired,
     /// The certificate becomes valid on 2223-07-06.
     NotYetValid,
-    /// The certificate is not an authority's.
+    /// The certificate does not belong to an authority.
     NotAnAuthority,
     /// The certificate limits the number of authorities below it to this one.
     PathLength(u8),

@@ -1,5 +1,5 @@
-//! Certificates of endorsement keys with the peculiarities of vendors: the shapes are those of published certificates,
-//! and all keys and names are the tests' own.
+//! Certificates of endorsement keys with the peculiarities of vendors. The formats are those of published
+//! certificates, and all keys and names belong to the tests.
 
 use std::time::SystemTime;
 
@@ -239,7 +239,8 @@ pub fn certificate_policies(policies: &[Policy]) -> Vec<u8> {
     sequence(&policies.collect::<Vec<_>>())
 }
 
-/// Chips of 2014: signed with RSA and SHA-1. The signature itself is another's, as nothing here signs with SHA-1.
+/// Chips from 2014: signed with RSA and SHA-1. Another certificate's signature is used, because nothing here signs
+/// with SHA-1.
 pub fn st_of_2014(public_key: &[u8]) -> Issued {
     let mut issued = Authorities::root("TPM EK Root CA", &PKCS_RSA_SHA256)
         .below("TPM EK Intermediate CA 02", &PKCS_RSA_SHA256)
@@ -294,7 +295,7 @@ pub fn ed25519_authority() -> String {
     pem(&Authorities::root("an Ed25519 CA", &PKCS_ED25519).certificates[0])
 }
 
-/// A certificate that ends at this time, by an authority that ends at that time.
+/// A certificate that expires at this time, issued by an authority that expires at that time.
 pub fn ending(public_key: &[u8], certificate: SystemTime, authority: SystemTime) -> Issued {
     Authorities::root_with("an ending root", &PKCS_ECDSA_P256_SHA256, |params| {
         params.not_after = authority.into();

@@ -36,7 +36,7 @@ pub struct Instance {
     pub availability_zone: String,
     /// `meta-data/placement/region`.
     pub region: String,
-    /// `meta-data/local-hostname`; may be several names separated by spaces.
+    /// `meta-data/local-hostname`. It can contain several names separated by spaces.
     pub local_hostname: String,
     /// `meta-data/local-ipv4`; 404 if empty.
     pub local_ipv4: String,
@@ -87,7 +87,7 @@ impl Instance {
         }
     }
 
-    /// Moves the instance to this network: its names and addresses are as AWS has them there.
+    /// Moves the instance to this network, with the names and addresses that AWS assigns in it.
     pub fn join_network(&mut self, network: Network) {
         let (region, id) = (&self.region, &self.instance_id);
         self.local_hostname = network.local_hostname(region, id, &self.local_ipv4);
@@ -126,7 +126,7 @@ impl Instance {
         }
     }
 
-    /// The names in this directory below `/latest/`, one in a line. The name of a directory ends with a slash.
+    /// The names in this directory below `/latest/`, one for each line. The name of a directory ends with a slash.
     pub(super) fn list(&self, directory: &str) -> Option<Vec<u8>> {
         let directory = directory.trim_end_matches('/');
         let paths = PATHS.into_iter().filter(|path| self.at(path).is_some());

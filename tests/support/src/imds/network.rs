@@ -1,12 +1,12 @@
-//! The networks of instances, as far as their names depend on them.
+//! The networks of instances, with the properties that affect names.
 
 /// The network of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
     /// A subnet with names from addresses, and the region's own domain.
     AddressNames,
-    /// The same, in a VPC whose DHCP options have this domain. Several are separated by spaces; one may be empty, or end
-    /// in a dot. The metadata have this domain, and EC2 never does.
+    /// The same network, in a VPC whose DHCP options have this domain. Several domains are separated by spaces. A
+    /// domain can be empty, or end with a dot. The metadata contains this domain, and EC2 never does.
     Domain(&'static str),
     /// A subnet with names from the instances' IDs.
     ResourceNames,

@@ -51,7 +51,7 @@ pub struct Message {
     pub digest_algorithms: Vec<&'static [u64]>,
     /// The type of the signed content.
     pub content_type: &'static [u64],
-    /// The signed content; `None` leaves it out.
+    /// The signed content. `None` omits it.
     pub content: Option<Vec<u8>>,
     /// Certificates, DER; the field is left out without any.
     pub certificates: Vec<Vec<u8>>,
@@ -132,7 +132,7 @@ impl Attribute {
 }
 
 impl SignerInfo {
-    /// The signed bytes: the attributes as a SET, or without any the content itself.
+    /// The signed bytes: the attributes as a SET or, without attributes, the content itself.
     pub fn signed_bytes(&self, content: &[u8]) -> Vec<u8> {
         if self.attributes.is_empty() {
             return content.to_vec();
@@ -228,7 +228,7 @@ impl Message {
         self.encode(&content, tlv)
     }
 
-    /// The answer of IMDS: [`Message::to_ber`] as base64 lines.
+    /// The response of IMDS: [`Message::to_ber`] as base64 lines.
     pub fn to_base64(&self) -> String {
         to_lines(&self.to_ber())
     }

@@ -47,8 +47,8 @@ impl KubeletBuilder {
         }
     }
 
-    /// Uses this kubeconfig; its credentials come from an exec plugin in it, if any, since certificate rotation is
-    /// off.
+    /// Uses this kubeconfig. If it has an exec plugin, the credentials come from the plugin, because certificate
+    /// rotation is off.
     pub fn kubeconfig(mut self, path: impl Into<PathBuf>) -> Self {
         self.kubeconfig = Some(path.into());
         self
@@ -66,7 +66,7 @@ impl KubeletBuilder {
         self
     }
 
-    /// Sets the duration of its Lease; it renews four times as often.
+    /// Sets the duration of its Lease. It renews the Lease four times in this duration.
     pub fn lease_duration(self, seconds: u32) -> Self {
         self.configuration("nodeLeaseDurationSeconds", json!(seconds))
     }
@@ -78,12 +78,12 @@ impl KubeletBuilder {
         self.configuration("serverTLSBootstrap", json!(true))
     }
 
-    /// Gives the node an address of its own at which the API server reaches it, with its certificate verified: the
-    /// API server does not connect to nodes on loopback.
+    /// Assigns a separate address to the node, at which the API server can connect to it and verify its certificate:
+    /// the API server does not connect to nodes on loopback.
     ///
     /// # Panics
     ///
-    /// As [`HeldAddress::take`].
+    /// Like [`HeldAddress::take`].
     #[track_caller]
     pub fn reachable(mut self) -> Self {
         let address = HeldAddress::take();

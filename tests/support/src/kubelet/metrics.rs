@@ -16,7 +16,7 @@ impl Metrics {
         &self.text
     }
 
-    /// The sum of a metric's samples that have all these labels; zero if there is none.
+    /// The sum of a metric's samples with all these labels. Zero if there are none.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.text
             .lines()

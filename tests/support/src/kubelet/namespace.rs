@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use crate::process::Scratch;
 
 /// The sysctls of a kubelet as root, with their values (pkg/kubelet/cm/container_manager_linux.go,
-/// `setupKernelTunables`). A kubelet writes only values that differ; here none does.
+/// `setupKernelTunables`). A kubelet writes only values that differ. Here, none differs.
 const SYSCTLS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -20,7 +20,7 @@ const SYSCTLS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// The node's own directories in `/var/lib`; all others there are the machine's.
+/// The node's own directories in `/var/lib`. All others in it belong to the machine.
 const OF_THE_NODE: [&str; 2] = ["kubelet", "kubelet-authenticator"];
 
 /// Mounts triples of flag, source and target up to `--`, and executes the rest.
@@ -58,7 +58,7 @@ pub(super) fn require() {
     );
 }
 
-/// The directory that the kubelet of this directory sees as `/var/lib`.
+/// The directory that this kubelet sees as `/var/lib`.
 pub(super) fn var_lib(scratch: &Scratch) -> PathBuf {
     scratch.join("var-lib")
 }
@@ -93,7 +93,7 @@ pub(super) fn enter(scratch: &Scratch) -> Vec<OsString> {
     command
 }
 
-/// Links the rest of `/var/lib` to its usual paths: the checkout may be there.
+/// Links the other directories of `/var/lib` to their usual paths, because the checkout can be there.
 fn share_with_machine(var_lib: &Path, machines: &Path) {
     for entry in fs::read_dir("/var/lib").into_iter().flatten().flatten() {
         let name = entry.file_name();

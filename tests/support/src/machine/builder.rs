@@ -18,7 +18,7 @@ use crate::control_plane::{ControlPlane, kubelet_configuration};
 use crate::hex::hex;
 use crate::process::{Scratch, poll};
 
-/// The programs of every node, in `/usr/bin`, and those of a control plane's static pods.
+/// The programs of every node, in `/usr/bin`, and the programs in a control plane's static pods.
 const PROGRAMS: [&str; 8] = [
     "etcd",
     "fakecri",
@@ -33,7 +33,7 @@ const PROGRAMS: [&str; 8] = [
 /// The program of the image `pause`, which kubeadm runs to check that pods run at all.
 const PAUSE: &str = "#!/bin/sh\n[ \"$1\" = -v ] || exec sleep infinity\n";
 
-/// The deadline of a boot, which takes half a second on an idle machine.
+/// The deadline for a boot, which takes half a second on an idle machine.
 const BOOT: Duration = Duration::from_secs(180);
 
 /// Only one machine of a process boots at a time: in parallel, each boot takes longer than all of them in sequence.
@@ -103,15 +103,15 @@ impl MachineBuilder {
         self.address
     }
 
-    /// Gives it this address of a [`Machine::network`].
+    /// Assigns this address of a [`Machine::network`].
     pub fn at(mut self, address: Ipv4Addr) -> Self {
         self.address = address;
         self
     }
 
-    /// Gives it the root directory of an image in the place of the host's: directories of the host, laid over each
-    /// other, the upper ones first, with colons between them. The drop-ins of the kubelet's unit in the image are the
-    /// machine's too; other units, and `/etc/systemd`, are not.
+    /// Uses the root directory of an image instead of the host's root directory: directories of the host as layers,
+    /// the upper ones first, separated by colons. The machine also has the drop-ins of the kubelet's unit in the
+    /// image. It does not have the image's other units, or its `/etc/systemd`.
     pub fn image(mut self, layers: &str) -> Self {
         layers.clone_into(&mut self.layers);
         self
@@ -143,7 +143,7 @@ impl MachineBuilder {
         self.place(path, "program".to_owned(), source)
     }
 
-    /// Lays a directory tree of the host over its root directory, below all other files.
+    /// Adds a directory tree of the host to its root directory, below all other files.
     #[track_caller]
     pub(super) fn tree(self, host: &Path) -> Self {
         self.place("/", "tree".to_owned(), host.to_owned())
@@ -183,8 +183,8 @@ impl MachineBuilder {
         self
     }
 
-    /// Boots it, and waits until systemd has started its units. The kubelet is one of them and, as on every node,
-    /// fails and is restarted until `kubeadm join` has configured it.
+    /// Boots the machine, and waits until systemd has started its units. The kubelet is one of them. As on every node,
+    /// it fails and is restarted until `kubeadm join` has configured it.
     ///
     /// # Panics
     ///

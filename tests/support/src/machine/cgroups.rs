@@ -2,8 +2,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Creates the group, reports that, and removes it at the end of its standard input, which is that of the test
-/// process; it tries several times, since processes in the group may still be ending.
+/// Creates the group, reports that, and removes it at the end of its standard input, which is the standard input of
+/// the test process. It tries several times, because processes in the group can still be stopping.
 const KEEPER: &str = r#"group=$1
 if [ -e /sys/fs/cgroup/cgroup.procs ]; then set /sys/fs/cgroup; else set /sys/fs/cgroup/*/; fi
 for hierarchy; do
@@ -27,8 +27,8 @@ for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   sleep 0.2
 done"#;
 
-/// A control group in each hierarchy, in which a machine's systemd creates its own; removed with all its contents
-/// when this is dropped, or the test process ends.
+/// A control group in each hierarchy, in which the systemd of a machine creates its own groups. It is removed with all
+/// its contents when this value is dropped, or the test process ends.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     name: String,

@@ -15,7 +15,7 @@ pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
-    /// A path that exists while its machine runs: a connection to a machine that is gone takes seconds to fail.
+    /// A path that exists while its machine runs: a connection to a stopped machine takes seconds to fail.
     pub(super) process: Option<PathBuf>,
 }
 
@@ -25,8 +25,8 @@ impl Server {
     }
 }
 
-/// An address of the host that forwards to an API server on a machine, like a load balancer's: the endpoint of a
-/// control plane whose machines come and go.
+/// An address of the host that forwards to an API server on a machine, like a load balancer: the endpoint of a control
+/// plane whose machines are replaced.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,

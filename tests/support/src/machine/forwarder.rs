@@ -18,7 +18,7 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Listens on a Unix socket, since those are found by path also from another network namespace.
+    /// Listens on a Unix socket, because a path is also accessible from another network namespace.
     #[track_caller]
     pub(super) fn on_socket(socket: &Path, server: SocketAddr) -> Self {
         let listener = StdUnixListener::bind(socket)

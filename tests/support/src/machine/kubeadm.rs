@@ -1,4 +1,4 @@
-//! Nodes of machines: kubeadm in them, as administrators run it.
+//! Nodes of machines: kubeadm runs on them as for administrators.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -81,8 +81,8 @@ impl KubeadmCluster {
 }
 
 impl Machine {
-    /// Makes it the first control-plane node of a cluster with `kubeadm init`: its static pods are etcd,
-    /// kube-apiserver, kube-controller-manager and kube-scheduler. There are no addons.
+    /// Makes the machine the first control-plane node of a cluster with `kubeadm init`: its static pods are etcd,
+    /// kube-apiserver, kube-controller-manager and kube-scheduler. It has no addons.
     ///
     /// # Panics
     ///
@@ -118,7 +118,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// As [`Machine::kubeadm_init`].
+    /// Like [`Machine::kubeadm_init`].
     #[track_caller]
     pub fn kubeadm_upgrade(&self, words: &[&str]) {
         let ignored = IGNORED_PREFLIGHT_ERRORS.join(",");
@@ -131,7 +131,7 @@ impl Machine {
     /// Runs `kubeadm join` with a bootstrap token, the hash of the cluster's certificate authority, and further flags
     /// of the kubelet, by name and value.
     ///
-    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Instead of waiting for minutes, kubeadm gives up at
+    /// The cluster needs [`ControlPlane::prepare_for_joins`]. Instead of waiting for minutes, kubeadm stops at
     /// [`DEADLINE`].
     ///
     /// [`ControlPlane::prepare_for_joins`]: crate::control_plane::ControlPlane::prepare_for_joins

@@ -46,7 +46,7 @@ pub(super) fn require() {
     );
 }
 
-/// Starts the machine: `layers` are those of its root directory, and `placed` the triples of `init.sh`.
+/// Starts the machine. `layers` are the layers of its root directory, and `placed` the triples of `init.sh`.
 #[track_caller]
 pub(super) fn start(
     name: &str,

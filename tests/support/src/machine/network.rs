@@ -21,8 +21,9 @@ const QUARTER: u8 = 192;
 /// The least addresses of a network of EC2 (`CreateVpc`: a prefix of 28 bits).
 const SIXTEEN: u8 = 16;
 
-/// A switch in a namespace of its own, which ends with its standard input, and so with the test process; and with it
-/// every cable to it, including that to the host, `$2`, which has the address `$3`. `$1` is the test process.
+/// A switch in a separate namespace, which ends with its standard input, and therefore with the test process. All
+/// cables to it end with it, including the cable to the host, `$2`, which has the address `$3`. `$1` is the test
+/// process.
 const SWITCH: &str = r#"ip link add switch type bridge
 ip link set switch up
 ip link add host type veth peer name "$2" netns "/proc/$1/ns/net"
@@ -48,7 +49,7 @@ impl Network {
     ///
     /// # Panics
     ///
-    /// Without the right to create it (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
+    /// Without permission to create it (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub(super) fn of_this_process() -> &'static Self {
         &NETWORK

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// The deadline of moto's answer, which takes milliseconds.
+/// The deadline for moto's response, which takes milliseconds.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// An answer of moto.

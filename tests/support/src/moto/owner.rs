@@ -130,7 +130,7 @@ impl Ec2 {
         self.describe(&[id.to_owned()]).remove(0)
     }
 
-    /// The user data of an instance; empty if it has none.
+    /// The user data of an instance. Empty if it has none.
     ///
     /// # Panics
     ///
@@ -229,7 +229,7 @@ impl Ec2 {
         );
     }
 
-    /// Makes any call of EC2's query interface, and returns the XML of the answer.
+    /// Makes any call of EC2's query interface, and returns the XML of the response.
     #[track_caller]
     pub fn call(&self, action: &str, parameters: &[(String, &str)]) -> String {
         let mut form = Serializer::new(String::new());

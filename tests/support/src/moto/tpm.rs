@@ -98,7 +98,7 @@ impl Wanted {
         known.then_some(wanted).ok_or(INVALID)
     }
 
-    /// The call of moto that checks whether the instance is the caller's.
+    /// The call to moto that checks whether the instance belongs to the caller.
     pub(super) fn describe(&self) -> Bytes {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("Action", "DescribeInstances");

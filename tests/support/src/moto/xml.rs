@@ -9,9 +9,9 @@ pub enum Field {
     RootAttached,
     /// The device index of the first network interface.
     InterfaceIndex,
-    /// All network interfaces, as XML; may be empty.
+    /// All network interfaces, as XML. Can be empty.
     Interfaces,
-    /// All volumes, as XML; may be empty.
+    /// All volumes, as XML. Can be empty.
     Volumes,
     /// The root device: `ebs` or `instance-store`.
     RootDeviceType,
@@ -21,7 +21,7 @@ pub enum Field {
     State,
     /// The private DNS name of the instance.
     PrivateDnsName,
-    /// Its private IPv4 address; may be empty.
+    /// Its private IPv4 address. Can be empty.
     PrivateIp,
     /// The account that owns it and all instances of its reservation.
     Owner,

@@ -6,9 +6,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use super::spawner;
 
 /// The first address of 198.18.0.0/16. This network and the next one, which is for machines, serve to measure network
-/// devices (RFC 2544), and no machine uses them to communicate. Addresses for documentation are not used: test
+/// devices (RFC 2544), and no machine uses them to communicate. Documentation addresses are not used, because test
 /// machines have them.
-/// machines are given such.
 const FIRST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 
 /// The number of addresses.
@@ -17,12 +16,12 @@ const COUNT: u64 = 1 << 16;
 /// The maximum number of draws of addresses that other processes hold, before the test fails.
 const ATTEMPTS: usize = 20;
 
-/// Adds the address, reports that, and removes it at the end of its standard input, which is that of the test
-/// process. If it is killed, the kernel removes the address within two hours.
+/// Adds the address, reports that, and removes it at the end of its standard input, which is the standard input of the
+/// test process. If the process is killed, the kernel removes the address within two hours.
 const HOLDER: &str = r#"ip address add "$1/32" dev lo valid_lft 7200 preferred_lft 7200 || exit
 echo held; cat; ip address del "$1/32" dev lo"#;
 
-/// An address of this machine that has no other user, until it is dropped or the test process ends in any way.
+/// An address of this machine without another user, until it is dropped or the test process ends in any way.
 ///
 /// Other programs do not see it as a loopback address, but only this machine can reach it.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ impl HeldAddress {
     ///
     /// # Panics
     ///
-    /// Without the right to do so (root with `CAP_NET_ADMIN`), or without `ip` of iproute2.
+    /// Without permission to do so (root with `CAP_NET_ADMIN`), or without `ip` from iproute2.
     #[track_caller]
     pub fn take() -> Self {
         let mut trouble = String::new();

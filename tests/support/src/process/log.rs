@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The number of log lines in a failure message.
 const TAIL_LINES: usize = 25;
 
-/// The number of bytes at the end of a log that are read for its tail.
+/// The number of bytes at the end of a log that are read as its tail.
 const TAIL_BYTES: u64 = 16 * 1024;
 
 /// The log file of a process, which continues when the process is started again.
@@ -46,7 +46,7 @@ impl Log {
         self.since(Mark(0))
     }
 
-    /// The current end.
+    /// The current end of the log.
     pub fn mark(&self) -> Mark {
         Mark(fs::metadata(&self.path).map_or(0, |metadata| metadata.len()))
     }

@@ -4,10 +4,10 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
 
-/// The ports of fixtures, below those that the kernel assigns, so that no connection takes one.
+/// The ports of fixtures, below the ports that the kernel assigns, so that no connection takes one.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
-/// The draws of this process, for as long as it lives.
+/// The draws of this process, as long as it runs.
 static DRAWN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 
 /// A TCP port of 127.0.0.1 without a listener that no other fixture, in any process, draws while this process lives.
@@ -22,8 +22,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Whether no other fixture, in any process, has drawn `what` while this process lives: a name in the abstract
-/// namespace of sockets belongs to one process, and ends with it.
+/// Whether no other fixture, in any process, has drawn `what` while this process runs: a name in the abstract
+/// namespace of sockets belongs to one process, and is released when the process ends.
 pub(crate) fn draw(what: &str) -> bool {
     let name = format!("kubelet-authenticator-{what}");
     let address = SocketAddr::from_abstract_name(name).expect("it is short enough");

@@ -7,15 +7,16 @@ use tempfile::TempDir;
 
 use super::spawner;
 
-/// Waits for the end of its standard input, which is that of the test process, and removes the directory; it tries
-/// several times, since processes in it may still be ending.
+/// Waits for the end of its standard input, which is the standard input of the test process, and removes the
+/// directory. It tries several times, because processes in the directory can still be stopping.
 const REMOVER: &str = r#"cat; for try in 1 2 3 4 5 6 7 8 9 10; do
     rm -rf -- "$1" 2>/dev/null && exit; sleep 0.2
 done"#;
 
 /// The directory of all scratch directories of this test process.
 ///
-/// A `static` is not dropped and a killed process drops nothing, so that a child process removes it.
+/// A child process removes the directory, because a `static` is not dropped, and a killed process does not drop its
+/// values.
 static BASE: LazyLock<Base> = LazyLock::new(|| {
     let base = tempfile::Builder::new()
         .prefix("kubelet-authenticator-")
@@ -48,7 +49,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates the directory; its name begins with `name`.
+    /// Creates the directory. Its name begins with `name`.
     pub fn new(name: &str) -> Self {
         let directory = tempfile::Builder::new()
             .prefix(&format!("{name}-"))

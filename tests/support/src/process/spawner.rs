@@ -1,7 +1,7 @@
 //! The one thread that starts processes.
 //!
-//! The kernel sends the parent-death signal when the *thread* that started a process ends, and a test's thread ends
-//! with the test, while its processes may be shared with the next one. This thread ends with the test process.
+//! The kernel sends the parent-death signal when the *thread* that started a process ends. The thread of a test ends
+//! with the test, while its processes can be shared with the next test. This thread ends with the test process.
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -11,7 +11,7 @@ use super::roles::{Assumed, Parameters, assume_role, assume_role_with_web_identi
 use super::sigv4::{Authorization, Signing};
 use super::{Call, Principal, State};
 
-/// The maximum difference between a signature's time and the service's.
+/// The maximum difference between the time of a signature and the time of the service.
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 
 const ACTION: &str = "GetCallerIdentity";
@@ -26,7 +26,7 @@ pub(super) type Verdict = Result<Permitted, Denied>;
 /// A call that is permitted.
 #[derive(Debug)]
 pub(super) enum Permitted {
-    /// The owner of the call asks who it is.
+    /// The owner of the call queries its own identity.
     Identity(Principal),
     /// A role was assumed, by the action of this name.
     Assumed(&'static str, Assumed),
@@ -48,7 +48,7 @@ pub(super) fn denied(status: u16, code: &str, message: impl Into<String>) -> Den
     }
 }
 
-/// Checks a call in the same order as AWS, and carries it out. The call then has its caller.
+/// Checks a call in the same order as AWS, and executes it. The call then has its caller.
 pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
     let (path, _) = call.target.split_once('?').unwrap_or((&call.target, ""));
     if call.method != "POST" || path != "/" {

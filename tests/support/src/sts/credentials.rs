@@ -109,7 +109,7 @@ impl Issued {
         credentials
     }
 
-    /// The same, with an access key ID that names the account, as those of a session do in simulated EC2.
+    /// The same credentials, with an access key ID that contains the account, like the sessions in simulated EC2.
     pub(super) fn issue_of(
         &mut self,
         principal: &Principal,

@@ -1,6 +1,6 @@
-//! Roles, and who may assume them: `AssumeRole` and `AssumeRoleWithWebIdentity`, as strict as AWS.
+//! Roles, and the principals that can assume them: `AssumeRole` and `AssumeRoleWithWebIdentity`, as strict as AWS.
 //!
-//! moto accepts every call. Here a trust policy, an external ID and the hour of a chained session count.
+//! moto accepts every call. Here, trust policies, external IDs and the one-hour limit of chained sessions apply.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -14,28 +14,28 @@ use serde_json::Value;
 use super::answers::{Denied, denied};
 use super::{Credentials, Principal, State};
 
-/// The longest session of a role over another role's.
+/// The longest session of a role that another role assumed.
 const CHAINED: Duration = Duration::from_hours(1);
 
-/// The space for session policies and session tags, as this service counts.
+/// The space for session policies and session tags, in the units of this service.
 const PACKED_SIZE: usize = 2500;
 
-/// The share of it that the tags of EKS Pod Identity take.
+/// The part of the space that the tags of EKS Pod Identity use.
 const TAGS_OF_POD_IDENTITY: usize = 2000;
 
 /// The principals that a role trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
-    /// The ARNs of callers: of a user, of a role (its sessions may), or of an account's root (all of it may).
+    /// The ARNs of callers: a user, a role (and its sessions), or the root of an account (and all its principals).
     pub principals: Vec<String>,
     /// `sts:ExternalId`.
     pub external_id: Option<String>,
-    /// The subject and the audience of tokens of the OIDC provider, whose signature nobody checks here.
+    /// The subject and the audience of tokens from the OIDC provider. Their signature is not verified here.
     pub web_identity: Option<(String, String)>,
 }
 
 impl Trust {
-    /// A role that this principal may assume.
+    /// A role that this principal can assume.
     pub fn of(principal: &str) -> Self {
         Self {
             principals: vec![principal.to_owned()],
@@ -51,7 +51,7 @@ impl Trust {
         self
     }
 
-    /// A role that this service account may assume.
+    /// A role that this service account can assume.
     pub fn of_service_account(namespace: &str, name: &str) -> Self {
         Self {
             principals: Vec::new(),
@@ -120,7 +120,7 @@ pub(super) fn assume_role(
     Ok(assumed)
 }
 
-/// Session policies and session tags share a space of a size that AWS does not tell. The tags of EKS Pod Identity take
+/// Session policies and session tags share a space whose size AWS does not publish. The tags of EKS Pod Identity use
 /// most of it.
 fn check_packed_size(parameters: &Parameters, is_tagged: bool) -> Result<(), Denied> {
     let policies = parameters
@@ -138,7 +138,7 @@ fn check_packed_size(parameters: &Parameters, is_tagged: bool) -> Result<(), Den
     Err(denied(400, "PackedPolicyTooLarge", message))
 }
 
-/// Checks the parameters as the API reference of STS has them (`AssumeRole`), before anybody is authorized.
+/// Checks the parameters according to the API reference of STS (`AssumeRole`), before the authorization.
 fn check(parameters: &Parameters) -> Result<(), Denied> {
     let invalid = |name: &str| {
         let message = format!("1 validation error detected: Value at '{name}' is invalid");

@@ -130,7 +130,7 @@ impl Signing<'_> {
     }
 }
 
-/// The signature of a request, in hexadecimal: for tests that act as the instance.
+/// The signature of a request, in hexadecimal: for tests that simulate the instance.
 ///
 /// # Panics
 ///

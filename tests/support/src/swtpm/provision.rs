@@ -7,10 +7,10 @@ use super::Sequence;
 use crate::ek_ca::EkCa;
 use crate::process::{Launch, Scratch};
 
-/// The deadline of the creation, which takes a second: the machines that tests run on are busy.
+/// The deadline for the creation, which takes a second: the machines that run tests are busy.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The attributes of an index of the platform's that anyone may read, as `swtpm_setup` defines it for certificates.
+/// The attributes of a platform index that every user can read, as `swtpm_setup` defines it for certificates.
 const ATTRIBUTES: &str = "ppwrite|ppread|ownerread|authread|no_da|platformcreate|writedefine";
 
 /// Creates a new TPM in the directory `state`.
@@ -57,7 +57,7 @@ pub(super) fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Stores a certificate in an index of the platform's.
+/// Stores a certificate in a platform index.
 #[track_caller]
 pub(super) fn write_certificate(sequence: &Sequence<'_>, index: u32, der: &[u8]) {
     let (index, size) = (format!("{index:#010x}"), der.len().to_string());

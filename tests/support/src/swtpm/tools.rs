@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::{Scratch, guarded};
 
-/// The deadline of a tool, which takes milliseconds. A tool waits without end while another client is connected.
+/// The deadline for a tool, which takes milliseconds. A tool waits indefinitely while another client is connected.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The tools, with a lock for access to the TPM.
@@ -20,9 +20,9 @@ pub(crate) struct Tools {
     turn: Mutex<()>,
 }
 
-/// A sequence of commands without commands of others of this fixture between them, with files of its own.
+/// A sequence of commands without other commands of this fixture between them, with separate files.
 ///
-/// At its end no transient object remains in the TPM, not even one from before.
+/// At its end, no transient object remains in the TPM, including older ones.
 #[derive(Debug)]
 pub(crate) struct Sequence<'a> {
     tools: &'a Tools,
@@ -47,7 +47,7 @@ impl Tools {
         }
     }
 
-    /// Runs one tool that leaves nothing in the TPM; returns its output.
+    /// Runs one tool that leaves no objects in the TPM. Returns its output.
     #[track_caller]
     pub(crate) fn once(&self, words: &[&str]) -> String {
         let _turn = self.turn();
@@ -92,7 +92,7 @@ impl Tools {
 }
 
 impl Sequence<'_> {
-    /// Runs a tool in the directory of the files; returns its output, or its error message.
+    /// Runs a tool in the directory of the files. Returns its output, or its error message.
     pub(crate) fn run(&self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.tools.start(words, Some(&self.files))
     }
@@ -103,7 +103,7 @@ impl Sequence<'_> {
         must(words, self.run(words))
     }
 
-    /// Removes all objects from the TPM; those with their context in a file can be used again.
+    /// Removes all objects from the TPM. Objects with their context in a file can be used again.
     #[track_caller]
     pub(crate) fn flush(&self) {
         self.must(&["tpm2_flushcontext", "-t"]);

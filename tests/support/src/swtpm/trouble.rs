@@ -10,7 +10,7 @@ const PASSWORD: &str = "secret";
 const PATIENCE: u32 = 1000;
 
 impl Swtpm {
-    /// Makes it refuse passwords, as after too many wrong guesses.
+    /// Makes the TPM reject passwords, as after too many wrong guesses.
     #[track_caller]
     pub fn lock_out(&self) {
         let sequence = self.tools.sequence();

@@ -1,4 +1,4 @@
-//! The state of a TPM, as tpm2-tools report it.
+//! The state of a TPM, as reported by tpm2-tools.
 
 use super::Swtpm;
 

@@ -1,4 +1,4 @@
-//! The keys of a machine, valid and invalid ones.
+//! The keys of a machine, both valid and invalid ones.
 
 use super::SoftwareKey;
 use crate::swtpm::Sequence;
@@ -46,7 +46,7 @@ impl EndorsementKey {
         }
     }
 
-    /// Creates it again as a primary: its context is in `ek`, its public part in `ek.pub`.
+    /// Creates the key again as a primary key. Its context is in `ek`, and its public part in `ek.pub`.
     #[track_caller]
     pub(super) fn load(self, sequence: &Sequence<'_>, format: &str) {
         let algorithm = match self {
@@ -98,7 +98,7 @@ pub struct AttestationKey {
 enum Origin {
     /// Created by the TPM, the same each time.
     Primary,
-    /// Loaded unchanged, beside the TPM's own keys.
+    /// Loaded unchanged, next to the TPM's own keys.
     Loaded(SoftwareKey),
     /// Wrapped for a parent in the TPM, and loaded.
     Imported(SoftwareKey),
@@ -147,7 +147,7 @@ impl AttestationKey {
         Self::with_attributes("fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|sign")
     }
 
-    /// A valid key except that it may leave the TPM.
+    /// A valid key, except that it can be exported from the TPM.
     pub fn exportable() -> Self {
         Self::with_attributes("sensitivedataorigin|userwithauth|noda|restricted|sign")
     }
@@ -168,7 +168,7 @@ impl AttestationKey {
         }
     }
 
-    /// A software key, loaded beside the TPM's own keys, with attributes that say so.
+    /// A software key, loaded next to the TPM's own keys, with the attributes of a software key.
     pub fn software(key: &SoftwareKey) -> Self {
         Self {
             attributes: "userwithauth|sign",

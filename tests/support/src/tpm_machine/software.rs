@@ -7,7 +7,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use rcgen::KeyPair;
 
-/// An ECDSA P-256 key that is presented as a TPM's.
+/// An ECDSA P-256 key that claims to be a TPM key.
 #[derive(Clone)]
 pub struct SoftwareKey {
     pem: String,
@@ -41,8 +41,8 @@ impl SoftwareKey {
         &self.pem
     }
 
-    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 with these attributes, whether true or not; those
-    /// of a valid one are 0x50472.
+    /// `TPMT_PUBLIC` of an attestation key ECDSA P-256 with SHA-256 with these attributes, whether true or not. The
+    /// attributes of a valid key are 0x50472.
     pub fn public(&self, attributes: u32) -> Vec<u8> {
         let point = self.pair().public_key().as_ref().to_vec();
         let (x, y) = point[1..].split_at(32);
@@ -78,8 +78,8 @@ impl SoftwareKey {
     }
 }
 
-/// `TPMS_ATTEST` of a quote that does not come from a TPM, in the name of a primary of the endorsement hierarchy with
-/// this public area. The length of the registers' digests names their bank: SHA-256 or SHA-384.
+/// `TPMS_ATTEST` of a quote that does not come from a TPM, as if signed with a primary key of the endorsement
+/// hierarchy with this public area. The length of the registers' digests names their bank: SHA-256 or SHA-384.
 pub fn forged_quote<D: AsRef<[u8]>>(
     ak_public: &[u8],
     qualifying_data: &[u8],

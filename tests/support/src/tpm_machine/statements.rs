@@ -5,13 +5,13 @@ use crate::hex::hex;
 use crate::swtpm::Sequence;
 use crate::tpm_machine::AttestationKey;
 
-/// An index of the owner's, for statements about it.
+/// An owner index, for statements about it.
 const INDEX: &str = "0x01800001";
 
 impl TpmMachine {
     /// Quotes PCRs of the bank SHA-256: TPM2_Quote.
     ///
-    /// A TPM without that bank quotes none of the PCRs, and has no values of them.
+    /// A TPM without that bank does not quote any PCRs, and has no values for them.
     #[track_caller]
     pub fn quote(&self, qualifying_data: &[u8], registers: &[u8]) -> Quote {
         let mut numbers = registers.to_vec();
@@ -56,7 +56,7 @@ impl TpmMachine {
     ///
     /// # Errors
     ///
-    /// If they begin like a statement of a TPM, and the key is restricted.
+    /// If the bytes begin like a statement of a TPM, and the key is restricted.
     #[track_caller]
     pub fn sign_with_ticket(&self, message: &[u8]) -> Result<Vec<u8>, String> {
         let sequence = self.loaded();

@@ -23,10 +23,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 
-/// A lifetime with a renewal after 60 to 84 seconds: what a test reads from the store is valid for a while.
+/// A lifetime with a renewal after 60 to 84 seconds: the values that a test reads from the store stay valid for some
+/// time.
 const SECONDS: u32 = 120;
 
-/// A lease duration with frequent requests of the kubelet, so that a renewal is made soon after it is due.
+/// A lease duration with frequent requests of the kubelet, so that a renewal happens soon after it is due.
 const LEASE: u32 = 12;
 
 /// A key of challenges in the format of `openssl rand -hex 32`, but not random.
@@ -143,7 +144,7 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// Files the request, and waits for the answer.
+    /// Sends the request, and waits for the answer.
     pub fn ask(&self, kubeconfig: &Path, application: Application) -> Answer {
         let csr = self
             .scene

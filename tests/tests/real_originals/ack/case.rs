@@ -32,9 +32,9 @@ pub struct Case {
     pub namespace: String,
     /// The labels of both.
     pub labels: Value,
-    /// Whether selectors count, and not annotations.
+    /// Whether selectors are used instead of annotations.
     pub selectors: bool,
-    /// `status.ackResourceMetadata.ownerAccountID`, or nothing.
+    /// `status.ackResourceMetadata.ownerAccountID`, or empty.
     pub owner_account: String,
 }
 
@@ -97,7 +97,8 @@ impl Case {
         annotation.as_str().filter(|value| !value.is_empty())
     }
 
-    /// The same where the runtime looks at everything: without a status, and in a namespace whose annotations it reads.
+    /// The same case in a form that the runtime reads completely: without a status, and in a namespace whose
+    /// annotations it reads.
     pub fn visible(&self) -> Self {
         let mut visible = self.clone();
         visible.owner_account.clear();

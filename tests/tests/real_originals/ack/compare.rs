@@ -84,8 +84,8 @@ impl Rule {
     }
 }
 
-/// The rules that explain the difference of our resolution of a case from the answer for it, given the answer for its visible
-/// form; none if there is no difference.
+/// The rules that explain how our resolution of a case differs from the answer for it, given the answer for its
+/// visible form. Empty if there is no difference.
 ///
 /// # Errors
 ///
@@ -126,7 +126,7 @@ fn only(plan: &Plan) -> Option<&Role> {
     }
 }
 
-/// A value of a config map as it is read here: ARN, external ID and name of the session.
+/// A value of a config map as parsed here: ARN, external ID and session name.
 fn read(value: &str) -> Option<[&str; 3]> {
     let value = value.trim();
     if value.starts_with("arn:") {
@@ -205,7 +205,7 @@ impl Difference<'_> {
         looked_up.is_some_and(|(map, id)| *self.theirs == lookup(self.case, map, id))
     }
 
-    /// The config map and the key that count for them.
+    /// The config map and the key that their runtime uses.
     fn key(&self) -> Option<(&'static str, &str)> {
         let (map, id) = self.case.looked_up()?;
         let key = key(self.case, map, id);
@@ -214,7 +214,7 @@ impl Difference<'_> {
         Some((map, stored.map_or(id, |name| &**name)))
     }
 
-    /// The value that counts for them.
+    /// The value that their runtime uses.
     fn value(&self) -> Option<&str> {
         let (map, key) = self.key()?;
         self.case.data(map, key)
@@ -249,7 +249,7 @@ impl Difference<'_> {
         !self.case.selectors && !is_known && is_unknown && self.is_own()
     }
 
-    /// They go on to the plain key.
+    /// Their runtime continues with the plain key.
     fn empty_service_key(&self) -> bool {
         let Err(ResolutionError::CarmEmptyValue { map, key }) = self.ours else {
             return false;
@@ -270,7 +270,7 @@ impl Difference<'_> {
         !is_number && is_looked_up && self.is_looked_up()
     }
 
-    /// The value is used, or refused, as it is.
+    /// The value is used or refused unchanged.
     fn account_of_role(&self) -> bool {
         let Err(ResolutionError::AccountMismatch(AccountMismatch::OfNamespace { annotated, role })) =
             self.ours
@@ -322,7 +322,7 @@ impl Difference<'_> {
         ours.is_some_and(is_trimmed) && self.is_looked_up()
     }
 
-    /// They take a value for an ARN.
+    /// Their runtime uses a value as an ARN.
     fn fields(&self) -> bool {
         let (Some(role), Some((_, id))) = (
             self.ours.as_ref().ok().and_then(only),
@@ -351,7 +351,7 @@ impl Difference<'_> {
         self.case.selectors && is_none && matching(self.case).is_empty() && self.is_own()
     }
 
-    /// They leave invalid ones out: the rest decides.
+    /// Their runtime ignores invalid selectors: the other selectors decide.
     fn invalid_selector(&self) -> bool {
         let names: &[String] = match self.ours {
             Err(ResolutionError::RoleSelectorConflict(names)) => names,

@@ -36,7 +36,7 @@ pub fn role(text: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// The key that counts for this account or team: that of the service, if it has a value.
+/// The key for this account or team: the key of the service, if it has a value.
 pub fn key(case: &Case, map: &str, id: &str) -> String {
     let of_service = format!("ec2.{id}");
     let value = case.data(map, &of_service);
@@ -62,7 +62,7 @@ pub fn lookup(case: &Case, map: &str, id: &str) -> Answer {
     ))
 }
 
-/// The role of those of these selectors that are valid.
+/// The role of the valid selectors among these selectors.
 pub fn of_selectors(selectors: &[&Value]) -> Answer {
     let valid: Vec<_> = selectors
         .iter()
@@ -143,8 +143,8 @@ fn items(list: &Value) -> Vec<&Value> {
     list.as_array().into_iter().flatten().collect()
 }
 
-/// The answer for a case, where that for its visible form is this: annotations of some namespaces are not read, and a status
-/// is.
+/// The answer for a case, if this is the answer for its visible form: annotations of some namespaces are not read, and
+/// a status is.
 pub fn with_what_it_hides(case: &Case, visible: &Answer) -> Answer {
     let answer = if case.is_ignored() && !case.selectors {
         own()

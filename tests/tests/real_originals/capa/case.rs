@@ -1,4 +1,4 @@
-//! A case: an AWSCluster, the objects beside it, and what the roles of it trust.
+//! A case: an AWSCluster, the objects next to it, and the trust policies of its roles.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -68,7 +68,8 @@ impl Case {
         self.with("AWSClusterControllerIdentity", "default", everybody)
     }
 
-    /// Adds a role of this name over a source of this kind and name, with more fields; STS lets all accounts assume it.
+    /// Adds a role with this name and a source of this kind and name, with more fields. STS permits all accounts to
+    /// assume it.
     pub fn with_role(mut self, name: &str, source: (&str, &str), more: Value) -> Self {
         let arn = self.arn(name);
         let mut spec = json!({
@@ -146,7 +147,7 @@ impl Case {
         })
     }
 
-    /// The case for a person who looks for the reason of a difference.
+    /// The case as text for a developer who investigates a difference.
     pub fn shown(&self) -> String {
         let trusts: Vec<String> = self
             .trusts

@@ -10,7 +10,7 @@ use super::sides::{Assumed, Ours, Sides, Theirs, own};
 /// The words of the SDK about an access key without an ID or a secret.
 const EMPTY_KEY: &str = "static credentials are empty";
 
-/// The words of Go about an access key with a line break.
+/// The error text of Go for an access key with a line break.
 const INVALID_HEADER: &str = "invalid header field value";
 
 /// A row of the table "Differences from CAPA and ACK" in docs/tenancy-cases.md.
@@ -154,7 +154,7 @@ fn not_found(identity: &IdentityRef) -> String {
     format!("{plural}.infrastructure.cluster.x-k8s.io \"{name}\" not found")
 }
 
-/// The rule that explains two ends; the rules of calls that both made are added.
+/// The rule that explains two results. The rules for calls that both sides made are added.
 fn of_ends(sides: &Sides, rules: &mut BTreeSet<Rule>) -> Option<Rule> {
     let theirs = &sides.theirs;
     let calls = &theirs.calls;
@@ -428,7 +428,7 @@ fn call(sides: &Sides, index: usize, rules: &mut BTreeSet<Rule>) -> Result<(), S
     }
 }
 
-/// The ARN of the session that a call gave.
+/// The ARN of the session that a call returned.
 fn session(call: &Assumed) -> String {
     let (account, role) = call
         .role

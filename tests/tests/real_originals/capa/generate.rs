@@ -351,7 +351,7 @@ fn expression(random: &mut Random) -> Value {
     expression
 }
 
-/// Six roles, and nothing wrong with them.
+/// Six valid roles.
 pub fn deep(number: usize) -> Case {
     let mut case = Case::new(number).with_controller();
     let mut source = (CONTROLLER, "default".to_owned());

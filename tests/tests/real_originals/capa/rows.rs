@@ -26,7 +26,7 @@ fn through_the_api_server(mut case: Case) -> Case {
     case
 }
 
-/// Whether both sides permit; an error of the selector is told from a refusal.
+/// Whether both sides permit. An error in the selector is distinguished from a refusal.
 fn answer(sides: &Sides) -> &'static str {
     match (&sides.ours.end, &sides.theirs.end) {
         (Ours::Keys(_), Theirs::Keys(_)) => "yes",

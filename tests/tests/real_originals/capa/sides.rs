@@ -1,4 +1,4 @@
-//! The answers of both sides to a case: ours with the real client of STS, theirs with the SDK of Go, at the same STS.
+//! The answers of both sides to a case: ours with the real STS client, theirs with the SDK of Go, with the same STS.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -55,12 +55,12 @@ pub struct Assumed {
     pub outcome: String,
 }
 
-/// The actions of a side: its calls of STS, and its end.
+/// The actions of a side: its STS calls and its result.
 #[derive(Debug)]
 pub struct Did<E> {
     /// The calls of STS.
     pub calls: Vec<Assumed>,
-    /// The end.
+    /// The result.
     pub end: E,
 }
 
@@ -73,12 +73,12 @@ pub struct Obtained {
     pub digest: String,
 }
 
-/// The end on our side.
+/// The result on our side.
 #[derive(Debug, PartialEq)]
 pub enum Ours {
     /// Credentials.
     Keys(Obtained),
-    /// The objects do not tell.
+    /// The objects do not determine the result.
     Unresolved(ResolutionError),
     /// STS refused with this code.
     Refused(String),
@@ -94,12 +94,12 @@ impl fmt::Display for Ours {
     }
 }
 
-/// The end on the side of the provider.
+/// The result on the side of the provider.
 #[derive(Debug, PartialEq)]
 pub enum Theirs {
     /// Credentials.
     Keys(Obtained),
-    /// The objects do not tell.
+    /// The objects do not determine the result.
     Unresolved(String),
     /// There are no credentials.
     NotRetrieved(String),
@@ -114,7 +114,7 @@ pub struct Sides {
     pub plan: Option<Plan>,
     /// Our side.
     pub ours: Did<Ours>,
-    /// The provider's.
+    /// The side of the provider.
     pub theirs: Did<Theirs>,
     /// The reasons of its conditions, by type.
     pub reasons: BTreeMap<String, String>,
@@ -203,7 +203,7 @@ impl Bed {
         }
     }
 
-    /// Asks the judge alone, which is expected to die of it.
+    /// Calls the judge with only this case, which is expected to crash it.
     pub fn kill(mut self, case: &Case) -> String {
         let asked = json!({"awsCluster": case.cluster, "objects": case.objects});
         assert_eq!(self.judge.ask(&asked), None);
@@ -211,7 +211,7 @@ impl Bed {
         self.judge.log()
     }
 
-    /// Makes roles and access keys known to STS. A session token is one of its own.
+    /// Adds roles and access keys to STS. Each session token is a separate key.
     fn prepare(&self, case: &mut Case) {
         for (arn, trust) in &case.trusts {
             self.sts.role(arn, trust.clone());

@@ -91,7 +91,7 @@ impl Town {
         self.plane.kubectl_with(kubeconfig.write(&path))
     }
 
-    /// A certificate of the node besides the first `known` ones, for a request of this user.
+    /// A certificate of the node in addition to the first `known` ones, for a request of this user.
     #[track_caller]
     pub fn certificate(&self, node: &Node, known: usize, user: &str) -> Value {
         wait_for_certificate(&self.plane, node.name(), known, |csr| {

@@ -1,4 +1,4 @@
-//! Row B11: documents that are signed, and are not what AWS writes.
+//! Row B11: signed documents with a content that AWS does not write.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! Messages that AWS signed, as they were published in the tests of Teleport
-//! (`lib/auth/join_ec2_test.go`, 2021), with the signers that are embedded.
+//! Messages that AWS signed, from the tests of Teleport (`lib/auth/join_ec2_test.go`, 2021), with the embedded
+//! signers.
 
 use crate::denial::AwsDenial;
 use crate::document::Signers;

@@ -1,4 +1,4 @@
-//! In virtual time: what is asked together, how often, and what an outage does.
+//! In virtual time: the batches of queries, their rate, and the effect of an outage.
 
 use futures::future::join_all;
 use tokio::time::advance;

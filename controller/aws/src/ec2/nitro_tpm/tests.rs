@@ -17,10 +17,10 @@ static MOTO: LazyLock<Moto> = LazyLock::new(Moto::start);
 
 const REGION: &str = "eu-west-1";
 const CALLED: &str = "GetInstanceTpmEkPub";
-/// A call's time where the service hangs.
+/// The duration of a call if the service hangs.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The keys of a TPM that nobody has to speak to.
+/// The keys of a TPM that is not called.
 fn tpm() -> NitroTpm {
     use aws_lc_rs::rsa::{KeySize, PrivateDecryptingKey};
     let key = |der| PublicKey {

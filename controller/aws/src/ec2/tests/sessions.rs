@@ -50,7 +50,7 @@ impl Site {
         }
     }
 
-    /// EC2 is asked again at once after a failure.
+    /// EC2 is called again immediately after a failure.
     fn instances(&self) -> Instances {
         let calls = CallLimits {
             pause: Duration::ZERO,
@@ -173,7 +173,7 @@ async fn an_sts_outage_after_a_refused_session_is_an_outage() {
     assert_eq!(site.calls(), (2, 2));
 }
 
-/// The answer where EC2 refuses the session so many times, and STS gives no other; and the instance.
+/// The result if EC2 refuses the session this many times, and STS returns no new session; and the instance.
 async fn after_an_outage_of_sts(
     site: &Site,
     times: Times,

@@ -156,7 +156,7 @@ impl Server {
         self.0.lock().kinds.push(kind);
     }
 
-    /// Serves a kind no more: its objects are gone, and its watches end.
+    /// Stops serving a kind: its objects are deleted, and its watches end.
     pub(super) fn withdraw(&self, plural: &str) {
         let mut state = self.0.lock();
         state.kinds.retain(|kind| kind[3] != plural);
@@ -164,7 +164,7 @@ impl Server {
         state.watches.retain(|(scope, _)| scope.plural != plural);
     }
 
-    /// Puts an object with these fields beside its metadata.
+    /// Stores an object with these fields in addition to its metadata.
     pub(super) fn put(&self, plural: &str, namespace: &str, name: &str, fields: &Value) {
         let mut state = self.0.lock();
         state.version += 1;
@@ -192,7 +192,7 @@ impl Server {
         state.tell("DELETED", plural, &object);
     }
 
-    /// Ends all watches, and tells none what changes until it lists again.
+    /// Ends all watches. Later changes are visible only after a new list.
     pub(super) fn break_watches(&self) {
         let mut state = self.0.lock();
         let plurals = state.watches.drain(..).map(|(scope, _)| scope.plural);

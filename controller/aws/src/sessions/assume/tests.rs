@@ -15,8 +15,8 @@ const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const JUMP: &str = "AWSClusterRoleIdentity/jump";
 const NODES: &str = "AWSClusterRoleIdentity/nodes";
 
-/// Assumes the role `nodes` with these fields over the role `jump`, by STS that trusts each with `external_id` for the
-/// outer one.
+/// Assumes the role `nodes` with these fields and the credentials of the role `jump`. STS requires `external_id` for
+/// the outer role.
 async fn assumed(
     sts: &StrictSts,
     external_id: Option<&str>,
@@ -139,7 +139,8 @@ fn only_a_refusal_by_sts_is_permanent() {
     assert_eq!(failed, StsFailure::Unavailable(detail));
 }
 
-/// The call of a role by a session with the tags of EKS Pod Identity, whose role allows `sts:TagSession` as said.
+/// A call of a role with a session that has the tags of EKS Pod Identity. The role allows `sts:TagSession` if
+/// specified.
 async fn assumed_with_tags(
     allows: bool,
     fields: &[(&str, Value)],
@@ -216,7 +217,7 @@ fn own_keys() -> Keys {
     Keys::new("AKIAOWN", "secret", None, None, "test")
 }
 
-/// The role `nodes`, over the controller's own credentials.
+/// The role `nodes`, assumed with the controller's own credentials.
 fn nodes() -> Role {
     let mut objects = objects();
     put(&mut objects, NODES, &role(CONTROLLER, "nodes"));

@@ -25,7 +25,7 @@ fn of(name: &str) -> String {
     format!("AWSClusterRoleIdentity/{name}")
 }
 
-/// Roles of these names over the role `jump`.
+/// Roles with these names, assumed with the role `jump`.
 fn over_a_jump_role(names: impl IntoIterator<Item = String>) -> Objects {
     let mut objects = objects();
     put(&mut objects, &of("jump"), &role(CONTROLLER, "jump"));

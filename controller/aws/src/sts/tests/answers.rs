@@ -1,4 +1,4 @@
-//! C14, C15: what STS answers in place of an identity.
+//! C14, C15: STS responses without an identity.
 
 use hyper::StatusCode;
 use kubelet_authenticator_test_support::sts::{Fault, Times};

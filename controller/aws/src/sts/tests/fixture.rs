@@ -1,4 +1,4 @@
-//! A service, a verifier that asks it, and instances.
+//! A service, a verifier that calls it, and instances.
 
 use std::error::Error as _;
 pub(super) use std::time::{Duration, SystemTime};
@@ -37,7 +37,7 @@ pub(super) fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(minutes * 60)
 }
 
-/// A service, and a verifier that is told to ask it about [`REGION`].
+/// A service, and a verifier that calls it for [`REGION`].
 pub(super) struct Bed {
     pub(super) service: Service,
     pub(super) verifier: Sts,
@@ -75,12 +75,12 @@ impl Bed {
         }
     }
 
-    /// Has the verifier decide about what `node` signed for itself.
+    /// Makes the verifier decide on the evidence that `node` signed for itself.
     pub(super) async fn verify(&self, node: &Node) -> Result<(), Refusal> {
         self.show(&node.proof(), node).await
     }
 
-    /// The same in another cluster than [`CLUSTER`].
+    /// The same evidence in a cluster that is not [`CLUSTER`].
     pub(super) async fn verify_in(&self, cluster: &str, node: &Node) -> Result<(), Refusal> {
         self.verify_of("tenant-a", cluster, node).await
     }
@@ -168,7 +168,7 @@ impl Node {
         )
     }
 
-    /// The headers that are signed, as the wire format has them.
+    /// The signed headers, as the wire format defines them.
     pub(super) fn headers(&self) -> Vec<(String, String)> {
         [
             ("accept", "application/json"),
@@ -241,7 +241,7 @@ pub(super) fn mismatch() -> AwsDenial {
     AwsDenial::CallerRefused("SignatureDoesNotMatch".into())
 }
 
-/// Asserts that the request waits, and gives the reasons with their causes.
+/// Asserts that the request waits, and returns the reasons with their causes.
 pub(super) fn outage(decided: Result<(), Refusal>) -> String {
     match decided {
         Err(Refusal::Retry(deferral @ Deferral::VerifierUnavailable { .. })) => {

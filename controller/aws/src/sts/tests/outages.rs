@@ -60,7 +60,7 @@ async fn an_unreachable_sts_endpoint_is_an_outage() {
     assert!(said.contains("STS cannot be reached"), "{said}");
 }
 
-/// Has time pass once the service has been reached, so that nobody waits for it.
+/// Advances the time after the first call to the service, so that no test waits for it.
 async fn pass(bed: &Bed, reached: impl Fn(&Service) -> bool) {
     let arrived = async {
         while !reached(&bed.service) {

@@ -1,4 +1,4 @@
-//! The memory of refusals, at its limit and at the end of their time.
+//! The refusal cache, at its limit and when its entries expire.
 
 use hyper::Request;
 use node_attestation_runtime::shared::Lock;

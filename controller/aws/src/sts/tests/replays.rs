@@ -79,7 +79,7 @@ fn owner(instance: &str) -> Owner<'_> {
     }
 }
 
-/// A caller as STS confirmed it, and a call of it with this key.
+/// A caller that STS has confirmed, and a call by it with this key.
 fn confirmed(node: &Node) -> (Call, KeyDigest) {
     let host = EndpointHost::sts(REGION).unwrap();
     let call = rebuild(&node.proof(), &node.binding(), &host).unwrap();
@@ -436,14 +436,14 @@ async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     bed.verify(&node).await.unwrap();
 }
 
-/// This time passes on the monotonic clock. While calls are made, it is not paused.
+/// Advances the monotonic clock by this time. The clock is not paused during calls.
 async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// A call is refused, and so are the credentials: the second refusal is found also when the first one is over.
+/// STS refuses a call and its credentials: the second refusal still applies after the first one has expired.
 #[tokio::test]
 async fn a_refusal_of_credentials_lasts_longer_than_a_refusal_of_a_call() {
     let refused = Refused::default();

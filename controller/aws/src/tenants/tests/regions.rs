@@ -1,4 +1,4 @@
-//! Clusters that are asked about in several regions.
+//! Clusters with instances in several regions.
 
 use super::*;
 

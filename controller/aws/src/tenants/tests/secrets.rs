@@ -1,4 +1,4 @@
-//! Secrets that are deleted, and that nothing shows.
+//! Secrets that are deleted and never shown.
 
 use std::fmt::{Debug, Write as _};
 

@@ -1,4 +1,4 @@
-//! Nodes that joined before and have no evidence: their kubelet's certificate, and nothing else.
+//! Existing nodes without evidence: they have only their kubelet certificate.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn cluster(adoption: Adoption) -> Context {
     }
 }
 
-/// A request of Node `n1`, by kubeadm's certificate, as the machine of this provider ID.
+/// A request from Node `n1` with the certificate from kubeadm, as the machine with this provider ID.
 fn stock(provider_id: &str) -> CertificateSigningRequest {
     let mut csr = Csr::valid();
     let value = der::utf8(provider_id);

@@ -36,7 +36,7 @@ fn stock() -> CertificateSigningRequest {
     object
 }
 
-/// The request of a stock kubelet with the certificate that kubeadm made.
+/// The request of a stock kubelet with the certificate from kubeadm.
 pub(super) fn stock_renewal() -> CertificateSigningRequest {
     let stock = stock();
     let mut object = renewal("");

@@ -1,4 +1,4 @@
-//! Explanations: the same checks, what each saw, and nothing written.
+//! Explanations: they make the same checks, list the input of each check, and do not write anything.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -56,7 +56,7 @@ fn a_name_that_another_machine_holds_is_denied() {
     );
 }
 
-/// A cluster in which this request joined as `n1`, and whose inventory has another name since.
+/// A cluster in which this request joined as `n1`, and whose inventory now has a different name.
 #[track_caller]
 fn renamed_after(join: &CertificateSigningRequest) -> Context {
     let records: Arc<MemoryRecords> = Arc::default();

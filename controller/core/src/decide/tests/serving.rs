@@ -1,4 +1,4 @@
-//! Serving certificates: who may have one, and of what form.
+//! Serving certificates: permitted requesters and formats.
 
 use std::sync::Arc;
 

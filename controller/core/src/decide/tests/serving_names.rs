@@ -1,4 +1,4 @@
-//! Table A, row 30: names and addresses in a serving request that are not the machine's.
+//! Table A, row 30: names and addresses in a serving request that do not belong to the machine.
 
 use crate::decide::*;
 use crate::identifiers::ServingName;
@@ -28,7 +28,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A cluster whose machine `m1` is said to have this, too.
+/// A cluster whose machine `m1` is also reported to have this name or address.
 pub(super) fn with_own(name: &ServingName) -> Context {
     let mut machine = serving_machine();
     match name {
@@ -86,7 +86,7 @@ fn an_address_or_name_not_reported_for_the_machine_is_denied() {
     }
 }
 
-/// The cluster, whose machine `m1` has joined and may have more addresses later.
+/// The cluster, whose machine `m1` has joined and can get more addresses later.
 fn provisioning() -> Context {
     let machine = Machine {
         provisioning: true,

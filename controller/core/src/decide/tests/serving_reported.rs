@@ -128,8 +128,8 @@ impl Verifier for Platform {
     }
 }
 
-/// The cluster, whose machine `m1` has no addresses in the inventory, as a member of a pool; its
-/// platform reports these.
+/// The cluster, whose machine `m1` is a pool member without addresses in the inventory. Its platform reports these
+/// addresses.
 fn platform_reported(names: Option<Vec<ServingName>>) -> Context {
     let cluster = alone(|machine| {
         machine.addresses.clear();

@@ -128,7 +128,7 @@ impl Verifier for Down {
     }
 }
 
-/// Machines whose names are this; an outage where there is nothing to say.
+/// Machines with these names. `None` is an outage.
 #[derive(Debug)]
 struct Named {
     machines: StaticInventory,

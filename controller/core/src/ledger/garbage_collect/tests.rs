@@ -30,7 +30,7 @@ fn swept(world: &World, hour: u32) -> SweepReport {
     block_on(world.ledger().sweep_at(at(hour), &listed)).unwrap()
 }
 
-/// The sweep at this hour, when what is missing was missing for ten minutes.
+/// A sweep at this hour, after missing machines were missing for ten minutes.
 fn swept_again(world: &World, hour: u32) -> SweepReport {
     block_on(
         world

@@ -25,7 +25,7 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     }
 }
 
-/// `m1` held `n1`, and is gone since hour 2.
+/// `m1` held `n1`, and was deleted at hour 2.
 fn retired(enforcement: bool) -> World {
     let mut world = World::held(policy());
     world.enforcement = Enforcement::new(enforcement);

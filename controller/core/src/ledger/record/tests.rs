@@ -7,7 +7,7 @@ fn identity(machine: &str) -> Identity {
     Identity::of(provider_id(machine))
 }
 
-/// Everything that evidence can say of `m1`.
+/// All facts about `m1` that evidence can contain.
 fn measured() -> Identity {
     Identity {
         instance: Some("i-1".to_owned()),

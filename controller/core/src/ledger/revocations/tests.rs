@@ -93,7 +93,7 @@ fn the_stronger_revocation_of_two_records_with_one_uid_is_listed() {
     assert_eq!(list([&weaker, &revoked]), alone);
 }
 
-/// The record of a machine that is gone, whose end has passed by the clock of the replica that decides.
+/// The record of a deleted machine that has expired according to the clock of the deciding replica.
 #[test]
 fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
     let world = World::held(policy());

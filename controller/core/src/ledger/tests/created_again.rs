@@ -8,7 +8,7 @@ use crate::ledger::*;
 use crate::refusal::{Denial, Refusal};
 use crate::testing::records::*;
 
-/// The certificate of `n1` from the former Cluster, and the new Cluster, with this floor.
+/// The certificate of `n1` from the previous Cluster, and the new Cluster, with this floor.
 fn created_again(floor: u64) -> (Renewal, World) {
     let former = World::held(policy());
     let certificate = renewal("m1", 1, 2);

@@ -2,8 +2,8 @@
 //!
 //! | invariant | |
 //! | --- | --- |
-//! | one key a UID | certificates that a claim opened under one UID are of one key |
-//! | a revoked certificate is refused | the list has its UID; it renews nothing and gets no serving certificate |
+//! | one key for each UID | all certificates of one UID have the same key |
+//! | a revoked certificate is refused | the list contains its UID; it cannot renew or get a serving certificate |
 //! | a revoked key opens nothing | no claim with it is granted, until its certificates have expired |
 //! | a revoked machine waits for the operator | no claim by it is granted before `reset --revoked`, likewise |
 

@@ -1,19 +1,18 @@
-//! The protocol of two replicas, checked over every interleaving.
+//! The protocol between two replicas, checked with every interleaving.
 //!
-//! The real `RecordLedger` runs as tasks that stop before each call to the
-//! world. A search tries every order of the next calls, of the watch events that reach a replica's
-//! cache, and of one crash, and checks the invariants in every state. A state that was reached before
-//! is not searched again: a task's state follows from what its calls answered.
+//! The real `RecordLedger` runs as tasks that stop before each call to the world. A search tries every order of the
+//! next calls, of the watch events that reach a replica's cache, and of one crash, and checks the invariants in every
+//! state. A known state is not searched again: the results of its calls determine the state of a task.
 //!
 //! | invariant | |
 //! | --- | --- |
-//! | one record a name | its UID never changes, and its generation only grows |
-//! | one opening a generation | all certificates of a generation are of one key and one machine |
+//! | one record for each name | its UID never changes, and its generation only grows |
+//! | one opening for each generation | all certificates of a generation have one key and one machine |
 //! | no certificate without a record | a certificate's record exists, and its generation was reached |
-//! | one live identity | of a machine's certificates, one at most is of a live record's present generation |
+//! | one live identity | at most one certificate of a machine belongs to the current generation of a live record |
 //! | no node without a certificate | the certificate with which a node renews stays valid until it has used the next one |
-//! | nothing hangs | in the end every task has a certificate, or a reason for which it has none |
-//! | recovery | after one more try of each request, a machine has one live record, and a renewal its certificate |
+//! | no task hangs | every task ends with a certificate or a reason |
+//! | recovery | after one more attempt of each request, a machine has one live record, and a renewal its certificate |
 
 mod search;
 mod world;
@@ -30,7 +29,7 @@ fn scenario(claims: [Claim; 2]) -> Scenario {
     Scenario::new(claims)
 }
 
-/// The outcomes of the two requests, over all orders.
+/// The outcomes of the two requests, for all orders.
 #[track_caller]
 fn outcomes(scenario: &Scenario) -> BTreeSet<[Outcome; 2]> {
     match search(scenario) {
@@ -81,8 +80,8 @@ fn two_machines() -> Scenario {
     scenario([claim("m1", "n1", 1, 0), claim("m2", "n1", 2, 0)])
 }
 
-/// Without evidence a machine keeps its name until its certificate ends, so that the two do not take
-/// turns.
+/// Without evidence, a machine keeps its name until its certificate expires, so that the two machines do not
+/// alternate.
 fn two_names() -> Scenario {
     scenario([
         insecure(claim("m1", "n1", 1, 0)),

@@ -1,4 +1,4 @@
-//! A CA as an operator makes it.
+//! A CA, as created by an operator.
 
 use std::process::Command;
 use std::time::SystemTime;

@@ -22,7 +22,7 @@ fn listed(objects: &Objects) {
     }
 }
 
-/// Keeps a `KubeadmConfig` as if it was read.
+/// Stores a `KubeadmConfig` as if it had been read.
 fn configured(objects: &Objects, config: Value) {
     let name = config["metadata"]["name"].as_str().unwrap().to_owned();
     let cluster = ObjectKey::new(NAMESPACE, "prod-1");
@@ -46,7 +46,7 @@ fn cluster(contract: Contract) -> (Objects, CapiInventory) {
     (objects, inventory)
 }
 
-/// The answers of an API server that serves `KubeadmConfig`s, of which there are none.
+/// The responses of an API server that serves `KubeadmConfig`s, but has none.
 fn bootstrap_api(path: &str) -> Value {
     const GROUP: &str = "bootstrap.cluster.x-k8s.io";
     let group_version = format!("{GROUP}/v1beta2");
@@ -96,7 +96,7 @@ fn by_token(inventory: &CapiInventory, text: &str) -> Option<TokenOwner> {
     block_on(inventory.by_token(&token(text))).unwrap()
 }
 
-/// Why nothing is said of this machine.
+/// The reason why nothing is known about this machine.
 fn not_now(inventory: &CapiInventory, text: &str) -> String {
     let error = block_on(inventory.by_provider_id(&id(text))).unwrap_err();
     error.to_string()
@@ -302,7 +302,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
     }
 }
 
-/// The Machine, as one of the control plane.
+/// The Machine as a control-plane Machine.
 fn with_label(machine: Value) -> Value {
     with(
         machine,

@@ -6,7 +6,7 @@ use super::*;
 
 const TOKEN: &str = "token-that-nobody-may-see";
 
-/// A kubeconfig as Cluster API writes it.
+/// A kubeconfig as Cluster API creates it.
 fn valid() -> Value {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::default().self_signed(&key).unwrap();

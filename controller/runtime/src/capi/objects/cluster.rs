@@ -24,7 +24,7 @@ const MAX_RANGE_LEN: usize = 64;
 ///
 /// # Guarantees
 ///
-/// - Its size in memory is limited, whatever the size of the object. It is kept for as long as the object exists.
+/// - Its size in memory is limited, independently of the size of the object. It is kept as long as the object exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cluster {

@@ -340,7 +340,7 @@ fn deeply_nested_unread_fields_are_accepted() {
     assert!(matches!(event, WatchEvent::Added(_)));
 }
 
-/// A list of the object in shapes that nobody can read, and of it as it is; and each alone.
+/// A list of the object in unreadable formats and in its original format, and each object separately.
 fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
     let no_timestamp = json!("9999-12-31T23:59:59Z");
     let entry = json!([{"manager": "m", "operation": "Update", "time": no_timestamp}]);

@@ -20,7 +20,7 @@ fn apply<W: Stored>(objects: &Objects, event: Event<Raw<W>>, listing: &mut BTree
     objects.apply(event, listing, &mut Skipped::new(W::KIND));
 }
 
-/// Tells of a watch that begins and lists these Machines.
+/// Reports a watch that begins and lists these Machines.
 fn list(objects: &Objects, listing: &mut BTreeSet<ObjectKey>, machines: &[&str]) {
     apply::<Machine>(objects, Event::Init, listing);
     for name in machines {

@@ -44,7 +44,7 @@ impl<P: Stream<Item = Vec<u8>> + Send + 'static> Service<Request<()>> for Server
     }
 }
 
-/// Reads an answer to its end, and gives its length.
+/// Reads a response to its end, and returns its length.
 async fn read<P>(url: &str, status: u16, pieces: P) -> Result<usize, Excess>
 where
     P: Stream<Item = Vec<u8>> + Send + Unpin + 'static,
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// Never answers, and counts who asks.
+/// Never responds, and counts the calls.
 struct Silent(Arc<AtomicUsize>);
 
 impl Service<Request<()>> for Silent {
@@ -314,7 +314,7 @@ async fn a_page_of_many_objects_of_a_management_cluster_has_few_values() {
     const { assert!(7 * 1536 * 1024 <= MAX_PAGE_LEN) };
 }
 
-/// The reviewed ways to make much of little, on a page of a list, and as an event.
+/// The known ways to cause a large memory use with few bytes, on a page of a list, and as an event.
 fn amplified() -> [(&'static str, String, Excess); 4] {
     let many = |element: &str| vec![element; MAX_TENANT_PAGE_LEN / 3 - 100].join(",");
     let page = |object: &str| format!(r#"{{"metadata":{{}},"items":[{object}]}}"#);

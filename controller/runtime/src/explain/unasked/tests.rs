@@ -6,7 +6,7 @@ use node_attestation_core::inventory::Machine;
 
 use super::*;
 
-/// A verifier that would have to ask.
+/// A verifier that needs a call to a service.
 #[derive(Debug)]
 struct Asking(Provider);
 
@@ -26,7 +26,8 @@ impl Verifier for Asking {
     }
 }
 
-/// The appraisal of a request with this annotation by a verifier of this provider; and who was not asked.
+/// The appraisal of a request with this annotation by a verifier of this provider, and the services that were not
+/// called.
 fn appraised(
     provider: &Provider,
     annotation: Option<&str>,

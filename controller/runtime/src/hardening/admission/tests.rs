@@ -1,4 +1,4 @@
-//! The policy, as CEL evaluates it.
+//! The policy, evaluated as CEL.
 
 use std::collections::BTreeMap;
 
@@ -168,7 +168,7 @@ fn node() -> Value {
     json!({"username": "system:node:n1", "groups": ["system:nodes", "system:authenticated"]})
 }
 
-/// What the API server's own manager of fields writes.
+/// The managed fields, as the API server writes them.
 fn managed(fields: &Value) -> Value {
     json!([{
         "manager": "kubelet", "operation": "Update", "apiVersion": "certificates.k8s.io/v1",
@@ -176,7 +176,7 @@ fn managed(fields: &Value) -> Value {
     }])
 }
 
-/// A request as the API server has it when the policy sees it.
+/// A request as the policy receives it from the API server.
 fn request(signer: &str) -> Value {
     json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",

@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 
 mod authentication;
 
-/// All that a plan is made of: right as it begins.
+/// All inputs of a plan, which are valid at the beginning.
 struct World {
     authentication: KubeletAuthentication,
     sources: Sources,
@@ -189,8 +189,8 @@ fn a_cluster_has_no_plan_until_every_source_is_read() {
 /// Puts something in a cluster's way.
 type Change = fn(&mut World);
 
-/// Each why is put in the way of a cluster that has all those after it already: the one that
-/// a person has to act on first is the one that is said.
+/// Each obstacle is applied to a cluster that already has all later obstacles: the reported obstacle is the one that
+/// an operator must resolve first.
 #[test]
 fn the_first_of_many_obstacles_is_reported() {
     let mut world = world();
@@ -267,7 +267,7 @@ fn address_ranges_are_read() {
     assert_eq!(service.serving_address_ranges, expected);
 }
 
-/// Such a cluster has no service: its limit would be the other ranges, or none.
+/// Such a cluster is not served: without this obstacle, the other ranges, or no range, would be its limit.
 #[test]
 fn an_invalid_address_range_is_reported_at_every_position() {
     for text in [

@@ -13,8 +13,8 @@ fn wanted(attestor: &str) -> Wanted {
     }
 }
 
-/// The wait in seconds, after so many steps for `aws` the last of which ended like this, before
-/// one for `next`.
+/// The wait in seconds before a step for `next`, after this number of steps for `aws`. The last of them ended with
+/// this result.
 fn wait(outcome: Outcome, tries: u32, next: &str) -> u64 {
     let at = Instant::now();
     let last = Last {

@@ -13,7 +13,8 @@ use super::*;
 use crate::client::ClusterAccess;
 use crate::metrics::Format;
 
-/// The time between a write and its answer, unless a test says otherwise: the API server has the write already.
+/// The time between a write and its response, unless a test sets another time: the API server has already stored the
+/// write.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// A Lease in memory, with Kubernetes' preconditions.

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(seen(Some("a"), 40, "b", 30), (40, 2));
     }
 
-    /// An API server that answers reads with this, and keeps what is patched.
+    /// An API server that responds to reads with this object, and stores patches.
     fn api_server(status: u16, object: Value) -> (ClusterAccess, Arc<Mutex<Vec<Value>>>) {
         let patched: Arc<Mutex<Vec<Value>>> = Arc::default();
         let writes = patched.clone();

@@ -111,8 +111,8 @@ mod tests {
 
     use super::*;
 
-    /// The machines that are locked out at hour 20, of one whose record ends at hour 10 and is changed so, and whose
-    /// token has ended.
+    /// The locked-out machines at hour 20, for one machine whose record ends at hour 10 and is modified by `change`,
+    /// and whose token has expired.
     fn found(change: impl Fn(&mut Record), of_machine: impl Fn(&mut TokenMachine)) -> Vec<String> {
         let token = TokenId::parse("abcdef").unwrap();
         let mut machine = TokenMachine {

@@ -1,4 +1,4 @@
-//! Machines whose TPM is challenged, and the annotation that says which TPM that is.
+//! Machines with a TPM challenge, and the annotation with the endorsement key of that TPM.
 
 use std::collections::BTreeMap;
 

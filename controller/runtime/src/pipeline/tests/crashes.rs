@@ -1,5 +1,4 @@
-//! A crash after every single write, counted over the records and the request, and what a second
-//! controller makes of what is left.
+//! A crash after every single write to the records and the request, and the recovery by a second controller.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,11 +19,11 @@ use node_attestation_core::verifier::{Assurance, AttestedIdentity, Identity};
 use crate::csr_writer::testing::{MemoryStore, UID as REQUEST_UID};
 use crate::pipeline::*;
 
-/// Counts writes, and dies after one of them.
+/// Counts writes, and stops after one of them.
 #[derive(Debug)]
 struct Writes {
     made: AtomicUsize,
-    /// The number of writes that are made; none after the last.
+    /// The number of the write after which the process stops. `None` if it does not stop.
     last: usize,
 }
 
@@ -133,7 +132,7 @@ const REENROLMENT: Story = Story {
     ..JOIN
 };
 
-/// The name was a machine's that is gone.
+/// A deleted machine had the name.
 const CHANGE_OF_HANDS: Story = Story {
     held: Some(("m9", "n1")),
     ..JOIN

@@ -155,7 +155,7 @@ struct Outage {
     store: Duration,
 }
 
-/// Tries once a minute; gives how many minutes it took. Nothing is written before.
+/// Tries once a minute. Returns the number of minutes until success. Nothing is written before.
 async fn minutes_until_issued(outage: Outage) -> u32 {
     let begun = Instant::now();
     let parts = Parts::default();

@@ -15,8 +15,8 @@ use super::{filed_at, later, pipeline, processed, reason, without_machines, work
 use crate::csr_writer::testing::MemoryStore;
 use crate::pipeline::*;
 
-/// The tries, of forty, at which this context's Machine is told that a request goes on waiting, and the
-/// last Event.
+/// The attempts, out of forty, that create an Event about a waiting request on this context's Machine, and the last
+/// Event.
 async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
     let (events, mut next) = Events::collected();

@@ -4,7 +4,8 @@ use super::super::tests::{csr, csr_by};
 use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
 use super::*;
 
-/// The memory that one cluster's requests may take where no other needs it: of 20 such clusters, all fit into 400 MiB.
+/// The memory that the requests of one cluster can use if no other cluster needs it: 20 such clusters fit into 400
+/// MiB.
 const MOST: usize = 20 * 1024 * 1024;
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +92,7 @@ async fn deleted_requests_leave_nothing_in_memory() {
     assert!(alone.holding().resize(almost_all), "it is released");
 }
 
-/// Works on what can be begun until this one is; each of the others is to be tried again.
+/// Processes requests until this one starts. Each of the others must be retried.
 fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
     let begin = Instant::now();
     let mut now = begin;

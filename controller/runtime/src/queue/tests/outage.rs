@@ -11,12 +11,13 @@ const FEW: usize = 500;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// The cluster at the end of such an outage of the controller, and the controller, which has listed its requests.
+/// The cluster at the end of this outage of the controller, and the controller, which has listed its requests.
 async fn after_outage(outage: Duration) -> (World, Option<Controller>) {
     after(Away::Controller, outage, NODES, Duration::ZERO).await
 }
 
-/// The same, of this part and so many nodes, which renewed during the day that ended so long before.
+/// The same cluster, with this part and this number of nodes, which renewed during one day that ended this long
+/// before.
 async fn after(
     away: Away,
     outage: Duration,

@@ -1,4 +1,4 @@
-//! An API server that answers as a test says.
+//! An API server with the responses of a test.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use super::*;
 
 enum Answer {
     Json(u16, Value),
-    /// Events as they are sent.
+    /// Events as sent.
     Open(UnboundedReceiver<Value>),
     Never,
 }
@@ -125,7 +125,7 @@ fn bare() -> Record {
     Record::first(&claim, RecordUid::new([7; 16]), None, at(0))
 }
 
-/// A record in which everything is said.
+/// A record with a value in every field.
 fn full() -> Record {
     let mut record = bare();
     record.generation = 2;
@@ -234,7 +234,7 @@ async fn failing_lists_are_retried_with_backoff() {
     assert!((5..=14).contains(&calls), "{calls} calls in a minute");
 }
 
-/// A watch that stands, and what is sent on it. The list is answered once, and no watch after the first.
+/// An established watch, and the channel of its events. The first list is answered, and no later watch.
 fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
     watched(Vec::new())
 }

@@ -1,4 +1,4 @@
-//! Each kind that is listed, with an object that nobody can read beside a good one.
+//! Each listed kind, with an unreadable object next to a valid one.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ use crate::client::{Bounded, NamedBy};
 
 mod values;
 
-/// Go takes it for a time; jiff's last `Timestamp` is a day earlier.
+/// Go parses it as a time. The last `Timestamp` of jiff is one day earlier.
 const NO_TIMESTAMP: &str = "9999-12-31T23:59:59Z";
 
 /// A client of an API server that answers every list with these objects, a watch with an event for
@@ -66,7 +66,7 @@ fn named(mut object: Value, name: &str) -> Value {
     object
 }
 
-/// The object in each shape that its API server may give its metadata, or somebody else.
+/// The object with every format of metadata that an API server can return.
 fn hostile(object: &Value) -> Vec<(&'static str, Value)> {
     let around = |inner, _| Value::Object([("f:a".to_owned(), inner)].into_iter().collect());
     let deep = (0..2000).fold(Value::Null, around);
@@ -88,7 +88,7 @@ fn hostile(object: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The same of what k8s-openapi reads of all metadata.
+/// The same for the fields that k8s-openapi parses in all metadata.
 fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     let with = |field: &str, value: Value| {
         let mut object = named(object.clone(), "hostile");
@@ -112,7 +112,7 @@ fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     shapes
 }
 
-/// The names that a list gives, and, if it has a version for each, then a watch.
+/// The names from a list and, if the list has a version for each name, from a watch.
 async fn watched<K>(api: Api<K>, versioned: bool) -> [BTreeSet<String>; 2]
 where
     K: Resource<DynamicType: Clone + Debug> + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -181,7 +181,7 @@ where
     }
 }
 
-/// A read of one object, and a list, of what is read with a type of kube or of k8s-openapi.
+/// A read of one object, and a list, for types from kube or k8s-openapi.
 async fn gets<K>(kind: &str, api: impl Fn(Client) -> Api<K>, object: Value)
 where
     K: Clone + Debug + DeserializeOwned,

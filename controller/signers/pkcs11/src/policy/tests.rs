@@ -76,7 +76,7 @@ pub(crate) fn to_be_signed(params: &CertificateParams, ca: &Ca) -> Vec<u8> {
     certificate.tbs_certificate().to_der().unwrap()
 }
 
-/// The time at which the controller asks for [`valid`].
+/// The time at which the controller requests [`valid`].
 pub(crate) fn now() -> SystemTime {
     (date_time_ymd(2027, 1, 1) + Duration::from_mins(5)).into()
 }
@@ -94,7 +94,7 @@ fn checked_at(params: &CertificateParams, now: SystemTime) -> Result<NodeCertifi
     )
 }
 
-/// At its begin.
+/// At the beginning of its validity.
 fn checked(change: Change) -> Result<NodeCertificate, Refused> {
     let mut params = valid();
     change(&mut params);

@@ -44,8 +44,8 @@ fn logged(word: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A token that says with which key it is asked for a signature, and waits until it may answer. It answers a check
-/// immediately, unless that hangs too.
+/// A token that reports the key of each signature call, and waits before it responds. It responds to a health check
+/// immediately, unless the check hangs too.
 pub(crate) struct Hanging {
     asked: mpsc::UnboundedSender<String>,
     may_answer: Mutex<mpsc::UnboundedReceiver<()>>,
@@ -170,7 +170,7 @@ impl World {
         self.call(0).await.unwrap()
     }
 
-    /// Waits until the token has been asked once more, and returns the key.
+    /// Waits for another call to the token, and returns the key.
     pub(crate) async fn asked(&mut self) -> String {
         self.asked.recv().await.unwrap()
     }
@@ -194,7 +194,7 @@ impl World {
         keys
     }
 
-    /// Requests a signature of the token, and waits for it no longer, as a deadline does.
+    /// Requests a signature from the token, and abandons the call, as after a deadline.
     async fn abandon(&mut self) {
         let call = self.call(0);
         self.asked().await;
@@ -216,7 +216,7 @@ impl World {
         self.service.authorities[0].turns.one_is_free().await;
     }
 
-    /// The number of turns that are free for other CAs of the first one's namespace.
+    /// The number of free turns for other CAs in the namespace of the first CA.
     fn free_turns(&self) -> usize {
         let namespace = &self.service.authorities[0].authority.cluster.namespace;
         let others = (0..2 * crate::CALLS.of_all).map(|number| {
@@ -257,7 +257,7 @@ async fn a_call_is_refused_immediately_while_abandoned_calls_hang() {
     assert_eq!(world.sign().await.unwrap(), [1]);
 }
 
-/// Twice as many hanging calls of one CA as the token is asked at a time, and a call of another CA.
+/// Twice the number of concurrent calls to the token as hanging calls of one CA, and a call of another CA.
 #[tokio::test]
 async fn a_hanging_ca_key_does_not_block_another_ca() {
     let calls = Calls {

@@ -1,4 +1,4 @@
-//! Certificates with the peculiarities of vendors, and what a denial tells about them.
+//! Certificates with the peculiarities of vendors, and the details in a denial.
 
 use kubelet_authenticator_test_support::ek_ca::vendors::{
     self, CPS, Issued, USER_NOTICE, Usage, pem,
@@ -6,7 +6,7 @@ use kubelet_authenticator_test_support::ek_ca::vendors::{
 
 use super::*;
 
-/// The result where these authorities are required, and the TPM stores this chain.
+/// The result if these authorities are required, and the TPM stores this chain.
 fn decided(
     issued: &Issued,
     required: &[String],
@@ -19,12 +19,12 @@ fn decided(
     decided.map(|_| ())
 }
 
-/// The result where the authority that signed is required.
+/// The result if the signing authority is required.
 fn by_issuer(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
     decided(issued, &[issued.issuer_pem()], &[], kind)
 }
 
-/// The result where the root is required, and the TPM stores the authorities below it.
+/// The result if the root is required, and the TPM stores the authorities below it.
 fn by_root(issued: &Issued, kind: Kind) -> Result<(), TpmDenial> {
     decided(issued, &[issued.root_pem()], &issued.chain(), kind)
 }

@@ -1,4 +1,4 @@
-//! Quotes over other banks than SHA-256.
+//! Quotes over banks other than SHA-256.
 
 use kubelet_attestation::evidence::tpm::{Bank, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::Swtpm;

@@ -1,4 +1,4 @@
-//! Challenges, and what they answer for.
+//! Challenges, and the values that they cover.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn evidence_for_another_key_is_denied() {
     );
 }
 
-/// Changes of what a challenge answers for, each of one thing.
+/// Changes of the values that a challenge covers, one at a time.
 fn others() -> Vec<(&'static str, Case)> {
     let changed = |what, change: &dyn Fn(&mut Case)| {
         let mut case = Case::valid();

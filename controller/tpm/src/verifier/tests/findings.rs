@@ -1,4 +1,4 @@
-//! What evidence shows beside its answer.
+//! Findings in evidence that do not affect the decision.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

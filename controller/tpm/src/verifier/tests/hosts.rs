@@ -1,4 +1,4 @@
-//! Machines that nobody can list by their names: those of their hosts.
+//! Machines that cannot be listed by name, only by their host.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const ID: &str = "metal3://metal/host-7/m1";
 
 const HOST: &str = "metal3://metal/host-7/";
 
-/// `ConfigMaps` with these entries, or none that can be read.
+/// `ConfigMaps` with these entries, or unreadable `ConfigMaps`.
 #[derive(Debug)]
 struct Lists(Option<Arc<[Arc<KeyList>]>>);
 

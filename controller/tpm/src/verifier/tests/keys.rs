@@ -1,4 +1,4 @@
-//! Keys that are not what they should be.
+//! Keys with invalid properties.
 
 use std::collections::BTreeMap;
 
@@ -224,7 +224,7 @@ fn a_public_area_with_trailing_bytes_is_denied() {
     }
 }
 
-/// Every prefix, something after the end, a length that lies, and what no union has.
+/// Every prefix, trailing bytes, a wrong length, and an unknown selector of a union.
 fn unstructured(good: &[u8]) -> Vec<Vec<u8>> {
     let with = |at: usize, value: u8| {
         let mut changed = good.to_vec();

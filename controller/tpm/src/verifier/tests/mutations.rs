@@ -22,7 +22,7 @@ impl Numbers {
     }
 }
 
-/// One change: a bit, a byte, bytes left out, repeated or put elsewhere.
+/// One change: a changed bit or byte, or bytes that are omitted, repeated or moved.
 fn change(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
     if bytes.is_empty() {
         return;

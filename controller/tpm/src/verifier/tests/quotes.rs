@@ -1,4 +1,4 @@
-//! Quotes that are not what they should be.
+//! Quotes with invalid properties.
 
 use kubelet_attestation::evidence::tpm::{Quote, Registers, Response};
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};

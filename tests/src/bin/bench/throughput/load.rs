@@ -151,7 +151,7 @@ pub fn place(client: &Client, object: &Value) -> (Api<DynamicObject>, DynamicObj
     (api, object)
 }
 
-/// Files the requests, each as its token's holder and `pause` after the one before, and waits for their certificates.
+/// Creates the requests as the users of their tokens, with `pause` between them, and waits for their certificates.
 pub async fn run(kubeconfig: &Path, requests: &[Request], pause: Duration) -> Certificates {
     let client = client(kubeconfig).await;
     let certificates = Arc::new(Mutex::new(Certificates::default()));

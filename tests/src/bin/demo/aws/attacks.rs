@@ -1,4 +1,4 @@
-//! The attacks of somebody who has everything except the instance.
+//! The attacks of an attacker who has everything except the instance.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// The parts of the victim's own evidence, as the victim itself would create it now.
+    /// The parts of the victim's current evidence.
     fn rightful(&self) -> Parts<'_> {
         let victim = self.world.instance(LEAKED);
         let now = self.world.cloud.sts().now();
@@ -61,7 +61,7 @@ impl Scene<'_> {
     }
 }
 
-/// The attacks, in the order in which the story tells them.
+/// The attacks, in the order of the demo.
 pub const ATTACKS: [Attack; 8] = [
     Attack {
         what: "worker-2's name, with no evidence",

@@ -1,4 +1,4 @@
-//! The attacks of somebody who has everything except the machine.
+//! The attacks of an attacker who has everything except the machine.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
 use super::scene::Scene;
 use crate::attacks::LEAKED;
 
-/// The answer of Kubernetes' own signer with kubeadm's bindings: it reads no evidence, and regards each of these
-/// attacks as a bootstrap token and a name.
+/// The response of the built-in signer of Kubernetes with kubeadm's bindings: it does not read evidence, and sees only
+/// a bootstrap token and a name in each of these attacks.
 pub const STOCK: &str = "issued";
 
 /// A time longer than the time limit of an answer to a challenge.
@@ -24,7 +24,7 @@ const LONG_AGO: Duration = Duration::from_mins(20);
 /// The attributes of a valid attestation key.
 const GOOD: u32 = 0x5_0472;
 
-/// The attributes of a key that was not created in a TPM, and may leave it.
+/// The attributes of a key that was not created in a TPM, and can be exported.
 const IMPORTED: u32 = 0x5_0440;
 
 /// An attack by the holder of the victim's bootstrap token.
@@ -115,7 +115,7 @@ impl Scene<'_> {
     }
 }
 
-/// The attacks, in the order in which the story tells them.
+/// The attacks, in the order of the demo.
 pub const ATTACKS: [Attack; 9] = [
     Attack {
         what: "worker-2's name, with no evidence",

@@ -99,7 +99,7 @@ impl<'a> Scene<'a> {
         challenge.unwrap_or_else(|| panic!("no challenge: {verdict}"))
     }
 
-    /// Files a request; returns its name.
+    /// Creates a request. Returns its name.
     pub fn file(&self, request: Application) -> String {
         let request = String::from_utf8(request.request()).unwrap();
         let sent = self.attacker.send(TPM, &request);

@@ -63,7 +63,7 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     assert_eq!(lengths, [1, 99, 100]);
 }
 
-/// Has this Cluster ask for the instance; returns whether that makes a batch of its own.
+/// Makes this Cluster query the instance. Returns whether the query starts a new batch.
 fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str) -> bool {
     let mut begins = false;
     drop(

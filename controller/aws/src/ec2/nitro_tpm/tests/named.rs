@@ -132,7 +132,7 @@ impl CredentialsSource for OfRegion {
     }
 }
 
-/// What the attestor `tpm` learns of an instance of a cluster with this policy.
+/// The facts that the attestor `tpm` gets about an instance of a cluster with this policy.
 async fn checked_in(
     policy: AwsPolicy,
     facts: InstanceFacts,

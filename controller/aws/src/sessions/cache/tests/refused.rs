@@ -99,7 +99,7 @@ async fn a_refused_session_is_used_if_no_other_exists() {
     assert_eq!(credentials.keys().await.unwrap_err().kind, away);
 }
 
-/// The controller's credentials, which are others at each renewal, and end with the third.
+/// The controller's credentials. Each renewal returns different credentials, and the third ones are the last.
 #[derive(Debug, Default)]
 struct Rotating(Mutex<u32>);
 

@@ -1,7 +1,7 @@
-//! Sizes and shapes that are made to cost.
+//! Expensive sizes and structures.
 //!
-//! A request over a limit is not read at all; one within has bounded cost, as every step is
-//! linear in the size or sorts a list of that size.
+//! A request over a limit is not read. A request within the limits has bounded cost, because every step is linear in
+//! the size, or sorts a list of that size.
 
 use futures::executor::block_on;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
@@ -60,7 +60,7 @@ fn many_lines_are_denied() {
     assert_eq!(denied(&object(begins)), Denial::NotARequestFirst);
 }
 
-/// As many as fit: a request is DER, then base64.
+/// The maximum number that fits: a request is DER, then base64.
 fn as_many<T>(len: usize, item: impl Fn(usize) -> T) -> Vec<T> {
     (0..MAX_REQUEST_LEN * 70 / 100 / len).map(item).collect()
 }

@@ -133,7 +133,7 @@ fn the_missing_timeout_restarts_with_each_holder_of_a_name() {
     assert!(world.record("n1").is_live());
 }
 
-/// A world of so many machines, each of which holds a name.
+/// A world with this number of machines, each of which holds a name.
 fn crowd(machines: usize) -> World {
     let mut world = World::new();
     world.machines.clear();

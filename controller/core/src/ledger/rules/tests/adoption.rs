@@ -1,4 +1,4 @@
-//! Nodes that joined before, with nothing but the certificate that they have.
+//! Existing nodes that have only their current certificate.
 
 use crate::ledger::*;
 use crate::refusal::Denial;
@@ -13,7 +13,7 @@ fn adopting(adoption: Adoption) -> World {
     world
 }
 
-/// The claim of the Node `n1`, which proves nothing, with this key.
+/// The claim of Node `n1` with this key and without evidence.
 fn bare(machine: &str, key: u8, hour: u32) -> Claim {
     insecure(by_node(claim(machine, "n1", key, hour)))
 }

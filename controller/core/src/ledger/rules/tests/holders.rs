@@ -1,4 +1,4 @@
-//! The holder of a name, as a requester with a certificate of its record is told.
+//! The holder of a name, as returned to a requester with a certificate of its record.
 
 use futures::executor::block_on;
 

@@ -1,4 +1,4 @@
-//! Machines that prove themselves by a TPM: which one it is, and how far it has come.
+//! Machines that attest with a TPM: the identity of the TPM, and its boot counters.
 
 use std::time::{Duration, SystemTime};
 
@@ -53,7 +53,7 @@ fn refused(result: Result<Grant, Refusal>) -> Denial {
     }
 }
 
-/// A world in which `m1` holds `n1` by this TPM.
+/// A world in which `m1` holds `n1` with this TPM.
 fn held(boot: TpmBoot) -> World {
     let world = World::new();
     let claim = by_tpm(claim("m1", "n1", 1, 0), "m1", b"ek", boot);

@@ -1,4 +1,4 @@
-//! The wait for a previous certificate: its end, and the clock that it depends on.
+//! The wait for a previous certificate: its expiry, and the clock that determines it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One cluster: the records of the management cluster, the list of the workload cluster, and what was issued.
+//! One cluster: the records of the management cluster, the list of the workload cluster, and the issued certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,7 +91,7 @@ pub(super) struct Life {
     list: RevokedNodeCredentialsSpec,
     backup: Backup,
     issued: Vec<Issued>,
-    /// What operators took back, with the hour until which a certificate of it is valid.
+    /// The revocations by operators, with the hour until which a revoked certificate is valid.
     revoked: BTreeMap<CertificateUid, u32>,
     revoked_keys: BTreeMap<u8, u32>,
     revoked_machines: BTreeMap<&'static str, u32>,
@@ -326,7 +326,7 @@ impl Life {
         self.world.revocations.decide(self.decisions.clone());
     }
 
-    /// The list is as old as the backup.
+    /// The list has the same age as the backup.
     fn lose_list(&mut self) {
         if self.flaw != Some(Flaw::NoFloorAfterRestore) {
             self.raise_floor();

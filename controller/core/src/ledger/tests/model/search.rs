@@ -27,7 +27,7 @@ pub(super) struct Found {
     pub(super) outcomes: BTreeSet<[Outcome; 2]>,
 }
 
-/// An invariant that does not hold, and how that came to be.
+/// A violated invariant, and the calls that led to it.
 #[derive(Debug)]
 pub(super) struct Violation {
     pub(super) what: String,
@@ -37,11 +37,11 @@ pub(super) struct Violation {
 /// A possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
-    /// The task makes the call that it stands before.
+    /// The task makes its next call.
     Call(usize),
     /// All writes reach the cache of the task's replica.
     Deliver(usize),
-    /// The task's replica dies, and the other one takes its request over.
+    /// The replica of the task stops, and the other replica takes over its request.
     Crash(usize),
 }
 
@@ -90,7 +90,7 @@ type Served = Result<(), Refusal>;
 
 struct Task {
     seen: Arc<Mutex<Seen>>,
-    /// `None` when it has ended.
+    /// `None` if the task has ended.
     running: Option<BoxFuture<'static, Served>>,
     outcome: Option<Outcome>,
 }

@@ -27,7 +27,7 @@ pub(super) fn before() -> CertificateUid {
     }
 }
 
-/// Two requests, one at each replica, and what there was before.
+/// Two requests, one at each replica, and the previous state.
 #[derive(Debug, Clone)]
 pub(super) struct Scenario {
     pub(super) claims: [Claim; 2],
@@ -54,7 +54,7 @@ impl Scenario {
         }
     }
 
-    /// The name was claimed before, by a machine that is gone.
+    /// A deleted machine claimed the name before.
     pub(super) fn held_by(self, claim: Claim) -> Self {
         Self {
             before: Some(claim),
@@ -84,7 +84,7 @@ pub(super) struct Shared {
     pub(super) log: Vec<Record>,
     pub(super) published: Vec<Published>,
     flaw: Option<Flaw>,
-    /// Counts calls that came to an end.
+    /// Counts completed calls.
     pub(super) calls: u64,
     /// Of all that was written.
     pub(super) digest: u64,
@@ -150,12 +150,12 @@ impl Shared {
     }
 }
 
-/// One request's way through one replica, as the search sees it.
+/// The path of one request through one replica, as seen by the search.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The number of writes that have reached the replica's cache.
     pub(super) cached: usize,
-    /// A digest of what every call answered.
+    /// A digest of the results of all calls.
     pub(super) history: u64,
 }
 
@@ -175,7 +175,7 @@ impl Replica {
         self.seen.lock().unwrap()
     }
 
-    /// Stops before the call; `act` gives `None` while it cannot be done.
+    /// Stops before the call. `act` returns `None` while the call is not possible.
     pub(super) fn call<'a, T: Answer + Send + 'a>(
         &'a self,
         mut act: impl FnMut(&mut Shared, usize) -> Option<T> + Send + 'a,
@@ -247,9 +247,9 @@ fn renewal(claim: &Claim) -> Option<Renewal> {
     })
 }
 
-/// The answer of a call, as far as its caller's next call can depend on it.
+/// The result of a call, as far as the caller's next call can depend on it.
 pub(super) trait Answer {
-    /// Versions say what is in a record; 0 is none.
+    /// Versions identify the content of a record. 0 means that there is no record.
     fn told(&self) -> Vec<usize>;
 }
 

@@ -5,7 +5,7 @@ use node_attestation_core::testing::{UID, cluster, issued_at, now, renewal, vali
 
 use super::*;
 
-/// What the Secret and the kubeconfigs of the nodes have after a step.
+/// The content of the Secret and the kubeconfigs of the nodes after a step.
 struct Step<'a> {
     number: u8,
     /// The certificates of the Secret, the one that signs first.

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 
-/// An API server with the `KubeadmConfig` of each Machine, and the names of those that were read.
+/// An API server with the `KubeadmConfig` of each Machine, and the names of the read objects.
 fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
     let read = Arc::new(Mutex::new(Vec::new()));
     let reads = read.clone();

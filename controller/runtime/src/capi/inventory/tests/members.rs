@@ -4,7 +4,7 @@ use super::*;
 
 const MEMBERS: [&str; 2] = ["generic:///pool/a", "generic:///pool/b"];
 
-/// As [`cluster`], with pool `p1` of token `poolp1`.
+/// Like [`cluster`], with the pool `p1` and the token `poolp1`.
 fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
     let (objects, inventory) = cluster(contract);
     seen::<MachinePool>(&objects, contract.pool("p1", &MEMBERS));
@@ -12,7 +12,7 @@ fn with_pool(contract: Contract) -> (Objects, CapiInventory) {
     (objects, inventory)
 }
 
-/// A Machine that stands for a member of `pool`, as the infrastructure makes it.
+/// A Machine for a member of `pool`, as the infrastructure creates it.
 fn pool_machine(contract: Contract, name: &str, pool: &str, id: &str) -> Value {
     let machine = with(contract.machine(name), "/spec/providerID", json!(id));
     let bootstrap = json!({"dataSecretName": ""});

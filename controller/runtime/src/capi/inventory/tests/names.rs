@@ -1,10 +1,10 @@
-//! The names that a machine's Node may have.
+//! The names that the Node of a machine can have.
 
 use node_attestation_core::inventory::Naming;
 
 use super::*;
 
-/// Whether the Node of this machine may have this name.
+/// Whether the Node of this machine can have this name.
 fn naming(inventory: &CapiInventory, machine: &str, asked: &str) -> Naming {
     let machine = block_on(inventory.by_machine_name(machine));
     let machine = machine.unwrap().expect("a machine");
@@ -59,7 +59,8 @@ fn a_node_name_must_match_the_machine_or_a_reported_hostname() {
     assert_eq!(naming(&inventory, "m1", "10.0.0.9"), expected);
 }
 
-/// A Machine whose `InfraMachine`, `KubeadmConfig` and Node have its name, as with Cluster API's own controllers.
+/// A Machine whose `InfraMachine`, `KubeadmConfig` and Node have its name, as created by Cluster API's own
+/// controllers.
 fn of_one_name(name: &str) -> Value {
     let machine = with(
         V2.machine(name),

@@ -1,4 +1,4 @@
-//! Limits of what is kept of an object: it is kept for as long as the object exists.
+//! Limits of the stored parts of an object: they are kept as long as the object exists.
 
 use std::collections::BTreeMap;
 

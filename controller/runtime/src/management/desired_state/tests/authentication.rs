@@ -1,4 +1,4 @@
-//! What the `KubeletAuthentication` has: its attestors, and a status that does not count.
+//! The content of the `KubeletAuthentication`: its attestors, and a status that is ignored.
 
 use node_attestation_core::crd::conditions::ConditionStatus;
 

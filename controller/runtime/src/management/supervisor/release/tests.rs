@@ -121,7 +121,7 @@ struct Noted {
     served_again: Option<Duration>,
 }
 
-/// What is noted within half an hour.
+/// Actions within half an hour.
 async fn released(case: Case) -> Noted {
     let begun = Instant::now();
     let noted: Arc<Mutex<Noted>> = Arc::default();
@@ -169,7 +169,7 @@ async fn the_policy_of_an_unserved_cluster_is_removed_after_its_deletion() {
     assert_eq!(told, Vec::<String>::new());
 }
 
-/// Longer than the first tries of a release take.
+/// Longer than the first attempts of a release.
 const AWAY: Duration = Duration::from_mins(10);
 
 #[tokio::test(start_paused = true)]

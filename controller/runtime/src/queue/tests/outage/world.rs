@@ -27,7 +27,7 @@ const COLLECTED_EVERY: Duration = HOUR;
 /// The age from which a verifier refuses evidence.
 const EVIDENCE_VALID: Duration = Duration::from_mins(14);
 
-/// The duration of a decision that asks a cloud.
+/// The duration of a decision that calls a cloud.
 const DECISION: Duration = Duration::from_secs(1);
 
 /// The length of a request with evidence.
@@ -40,9 +40,9 @@ const RUN_AGAIN: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Away {
     Controller,
-    /// That of the workload cluster: kube-controller-manager does nothing, either.
+    /// The outage of the workload cluster: kube-controller-manager does not work either.
     ApiServer,
-    /// The controller decides on nothing.
+    /// The controller does not decide on requests.
     Sts,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Node {
     undecided: usize,
 }
 
-/// A cluster; times are since the begin of the outage.
+/// A cluster. Times are relative to the beginning of the outage.
 pub(super) struct World {
     away: Away,
     pub(super) nodes: Vec<Node>,
@@ -81,11 +81,11 @@ pub(super) struct World {
     pub(super) last: usize,
     /// The next runs of the plugin.
     runs: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// The begin of an outage of the API server. Before it, the controller is slow.
+    /// The beginning of an outage of the API server. Before it, the controller is slow.
     pub(super) begin: Duration,
     /// The end of the outage.
     back: Duration,
-    /// The end of the bootstrap tokens.
+    /// The expiry of the bootstrap tokens.
     pub(super) tokens_end: Duration,
     collected: Duration,
     pub(super) undecided: usize,
@@ -111,7 +111,7 @@ fn scope() -> FailureScope {
 }
 
 impl World {
-    /// So many nodes that renewed their certificates during the day that ended so long ago.
+    /// This number of nodes, which renewed their certificates during one day that ended this long ago.
     pub(super) fn new(away: Away, back: Duration, nodes: usize, ago: Duration) -> Self {
         let node = |number: usize| {
             let name = format!("ip-10-{number}.ec2.internal");
@@ -219,7 +219,7 @@ impl World {
         self.away == Away::ApiServer && (self.begin..self.back).contains(&now)
     }
 
-    /// Deletes old requests, as kube-controller-manager does.
+    /// Deletes old requests, like kube-controller-manager.
     fn collect(&mut self, now: Duration, controller: &mut Option<Controller>) {
         self.collected = now;
         if self.has_no_api_server(now) {
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Continues the open request, or files another. `None` if it is issued.
+    /// Continues the open request, or creates another. `None` if it is issued.
     fn ask(
         &mut self,
         number: usize,
@@ -373,7 +373,7 @@ impl World {
     }
 }
 
-/// The part of a day after which a node begins, and its jitter, the same in each run.
+/// The part of a day after which a node starts, and its jitter. Both are the same in each run.
 fn spread(number: usize) -> Duration {
     DAY.mul_f64(share(number))
 }
@@ -459,7 +459,7 @@ impl Controller {
         next.map(|next| next.max(self.now))
     }
 
-    /// Ends decisions, and begins others.
+    /// Completes decisions, and starts others.
     fn work(&mut self, world: &mut World) {
         while self.ends.peek().is_some_and(|end| end.0.0 <= self.now) {
             let Some(Reverse((_, number))) = self.ends.pop() else {

@@ -1,4 +1,4 @@
-//! The owners of records, and what is written about their certificates.
+//! The owners of records, and the writes about their certificates.
 
 use super::*;
 
