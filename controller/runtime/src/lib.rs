@@ -14,10 +14,10 @@
 //! - `log_lines`: the log lines that a tenant can cause, with one budget for each namespace
 //! - `turns`: turns and rates that Clusters share, by namespace, then by Cluster
 //! - `metrics`: the metrics of a controller, and its health
-//! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` by HTTP
+//! - `diagnostics`: `/metrics`, `/healthz` and `/readyz` over HTTP
 //! - `memory`: the memory that clusters share
 //! - `table`: an index of objects by name and by value
-//! - `preflight`: checks of the version of a workload cluster and of our rights there
+//! - `preflight`: checks of the version of a workload cluster, and of the permissions there
 //! - `client`: clients of API servers: bounded answers, no redirection, no address out of a tenant's reach
 //! - `external_signer`: the client of a program that holds the keys of CAs
 //! - `watch`: lists and watches, the only ones, in pages and with back-off; each object is read by itself
