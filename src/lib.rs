@@ -21,7 +21,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `secret`: secret values
 //! - `clock`: the wall clock and deadlines

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The time since 1970. Zero for an earlier time.
 #[expect(
     clippy::disallowed_methods,
-    reason = "1970 is no reading of a clock: this is the time as a number"
+    reason = "1970 is not a clock reading: this is the time as a number"
 )]
 pub fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap_or_default()

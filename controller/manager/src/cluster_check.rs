@@ -22,7 +22,7 @@ pub(crate) struct ClusterCommand {
 
 #[derive(Debug, Subcommand)]
 enum Act {
-    /// Check the management cluster and its Clusters: definitions, rights, CA, kubeconfig, auto-approval paths,
+    /// Check the management cluster and its Clusters: definitions, permissions, CA, kubeconfig, auto-approval paths,
     /// Nodes and node identities, pending requests, versions, the controller's Lease. The exit code is 20 if a
     /// check fails
     Check(Box<Check>),

@@ -64,7 +64,7 @@ struct Reset {
     /// Reset also a node whose certificates are revoked: the machine can join again
     #[arg(long)]
     revoked: bool,
-    /// Provider ID of the machine that can join again, if its node identity is gone
+    /// Provider ID of the machine that can join again, if its node identity was deleted
     #[arg(long, value_name = "ID", requires = "revoked")]
     provider_id: Option<String>,
     #[command(flatten)]

@@ -44,7 +44,7 @@
 //!
 //! # Modules
 //!
-//! Each imports only those above it.
+//! Each module imports only modules above it.
 //!
 //! - `removed`: options of earlier builds
 //! - `error`: errors of options, files and commands
@@ -137,7 +137,7 @@ enum Command {
     /// Explain the AWS identity of a Cluster
     Tenancy(Box<tenancy::TenancyCommand>),
     /// Explain a certificate signing request: the controller's checks with their input, up to the check that
-    /// decides, and the answer. The command reads with your rights, writes nothing, and does not call a cloud
+    /// decides, and the answer. The command uses your permissions, does not write, and does not call a cloud
     Explain(Box<explain::ExplainCommand>),
     /// Check a management cluster and its Clusters, or the settings of a controller without one
     Cluster(Box<cluster_check::ClusterCommand>),

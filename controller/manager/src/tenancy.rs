@@ -24,7 +24,7 @@ pub(crate) struct TenancyCommand {
 #[derive(Debug, Subcommand)]
 enum Act {
     /// Show the identity that the controller uses for EC2 calls for a Cluster: the object that names it, the object
-    /// that permits it, the roles, the account. The command reads with your rights, and does not call AWS
+    /// that permits it, the roles, the account. The command uses your permissions, and does not call AWS
     Explain(Explain),
 }
 
@@ -34,7 +34,7 @@ struct Explain {
     cluster: String,
     #[command(flatten)]
     options: QueryOptions,
-    /// As of `run`: with others, the answer is another one
+    /// The same options as for `run`: other options give a different answer
     #[command(flatten)]
     tenancy: TenancyArguments,
 }

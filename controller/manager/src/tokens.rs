@@ -42,7 +42,7 @@ struct Recreate {
     /// Lifetime of the tokens, from 1m to 24h. A token that is valid for longer keeps its expiry
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = lifetime)]
     ttl: Duration,
-    /// Recreate tokens also if attestation is not enforced in the Cluster, where each token is enough to join as any
+    /// Recreate tokens even if attestation is not enforced in the Cluster. Each token then permits a join as any
     /// node
     #[arg(long)]
     without_enforcement: bool,

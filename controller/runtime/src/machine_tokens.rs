@@ -72,7 +72,7 @@ pub enum MachineTokensError {
         source: HardeningError,
     },
     /// The kubeconfig of the Cluster cannot be used.
-    #[error("Cluster {cluster} cannot be called")]
+    #[error("cannot call the API server of Cluster {cluster}")]
     Kubeconfig {
         /// The Cluster.
         cluster: ObjectKey,

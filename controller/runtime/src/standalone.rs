@@ -118,7 +118,7 @@ pub enum StandaloneError {
         source: io::Error,
     },
     /// The CA certificate cannot be used with the external signer.
-    #[error("the CA in {} cannot sign by the external signer", cert.display())]
+    #[error("the CA in {} cannot sign with the external signer", cert.display())]
     ExternalCa {
         /// The file of the certificate.
         cert: PathBuf,

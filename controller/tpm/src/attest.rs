@@ -55,7 +55,7 @@ impl VerifiedQuote {
     ) -> Result<Self, TpmDenial> {
         let malformed = TpmDenial::QuoteSignatureMalformed;
         let signature =
-            exactly(&quote.signature).ok_or(malformed("it is not one TPMT_SIGNATURE"))?;
+            exactly(&quote.signature).ok_or(malformed("it is not exactly one TPMT_SIGNATURE"))?;
         check_signature(key.key(), &quote.attest, &signature)?;
 
         let attest = read(&quote.attest)?;
@@ -170,7 +170,7 @@ fn read(attest: &[u8]) -> Result<TpmsAttest, TpmDenial> {
 }
 
 fn malformed_quote() -> TpmDenial {
-    TpmDenial::QuoteMalformed("it is not one TPMS_ATTEST")
+    TpmDenial::QuoteMalformed("it is not exactly one TPMS_ATTEST")
 }
 
 /// Compares in constant time.

@@ -127,9 +127,9 @@ impl Authorities {
         let certificate = certificate.ok_or(TpmDenial::EndorsementCertificateMissing)?;
         let malformed = TpmDenial::EndorsementCertificateMalformed;
         let (padding, certificate) = X509Certificate::from_der(certificate)
-            .map_err(|_| malformed("it is not one certificate in DER"))?;
+            .map_err(|_| malformed("it is not exactly one DER certificate"))?;
         if !is_padding(padding) {
-            return Err(malformed("it has something after its end"));
+            return Err(malformed("it has trailing bytes"));
         }
         if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
             return Err(TpmDenial::EndorsementCertificateOfAnotherKey);
@@ -156,7 +156,7 @@ impl Authorities {
         }
         let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
         let intermediates = intermediates
-            .map_err(|_| malformed("an intermediate is not one certificate in DER"))?;
+            .map_err(|_| malformed("an intermediate is not exactly one DER certificate"))?;
         self.follow(&certificate, &intermediates, at).map(Some)
     }
 
@@ -259,7 +259,7 @@ fn one(der: &[u8]) -> Result<X509Certificate<'_>, &'static str> {
     match X509Certificate::from_der(der) {
         Ok((&[], certificate)) => Ok(certificate),
         Ok(_) => Err("it has bytes after its certificate (`openssl x509` removes them)"),
-        Err(_) => Err("it is not one certificate in DER"),
+        Err(_) => Err("it is not exactly one DER certificate"),
     }
 }
 

@@ -51,7 +51,7 @@ impl AllowList {
                     hosts.push((host, key));
                 }
                 (Some(_), Some(_)) | (None, None) => {
-                    return Err(invalid("it has to have one of machine and providerID"));
+                    return Err(invalid("it must have either machine or providerID"));
                 }
             }
         }

@@ -112,7 +112,7 @@ impl Credentials {
             format!(
                 "the instance's credentials expire at {end}, and the clock of this machine shows {now}"
             ),
-            "wait for new credentials from the metadata service; if the failure stays, set the \
+            "wait for new credentials from the metadata service; if the failure persists, set the \
              clock of this machine with NTP",
         ))
     }

@@ -14,7 +14,7 @@ pub fn now() -> SystemTime {
 /// The time since 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "1970 is no reading of a clock: this is the time as a number"
+    reason = "1970 is not a clock reading: this is the time as a number"
 )]
 pub fn since_epoch(time: SystemTime) -> Duration {
     time.duration_since(UNIX_EPOCH).unwrap()

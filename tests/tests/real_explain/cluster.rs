@@ -157,7 +157,7 @@ fn a_broken_cluster_fails_its_own_checks_and_no_others() {
     assert_eq!(check(&checks, "kubeconfig").0, "fail");
     assert_eq!(
         check(&checks, "nodes"),
-        ("skip", "the workload cluster cannot be called")
+        ("skip", "cannot call the workload cluster")
     );
 }
 

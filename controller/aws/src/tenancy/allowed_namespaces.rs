@@ -63,10 +63,10 @@ pub enum InvalidSelector {
         key: String,
     },
     /// The key is not a label key.
-    #[error("{0:?} is not the key of a label")]
+    #[error("{0:?} is not a valid label key")]
     Key(String),
     /// The value is not a label value.
-    #[error("{0:?} is not the value of a label")]
+    #[error("{0:?} is not a valid label value")]
     Value(String),
 }
 

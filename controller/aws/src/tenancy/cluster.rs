@@ -220,9 +220,7 @@ fn of_no_provider(
         return (DecidedBy::Fallback, Ok(Plan::controller()));
     }
     let why = match settings.ack {
-        Ack::Carm => {
-            "its namespace has no annotation of AWS Controllers for Kubernetes that counts"
-        }
+        Ack::Carm => "its namespace has no usable annotation of AWS Controllers for Kubernetes",
         Ack::Off | Ack::RoleSelectors => "it is not a cluster of Cluster API Provider AWS",
     };
     (

@@ -45,7 +45,7 @@ pub enum InClusterAccessError {
     #[error("not in a cluster: no service account was found")]
     ServiceAccount(#[from] InClusterError),
     /// The service account cannot be used.
-    #[error("the service account gives no client")]
+    #[error("cannot create a client for the service account")]
     Client(#[from] Box<kube::Error>),
 }
 

@@ -69,7 +69,7 @@ impl ServerTime {
         (ahead > TOLERATED).then(|| {
             let minutes = ahead.as_secs() / 60;
             format!(
-                "the removal of ended revocations: the controller's clock is {minutes} minutes ahead of the management \
+                "the removal of expired revocations: the controller's clock is {minutes} minutes ahead of the management \
                  API server"
             )
         })

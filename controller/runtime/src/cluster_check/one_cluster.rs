@@ -83,7 +83,7 @@ pub(super) async fn of_workload(
     let (access, version) = match answered {
         Ok(answered) => answered,
         Err(finding) => {
-            let skipped = || Finding::skip("the workload cluster cannot be called");
+            let skipped = || Finding::skip("cannot call the workload cluster");
             let mut findings = vec![("kubeconfig", finding)];
             findings.extend(workload::CHECKS.map(|name| (name, skipped())));
             return findings;

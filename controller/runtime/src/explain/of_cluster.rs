@@ -232,7 +232,7 @@ fn signing_of(
     let who = match (ca.signer(), signing) {
         (Some(_), _) => format!("the controller, with the CA of Secret {name}"),
         (None, KeylessSigning::External) => {
-            format!("the controller, by its external signer, with the CA of Secret {name}")
+            format!("the controller, with its external signer, with the CA of Secret {name}")
         }
         (None, KeylessSigning::Absent) => {
             notes.push(format!(
@@ -352,7 +352,7 @@ mod tests {
 
         assert_eq!(
             who,
-            "the controller, by its external signer, with the CA of Secret prod-1-ca"
+            "the controller, with its external signer, with the CA of Secret prod-1-ca"
         );
         assert_eq!(notes, Vec::<String>::new());
     }

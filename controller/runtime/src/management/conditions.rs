@@ -215,8 +215,8 @@ fn kept_up(health: &Health) -> ConditionReport {
     let mut parts = vec!["serving requests".to_owned()];
     if let Some((gone, IdentityCounts { live, .. })) = health.held_back.zip(health.identities) {
         parts.push(format!(
-            "the Machines of {gone} of {live} live node identities are missing, so the controller retires no node \
-             identity. If these Machines are gone for good, allow it: kubectl annotate \
+            "the Machines of {gone} of {live} live node identities are missing, so the controller does not retire \
+             node identities. If these Machines are permanently deleted, allow it: kubectl annotate \
              kubeletauthentication <name> {ALLOW_RETIREMENT_ANNOTATION}={gone}"
         ));
     }

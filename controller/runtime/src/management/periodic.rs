@@ -444,7 +444,7 @@ impl Upkeep {
         let unaccounted = |name: &str| !accounted_for.contains(name);
         // A Node can be missing temporarily: when a cluster starts, and while its instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
-        let mut without = of_machines.ok_or("the Machines are not known")?;
+        let mut without = of_machines.ok_or("the Machines are unknown")?;
         let enough = if all { usize::MAX } else { MAX_WITHOUT };
         without.extend(nodes_named(self.access.client(), enough, unaccounted).await?);
         Ok(without)

@@ -62,7 +62,7 @@ pub(crate) struct ReadError {
 enum ReadErrorSource {
     #[error(transparent)]
     File(io::Error),
-    #[error("it is not one certificate as PEM")]
+    #[error("it is not exactly one PEM certificate")]
     Certificate(#[source] der::Error),
 }
 

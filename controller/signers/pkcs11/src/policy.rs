@@ -85,7 +85,7 @@ pub(crate) fn check(
     let begin = certificate.validity().not_before.to_unix_duration();
     #[expect(
         clippy::disallowed_methods,
-        reason = "1970 is no reading of a clock: this is the time as a number"
+        reason = "1970 is not a clock reading: this is the time as a number"
     )]
     let now = now.duration_since(SystemTime::UNIX_EPOCH);
     require(

@@ -95,7 +95,7 @@ fn a_structure_of_another_type_is_denied() {
 fn an_attest_structure_with_wrong_lengths_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
-    let malformed = TpmDenial::QuoteMalformed("it is not one TPMS_ATTEST");
+    let malformed = TpmDenial::QuoteMalformed("it is not exactly one TPMS_ATTEST");
     let prefixes = (6..attest.len()).map(|len| attest[..len].to_vec());
     let longer = [
         [&attest[..], &[0]].concat(),

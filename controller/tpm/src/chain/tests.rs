@@ -412,13 +412,13 @@ fn a_certificate_with_other_trailing_bytes_is_denied() {
     for end in [&[1][..], &[0, 0xff], &good] {
         assert_eq!(
             check(&[&good, end].concat(), Kind::P256),
-            malformed("it has something after its end")
+            malformed("it has trailing bytes")
         );
     }
     for len in 0..good.len() {
         assert_eq!(
             check(&good[..len], Kind::P256),
-            malformed("it is not one certificate in DER")
+            malformed("it is not exactly one DER certificate")
         );
     }
 }
@@ -469,7 +469,7 @@ fn an_invalid_authority_is_refused() {
             &*lists,
             "its key usage does not allow it to sign certificates",
         ),
-        (&*garbage, "it is not one certificate in DER"),
+        (&*garbage, "it is not exactly one DER certificate"),
         (&*key, "it has blocks other than certificates"),
         ("", "it has no certificate"),
         ("-----BEGIN CERTIFICATE-----\n", "it has no certificate"),

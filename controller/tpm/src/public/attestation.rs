@@ -37,7 +37,7 @@ impl AttestationKey {
         let malformed = TpmDenial::AttestationKeyMalformed;
         let public: TpmtPublic = exactly(bytes)
             .filter(|public| encode(public).is_some_and(|encoded| encoded == bytes))
-            .ok_or(malformed("it is not one TPMT_PUBLIC"))?;
+            .ok_or(malformed("it is not exactly one TPMT_PUBLIC"))?;
         let attributes = public.object_attributes.bits();
         if attributes != ATTRIBUTES {
             return Err(TpmDenial::AttestationKeyAttributes(attributes));

@@ -68,7 +68,8 @@ impl EndorsementKey {
     /// [`TpmDenial::TpmKeyWeak`].
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, TpmDenial> {
         let malformed = TpmDenial::EndorsementKeyMalformed;
-        let public: TpmtPublic = exactly(bytes).ok_or(malformed("it is not one TPMT_PUBLIC"))?;
+        let public: TpmtPublic =
+            exactly(bytes).ok_or(malformed("it is not exactly one TPMT_PUBLIC"))?;
         let key = match &public.parameters {
             TpmuPublicParms::Rsa(_) => modulus(&public.unique),
             TpmuPublicParms::Ecc(ecc) if ecc.curve_id == TpmEccCurve::NistP256 => {

@@ -41,7 +41,7 @@ impl Upkeep {
             for token in kept.ended {
                 tracing::debug!(
                     token = token.as_str(),
-                    "the bootstrap token of a machine that is gone was expired"
+                    "expired the bootstrap token of a deleted machine"
                 );
             }
         }

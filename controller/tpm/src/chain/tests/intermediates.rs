@@ -233,7 +233,7 @@ fn a_chain_with_a_duplicate_extension_is_denied() {
 fn an_intermediate_with_trailing_bytes_is_denied() {
     let maker = maker(COUNT);
     let malformed = Err(TpmDenial::EndorsementCertificateMalformed(
-        "an intermediate is not one certificate in DER",
+        "an intermediate is not exactly one DER certificate",
     ));
     for place in 0..COUNT {
         let good = &maker.intermediates()[place];

@@ -324,7 +324,7 @@ fn a_quote_or_signature_with_trailing_bytes_is_denied() {
         let denial = quote_denied(&with(|quote| quote.signature = changed));
         assert_eq!(
             denial,
-            TpmDenial::QuoteSignatureMalformed("it is not one TPMT_SIGNATURE")
+            TpmDenial::QuoteSignatureMalformed("it is not exactly one TPMT_SIGNATURE")
         );
     }
     for changed in [[&attest[..], &[0]].concat(), attest[..144].to_vec()] {
