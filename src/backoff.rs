@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_leaves_a_request_is_retried_soon_four_times() {
+    fn the_first_four_failures_that_leave_a_request_are_retried_soon() {
         for (count, expected) in [
             (4, 8),
             (5, 600),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_the_full_time_once_an_hour() {
+    fn a_run_gets_the_full_time_limit_once_an_hour() {
         let record = FailureRecord {
             in_full: seconds(now()),
             ..streak(Code::DeviceUnavailable, 1)
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_by_less_than_a_denials_pause_clears_it_too() {
+    fn a_clock_set_back_by_less_than_the_pause_clears_the_backoff() {
         for (code, pause) in [(Code::Unreachable, 1), (Code::Denied, 300)] {
             let record = streak(code, 1);
             let set_back = |seconds| now() - Duration::from_secs(seconds);

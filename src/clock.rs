@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_ends_no_later_than_the_work_it_belongs_to() {
+    fn a_step_ends_before_the_deadline_of_its_task() {
         let work = Deadline::after(Duration::from_mins(1));
 
         assert_eq!(work.within(Duration::from_hours(1)), work);

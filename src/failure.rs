@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_one_line_with_its_causes() {
+    fn a_failure_is_printed_on_one_line_with_its_causes() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot write x")]
         struct Outer(#[source] io::Error);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_with_our_prefix_is_named() {
+    fn a_variable_with_our_prefix_is_reported() {
         let of = |name: &str| {
             let names = [name.into(), "HTTPS_PROXY".into()].into_iter();
             what(&Leftovers::default().in_environment(names))
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extension_with_members_is_named_without_its_values() {
+    fn an_extension_is_reported_without_its_values() {
         let of = |extension: &Value| what(&Leftovers::default().in_extension("x", extension));
 
         let named = of(&json!({"nodeName": "secret"}));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_release_is_recognized_by_its_version() {
+    fn a_later_release_is_recognized_with_its_version() {
         for (text, is_later) in [
             ("{\"version\":2}", true),
             ("{\"version\":1}", false),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn renewals_pause_for_a_day_after_one_that_changed_nothing() {
+    fn renewals_pause_for_a_day_after_an_ineffective_renewal() {
         let at = |hours| UNIX_EPOCH + Duration::from_hours(hours);
         let mut origin = origin();
         assert_eq!(origin.paused_until(at(100)), None);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_cluster_is_known_by_a_ca_certificate_in_common() {
+    fn a_moved_cluster_is_recognized_by_a_common_ca_certificate() {
         let [ca, new, foreign] = ["kubernetes", "new", "foreign"]
             .map(|name| CertificateAuthority::new(name).certificate_pem().to_owned());
         let known = Origin {

@@ -76,7 +76,7 @@ fn valid() -> Credential {
 }
 
 #[test]
-fn a_certificate_without_a_well_defined_expiry_ends_in_year_9999() {
+fn a_certificate_without_a_defined_expiry_expires_in_year_9999() {
     let key = PrivateKey::generate().unwrap();
     // RFC 5280 section 4.1.2.5: 99991231235959Z.
     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
@@ -100,7 +100,7 @@ fn the_requested_certificate_is_accepted() {
 }
 
 #[test]
-fn a_stored_credential_reads_back_byte_for_byte() {
+fn a_stored_credential_is_read_unchanged() {
     let credential = valid();
 
     let read = Credential::from_store(&credential.to_pem()).unwrap();

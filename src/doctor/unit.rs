@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_come_from_the_process_or_else_from_the_unit() {
+    fn the_variables_come_from_the_process_or_from_the_unit() {
         let kubelet = Command::new("sleep")
             .arg("1000")
             .env_clear()

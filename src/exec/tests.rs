@@ -64,7 +64,7 @@ fn unknown_exec_fields_are_ignored() {
 }
 
 #[test]
-fn an_empty_variable_is_named() {
+fn the_error_names_an_empty_variable() {
     for text in ["", "\n", "  "] {
         let error = parse(text).unwrap_err();
         assert!(
@@ -104,7 +104,7 @@ fn ten_megabytes_are_not_parsed() {
 }
 
 #[test]
-fn another_kind_or_version_is_named() {
+fn the_error_names_another_kind_or_version() {
     let kind = FULL.replace("\"ExecCredential\"", "\"Config\"");
     let error = parse(&kind).unwrap_err().to_string();
     assert_eq!(
@@ -124,7 +124,7 @@ fn another_kind_or_version_is_named() {
 }
 
 #[test]
-fn a_field_of_another_type_is_named() {
+fn the_error_for_a_field_of_another_type_names_it() {
     for (from, to, expected) in [
         (r#""https://127.0.0.1:6443""#, "7", "spec.cluster.server"),
         (r#""Q0E=""#, "{}", "spec.cluster.certificate-authority-data"),
@@ -138,7 +138,7 @@ fn a_field_of_another_type_is_named() {
 }
 
 #[test]
-fn one_line_of_json_is_the_answer() {
+fn the_answer_is_one_line_of_json() {
     let key = Secret::new("-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n".to_owned());
     let expiration = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_225_600_999);
     let certificate = "-----BEGIN CERTIFICATE-----\nc\n-----END CERTIFICATE-----\n";

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_file_with_a_provider_id_counts() {
+    fn the_last_file_with_a_provider_id_takes_precedence() {
         let in_folder = |name: &str| format!("{FOLDER}/{name}");
         let [first, last, below, other] =
             ["10-a.conf", "20-b.conf", "30/c.conf", "40-d.yaml"].map(in_folder);

@@ -169,7 +169,7 @@ fn an_invalid_node_name_is_refused_with_its_source() {
 }
 
 #[test]
-fn a_long_name_in_the_settings_is_refused_too() {
+fn a_long_name_in_the_settings_is_refused() {
     let settings = name(&format!("{}.example", "a".repeat(60)));
     let mut sources = sources("host");
     sources.settings = Some(&settings);

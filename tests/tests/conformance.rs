@@ -123,7 +123,7 @@ fn attacks_are_numbered_without_gaps_and_duplicates() {
 }
 
 #[test]
-fn every_reason_of_an_attack_is_one_that_another_page_explains() {
+fn every_reason_of_an_attack_is_explained_on_another_page() {
     let pages = [
         "reasons.md",
         "conditions.md",

@@ -82,7 +82,7 @@ async fn a_redirect_to_another_server_is_not_followed() {
 }
 
 #[tokio::test]
-async fn the_server_is_trusted_only_by_its_ca_and_its_name() {
+async fn the_server_is_trusted_only_with_the_expected_ca_and_name() {
     let (server, other) = (ApiServer::start(), ApiServer::start());
 
     let another_ca = list(admin(&server).ca_data(other.ca_pem())).await;

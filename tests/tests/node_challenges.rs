@@ -270,7 +270,7 @@ fn an_unanswerable_challenge_is_requested_again_and_a_late_one_kept() {
 }
 
 #[test]
-fn a_renewal_that_takes_too_long_is_finished_by_the_next_run() {
+fn a_renewal_that_takes_too_long_is_completed_by_the_next_run() {
     let bed = Bed::new();
     let first = bed.run(&[Ask(LATER), IssueOld]).succeeded();
 

@@ -95,7 +95,7 @@ fn status_shows_the_pending_request() {
 }
 
 #[test]
-fn a_dry_run_builds_the_request_and_sends_and_stores_nothing() {
+fn a_dry_run_does_not_send_or_store_the_request() {
     let (server, node) = node();
 
     let pem = node.command(&["csr", "--dry-run"]).succeeded().stdout;
@@ -120,7 +120,7 @@ fn a_dry_run_builds_the_request_and_sends_and_stores_nothing() {
 }
 
 #[test]
-fn a_variable_with_our_prefix_is_ignored_and_named() {
+fn a_variable_with_our_prefix_is_ignored_and_reported() {
     let (_server, mut node) = node();
     node.set_env("KUBELET_AUTHENTICATOR_NODE_NAME", "n2");
     node.set_env("KUBELET_AUTHENTICATOR_NODENAME", "n2");
@@ -135,7 +135,7 @@ fn a_variable_with_our_prefix_is_ignored_and_named() {
 }
 
 #[test]
-fn an_exec_extension_is_ignored_and_named() {
+fn an_exec_extension_is_ignored_and_reported() {
     let (server, mut node) = node();
     let mut info: Value = serde_json::from_str(&server.exec_info("v1", true)).unwrap();
     info["spec"]["cluster"]["config"] = json!({"nodeName": "n2", "timeoutSeconds": 5});
@@ -149,7 +149,7 @@ fn an_exec_extension_is_ignored_and_named() {
 }
 
 #[test]
-fn a_reset_leaves_no_key_behind_that_was_set_aside() {
+fn a_reset_also_deletes_keys_that_were_set_aside() {
     let (_server, node) = node();
     node.run().succeeded();
     fs::write(node.file("kubelet-client.pem"), "torn").unwrap();

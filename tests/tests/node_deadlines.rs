@@ -67,7 +67,7 @@ fn inject(server: &ApiServer, route: &Route, fault: &Fault) {
 }
 
 #[test]
-fn without_a_credential_no_request_holds_it_longer_than_its_timeout() {
+fn without_a_credential_a_hanging_request_times_out() {
     let nodes: Vec<_> = faults()
         .into_iter()
         .map(|(route, fault, code)| {
@@ -91,7 +91,7 @@ fn without_a_credential_no_request_holds_it_longer_than_its_timeout() {
 }
 
 #[test]
-fn without_a_credential_no_connection_holds_it_longer_than_its_timeout() {
+fn without_a_credential_a_hanging_connection_times_out() {
     let nodes = CONNECTIONS.map(|fault| {
         let server = ApiServer::start();
         server.inject_connection(Times::always(), fault);
@@ -162,7 +162,7 @@ fn make_pipe(path: &Path) {
 }
 
 #[test]
-fn a_file_that_never_opens_does_not_hold_it_longer_than_its_timeout() {
+fn a_file_that_never_opens_does_not_exceed_the_timeout() {
     let server = ApiServer::start();
     let mut node = Node::new(NULL, &server);
     node.set("timeLimit", TIMEOUT.as_secs().to_string());

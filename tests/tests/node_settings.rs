@@ -91,7 +91,7 @@ fn with_store_of(joined: &Node, server: &ApiServer) -> Node {
 }
 
 #[test]
-fn a_removed_setting_warns_with_a_valid_certificate_and_else_is_an_error() {
+fn a_removed_setting_is_an_error_without_a_valid_certificate() {
     let server = issuing();
     let joined = Node::new(NULL, &server);
     let credential = joined.run().succeeded().pair();

@@ -130,7 +130,7 @@ fn a_request_with_an_unparsable_time_does_not_block_other_joins() {
 }
 
 #[test]
-fn a_denial_stays_the_only_answer_with_kube_controller_manager() {
+fn kube_controller_manager_does_not_answer_a_denied_request() {
     const MINE: Machine = Machine::new("denied", "deny01");
     const OTHER: Machine = Machine::new("denied-other", "deny02");
     let _controller = BED.insecure(&[MINE, OTHER]).start();
@@ -162,7 +162,7 @@ fn a_deferred_request_is_not_changed_and_is_issued_later() {
 }
 
 #[test]
-fn an_approval_by_an_administrator_does_not_get_a_bad_request_signed() {
+fn an_invalid_request_approved_by_an_administrator_is_not_signed() {
     const MINE: Machine = Machine::new("approved", "appr01");
     const OTHER: Machine = Machine::new("approved-other", "appr02");
     let name = BED.file(&Application::insecure(MINE).with_token_of(OTHER));

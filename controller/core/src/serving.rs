@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_with_bits_after_the_prefix_is_read_as_the_api_server_does() {
+    fn a_range_with_bits_after_the_prefix_is_parsed_like_in_kubernetes() {
         for (text, expected) in [
             ("10.96.0.1/12", Some("10.96.0.0/12")),
             ("10.96.0.0/12", Some("10.96.0.0/12")),

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_record_that_is_written_is_a_success_without_its_event() {
+    async fn a_written_record_is_a_success_even_without_an_event() {
         let identities = without_events();
 
         let now = SystemTime::UNIX_EPOCH;

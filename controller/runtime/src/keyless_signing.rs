@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_served_cluster_without_a_key_is_signed_for_by_an_external_signer() {
+    fn an_external_signer_signs_for_a_served_cluster_without_a_key() {
         let own = of(Some(OWN), "True", reason::READY);
         assert_eq!(own, KeylessSigning::External);
         let earlier = of(Some(BUILT_IN_CLIENT_SIGNER), "True", reason::READY);

@@ -126,7 +126,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_instance_is_the_one_in_the_signed_bytes() {
+    fn the_instance_comes_from_the_signed_bytes() {
         let identity = identity();
 
         assert_eq!(

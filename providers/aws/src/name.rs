@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_is_a_name_that_is_accepted() {
+    fn the_remedy_contains_an_accepted_name() {
         for (name, local, private) in NETWORKS
             .into_iter()
             .flat_map(|(local, private)| [("n1", local, private), ("i-0", local, private)])

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sts_endpoint_is_a_host_as_its_header_has_it() {
+    fn an_sts_endpoint_is_in_the_format_of_the_host_header() {
         for (text, host) in [
             (
                 "sts-fips.us-east-1.amazonaws.com",

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quoted_registers_of_earlier_settings_stay_as_they_are_set() {
+    fn the_quoted_registers_in_earlier_settings_are_unchanged() {
         let earlier = [(PCRS.entry(), "0,1,2,3,4,5,6,7")];
 
         assert_eq!(

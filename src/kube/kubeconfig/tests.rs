@@ -121,7 +121,7 @@ fn client_certificate_files_are_read() {
 }
 
 #[test]
-fn an_unreadable_file_is_named() {
+fn the_error_names_an_unreadable_file() {
     let setting = Setting::new().user(json!({"tokenFile": "nowhere"}));
 
     assert_eq!(setting.error(), "cannot read /nowhere");

@@ -142,7 +142,7 @@ fn a_software_key_can_claim_tpm_attributes() {
 }
 
 #[test]
-fn a_tpm_makes_statements_of_other_kinds_with_the_same_key() {
+fn a_tpm_signs_other_kinds_of_statements_with_the_same_key() {
     let machine = machine();
     let public = machine.ak_public();
     let software = AttestationKey::software(&SoftwareKey::generate());

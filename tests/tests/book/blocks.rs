@@ -232,7 +232,7 @@ fn a_block_without_exactly_one_valid_mark_is_found() {
 }
 
 #[test]
-fn the_commands_of_a_block_are_its_lines_without_prompts_and_output() {
+fn the_commands_of_a_block_exclude_prompts_and_output() {
     let page = "```console\n$ one \\\n    two |\n    three\noutput\n# four\n```\n";
     let (blocks, _) = blocks(page);
     assert_eq!(blocks[0].commands, ["one two | three", "four"]);

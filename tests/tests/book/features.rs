@@ -56,7 +56,7 @@ fn every_exit_code_is_in_the_tables_of_symptoms() {
 }
 
 #[test]
-fn every_reason_and_value_in_the_guide_is_one_that_the_reference_explains() {
+fn every_reason_and_value_in_the_guide_is_in_the_reference() {
     const GUIDE: [&str; 9] = [
         "start",
         "install",

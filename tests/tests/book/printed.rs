@@ -80,7 +80,7 @@ fn each_page_and_anchor_that_a_program_prints_exists() {
 
 /// No node has the source, and no package installs the pages.
 #[test]
-fn no_program_names_a_page_by_its_path_in_the_source() {
+fn programs_do_not_refer_to_pages_by_source_path() {
     let mut found = Vec::new();
     for source in programs() {
         let lines = source.text.lines().map(str::trim_start);
@@ -93,7 +93,7 @@ fn no_program_names_a_page_by_its_path_in_the_source() {
 }
 
 #[test]
-fn each_url_of_a_page_in_pages_and_manifests_is_of_this_version_and_exists() {
+fn each_page_url_has_this_version_and_exists() {
     let pages = pages();
     let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
     let others = OTHERS.map(|path| (path.to_owned(), read(path)));

@@ -67,7 +67,7 @@ fn a_host_in_no_proxy_is_called_directly() {
 }
 
 #[test]
-fn a_proxy_for_something_else_is_not_used() {
+fn a_proxy_for_another_protocol_is_not_used() {
     let (cloud, proxy) = (Cloud::start(), ConnectProxy::start());
     let url = proxy.url();
     let environment =

@@ -90,7 +90,7 @@ Result:    undecided, NotAsked: the node identities, which are in the memory of
 }
 
 #[test]
-fn the_check_that_refuses_is_the_last_one() {
+fn the_refusing_check_is_the_last_one() {
     let files = Files::new();
     let mut request = request();
     request["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);

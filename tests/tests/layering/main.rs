@@ -161,7 +161,7 @@ fn every_package_has_a_place_in_the_layering() {
 }
 
 #[test]
-fn attestation_imports_nothing_of_ours_and_does_no_io() {
+fn attestation_imports_no_packages_of_ours_and_has_no_io() {
     let workspace = Workspace::read();
 
     assert!(workspace.ours(ATTESTATION).is_empty());
@@ -206,7 +206,7 @@ fn the_node_library_imports_attestation_and_the_resolver_and_no_runtime() {
 }
 
 #[test]
-fn providers_import_the_node_library_and_attestation_only() {
+fn providers_import_only_the_node_library_and_attestation() {
     let workspace = Workspace::read();
 
     for provider in PROVIDERS {
@@ -255,7 +255,7 @@ fn the_runtime_imports_only_its_own_interfaces_and_no_cloud_crate() {
 }
 
 #[test]
-fn verifiers_import_the_controllers_libraries_and_attestation_only() {
+fn verifiers_import_only_controller_libraries_and_attestation() {
     let workspace = Workspace::read();
 
     for verifier in VERIFIERS {
@@ -303,7 +303,7 @@ fn nothing_imports_the_manager() {
 }
 
 #[test]
-fn fuzz_targets_import_libraries_only_and_nothing_imports_them() {
+fn fuzz_targets_import_only_libraries_and_are_not_imported() {
     let workspace = Workspace::read();
 
     let libraries = [ATTESTATION, NODE, CORE, RUNTIME, AWS, TPM, SUPPORT];
@@ -347,7 +347,7 @@ fn only_one_module_calls_tpms() {
 }
 
 #[test]
-fn checks_take_no_client() {
+fn checks_have_no_client_argument() {
     let workspace = Workspace::read();
 
     for folder in ["controller/core/src/request", "controller/core/src/policy"] {

@@ -166,7 +166,7 @@ fn modules_of_a_package_have_no_import_cycles() {
 
 /// The chain of types is the only way to a certificate: it alone determines the contents.
 #[test]
-fn only_the_last_links_of_the_chain_make_the_contents_of_a_certificate() {
+fn only_the_last_links_of_the_chain_create_certificate_contents() {
     let sources = Workspace::read().root.join("controller/core/src");
     let files = rust_files(&sources).into_iter();
     let named = files.filter(|file| {

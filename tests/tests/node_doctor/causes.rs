@@ -295,7 +295,7 @@ fn a_disk_from_another_machine_is_reported() {
 }
 
 #[test]
-fn a_renewal_that_fails_while_the_certificate_holds_is_a_warning() {
+fn a_failed_renewal_with_a_valid_certificate_is_a_warning() {
     let bed = Bed::new();
     bed.server.set_signer(Signer::Issue(Issuance {
         lifetime: Some(std::time::Duration::from_secs(3600)),

@@ -310,7 +310,7 @@ fn files(folder: &Path) -> BTreeMap<String, (Vec<u8>, u32, i64, i64)> {
 }
 
 #[test]
-fn doctor_changes_nothing() {
+fn doctor_does_not_change_any_file() {
     let bed = Bed::joined();
     set_mode(&bed.node.file("kubelet-client.pem"), 0o644);
     let (before, requests) = (files(&bed.node.state()), bed.server.requests().len());

@@ -181,7 +181,7 @@ fn doctor_reports_a_drop_in_without_effect() {
 }
 
 #[test]
-fn leftover_settings_of_the_unit_and_the_kubeconfig_are_named() {
+fn leftover_settings_of_the_unit_and_kubeconfig_are_reported() {
     let bed = Bed::joined();
     let unit = "LoadState=loaded\nMainPID=0\nEnvironment=KUBELET_AUTHENTICATOR_AUDIENCE=of-unit\n";
     systemctl(&bed, unit);

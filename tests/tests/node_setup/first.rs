@@ -101,7 +101,7 @@ fn setup_copies_the_cluster_settings_from_the_bootstrap_kubeconfig() {
 }
 
 #[test]
-fn a_setup_killed_after_any_step_is_finished_by_the_kubelets_next_start() {
+fn a_killed_setup_is_completed_at_the_next_start_of_the_kubelet() {
     for step in steps::SETUP.into_iter().chain(steps::RUN) {
         let server = issuing();
         let mut host = Host::new(UNDER_TEST, &server);

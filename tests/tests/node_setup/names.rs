@@ -177,7 +177,7 @@ fn a_host_name_that_differs_from_the_certificate_is_a_setup_warning() {
 }
 
 #[test]
-fn the_name_of_an_adopted_certificate_wins_over_the_host_name() {
+fn the_name_of_an_adopted_certificate_overrides_the_host_name() {
     let server = issuing();
     let mut host = Host::named(&server, "vm");
     fs::remove_file(host.from()).unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const PACKAGED: &str = "/usr/bin/kubelet-authenticator-null";
 
 #[test]
-fn a_drop_in_runs_the_plugin_by_its_path_on_the_node() {
+fn a_drop_in_contains_the_path_of_the_plugin_on_the_node() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
     let state = node.state();

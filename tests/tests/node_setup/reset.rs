@@ -5,7 +5,7 @@ use std::fs;
 use crate::bed::{Host, asked, issuing};
 
 #[test]
-fn after_kubeadm_reset_a_reboot_restores_nothing_and_a_join_works() {
+fn after_kubeadm_reset_only_a_join_configures_the_kubelet() {
     let server = issuing();
     let host = Host::named(&server, "worker-1");
     host.setup().succeeded();

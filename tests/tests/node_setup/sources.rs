@@ -68,7 +68,7 @@ fn setup_and_kubelet_agree_on_arguments_in_files_of_kubeadms_unit() {
 }
 
 #[test]
-fn the_last_file_of_kubeadms_unit_wins() {
+fn the_last_file_of_kubeadms_unit_takes_precedence() {
     agree(|host| {
         host.machine_file(
             FLAGS,

@@ -47,7 +47,7 @@ fn a_new_bootstrap_kubeconfig_is_taken_over_without_a_certificate() {
 }
 
 #[test]
-fn a_new_bootstrap_kubeconfig_is_copied_without_kubeadm_flags_too() {
+fn without_kubeadm_flags_a_new_bootstrap_kubeconfig_is_copied() {
     let (server, mut host) = expired();
     fs::remove_file(host.kubeadm_flags()).unwrap();
     server.kubeconfig().token(NEW).write(&host.from());

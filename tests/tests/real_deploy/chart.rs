@@ -83,7 +83,7 @@ fn of_kind<'a>(objects: &'a BTreeMap<[String; 3], Value>, kind: &str) -> &'a Val
 }
 
 #[test]
-fn the_chart_is_the_manifests_object_by_object_without_the_namespace() {
+fn the_chart_has_the_objects_of_the_manifests_except_the_namespace() {
     let mut expected = objects(&components());
     let namespace = ["Namespace", "", NAMESPACE].map(str::to_owned);
     assert!(expected.remove(&namespace).is_some());

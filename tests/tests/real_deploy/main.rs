@@ -288,7 +288,7 @@ fn join(cluster: &WorkloadCluster, machine: &Machine) -> Value {
 }
 
 #[test]
-fn a_cluster_is_in_the_scrape_until_its_authentication_is_deleted() {
+fn a_cluster_has_metrics_until_its_authentication_is_deleted() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();

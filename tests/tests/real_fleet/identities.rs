@@ -139,7 +139,7 @@ fn a_record_is_deleted_with_its_cluster() {
 }
 
 #[test]
-fn an_infra_cluster_with_the_fields_has_the_signers() {
+fn an_infra_cluster_with_the_fields_gets_the_signers() {
     let management = management();
     let with = management.cluster("with").create();
     let attested = management.cluster("attested").create();

@@ -103,7 +103,7 @@ fn a_needed_token_is_extended_and_no_other_is_changed() {
 }
 
 #[test]
-fn an_extended_token_expires_after_its_machine_is_gone() {
+fn an_extended_token_expires_after_its_machine_is_deleted() {
     let bed = Bed::start(Controllers::None, &[]);
     add(&bed, "leaves", Some(now()));
     add(&bed, "return", Some(now()));

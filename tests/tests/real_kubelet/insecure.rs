@@ -29,7 +29,7 @@ static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
 });
 
 #[test]
-fn a_first_join_ends_in_a_registered_node_with_a_renewed_lease() {
+fn a_first_join_registers_a_node_and_renews_its_lease() {
     let plane = &CLUSTER.plane;
     let node = Node::new(plane, PLUGIN, JOINS);
 

@@ -139,7 +139,7 @@ fn machines_with_a_node_before_their_provider_id_join_leave_and_roll() {
 }
 
 #[test]
-fn machines_on_hosts_with_tpms_join_leave_and_are_rolled() {
+fn machines_on_hosts_with_tpms_join_leave_and_roll() {
     lives(&Scene::attended("metal", Machines::Tpm(4)), 2);
 }
 
@@ -179,6 +179,6 @@ fn instances_without_a_provider_id_on_the_machine_join_leave_and_roll() {
 }
 
 #[test]
-fn instances_with_nitro_tpms_join_leave_and_are_rolled() {
+fn instances_with_nitro_tpms_join_leave_and_roll() {
     lives(&Scene::attended("nitro", Machines::Ec2(Attestor::TPM)), 2);
 }

@@ -146,14 +146,14 @@ fn stock_nodes_stay(scene: &Scene, join: Join) {
 }
 
 #[test]
-fn nodes_of_machines_without_a_record_stay_while_attestation_is_reported() {
+fn unrecorded_nodes_stay_while_attestation_is_reported() {
     let scene = Scene::start(&SITE, "stock-reported", json!({}));
 
     stock_nodes_stay(&scene, Scene::join);
 }
 
 #[test]
-fn nodes_of_machines_without_a_record_stay_while_attestation_is_enforced() {
+fn unrecorded_nodes_stay_while_attestation_is_enforced() {
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::start(&SITE, "stock-enforced", settings);
     let message = scene.wait_for_paths("True", "Closed", &[]);

@@ -281,7 +281,7 @@ fn the_store_lists_the_secrets_that_identities_reference() {
 }
 
 #[test]
-fn the_region_comes_from_the_aws_cluster_for_service_accounts_too() {
+fn for_service_accounts_the_region_comes_from_the_aws_cluster() {
     let store = store();
     let identity = json!({"roleARN": arn("nodes")});
     store.update(|all| put(all, "AWSServiceAccountIdentity/nodes", &identity));
@@ -306,7 +306,7 @@ fn the_region_comes_from_the_aws_cluster_for_service_accounts_too() {
 }
 
 #[test]
-fn the_region_of_a_managed_control_plane_is_its_clusters() {
+fn a_managed_control_plane_determines_the_region_of_its_cluster() {
     let store = store();
     let managed = Cluster {
         control_plane: Some(ObjectRef {

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_comes_first_and_the_others_in_order() {
+    fn the_condition_ready_is_first_and_the_others_are_in_order() {
         let mut conditions = Vec::new();
         for of in [WORKLOAD_CLUSTER_REACHABLE, READY, AUTO_APPROVE_PATHS_CLOSED] {
             let report = ConditionReport { of, ..READY_NOW };

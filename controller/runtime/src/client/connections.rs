@@ -404,7 +404,7 @@ mod tests {
     use crate::shared::testing::most_visited;
 
     #[tokio::test]
-    async fn a_handshake_takes_processor_time_of_its_namespace() {
+    async fn a_handshake_uses_processor_time_of_its_namespace() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pieces_of_a_byte_count_for_more() {
+    async fn small_chunks_count_with_a_minimum_size() {
         static ALL: Common = Common::new();
         let flow = flow(&ALL);
         let most = 37 * MIB / MIN_PIECE;

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_is_one_value_for_all_callers() {
+    fn all_callers_get_the_same_time() {
         let visited = most_visited(|| {
             let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
             time.later(second(EXAMPLE));

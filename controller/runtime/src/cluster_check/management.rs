@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_lease_of_a_controller_there_is_a_warning() {
+    fn a_missing_controller_lease_is_a_warning() {
         let another = lease("kube-system", "kube-scheduler", "s", NOW);
         let (state, what) = found(&[another]);
         assert_eq!(state, State::Warn);

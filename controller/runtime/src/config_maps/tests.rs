@@ -236,7 +236,7 @@ async fn a_hanging_api_server_fails_all_readers_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_map_over_the_memory_share_is_named_and_uses_no_memory() {
+async fn a_config_map_over_the_memory_share_is_reported_and_dropped() {
     let world = World::default();
     world.write("large", 1, &"x".repeat(64 * 1024));
     world.write("small", 1, "1");

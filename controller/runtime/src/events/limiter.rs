@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_event_without_room_is_written_later_as_it_is() {
+    async fn an_event_above_the_limit_is_written_later_unchanged() {
         let (mut limiter, now) = (limiter(), Instant::now());
         for machine in ["1", "2", "3"] {
             assert_eq!(limiter.admit(event(machine, "joined"), false, now), None);

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_without_a_key_signs_by_the_external_signer_of_the_controller() {
+    fn a_ca_without_a_key_signs_with_the_external_signer() {
         let (who, notes) = signed_by(KeylessSigning::External);
 
         assert_eq!(

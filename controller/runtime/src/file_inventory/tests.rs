@@ -224,7 +224,7 @@ fn a_broken_or_missing_file_keeps_the_previous_inventory() {
 }
 
 #[test]
-fn endpoint_hosts_and_service_ranges_are_read_and_stay_until_a_restart() {
+fn endpoint_hosts_and_service_ranges_are_read_only_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     let with = |hosts: &str| {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_served_and_then_one_at_a_time() {
+    fn after_a_burst_requests_are_served_one_at_a_time() {
         let mut budgets = budgets();
         let start = Instant::now();
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_the_budget_of_nodes() {
+    fn a_node_uses_the_budget_of_nodes() {
         let mut budgets = budgets();
         let start = Instant::now();
 

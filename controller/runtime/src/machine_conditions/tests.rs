@@ -154,7 +154,7 @@ fn of_record(
 }
 
 #[test]
-fn a_record_grants_nothing_without_the_node_of_its_machine() {
+fn a_record_has_no_effect_without_the_node_of_its_machine() {
     let (own, other) = (provider_id("m1"), provider_id("m2"));
     let granted = Some(GRANTED);
     for (id, node, attested, expected) in [

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_free_goes_to_the_oldest_cluster_without_one() {
+    fn a_free_place_is_assigned_to_the_oldest_waiting_cluster() {
         let places = places();
         let first = place(&places, "tenant-a", "first", 1);
         let second = place(&places, "tenant-a", "second", 2);

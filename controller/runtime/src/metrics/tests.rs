@@ -242,7 +242,7 @@ async fn a_silent_loop_is_named_until_it_reports_or_ends() {
 }
 
 #[tokio::test]
-async fn a_process_is_ready_once_each_kind_was_listed_and_stays_so() {
+async fn a_process_stays_ready_after_each_kind_was_listed_once() {
     let metrics = Metrics::new("1");
     let error = || metrics.ready().unwrap_err().to_string();
     assert_eq!(error(), "starting");

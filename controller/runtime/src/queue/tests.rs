@@ -273,7 +273,7 @@ fn kept(queue: &mut Queue) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_requests_are_kept_by_name_when_the_room_is_full() {
+async fn large_requests_are_kept_by_name_if_the_memory_is_full() {
     const LARGE: usize = MAX_OBJECT_BYTES / 4;
     let mut queue = Queue::default();
     for name in ["a", "b", "c", "d"] {

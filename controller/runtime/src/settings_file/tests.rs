@@ -151,7 +151,7 @@ fn a_malformed_value_is_refused_with_its_field() {
 }
 
 #[test]
-fn every_keyword_of_the_schema_is_one_that_is_checked() {
+fn every_keyword_of_the_schema_is_checked() {
     each_part(&schema::of_authentication(), &mut |part| {
         for keyword in part.as_object().unwrap().keys() {
             assert!(schema::KEYWORDS.contains(&keyword.as_str()), "{keyword}");

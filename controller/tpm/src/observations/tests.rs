@@ -211,7 +211,7 @@ fn conditions_that_do_not_apply_to_the_settings_are_true() {
 }
 
 #[test]
-fn machines_whose_firmware_measures_nothing_are_counted_and_named() {
+fn machines_with_unmeasured_firmware_are_counted_and_named() {
     let observations = Observations::default();
     let policy = requiring(&[]);
     assert_eq!(

@@ -174,7 +174,7 @@ fn not_allowed(register: u8, byte: u8, others: &[u8]) -> Result<(), TpmDenial> {
 }
 
 #[test]
-fn each_register_has_one_of_its_alternatives() {
+fn each_register_must_match_one_of_its_alternatives() {
     let policy = with_alternatives(&[&[("4", &[1, 2]), ("7", &[5, 6])]]).unwrap();
     for (quoted, expected) in [
         ([(4, 1), (7, 5)], Ok(())),

@@ -144,7 +144,7 @@ fn guarded(index: &str) -> [(&'static str, Vec<String>); 3] {
 }
 
 #[test]
-fn an_index_is_not_read_if_a_wrong_password_counts() {
+fn an_index_is_not_read_if_a_failed_password_affects_the_lockout() {
     let tpm = Swtpm::start();
     let expected = keys_of(&tpm, Some("Rsa2048"));
     let without = keys_of(&tpm, Some("EccP256"));

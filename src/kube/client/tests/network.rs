@@ -24,7 +24,7 @@ fn a_silent_server_times_out() {
 }
 
 #[test]
-fn a_connection_that_is_refused_or_cut_is_unreachable() {
+fn a_refused_or_lost_connection_is_reported_as_unreachable() {
     let server = ApiServer::start();
     server.inject_connection(Times::always(), ConnectionFault::Close);
     let error = client(&server).get(NAME, short()).unwrap_err();

@@ -219,7 +219,7 @@ fn another_objects_uid_conflicts() {
 }
 
 #[test]
-fn spec_stays_and_metadata_changes_through_every_path() {
+fn spec_is_immutable_and_metadata_is_mutable_through_every_path() {
     let scene = Scene::new();
     let spec = scene.stored()["spec"].clone();
 

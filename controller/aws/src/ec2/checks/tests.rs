@@ -362,7 +362,7 @@ fn required_tags_replace_the_cluster_tag_except_for_foreign_clusters() {
 }
 
 #[test]
-fn without_cluster_api_only_the_required_tags_count() {
+fn without_cluster_api_only_the_required_tags_are_checked() {
     let standalone = AwsPolicy {
         cluster: None,
         ..policy()

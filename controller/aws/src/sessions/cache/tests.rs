@@ -40,7 +40,7 @@ fn numbers(count: usize) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_hundred_roles_over_one_are_assumed_once_each() {
+async fn two_hundred_roles_with_one_source_are_assumed_once_each() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(numbers(200));

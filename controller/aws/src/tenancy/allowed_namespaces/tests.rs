@@ -37,7 +37,7 @@ fn the_empty_form_permits_every_namespace() {
 }
 
 #[test]
-fn an_empty_list_or_selector_permits_none() {
+fn an_empty_list_or_selector_does_not_permit_any_namespace() {
     for none in [
         Value::Null,
         json!({"list": []}),

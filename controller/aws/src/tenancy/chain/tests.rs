@@ -57,7 +57,7 @@ fn a_controller_identity_with_another_name_is_refused() {
 }
 
 #[test]
-fn a_missing_identity_is_named() {
+fn the_error_names_a_missing_identity() {
     let mut objects = objects();
     objects.remove_identity(IdentityKind::Controller, "", "default");
     let error = refused(&objects, CONTROLLER);

@@ -150,7 +150,7 @@ fn a_missing_object_never_selects_the_controller_credentials() {
 }
 
 #[test]
-fn annotations_do_not_count_for_clusters_of_the_provider() {
+fn annotations_are_ignored_for_clusters_of_the_provider() {
     let mut objects = with_role();
     namespace(&mut objects, TENANT, &[], &[(TEAM_ID, "team-a")]);
     objects.team_map = Some([("team-a".to_owned(), arn("team"))].into());

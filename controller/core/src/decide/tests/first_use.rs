@@ -177,7 +177,7 @@ fn a_repeated_request_keeps_its_record() {
 }
 
 #[test]
-fn a_reused_name_is_granted_after_the_old_machine_and_node_are_gone() {
+fn a_name_is_granted_again_after_the_machine_and_node_are_deleted() {
     let records: Arc<MemoryRecords> = Arc::default();
     let first = Parts {
         records: records.clone(),

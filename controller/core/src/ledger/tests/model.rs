@@ -126,7 +126,7 @@ fn two_replicas_grant_one_name_to_one_of_two_machines() {
 }
 
 #[test]
-fn one_machine_with_two_names_at_two_replicas_holds_one_of_them() {
+fn one_machine_gets_one_of_two_names_at_two_replicas() {
     let outcomes = outcomes(&two_names());
 
     assert!(

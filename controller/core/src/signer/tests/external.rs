@@ -148,7 +148,7 @@ fn no_name_is_claimed_while_the_external_signer_is_unavailable() {
 }
 
 #[test]
-fn a_refusal_by_the_external_signer_is_retried_and_not_a_denial() {
+fn a_refusal_by_the_external_signer_is_retried_instead_of_denied() {
     let pki = Pki::new();
     let program = Program {
         refuses: true,

@@ -349,7 +349,7 @@ fn a_replaced_token_has_no_owner() {
 }
 
 #[test]
-fn a_control_plane_machine_is_one_by_its_label_or_its_configuration() {
+fn a_control_plane_machine_has_the_label_or_the_configuration() {
     let (objects, inventory) = cluster(V2);
     let labels = json!({"cluster.x-k8s.io/control-plane": ""});
     seen::<objects::Machine>(&objects, with(V2.machine("m1"), "/metadata/labels", labels));

@@ -201,7 +201,7 @@ fn an_invalid_field_counts_as_missing() {
 }
 
 #[test]
-fn a_machine_belongs_to_the_cluster_of_its_spec_else_of_its_label() {
+fn the_cluster_of_a_machine_comes_from_its_spec_or_its_label() {
     let machine = Contract::V1Beta2.machine("m1");
     let other = with(machine.clone(), "/spec/clusterName", json!("prod-2"));
     assert_eq!(kept::<Machine>(other).unwrap().cluster, "prod-2");

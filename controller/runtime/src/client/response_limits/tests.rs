@@ -172,7 +172,7 @@ fn a_call_counts_in_the_namespace_of_its_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_holds_its_slot_until_read_and_a_watch_only_until_it_begins() {
+async fn a_response_keeps_its_slot_until_it_is_read() {
     for (url, sent) in [(OBJECT, CALLS_AT_ONCE), (WATCH, 3 * CALLS_AT_ONCE)] {
         let silent = tower::service_fn(|_: Request<()>| async {
             let never = stream::pending::<Piece>();

@@ -255,7 +255,7 @@ fn locked_out_machines_set_a_condition_with_the_remedy() {
 }
 
 #[test]
-fn records_are_counted_by_an_attestor_only_if_that_is_not_authorized() {
+fn records_are_counted_only_for_unauthorized_attestors() {
     let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm", "aws"]);
     let of = |attestors: [&'static str; 4]| counted(&unauthorized(&spec, attestors));
 

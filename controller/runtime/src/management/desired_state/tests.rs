@@ -300,7 +300,7 @@ fn an_invalid_address_range_is_reported_at_every_position() {
 
 /// An earlier version of the definition has accepted them.
 #[test]
-fn stored_settings_that_are_refused_together_are_named() {
+fn incompatible_stored_settings_are_named() {
     let mut world = world();
     let spec = &mut world.authentication.spec;
     spec.authorized_attestors = vec!["tpm".to_owned()];

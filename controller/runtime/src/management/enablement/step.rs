@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_attestors_are_reported_and_change_nothing() {
+    fn invalid_attestors_are_reported_without_a_change() {
         for (invalid, reason) in [
             (InvalidOwnAttestors::Contradictory, "AttestorsContradictory"),
             (InvalidOwnAttestors::Malformed, "AttestorsInvalid"),

@@ -61,7 +61,7 @@ async fn a_different_step_is_retried_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_has_one_step_at_a_time_and_the_first_immediately() {
+async fn a_cluster_has_one_step_at_a_time_without_an_initial_delay() {
     let now = Instant::now();
     let last = Last {
         wanted: wanted("aws"),

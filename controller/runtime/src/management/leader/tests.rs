@@ -186,7 +186,7 @@ async fn a_leader_whose_calls_hang_stops_before_another_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_counts_as_renewed_when_its_write_was_sent() {
+async fn the_renewal_time_of_a_lease_is_when_its_write_was_sent() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let mut term = first.lead().await;

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_creation_time_in_the_future_counts_as_now() {
+    fn a_future_cluster_creation_time_is_treated_as_now() {
         assert_eq!(seen(Some("a"), 0, "b", 90), (50, 2));
     }
 }

@@ -55,7 +55,7 @@ async fn requests_with_the_longest_names_stay_within_the_memory_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleted_requests_leave_nothing_in_memory() {
+async fn deleted_requests_release_their_memory() {
     let alone = Share::alone(MOST);
     let mut queue = Queue {
         memory: alone.holding(),

@@ -207,7 +207,7 @@ async fn a_patch_clears_each_field_that_the_record_does_not_have() {
 }
 
 #[tokio::test]
-async fn a_patch_has_the_version_that_was_read() {
+async fn a_patch_contains_the_version_that_was_read() {
     let records = start(|_| Answer::Never);
 
     let patch = records.patch(&bare(), &Version::new("7")).unwrap();

@@ -236,7 +236,7 @@ async fn one_unreadable_object_does_not_block_others_of_its_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_object_is_read_whatever_its_managed_fields_are() {
+async fn one_object_is_read_with_any_managed_fields() {
     gets("CSR", Api::<CertificateSigningRequest>::all, request()).await;
     gets(
         "KA",
@@ -290,7 +290,7 @@ fn an_enum_value_from_a_later_version_does_not_block_other_objects() {
 }
 
 #[test]
-fn an_event_is_read_whatever_the_order_of_its_fields() {
+fn an_event_is_read_with_its_fields_in_any_order() {
     let object = named(request(), "good");
     for text in [
         format!(r#"{{"type":"ADDED","object":{object}}}"#),
@@ -351,7 +351,7 @@ fn is_told(skipped: &mut Skipped, metadata: &ObjectMeta) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_line_has_the_number_of_unreadable_objects_without_one() {
+async fn the_next_line_has_the_number_of_omitted_objects() {
     let mut skipped = Skipped::new("Node");
     for uid in 0..TOLD.burst + 7 {
         is_told(&mut skipped, &metadata("a", uid));

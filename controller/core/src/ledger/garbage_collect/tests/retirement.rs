@@ -253,7 +253,7 @@ fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
 }
 
 #[test]
-fn a_tombstone_is_kept_if_only_a_fast_clock_says_expired() {
+fn a_tombstone_is_kept_if_it_is_expired_only_for_a_fast_clock() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);

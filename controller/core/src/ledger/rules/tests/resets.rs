@@ -43,7 +43,7 @@ fn a_renewal_clears_the_reset_of_its_record() {
 }
 
 #[test]
-fn a_renewal_that_is_denied_leaves_the_reset() {
+fn a_denied_renewal_does_not_clear_the_reset() {
     let world = World::held(policy());
     world.reset("n1");
 

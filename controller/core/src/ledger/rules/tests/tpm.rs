@@ -166,7 +166,7 @@ fn the_boot_counters_of_a_renewal_count_only_within_its_generation() {
 }
 
 #[test]
-fn tpm_boot_counters_count_before_they_are_recorded() {
+fn tpm_boot_counters_are_compared_before_they_are_recorded() {
     let world = held(boot(2, 0, 5));
     let ledger = world.ledger();
     ledger.issued(

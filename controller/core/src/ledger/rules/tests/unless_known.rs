@@ -98,7 +98,7 @@ fn a_doubtful_claim_after_a_return_or_reset_is_accepted() {
 }
 
 #[test]
-fn a_renamed_machine_is_accepted_also_after_a_crash_between_two_writes() {
+fn a_renamed_machine_is_accepted_after_a_crash_between_writes() {
     let world = World::held(policy());
     assert_eq!(world.granted(&suspect(claim("m1", "n2", 2, 1)), 1), 1);
 

@@ -101,7 +101,7 @@ fn a_machine_with_one_name_for_all_its_objects_is_found_on_each_ground() {
 }
 
 #[test]
-fn the_final_dot_of_a_reported_name_does_not_count() {
+fn the_final_dot_of_a_reported_name_is_ignored() {
     let (objects, inventory) = cluster(V2);
     let name = "ip-10-0-0-1.corp.test";
     for kind in ["InternalDNS", "Hostname"] {

@@ -80,7 +80,7 @@ fn removed_values_are_not_counted_toward_the_limits() {
 }
 
 #[test]
-fn an_oversized_object_is_cut_without_affecting_others() {
+fn an_oversized_object_is_truncated_without_affecting_others() {
     // In the order of an API server, which has the name first.
     let object = |name: &str, members: &str| {
         format!(r#"{{"metadata":{{"name":"{name}","x":{{{members}}}}},"spec":{{"c":[1]}}}}"#)

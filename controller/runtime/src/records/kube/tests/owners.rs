@@ -48,7 +48,7 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
 }
 
 #[tokio::test]
-async fn a_new_record_has_the_cluster_as_its_owner_once_that_is_known() {
+async fn a_new_record_gets_the_cluster_as_owner_once_it_is_known() {
     let (client, written) = with_records(Vec::new());
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
     let owners =
