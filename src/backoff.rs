@@ -8,7 +8,7 @@ use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::store::{Store, StoreFile};
 
-/// The first pause after a failure; each further failure doubles it.
+/// The first pause after a failure. Each further failure doubles it.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// The longest pause after a failure. After an outage of the API server, the next attempt follows within a minute.

@@ -29,7 +29,7 @@ pub struct Finding {
     pub(crate) state: State,
     /// The result: the error and its causes, if the check fails.
     pub(crate) what: String,
-    /// The remedy; empty if no action is necessary.
+    /// The remedy. Empty if no action is necessary.
     pub(crate) cure: String,
 }
 

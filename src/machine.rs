@@ -41,7 +41,7 @@ const PLACEHOLDER_UUIDS: [&str; 6] = [
     "deadbeef-dead-beef-dead-beefdeadbeef",
 ];
 
-/// Texts that vendors leave instead of an asset tag or a serial number.
+/// Texts that vendors use instead of an asset tag or a serial number.
 const PLACEHOLDER_TEXTS: [&str; 25] = [
     "0123456789",
     "123456789",

@@ -198,7 +198,7 @@ fn set_up(addition: &str) -> String {
     )
 }
 
-/// The last value of a flag; empty for a flag without a value.
+/// The last value of a flag. Empty for a flag without a value.
 fn value<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
     let mut found = None;
     let mut rest = arguments.iter();

@@ -28,7 +28,7 @@ pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 /// certificates by five minutes.
 const MAX_SKEW: Duration = Duration::from_mins(5);
 
-/// The first pause before another attempt; it doubles after each attempt.
+/// The first pause before another attempt. It doubles after each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause, if the server does not request a longer one.
@@ -397,7 +397,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// The `Status` in an answer's body; empty if the body is not a `Status`.
+/// The `Status` in a response body. Empty if the body is not a `Status`.
 pub(super) fn failure(body: &[u8]) -> WireFailure {
     serde_json::from_slice(body).unwrap_or_default()
 }

@@ -216,7 +216,7 @@ fn the_more_specific_source_takes_precedence() {
     assert_eq!(found(&world, flags("nodeName", "flag")), "flag");
 }
 
-/// A source that is not here is a decision: each is a place in which an operator has to look.
+/// The sources are the three places in which an operator must look. A new source is a deliberate decision.
 #[test]
 fn settings_have_three_sources() {
     let world = World::new()

@@ -1,7 +1,7 @@
 //! Assertions that something did not happen.
 //!
-//! A time that passes proves no absence. Whoever could have done it must have acted after it would have happened, so each
-//! assertion demands something that was seen later. `tests/tests/layering` finds assertions without it.
+//! Elapsed time does not prove an absence. The component that could have acted must have acted later, so each
+//! assertion requires an event that was observed later. `tests/tests/layering` finds assertions without such an event.
 
 use serde_json::Value;
 

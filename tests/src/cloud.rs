@@ -254,7 +254,7 @@ impl Cloud {
         ]
     }
 
-    /// Evidence of these parts, created by hand, for a request with this key.
+    /// Evidence with these parts, created by hand, for a request with this key.
     pub fn evidence(&self, parts: &Parts<'_>, spki: &[u8]) -> Vec<u8> {
         let binding = KeyBinding::new(
             &Provider::AWS,

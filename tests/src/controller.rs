@@ -28,7 +28,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A machine of a test's inventory.
 ///
-/// If suites share a cluster, each test has machines of its own, and a controller that knows only these.
+/// If suites share a cluster, each test has separate machines, and a controller that lists only these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// The name of the machine and of its Node.

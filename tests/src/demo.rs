@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::program;
 
-/// The required contents of the story of a provider, or of Cluster API.
+/// The required output of the demo of a provider, or of Cluster API.
 const TOLD: [(&str, &[&str]); 5] = [
     (
         "aws",
@@ -70,7 +70,7 @@ const TOLD: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Runs the demo of a provider, and returns its story.
+/// Runs the demo of a provider, and returns its output.
 ///
 /// # Panics
 ///

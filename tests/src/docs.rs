@@ -179,7 +179,7 @@ impl<'a> TestItems<'a> {
         lacking
     }
 
-    /// The words that these tests have.
+    /// The words that these tests contain.
     fn words(&self, tests: &[&str]) -> BTreeSet<&'a str> {
         let items = self.reached(tests, |_| true).into_iter();
         let lines = items.flat_map(|item| &item.lines);
@@ -227,7 +227,7 @@ impl<'a> TestItems<'a> {
         reached
     }
 
-    /// The items of this name that a test in `source` can mean.
+    /// The items with this name that a test in `source` can refer to.
     fn named_in(&self, name: &str, source: &Source) -> Vec<&Item<'a>> {
         let having = self.0.get(name).into_iter().flatten();
         let (here, elsewhere): (Vec<_>, Vec<_>) = having

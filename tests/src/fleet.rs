@@ -175,7 +175,7 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// Waits until the condition has this status and reason; returns the object.
+    /// Waits until the condition has this status and reason. Returns the object.
     #[track_caller]
     pub fn wait_for(
         &self,

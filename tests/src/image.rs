@@ -30,7 +30,7 @@ pub const HOSTS: &str = "hosts";
 /// Hosts with TPMs, by their provider IDs, and the digests of their endorsement keys.
 pub type Hosts = BTreeMap<String, (String, Arc<Swtpm>)>;
 
-/// Creates hosts with these provider IDs, or beginnings of them, which no other test has.
+/// Creates hosts with these provider IDs, or prefixes of them, which no other test uses.
 ///
 /// No two clusters share a host, nor the name of a host: Cluster API looks for a Node's Machine in all of them, by
 /// both.
@@ -225,8 +225,8 @@ pub const TOLD_BY_METADATA: [&str; 4] = [
     "{{ ds.meta_data.local_hostname }}",
 ];
 
-/// The options for instances of EC2: the names of nodes are their private DNS names in EC2, whatever domain the DHCP
-/// options of their VPC have.
+/// The options for EC2 instances: the node names are their private DNS names in EC2, independently of the domain in
+/// the DHCP options of their VPC.
 pub const TOLD_BY_EC2: [&str; 4] = [
     "--provider-id-template",
     "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}",

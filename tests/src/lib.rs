@@ -23,7 +23,7 @@ pub mod tpm;
 
 use std::path::{Path, PathBuf};
 
-/// Compiles the code of the page for authors of providers.
+/// Compiles the code on the page for authors of providers.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;

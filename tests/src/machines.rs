@@ -295,7 +295,7 @@ impl Scene {
         kubectl.patch(&target, &json!({ "spec": spec }));
     }
 
-    /// Waits until the condition that all ways are closed has this status and reason; returns its message.
+    /// Waits until the condition about auto-approval paths has this status and reason. Returns its message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str) -> String {
         let condition = "AutoApprovePathsClosed";
@@ -338,8 +338,8 @@ impl Scene {
         record(&SITE, &self.cluster, node_name)
     }
 
-    /// Waits until the Machine's Node is ready and, with evidence, serves with a certificate; and until its record is
-    /// that of the Machine. Returns the Node's name.
+    /// Waits until the Machine's Node is ready and, with evidence, serves with a certificate, and until its record
+    /// belongs to the Machine. Returns the Node's name.
     #[track_caller]
     pub fn wait_for_node_of(&self, machine: &Value) -> String {
         let name = machine["status"]["nodeRef"]["name"].as_str().unwrap();
@@ -416,7 +416,7 @@ impl Scene {
         self.plane().kubeconfig(User::Certificate(pair))
     }
 
-    /// Labels the Node with this certificate; returns kubectl's output.
+    /// Labels the Node with this certificate. Returns kubectl's output.
     pub fn label(&self, kubeconfig: &PathBuf, node_name: &str, value: &str) -> String {
         let label = format!("a.example/written={value}");
         let kubectl = self.plane().kubectl_with(kubeconfig);
@@ -432,7 +432,7 @@ impl Scene {
         reads_well(&SITE, &self.cluster, nodes);
     }
 
-    /// Asserts that an operator sees the reason for which no node has this name any more.
+    /// Asserts that an operator sees the reason why no node has this name any longer.
     #[track_caller]
     pub fn reads_as_gone(&self, node_name: &str) {
         let records = ["get", "nodeidentities", "-n", self.cluster.namespace()];

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{program, runs_others};
 
-/// The plugin for machines without proof; its certificates are never renewed.
+/// The plugin for machines without evidence. Its certificates are never renewed.
 pub const INSECURE: &str = "kubelet-authenticator-insecure";
 
 /// The plugin with the rubber stamp; its certificates are renewed.
@@ -33,7 +33,7 @@ pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 /// A deadline longer than any wait of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The longest time to start a process on a machine under load, besides the time of the process itself.
+/// The longest time to start a process on a machine under load, in addition to the time of the process itself.
 const STARTING: Duration = Duration::from_secs(15);
 
 /// A node that joins the cluster of an API server.
@@ -281,7 +281,7 @@ impl Node {
     }
 }
 
-/// A running plugin; it is killed when this is dropped.
+/// A running plugin. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Started {
     child: Option<Child>,

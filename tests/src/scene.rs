@@ -33,7 +33,7 @@ impl Site {
         Self::of(|management| Manager::null(management, &[]))
     }
 
-    /// Starts one whose controller admits machines without evidence, too.
+    /// Starts a scene whose controller also admits machines without evidence.
     #[track_caller]
     pub fn insecure() -> Arc<Self> {
         Self::of(|management| Manager::insecure(management, &[]))
@@ -112,8 +112,8 @@ impl Scene {
         self.management().patch(&target, &json!({ "spec": spec }));
     }
 
-    /// Waits until the condition that all ways are closed has this status and reason for the current settings;
-    /// returns its message.
+    /// Waits until the condition about auto-approval paths has this status and reason for the current settings.
+    /// Returns its message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str, words: &[&str]) -> String {
         let condition = "AutoApprovePathsClosed";

@@ -40,7 +40,7 @@ pub struct Answer {
 }
 
 impl Diagnostics {
-    /// The options of a controller that serves there.
+    /// The options of a controller that serves at this address.
     pub fn arguments(self) -> [String; 2] {
         [
             format!("--metrics-bind-address={}", self.metrics),

@@ -1,5 +1,5 @@
 //! Machines that prove their identity with their TPMs: a manager's configuration for them, and requests in their
-//! names that are created by hand, of parts that need not belong together.
+//! names. The requests are created by hand, from parts that can belong to different machines.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -101,7 +101,7 @@ pub fn provider_id(machine: &TpmMachine) -> String {
     format!("tpm://{}", endorsement_key(machine))
 }
 
-/// The machine with the real plugin on it, whose bootstrap token no controller knows.
+/// The machine with the real plugin, whose bootstrap token no controller lists.
 pub fn node(machine: &TpmMachine, server: &ApiServer) -> Node {
     let mut node = Node::new(PLUGIN, server);
     node.unset("providerID");

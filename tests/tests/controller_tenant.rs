@@ -12,7 +12,7 @@ use kubelet_authenticator_test_support::process::Scratch;
 use node_attestation_runtime::capi::{ObjectKey, TenantKubeconfig};
 use node_attestation_runtime::client::EgressPolicy;
 
-/// Lists requests with this kubeconfig; returns the error if that fails.
+/// Lists requests with this kubeconfig. Returns the error if that fails.
 async fn list(kubeconfig: Kubeconfig) -> Result<usize, String> {
     let text = kubeconfig.to_yaml();
     let mut reach = EgressPolicy::STRICT;

@@ -135,7 +135,7 @@ impl Tenant {
         reason.to_owned()
     }
 
-    /// Starts a kubelet with the plugin on this instance, with the token of that Machine; returns the reason of the
+    /// Starts a kubelet with the plugin on this instance, with the token of that Machine. Returns the reason for the
     /// denial.
     fn joins(&self, joined: &Joined, instance: &Instance) -> String {
         let before: BTreeSet<_> = self.plane().csrs().iter().map(name_of).collect();

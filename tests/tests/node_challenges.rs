@@ -1,4 +1,4 @@
-//! A controller that challenges the machine: two requests with one key, whatever happens between them.
+//! A controller that challenges the machine: two requests with one key, independently of events between them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::api_server::{
 use kubelet_authenticator_test_support::clock::now;
 use kubelet_authenticator_tests::node::{NULL, Node, Run, UNDER_TEST};
 
-/// The time limit of a join for these nodes; a busy machine would leave too little of a shorter one to report the
+/// The time limit of a join for these nodes. A busy machine would not leave enough of a shorter limit to report the
 /// reason for the wait.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -215,7 +215,7 @@ fn end_backoff(node: &Node) {
     node.change("failure.json", |failure| failure["notBefore"] = 0.into());
 }
 
-/// Lets an hour pass since the last run that had the full time.
+/// Simulates one hour since the last run with the full time limit.
 fn pass_an_hour(node: &Node) {
     node.change("failure.json", |failure| {
         let an_hour_ago = failure["inFull"].as_u64().unwrap() - 3600;

@@ -1,4 +1,4 @@
-//! The arguments of the kubelet that runs the plugin apply to the plugin too.
+//! The arguments of the kubelet that runs the plugin also apply to the plugin.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -101,7 +101,7 @@ fn a_pool_grows_from_0_to_50_nodes_with_the_token_in_its_user_data() {
     scene.assert_waits("pool-a", &put_off, "MachineNotFound");
 }
 
-/// Waits until this condition of the Machine has this status and reason; returns it.
+/// Waits until this condition of the Machine has this status and reason. Returns the condition.
 #[track_caller]
 fn wait_for_condition(machine: &Machine, status: &str, reason: &str) -> Value {
     let mut last = Value::Null;

@@ -38,7 +38,7 @@ fn write_inventory(setup: &Setup, machine: Machine, addresses: &[IpAddr]) {
     setup.write_inventory(&text.to_string());
 }
 
-/// Joins with this request; returns a kubeconfig with the certificate.
+/// Joins with this request. Returns a kubeconfig with the certificate.
 fn join(bed: &RealBed, application: &Application) -> PathBuf {
     let name = bed.file(application);
     let csr = bed.wait_for_answer(&name);

@@ -48,8 +48,8 @@ pub struct VerifiedDocument {
 impl Signers {
     /// Verifies `rsa2048`, the signed document as IMDS returned it.
     ///
-    /// This function does not check the age: a document has no expiry, and does not show when it was presented. The STS
-    /// call does.
+    /// This function does not check the age: a document has no expiry, and does not show when it was presented. The
+    /// STS call does this.
     ///
     /// # Errors
     ///

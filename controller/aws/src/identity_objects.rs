@@ -288,7 +288,7 @@ pub(crate) fn put_namespace(
     });
 }
 
-/// Replaces a Secret; one that cannot be parsed has no keys.
+/// Replaces a Secret. An unparsable Secret has no keys.
 ///
 /// # Errors
 ///
@@ -312,7 +312,7 @@ pub(crate) fn put_secret(
     readable(object)
 }
 
-/// Replaces a `ConfigMap`; one that cannot be parsed is empty.
+/// Replaces a `ConfigMap`. An unparsable `ConfigMap` is empty.
 ///
 /// # Errors
 ///

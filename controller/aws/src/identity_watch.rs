@@ -44,7 +44,7 @@ use crate::tenancy::{IdentityKind, ServiceAccount};
 /// The pause before the controller looks again for a kind that is not served: an administrator can install it later.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
-/// The pause before another attempt to write an annotation; it doubles.
+/// The pause before another attempt to write an annotation. It doubles with each attempt.
 const WRITE_AGAIN: Duration = Duration::from_secs(15);
 
 /// The longest such pause: an object that is full of other annotations accepts no more.

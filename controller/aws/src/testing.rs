@@ -159,7 +159,7 @@ pub(crate) enum Fares {
     Fails(OutageKind),
 }
 
-/// An EC2 that knows these instances, the same in every region and account.
+/// An EC2 that contains these instances, which are the same in every region and account.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct FakeEc2 {
     state: Arc<Mutex<FakeState>>,
@@ -189,7 +189,7 @@ impl FakeEc2 {
         state.fares.insert(region.to_owned(), how);
     }
 
-    /// Puts so many instances on a page.
+    /// Sets the number of instances on a page.
     pub(crate) fn page_len(&self, len: usize) {
         self.state.lock().unwrap().page_len = Some(len);
     }

@@ -3,7 +3,7 @@
 //!
 //! # Guarantees
 //!
-//! - Every check runs, whatever the results of the others, and has a deadline.
+//! - Every check runs, independently of the results of the others, and has a deadline.
 //! - The command does not write anything.
 //! - Findings do not contain secrets.
 

@@ -254,7 +254,7 @@ mod tests {
     use crate::object_key::ObjectKey;
     use crate::turns::{FairTurns, TurnLimits};
 
-    /// A worker of this cluster, with requests of so many requesters.
+    /// A worker of this cluster, with requests from this number of requesters.
     fn worker(turns: &FairTurns, namespace: &str, name: &str, requests: usize) -> Worker {
         let store = Arc::new(MemoryStore::new(valid()));
         let pipeline = Pipeline::new(cluster(), store, Events::none(), now);

@@ -42,7 +42,7 @@ use node_attestation_tpm::verifier::TpmVerifier;
 /// Of each kind, a second and core.
 const LIMIT: f64 = 1_000.0;
 
-/// For how long each is measured: so long that another process' turn does not matter.
+/// The duration of each measurement: long enough that other processes have no effect.
 const DURATION: Duration = Duration::from_secs(2);
 
 const SPKI: &[u8] = b"the key of the request";

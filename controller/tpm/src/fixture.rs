@@ -1,4 +1,4 @@
-//! A machine with a real TPM (in software), and a cluster that knows it.
+//! A machine with a real TPM (in software), and a cluster that lists it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};

@@ -264,7 +264,7 @@ impl<K: Ord + Clone, T> InUse<K, T> {
             .read(|values| values.get(key).and_then(Weak::upgrade))
     }
 
-    /// The number of values that a user has.
+    /// The number of values in use.
     #[cfg(feature = "testing")]
     pub fn count(&self) -> usize {
         self.0.read(|values| {

@@ -42,7 +42,7 @@ pub(crate) struct CsrDetails {
 pub(crate) struct Condition {
     /// `Approved`, `Denied` or `Failed`.
     pub(crate) kind: String,
-    /// `True`, `False` or `Unknown`; empty from servers before 1.19.
+    /// `True`, `False` or `Unknown`. Empty from servers before 1.19.
     pub(crate) status: String,
     /// The reason.
     pub(crate) reason: String,

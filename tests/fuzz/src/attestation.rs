@@ -204,7 +204,7 @@ pub fn tpm_evidence_seeds() -> Vec<Vec<u8>> {
     evidence.iter().map(TpmEvidence::to_json).collect()
 }
 
-/// A header reads back, and its version is the one that is read separately.
+/// A header is unchanged after a round trip, and its version is the separately parsed version.
 pub fn evidence_header(input: &[u8]) -> Outcome {
     let Ok(header) = Header::parse(input) else {
         // Evidence of any other version has one.

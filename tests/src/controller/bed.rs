@@ -53,7 +53,8 @@ impl Bed {
         bed.asking(cloud)
     }
 
-    /// A cluster with `node-attestation-controller`, for the instances that it finds in this cloud by these settings.
+    /// A cluster with `node-attestation-controller`, for the instances that it finds in this cloud with these
+    /// settings.
     pub fn found(cloud: &Cloud, aws: &Value) -> Self {
         let mut bed = Self::new("node-attestation-controller", &[]);
         let inventory = json!({
@@ -101,7 +102,7 @@ impl Bed {
         }
     }
 
-    /// Puts a rubber-stamped request of this machine into the API server; returns its name.
+    /// Stores an approved request of this machine in the API server. Returns its name.
     pub fn stamped(&self, machine: Machine) -> String {
         Application::null(machine, self.server.ca_pem()).put(&self.server)
     }

@@ -56,7 +56,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// Keeps its objects in this namespace, which is created if necessary.
+    /// Stores its objects in this namespace, which is created if necessary.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.place.namespace = namespace.to_owned();
         self

@@ -50,7 +50,7 @@ pub struct MachinePool {
 }
 
 impl WorkloadCluster {
-    /// Creates a MachineDeployment and its templates; its machines have this KubeadmConfigSpec.
+    /// Creates a MachineDeployment and its templates. Its machines have this KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_deployment_of(
         &self,
@@ -97,8 +97,7 @@ impl WorkloadCluster {
         }
     }
 
-    /// Creates a MachinePool without Machines and its templates; its instances have this
-    /// KubeadmConfigSpec.
+    /// Creates a MachinePool without Machines, and its templates. Its instances have this KubeadmConfigSpec.
     #[track_caller]
     pub fn machine_pool_of(&self, name: &str, replicas: u32, config: Value) -> MachinePool {
         self.pool_of(name, replicas, config, json!({}))
@@ -195,13 +194,14 @@ impl MachineDeployment {
         }
     }
 
-    /// Waits until it has this number of Machines, and all of them are running; returns them.
+    /// Waits until it has this number of Machines, and all of them are running. Returns them.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<Value> {
         self.wait_until_replaced(count, &[])
     }
 
-    /// Waits until it has this number of Machines, all of them running and with other names than these; returns them.
+    /// Waits until it has this number of Machines, all of them running and with names that differ from these. Returns
+    /// them.
     #[track_caller]
     pub fn wait_until_replaced(&self, count: usize, former: &[&str]) -> Vec<Value> {
         let is_as_wanted = |machine: &Value| {
@@ -234,7 +234,7 @@ impl MachineDeployment {
     }
 }
 
-/// Waits until there is this number of Machines, each of which satisfies `is_as_wanted`; returns them.
+/// Waits until this number of Machines exists, each of which satisfies `is_as_wanted`. Returns them.
 #[track_caller]
 fn wait_for_machines(
     machines: impl Fn() -> Vec<Value>,
@@ -278,7 +278,7 @@ impl MachinePool {
         self.place.patch(MACHINE_POOL, &self.name, &patch);
     }
 
-    /// Waits until Cluster API has found this number of its Nodes; returns their names.
+    /// Waits until Cluster API has found this number of its Nodes. Returns their names.
     #[track_caller]
     pub fn wait_until_running(&self, count: usize) -> Vec<String> {
         let found = poll(RUNNING, || {
@@ -290,7 +290,7 @@ impl MachinePool {
         found.unwrap_or_else(|| panic!("not {count} Nodes: {:#}", self.get()))
     }
 
-    /// Waits until it has this number of Machines, and all of them are running; returns them.
+    /// Waits until it has this number of Machines, and all of them are running. Returns them.
     #[track_caller]
     pub fn wait_for_machines(&self, count: usize) -> Vec<Value> {
         let label = format!("{POOL_NAME}={}", self.name);

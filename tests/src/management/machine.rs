@@ -297,7 +297,7 @@ impl Machine {
         self.place.patch_status(MACHINE, &self.name, &status);
     }
 
-    /// Deletes it; its finalizer keeps it, with its deletion timestamp.
+    /// Deletes the Machine. Its finalizer keeps it, with its deletion timestamp.
     #[track_caller]
     pub fn delete(&self) {
         self.place.delete(MACHINE, &self.name);

@@ -117,7 +117,7 @@ impl Managers {
     }
 }
 
-/// Applies a manager's manifests, with its webhooks on that port; returns its ServiceAccount.
+/// Applies a manager's manifests, with its webhooks on that port. Returns its ServiceAccount.
 #[track_caller]
 pub(super) fn install(
     kubectl: &Kubectl,

@@ -137,7 +137,7 @@ impl Place {
             .chain(["--wait=false", "--ignore-not-found"]));
     }
 
-    /// Deletes the object, whatever its finalizers.
+    /// Deletes the object, independently of its finalizers.
     #[track_caller]
     pub(super) fn remove(&self, kind: Kind, name: &str) {
         self.patch(kind, name, &json!({ "metadata": { "finalizers": null } }));

@@ -69,7 +69,7 @@ impl Provider {
         }
     }
 
-    /// Pauses while the Cluster is moved, and continues at its new place; its machines keep running.
+    /// Pauses while the Cluster is moved, and continues at its new place. Its machines keep running.
     pub fn moved(mut self, moving: impl FnOnce() -> WorkloadCluster) -> (Self, WorkloadCluster) {
         let mut infrastructure = self.rounds.end().expect("it runs");
         let cluster = moving();

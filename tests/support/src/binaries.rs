@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-/// The variable that names the directory of the programs; the Makefile sets it.
+/// The variable that names the directory of the programs. The Makefile sets it.
 pub const DIRECTORY_VARIABLE: &str = "KUBELET_AUTHENTICATOR_CONTROL_PLANE";
 
 /// The variable that lists, separated by colons, the only builds that are allowed: each is the name of the folder of

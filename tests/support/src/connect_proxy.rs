@@ -36,7 +36,7 @@ impl ConnectProxy {
         Self::serving(None, Some(authorization.to_owned()))
     }
 
-    /// Starts a proxy that connects to `server`, whatever the request names.
+    /// Starts a proxy that connects to `server`, independently of the address in the request.
     pub fn leading_to(server: SocketAddr) -> Self {
         Self::serving(Some(server), None)
     }

@@ -193,7 +193,7 @@ impl ControlPlane {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Restarts kube-apiserver on the same port; its clients' connections and watches break.
+    /// Restarts kube-apiserver on the same port. The connections and watches of its clients break.
     #[track_caller]
     pub fn restart_apiserver(&self) {
         {

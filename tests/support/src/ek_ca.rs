@@ -78,8 +78,8 @@ impl EkCa {
         }
     }
 
-    /// Creates the authorities of the maker `name`, `count` of them below the root; the authority `number`, the root
-    /// being 0, has a flaw.
+    /// Creates the authorities of the vendor `name`, `count` of them below the root. The authority `number` has a
+    /// flaw. The root is number 0.
     pub fn with_flaw(name: &str, count: usize, number: usize, flaw: Flaw) -> Self {
         Self::make(name, count, Some((number, flaw)))
     }

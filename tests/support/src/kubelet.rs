@@ -32,7 +32,7 @@ pub use self::metrics::Metrics;
 use crate::control_plane::{DEADLINE, Kubectl, Watch, has_condition};
 use crate::process::{HeldAddress, Process, Scratch, poll};
 
-/// The time that a kubelet has to terminate before it is killed.
+/// The time in which a kubelet must terminate before it is killed.
 const TERMINATION: Duration = Duration::from_secs(10);
 
 /// The namespace of the nodes' Leases; kubectl ignores it for Nodes.
@@ -69,7 +69,7 @@ impl Kubelet {
         &mut self.process
     }
 
-    /// The path of its kubeconfig; with TLS bootstrap, of the one that it writes.
+    /// The path of its kubeconfig. With TLS bootstrap, the path of the kubeconfig that it writes.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -87,7 +87,7 @@ impl Kubelet {
         self.start();
     }
 
-    /// Kills it; its state remains.
+    /// Kills the kubelet. Its state remains.
     pub fn kill(&mut self) {
         self.process.kill();
     }
@@ -130,19 +130,19 @@ impl Kubelet {
         })
     }
 
-    /// Watches its Lease; its events are a quarter of a lease duration apart.
+    /// Watches its Lease. Its events are a quarter of a lease duration apart.
     pub fn watch_lease(&self) -> Watch {
         let selector = format!("metadata.name={}", self.name);
         self.admin
             .watch(&["leases", "-n", LEASES, "--field-selector", &selector])
     }
 
-    /// The whole output of it and its exec plugin, since the first start.
+    /// The complete output of the kubelet and its exec plugin, since the first start.
     pub fn log(&self) -> String {
         self.process.log().text()
     }
 
-    /// Waits for a line, since its last start, that contains `needle`; returns the line.
+    /// Waits for a line, since its last start, that contains `needle`. Returns the line.
     #[track_caller]
     pub fn wait_for_log(&mut self, needle: &str) -> String {
         self.process.wait_for_log(needle, DEADLINE)

@@ -154,7 +154,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// If it fails; the message includes its output and the machine's journal.
+    /// If it fails. The message includes its output and the machine's journal.
     #[track_caller]
     pub fn ok(&self, words: &[&str]) -> String {
         self.succeeded(words, self.run(words))
@@ -169,7 +169,7 @@ impl Machine {
         output.status.success().then_some(output.stdout)
     }
 
-    /// Writes a file in it, and creates its directories; readers see the old file or the new one.
+    /// Writes a file in the machine, and creates its directories. Readers see the old file or the new one.
     #[track_caller]
     pub fn write(&self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
         let mode = format!("{mode:o}");

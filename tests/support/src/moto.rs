@@ -130,7 +130,7 @@ impl Moto {
         calls.iter().filter(|call| call.action == action).count()
     }
 
-    /// Adds a failure of matching calls. Rules are tried in the order in which they were added.
+    /// Adds a failure for matching calls. Rules are tried in the order in which they were added.
     pub fn inject(&self, scope: Scope, times: Times, failure: Failure) {
         self.front.inject(scope, times, failure);
     }

@@ -142,7 +142,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The contents of a client certificate, valid since five minutes ago and for a day.
+    /// The contents of a client certificate, valid from five minutes ago and for a day.
     pub fn client(subject: Subject) -> Self {
         Self::new(subject, Purpose::Client)
     }

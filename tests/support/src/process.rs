@@ -89,8 +89,7 @@ impl Launch {
 
     /// Starts the command through `wrapper`, a command that executes its last arguments in its own place.
     ///
-    /// The parent-death signal is set by the innermost command, since entering a user namespace
-    /// clears it.
+    /// The innermost command sets the parent-death signal, because entering a user namespace clears it.
     #[track_caller]
     pub(crate) fn spawn_under(&self, wrapper: &[OsString], log: &Path) -> Process {
         let launch = Self {

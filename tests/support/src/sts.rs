@@ -69,7 +69,7 @@ struct State {
     clock: Clock,
     /// The ARNs of callers whose sessions have transitive tags.
     tagged: HashSet<String>,
-    /// The ARNs of roles that allow `sts:TagSession` too.
+    /// The ARNs of roles that also allow `sts:TagSession`.
     accept_tags: HashSet<String>,
     /// Accounts, and regions that they have not enabled.
     not_enabled: HashSet<(String, String)>,
@@ -190,7 +190,7 @@ impl Sts {
             .learn(principal, access_key.0, access_key.1);
     }
 
-    /// The owner of an access key that the service knows.
+    /// The owner of an access key of the service.
     pub fn owner(&self, access_key_id: &str) -> Option<Principal> {
         let state = self.state();
         let (_, owner) = state.issued.find(access_key_id)?;
@@ -208,7 +208,7 @@ impl Sts {
         self.state().tagged.insert(arn.to_owned());
     }
 
-    /// Has the trust policy of this role, and the policies of its callers, allow `sts:TagSession` too.
+    /// Makes the trust policy of this role, and the policies of its callers, also allow `sts:TagSession`.
     pub fn allow_tag_session(&self, role: &str) {
         self.state().accept_tags.insert(role.to_owned());
     }

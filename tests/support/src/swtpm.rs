@@ -104,7 +104,7 @@ impl Default for Swtpm {
 }
 
 impl Swtpm {
-    /// Creates and starts a TPM with the bank SHA-256; all TPMs of one process have the same maker.
+    /// Creates and starts a TPM with the SHA-256 bank. All TPMs of one process have the same vendor.
     #[track_caller]
     pub fn start() -> Self {
         Self::made_by(&MAKER)
@@ -134,10 +134,11 @@ impl Swtpm {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)
     }
 
-    /// Starts a TPM with a copy of another's state: a cloned virtual machine, or one that is reset to a snapshot.
+    /// Starts a TPM with a copy of the state of another TPM: a cloned virtual machine, or one that is reset to a
+    /// snapshot.
     ///
-    /// It has the same seeds, keys, certificates and counters. The other TPM keeps running; this one has been
-    /// switched on once more.
+    /// It has the same seeds, keys, certificates and counters. The other TPM keeps running. This TPM has been switched
+    /// on once more.
     #[track_caller]
     pub fn copy_of(other: &Self) -> Self {
         let scratch = Scratch::new("swtpm");
@@ -199,7 +200,7 @@ impl Swtpm {
         tcti(self.port)
     }
 
-    /// Its address for commands; the next port is for control by libtss2 and `swtpm_ioctl`.
+    /// Its address for commands. libtss2 and `swtpm_ioctl` use the next port for control.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -247,8 +248,8 @@ impl Swtpm {
         sequence.must(&command);
     }
 
-    /// Clears it: keys and certificates remain, whether persistent endorsement keys are among them or not; the
-    /// counters of resets are 0.
+    /// Clears the TPM: keys and certificates remain, with or without persistent endorsement keys. The reset counters
+    /// are 0.
     #[track_caller]
     pub fn clear(&self) {
         self.tools.once(&["tpm2_clear", "-c", "p"]);

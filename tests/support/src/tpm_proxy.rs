@@ -149,7 +149,7 @@ impl TpmProxy {
         format!("swtpm:host=127.0.0.1,port={}", self.port)
     }
 
-    /// Adds a fault of matching commands. Rules are tried in the order in which they were added.
+    /// Adds a fault for matching commands. Rules are tried in the order in which they were added.
     pub fn inject(&self, commands: Commands, times: Times, fault: Fault) {
         self.shared.lock().faults.push((commands, times, fault));
     }
@@ -183,7 +183,7 @@ impl TpmProxy {
         })
     }
 
-    /// Forgets the commands so far.
+    /// Clears the recorded commands.
     pub fn forget(&self) {
         self.shared.lock().exchanges.clear();
     }
@@ -214,7 +214,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a command; returns its number and its fault.
+    /// Records a command. Returns its number and its fault.
     fn arrived(&self, request: &[u8]) -> (usize, Option<Fault>) {
         let code = u32::from_be_bytes(request[6..10].try_into().expect("four bytes"));
         let mut state = self.lock();

@@ -87,7 +87,7 @@ impl Call {
         headers.find(|(header, _)| header == name).unwrap().1 = value.into();
     }
 
-    /// Sends the call; returns the status and the body of the answer.
+    /// Sends the call. Returns the status and the body of the response.
     fn send(&self, sts: &Sts) -> (u16, String) {
         let url = format!("{}{}", sts.url(), self.target);
         let mut request = client(sts)

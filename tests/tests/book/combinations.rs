@@ -61,7 +61,7 @@ struct Subject {
     settings: BTreeSet<String>,
     /// The subjects whose settings influence these.
     meets: BTreeSet<String>,
-    /// The reason why no other subject's settings do.
+    /// The reason why the settings of no other subject do this.
     reason: String,
 }
 
@@ -120,7 +120,7 @@ fn pairs(page: &str) -> Vec<Together> {
     .collect()
 }
 
-/// The pairs that have to be in the table of pairs: of one subject, and of two that meet.
+/// The pairs that must be in the table of pairs: pairs in one subject, and pairs of two neighboring subjects.
 fn met(subjects: &[Subject]) -> BTreeSet<Pair> {
     let mut met = BTreeSet::new();
     for one in subjects {

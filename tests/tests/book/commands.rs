@@ -86,7 +86,7 @@ impl Help {
             .collect()
     }
 
-    /// The entry of the flag in the help of the command or of one that it belongs to.
+    /// The entry of the flag in the help of the command, or of a command that contains it.
     fn flag(&mut self, command: &[String], flag: &str) -> Option<String> {
         (1..=command.len()).rev().find_map(|length| {
             let lines = self.of(&command[..length]).lines().map(str::trim_start);

@@ -119,7 +119,7 @@ impl Command {
     }
 }
 
-/// The entries of a section, without the help and the version that every program has.
+/// The entries of a section, without the options for help and version that every program has.
 fn entries(lines: &[&str]) -> Vec<Entry> {
     let begins = |line: &&str| {
         let text = line.trim_start();

@@ -1,4 +1,4 @@
-//! The controller of one cluster on AWS, started by hand: its command line, and the instances that it finds by their
+//! The controller of one cluster on AWS, started manually: its command line, and the instances that it finds by their
 //! tags. The program is real, EC2 is moto server, STS a simulator, the API server is in this process.
 
 mod calls;

@@ -1,4 +1,4 @@
-//! The proxy of the controller's environment serves both STS and EC2.
+//! The proxy in the controller's environment is used for both STS and EC2.
 
 use kubelet_authenticator_test_support::connect_proxy::ConnectProxy;
 use kubelet_authenticator_test_support::process::poll;

@@ -164,7 +164,7 @@ fn modules_of_a_package_have_no_import_cycles() {
     }
 }
 
-/// The chain of types is the only way to a certificate: it alone determines the contents.
+/// The chain of types is the only way to a certificate: only the chain determines the contents.
 #[test]
 fn only_the_last_links_of_the_chain_create_certificate_contents() {
     let sources = Workspace::read().root.join("controller/core/src");

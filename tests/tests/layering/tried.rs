@@ -1,5 +1,5 @@
-//! Each option of `run`, each setting of the plugins and each field of a KubeletAuthentication occurs in an integration
-//! test. An occurrence proves little; its absence proves that no test with the real programs uses it.
+//! Each option of `run`, each setting of the plugins and each field of a KubeletAuthentication occurs in an
+//! integration test. An occurrence proves little. Its absence proves that no test with the real programs uses it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -51,7 +51,7 @@ pub struct Sent {
 }
 
 impl Bed {
-    /// An instance that is ready to join; the settings of the node name the endpoint of STS.
+    /// An instance that is ready to join. The settings of the node name the endpoint of STS.
     pub fn new() -> Self {
         let mut bed = Self::calling_its_regions_sts();
         let host = bed.sts.host();
@@ -202,7 +202,7 @@ impl Bed {
     }
 }
 
-/// Credentials that STS knows, in the form of the metadata service.
+/// Credentials that STS recognizes, in the format of the metadata service.
 pub fn credentials(sts: &Sts, principal: Principal) -> Credentials {
     let known = sts.credentials(principal);
     Credentials {

@@ -13,7 +13,7 @@ const DOWN: Duration = Duration::from_secs(120);
 /// The longest pause between two attempts (node-evidence.md: a service that starts up costs a minute more).
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A kubelet's life on a node, in which time passes by a shift of the times that the node has stored into the past.
+/// The life of a kubelet on a node. To simulate elapsed time, the stored times of the node are moved into the past.
 struct Boot {
     bed: Bed,
     passed: Duration,

@@ -194,8 +194,8 @@ fn doctor_reports_a_tpm_that_fails_hangs_or_has_no_certificate() {
 /// The answer of a helper to a question of a later version.
 const UNKNOWN: &str = r#"{"Err":"Question"}"#;
 
-/// Installs a helper without the question for the boot measurements, which answers the question for its version so. It
-/// hands the other questions to the real helper, in the same process.
+/// Installs a helper without the command for the boot measurements, which gives this answer to the command for its
+/// version. It passes the other commands to the real helper, in the same process.
 fn install_older_helper(bed: &mut Bed, version: &str) {
     let name = "kubelet-authenticator-tpm-device";
     let script = format!(

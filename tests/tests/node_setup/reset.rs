@@ -1,4 +1,4 @@
-//! `kubeadm reset`, which knows neither the store nor the environment file, and the next join.
+//! `kubeadm reset`, which does not remove the store or the environment file, and the next join.
 
 use std::fs;
 

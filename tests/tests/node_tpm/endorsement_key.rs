@@ -1,4 +1,4 @@
-//! A machine keeps the endorsement key of its enrolment.
+//! A machine keeps the endorsement key of its enrollment.
 
 use std::process::Command;
 
@@ -114,7 +114,7 @@ fn an_endorsement_key_kind_without_an_origin_is_not_used() {
     assert_eq!(std::fs::read_to_string(kept).unwrap(), "ecc-p384");
 }
 
-/// Runs a script of the page in this directory; returns the digest that it prints.
+/// Runs a script of the page in this directory. Returns the printed digest.
 #[track_caller]
 fn digest_by(script: &str, bed: &Bed, directory: &Scratch) -> String {
     let output = Command::new("sh")

@@ -1,4 +1,4 @@
-//! The plugin of machines with a TPM, on TPMs in software; the test is the controller.
+//! The plugin on machines with a software TPM. The test acts as the controller.
 
 mod bed;
 mod chain;

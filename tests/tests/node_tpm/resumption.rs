@@ -9,7 +9,7 @@ use kubelet_authenticator_tests::node::{Node, PATIENCE};
 
 use crate::bed::Bed;
 
-/// A node that was stopped after the answer to its challenge, and whose TPM has this fault since then.
+/// A node that was stopped after the answer to its challenge, and whose TPM has had this fault since then.
 fn answered(fault: Fault) -> (Bed, TpmProxy) {
     let mut bed = Bed::new();
     let proxy = TpmProxy::before(&bed.tpm);

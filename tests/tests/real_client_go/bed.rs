@@ -203,7 +203,7 @@ pub struct Server {
     pub port: u16,
 }
 
-/// Any certificate, also one that no server should have.
+/// Any certificate, including ones that no server should have.
 #[derive(Debug)]
 struct Anything(Arc<CertifiedKey>);
 

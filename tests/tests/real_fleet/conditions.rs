@@ -14,14 +14,14 @@ use serde_json::json;
 use crate::bed::{Authentication, Manager, authorize, condition_of, kubelet, management};
 use crate::requests::{answer, file, join};
 
-/// One management cluster for all tests here; each has a namespace of its own.
+/// One management cluster for all tests here. Each test has a separate namespace.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
     let management = management();
     let manager = Manager::insecure(&management, &[]);
     (management, manager)
 });
 
-/// One workload cluster for the tests that need no special one; each also has a CA of its own.
+/// One workload cluster for the tests that do not need a special one. Each test also has a separate CA.
 static WORKLOAD: LazyLock<Arc<ControlPlane>> = LazyLock::new(|| Arc::new(ControlPlane::start()));
 
 fn kubectl() -> &'static Kubectl {

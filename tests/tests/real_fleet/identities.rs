@@ -1,4 +1,4 @@
-//! Records in the view and the hands of administrators.
+//! Records, as administrators see and change them.
 
 use std::process::{Command, Output};
 

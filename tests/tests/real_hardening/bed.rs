@@ -195,7 +195,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Creates it; returns the API server's answer.
+    /// Creates the object. Returns the API server's response.
     pub fn file(&self, attacker: &Kubectl) -> Output {
         self.file_of(attacker, None)
     }

@@ -31,7 +31,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Starts a cluster with the policy of these settings; it is in force when this returns.
+/// Starts a cluster with the policy for these settings. The policy is in force when this function returns.
 fn confined(settings: &Settings) -> Bed {
     let bed = Bed::start(Controllers::None, &[KubeadmBinding::KubeletBootstrap]);
     let put = bed.run(admission::apply(bed.client(), settings)).unwrap();

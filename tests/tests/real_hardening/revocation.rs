@@ -105,7 +105,7 @@ fn add_pod(cluster: &ControlPlane, node: &str, name: &str) -> Value {
     kubectl.json(["get", "pod", name])
 }
 
-/// All writes of a kubelet, once; each with its description.
+/// All writes of a kubelet once, each with its description.
 fn writes(bed: &Bed, kubelet: &Kubectl, node: &str, round: usize) -> Vec<(&'static str, Output)> {
     let pod = format!("{node}-{round}");
     let uid = add_pod(&bed.cluster, node, &pod)["metadata"]["uid"].clone();

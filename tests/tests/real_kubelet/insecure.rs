@@ -20,7 +20,7 @@ const PERSON: Machine = Machine::new("person-1", "perso1");
 const SHARED: Machine = Machine::new("shared-1", "share1");
 const BESIDE: Machine = Machine::new("beside-1", "besid1");
 
-/// One cluster and one controller for all tests here; each has a machine of its own.
+/// One cluster and one controller for all tests here. Each test has a separate machine.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     let plane = ControlPlane::builder()
         .controllers(Controllers::Default)

@@ -31,7 +31,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the program's controller for a cluster; it admits machines without proof.
+    /// Starts the program's controller for a cluster. It admits machines without evidence.
     pub fn start(plane: ControlPlane, machines: &[Machine]) -> Self {
         prepare(&plane);
         let setup = controller(&plane, "node-attestation-controller", machines);

@@ -155,7 +155,7 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
     }
 }
 
-/// Waits until the deployment has a Machine; returns its Machines.
+/// Waits until the deployment has a Machine. Returns its Machines.
 #[track_caller]
 fn wait_for_machine(deployment: &MachineDeployment) -> Vec<Value> {
     let found = poll(PATIENCE, || {

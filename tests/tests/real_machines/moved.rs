@@ -16,7 +16,7 @@ use kubelet_authenticator_tests::machines::{
     Infrastructure, Machines, PATIENCE, SITE, Scene, Site, joinable,
 };
 
-/// The lifetime of certificates here, short enough to wait for a renewal, and long enough for one that fails more than once
+/// The lifetime of certificates here: short enough to wait for a renewal, and long enough for several failed renewals
 /// on a busy machine.
 const SECONDS: u32 = 240;
 

@@ -41,7 +41,7 @@ fn desk_of_cluster(objects: &[Value], kubeconfig: &Path) -> Desk {
     desk
 }
 
-/// A script of the commands of a page, and of the settings that the machines of the tests need besides.
+/// A script with the commands of a page, and with the additional settings that the machines of the tests need.
 fn script(commands: Vec<String>) -> String {
     let registration: Map<_, _> = needed()
         .into_iter()
@@ -330,7 +330,7 @@ const BREAK: &str = "printf 'apiVersion: kubelet-authenticator.cluster.x-k8s.io/
 const MEND: &str = "rm /etc/kubernetes/kubelet-authenticator/config.d/99-mistake.yaml
     systemctl restart kubelet";
 
-/// Runs a command of a page on a node; returns its exit code and its output.
+/// Runs a command of a page on a node. Returns its exit code and its output.
 fn on_node(scene: &Scene, node: &str, command: &str) -> (Option<i32>, String) {
     scene.on(node, |machine| {
         let output = machine.run(&["sh", "-euc", command]);

@@ -78,7 +78,7 @@ impl Class {
         }))
     }
 
-    /// Waits until a Cluster's workers have a configuration; returns it.
+    /// Waits until a Cluster's workers have a configuration. Returns the configuration.
     #[track_caller]
     fn workers_of(&self, cluster: &str) -> Value {
         let label = format!("cluster.x-k8s.io/cluster-name={cluster}");

@@ -66,7 +66,7 @@ impl Bare {
         found.unwrap_or_else(|| panic!("{:#}", json!(self.authentication())))
     }
 
-    /// Waits for a warning on the Cluster; returns its message.
+    /// Waits for a warning on the Cluster. Returns its message.
     #[track_caller]
     fn wait_for_warning(&self, reason: &str) -> String {
         let field = format!("involvedObject.name=prod-1,type=Warning,reason={reason}");

@@ -1,4 +1,4 @@
-//! The controller's work for a Cluster besides first joins, with a KubeletAuthentication only: two API servers,
+//! The controller's work for a Cluster other than first joins, with only a KubeletAuthentication: two API servers,
 //! Cluster API's objects, and the released program.
 
 mod adoption;

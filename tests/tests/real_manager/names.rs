@@ -26,7 +26,7 @@ fn reused(scene: &Scene, join: Join, name: &str) -> (Machine, Value) {
     (second, node)
 }
 
-/// How a machine joins; returns a kubeconfig with its certificate.
+/// How a machine joins. Returns a kubeconfig with its certificate.
 type Join = fn(&Scene, &Machine) -> PathBuf;
 
 /// Joins with a bootstrap token only.

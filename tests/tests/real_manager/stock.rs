@@ -1,4 +1,4 @@
-//! Requests of stock kubelets, filed by hand.
+//! Requests of stock kubelets, created by hand.
 
 use std::path::Path;
 

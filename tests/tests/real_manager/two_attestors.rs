@@ -98,7 +98,7 @@ fn an_instance_and_a_host_with_a_tpm_join_and_renew_in_one_cluster() {
     }
 }
 
-/// A request for a serving certificate for the name of the node alone.
+/// A request for a serving certificate only for the name of the node.
 fn serving(name: &str, node_name: &str, signer: &str) -> Value {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();

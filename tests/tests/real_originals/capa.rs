@@ -20,7 +20,7 @@ pub const ROWS: &[Rule] = &Rule::ALL;
 /// The number of generated cases.
 const CASES: usize = 1500;
 
-/// The rules of a case that was run; a difference without a rule fails the test.
+/// The rules of a case that was run. A difference without a rule fails the test.
 #[track_caller]
 fn judged(bed: &mut Bed, case: Case) -> (Sides, BTreeSet<Rule>) {
     let sides = bed.judge(case);

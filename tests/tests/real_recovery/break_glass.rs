@@ -217,7 +217,7 @@ fn story(bed: Bed) {
     assert!(all.is_empty(), "{all:#?}");
 }
 
-/// Follows the commands of the page up to the one that runs the controller; returns that one.
+/// Follows the commands of the page up to the command that runs the controller. Returns that command.
 fn follow(plane: &ControlPlane, cluster: &WorkloadCluster) -> (Desk, String) {
     let desk = Desk::new(plane.admin_kubeconfig());
     let pki = [

@@ -1,6 +1,6 @@
 //! An outage of the controller from the renewal of the certificates to shortly before their end, with two hundred
-//! nodes. Their seven days are four minutes here, and what depends on the lifetime is as short: a plugin sees from the
-//! answers of an API server that a clock is ahead.
+//! nodes. Their seven days are four minutes here, and what depends on the lifetime is as short: the responses of an
+//! API server show a plugin that a clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ impl Fleet {
         }
     }
 
-    /// Runs the plugin once on each node; returns the certificates that they print.
+    /// Runs the plugin once on each node. Returns the printed certificates.
     #[track_caller]
     fn run(&self) -> Vec<String> {
         let mut printed = Vec::new();

@@ -1,4 +1,4 @@
-//! The complete story, on two API servers and in both contracts of Cluster API: nodes join, renew, lose their disks
+//! The complete sequence, on two API servers and in both contracts of Cluster API: nodes join, renew, lose their disks
 //! and recover, and kubectl shows it.
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};

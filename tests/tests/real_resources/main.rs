@@ -36,13 +36,13 @@ fn kubectl() -> &'static Kubectl {
     CLUSTER.kubectl()
 }
 
-/// An object, for checks of one change.
+/// An object for checks with one change.
 struct Subject {
     object: Value,
 }
 
 impl Subject {
-    /// The object with the value at this place; a null removes it.
+    /// The object with the value at this place. A null removes it.
     fn with(&self, pointer: &str, value: &Value) -> Value {
         let mut object = self.object.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -62,8 +62,8 @@ impl Subject {
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Asserts that the API server refuses the object with each of these fields of its spec changed: the refused
-    /// field, of which the part before an index is changed; the value; a part of the message.
+    /// Asserts that the API server refuses the object after each of these changes to its spec. Each change has the
+    /// refused field (the part before an index is changed), the value, and a part of the message.
     #[track_caller]
     fn refuses_each(&self, cases: &[(&str, Value, &str)]) {
         for (field, value, message) in cases {

@@ -33,7 +33,7 @@ fn without_key(management: &Management, namespace: &str) -> WorkloadCluster {
     cluster
 }
 
-/// A token with the key of this Cluster's CA, and its signer, which serves.
+/// A token with the key of this Cluster's CA, and its running signer.
 fn token_of(cluster: &WorkloadCluster) -> (Token, Process) {
     let plane = cluster.control_plane();
     let token = Token::with_key(&plane.ca_cert_path(), &plane.ca_key_path());

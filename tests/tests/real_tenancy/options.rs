@@ -18,7 +18,7 @@ use crate::bed::{
 /// The region in whose STS roles are assumed: no cluster of the tests is in it.
 const HOME: &str = "eu-central-1";
 
-/// The namespaces in which operators installed the others' controllers.
+/// The namespaces in which operators installed the controllers of other projects.
 const CAPA: &str = "capa-elsewhere";
 const ACK: &str = "ack-elsewhere";
 

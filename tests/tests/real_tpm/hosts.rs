@@ -70,7 +70,7 @@ fn plugin<'a>(scene: &'a Scene, machine: &Machine, tpm: &Arc<Swtpm>) -> Plugin<'
     Plugin::of(scene, machine, &tpm.tcti())
 }
 
-/// Waits until the condition has this reason, which is checked once a minute; returns the object.
+/// Waits until the condition has this reason, which is checked once a minute. Returns the object.
 #[track_caller]
 fn wait_for(scene: &Scene, status: &str, reason: &str) -> Value {
     let namespace = scene.cluster.namespace();

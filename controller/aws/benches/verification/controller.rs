@@ -84,7 +84,7 @@ pub(crate) fn signers(signer: &TestSigner) -> Signers {
     Signers::embedded().with_file(&file).unwrap()
 }
 
-/// A client of this service alone.
+/// A client of only this service.
 pub(crate) fn caller(service: &Service) -> Sts {
     let settings = StsSettings {
         endpoints: [(REGION.to_owned(), service.host().parse().unwrap())].into(),

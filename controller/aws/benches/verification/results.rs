@@ -22,7 +22,7 @@ const LOCKS: [Lock; 4] = [
     Lock::StsSignatures,
 ];
 
-/// Measures, and keeps the medians.
+/// Measures, and stores the medians.
 pub(crate) struct Results {
     criterion: Criterion,
     values: Vec<Value>,
@@ -149,7 +149,7 @@ impl Results {
     }
 }
 
-/// The CPU time of this thread so far: others want the cores too.
+/// The CPU time of this thread so far. Other processes use the cores too.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(

@@ -136,7 +136,7 @@ impl Signers {
         }
     }
 
-    /// The signers of a region's documents; empty for an unknown region.
+    /// The signers of a region's documents. Empty for an unknown region.
     pub fn region(&self, region: &str) -> &[Signer] {
         self.by_region.get(region).map_or(&[], Vec::as_slice)
     }

@@ -19,7 +19,7 @@ use crate::credentials::{CredentialsSource, Lease, Tenant};
 /// Limits for the calls and for the waiting requests. The defaults are the controller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The time that a batch waits for another request; it restarts with each request. Machines that start together do
+    /// The time that a batch waits for another request. It restarts with each request. Machines that start together do
     /// not arrive at the same instant.
     pub window: Duration,
     /// The longest wait of the first of several requests while other requests arrive or are expected.

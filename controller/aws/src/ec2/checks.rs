@@ -31,7 +31,7 @@ const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 /// seconds.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
-/// The prefix of the key of Cluster API's ownership tag; the Cluster's name follows.
+/// The prefix of the key of Cluster API's ownership tag. The Cluster's name follows.
 const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
 
 /// The value of that tag.

@@ -46,7 +46,7 @@ pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
     .unwrap()
 }
 
-/// STS in memory: it answers every call, or with the failure that a role has.
+/// STS in memory: it answers every call, or fails with the failure of a role.
 #[derive(Debug, Default)]
 pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
@@ -150,7 +150,7 @@ impl AssumeRole for CountingSts {
     }
 }
 
-/// A user of the controller's account, of which the strict STS knows an access key.
+/// A user of the controller's account. The strict STS recognizes its access key.
 pub(crate) const CONTROLLER_USER: &str = "arn:aws:iam::999988887777:user/controller";
 
 const ACCESS_KEY: &str = "AKIAOWN";

@@ -18,13 +18,13 @@ pub struct RoleSelector {
     /// The role's ARN.
     #[serde(default)]
     pub arn: String,
-    /// The namespaces; all if it is empty.
+    /// The namespaces. If empty, all namespaces.
     #[serde(default)]
     pub namespace_selector: NamespaceSelector,
-    /// The resource types, one of which must match; all if it is empty.
+    /// The resource types, one of which must match. If empty, all resource types.
     #[serde(default)]
     pub resource_type_selector: Option<Vec<ResourceType>>,
-    /// The labels of the resource; all resources if it is empty.
+    /// The labels of the resource. If empty, all resources.
     #[serde(default)]
     pub resource_label_selector: MatchLabels,
 }

@@ -26,7 +26,7 @@ const OTHER: &str = "i-0fedcba9876543210";
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
 static STRANGER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
 
-/// 2026-01-01T12:00:00Z; the document is of noon less twelve hours.
+/// 2026-01-01T12:00:00Z. The document is twelve hours older.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }

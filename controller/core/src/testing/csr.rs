@@ -18,15 +18,15 @@ pub struct Csr {
     pub subject: Vec<Vec<u8>>,
     /// The kind of the key: the content of its `AlgorithmIdentifier`.
     pub key_algorithm: Vec<Vec<u8>>,
-    /// The bits of the key; its own if `None`.
+    /// The bits of the key. If `None`, its own bits.
     pub key_bits: Option<Vec<u8>>,
     /// Requested extensions.
     pub extensions: Vec<Vec<u8>>,
-    /// All attributes; the one of the extensions if `None`.
+    /// All attributes. If `None`, only the attribute with the extensions.
     pub attributes: Option<Vec<Vec<u8>>>,
     /// The content of the signature's `AlgorithmIdentifier`.
     pub signature_algorithm: Vec<Vec<u8>>,
-    /// The signature; its own key's if `None`.
+    /// The signature. If `None`, a signature with its own key.
     pub signature: Option<Vec<u8>>,
     /// The key that signs it.
     pub key: EcdsaKeyPair,

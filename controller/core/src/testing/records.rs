@@ -1,4 +1,4 @@
-//! A cluster of machines `m1` to `m3` and names `n1` to `n3`, in which hours pass.
+//! A cluster with machines `m1` to `m3` and names `n1` to `n3`, with a clock in hours.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -30,7 +30,7 @@ pub fn at(hours: u32) -> SystemTime {
     UNIX_EPOCH + 500_000 * HOUR + hours * HOUR
 }
 
-/// The generation, but for a first one, that is opened at this hour.
+/// The generation that is opened at this hour, except for the first one.
 pub fn opened_at(hours: u32) -> u64 {
     unix_seconds(at(hours))
 }
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// The reason for which the claim has to wait.
+    /// The reason why the claim must wait.
     #[track_caller]
     pub fn waits(&self, claim: &Claim, hour: u32) -> &'static str {
         match self.claims(claim, hour) {

@@ -38,7 +38,7 @@ pub fn other_machine() -> Machine {
     machine
 }
 
-/// A cluster of these machines, in which no node has joined.
+/// A cluster with these machines, in which no node has joined.
 pub fn serving_cluster_of(machines: Vec<Machine>) -> Context {
     Context {
         inventory: Arc::new(StaticInventory::new(machines).unwrap()),

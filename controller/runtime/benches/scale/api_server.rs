@@ -79,7 +79,7 @@ impl ApiServer {
         }
     }
 
-    /// Calls so far, watches among them.
+    /// The calls so far, including watches.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

@@ -32,7 +32,7 @@ use self::management::Cas;
 use self::results::{Results, float, resident};
 use self::world::{World, simulate};
 
-/// One call in so many fails.
+/// One of this number of calls fails.
 const FAILING: u64 = 100;
 
 /// For anything that is waited for.

@@ -40,7 +40,7 @@ struct Lease {
     holders: Vec<String>,
 }
 
-/// CAs for so many clusters.
+/// CAs for this number of clusters.
 pub(crate) fn cas(count: usize) -> Arc<Cas> {
     let ca = |_| {
         let key = KeyPair::generate().unwrap();

@@ -23,7 +23,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    /// A cluster in which a request waits already; `progress` hears when it is answered.
+    /// A cluster in which a request already waits. `progress` is notified when the request is answered.
     pub(crate) fn new(network: Network, progress: Arc<Notify>) -> Self {
         Self {
             server: Arc::new(ApiServer::new(network)),

@@ -30,7 +30,7 @@ pub(crate) struct World {
     start: Instant,
 }
 
-/// A replica of the controller; dropped, it dies without a word.
+/// A replica of the controller. If it is dropped, it stops without releasing its Lease.
 pub(crate) struct Replica(JoinHandle<()>);
 
 impl Drop for Replica {
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Microseconds of processor time for each of so many events of Machines.
+    /// Microseconds of processor time per event, for this number of events of Machines.
     pub(crate) async fn events(&self, count: usize) -> f64 {
         let before = processor_time();
         for number in 0..count {

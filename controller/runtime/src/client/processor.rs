@@ -53,7 +53,7 @@ struct Spent(Shared<Budgets>);
 #[derive(Debug, Default)]
 struct Budgets {
     namespaces: Swept<String, Budget>,
-    /// The time at which the whole burst of all is available again.
+    /// The time at which the complete burst of all namespaces is available again.
     whole_at: Option<Instant>,
 }
 

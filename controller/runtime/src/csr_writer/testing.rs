@@ -42,7 +42,7 @@ pub(crate) enum Fault {
     Refused(u16),
     /// The server responds with 422 to this and every later write.
     NeverValid,
-    /// The server completes the write, and the writer dies.
+    /// The server completes the write, and the writer stops.
     Death,
 }
 

@@ -1,7 +1,7 @@
 use super::testing::MemoryStore;
 use super::*;
 
-/// A hostile API server that answers an approval with so many labels.
+/// A hostile API server that responds to an approval with this number of labels.
 #[derive(Debug)]
 struct Inflating(MemoryStore, usize);
 

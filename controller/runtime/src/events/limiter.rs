@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// The number of events that are written of so many on a machine.
+    /// The number of written events out of this number of events on a machine.
     fn admitted(limiter: &mut Limiter, machine: &str, count: usize, now: Instant) -> usize {
         let events = (0..count).map(|number| event(machine, &number.to_string()));
         events

@@ -155,7 +155,7 @@ fn the_memory_of_waiting_events_is_bounded_and_released() {
     assert!(events.left_out.load(Ordering::Relaxed) > 0);
 }
 
-/// A writer's stream for this cluster, with Events on so many machines.
+/// A writer's stream for this cluster, with Events on this number of machines.
 fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -> InLine {
     let cluster = ObjectKey::new(namespace, name);
     let limits = EventLimits {

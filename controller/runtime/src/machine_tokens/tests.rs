@@ -24,7 +24,7 @@ fn missing() -> Response<Full<Bytes>> {
     answer(404, &status)
 }
 
-/// Two Machines with a token each, one with that of a control plane's first member, and one that is deleted.
+/// Two Machines with a token each, one with the token of a control plane's first member, and one that is deleted.
 fn management() -> ClusterAccess {
     let machine = |name: &str| {
         json!({

@@ -11,7 +11,7 @@ use super::*;
 
 mod alerts;
 
-/// A process in which everything has happened once.
+/// A process in which every event has happened once.
 fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     let metrics = Metrics::new("1.2.3");
     let took = Duration::from_millis(3);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::metrics::{Format, Metrics};
 
-    /// Finds one machine more at each look.
+    /// Finds one more machine at each lookup.
     #[derive(Debug, Default)]
     struct Finding(AtomicUsize);
 

@@ -11,7 +11,7 @@ use kubelet_authenticator_test_support::tpm_proxy::command;
 /// The length of the header of each command and answer: tag, length, code.
 const HEADER: usize = 10;
 
-/// The name by which libtss2 finds a TPM that lies about its registers so many times.
+/// The name with which libtss2 finds a TPM that returns wrong register values this number of times.
 pub(crate) fn liar(tpm: &Swtpm, lies: usize) -> String {
     let (port, listeners) = loop {
         let port = free_port();

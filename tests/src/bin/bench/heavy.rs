@@ -36,7 +36,7 @@ pub const WATCHED: [(&str, &str); 5] = [
 /// The kinds that the controller watches for one Cluster, or reads for one Machine.
 const OTHERS: [(&str, &str); 2] = [("v1", "Secret"), (BOOTSTRAP, "KubeadmConfig")];
 
-/// The way in which an object is expensive to read.
+/// The reason why an object is expensive to read.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     /// A field that the controller does not use has many levels.

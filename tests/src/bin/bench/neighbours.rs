@@ -434,7 +434,7 @@ fn token(number: usize, round: usize) -> String {
     format!("{number:03}{round:03}")
 }
 
-/// One machine joins in each cluster of this round, all at once; returns the duration of each join.
+/// One machine joins in each cluster of this round, all at the same time. Returns the duration of each join.
 fn joins(tenants: &[Tenant], round: usize) -> Vec<Duration> {
     let applications = of_round(tenants, round).map(|(number, tenant)| {
         let name = machine(number, round);

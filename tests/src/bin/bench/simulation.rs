@@ -79,7 +79,7 @@ impl Simulation {
         }
     }
 
-    /// Starts a program that serves all clusters; `wrapper` is a command that executes its last arguments.
+    /// Starts a program that serves all clusters. `wrapper` is a command that executes its last arguments.
     pub fn start(&self, name: &str, arguments: &[&str], wrapper: &[&str]) -> Process {
         let program = program(name);
         let mut command = wrapper.iter().map(OsStr::new).chain([program.as_os_str()]);

@@ -1,4 +1,5 @@
-//! A namespace with more Clusters than the controller serves in one, whose Clusters are created and deleted all the time.
+//! A namespace with more Clusters than the controller serves in one namespace. Its Clusters are constantly created and
+//! deleted.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

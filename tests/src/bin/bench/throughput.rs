@@ -302,8 +302,8 @@ impl World {
         path
     }
 
-    /// The number of requests that are lost or answered twice while all connections to both API servers break again
-    /// and again, and the leader dies.
+    /// The number of requests that are lost or answered twice while all connections to both API servers repeatedly
+    /// break, and the leader stops.
     fn disturbed(&self) -> usize {
         self.create_machines(2 * MACHINES..3 * MACHINES);
         let [management, workload] = [self.management.control_plane(), self.workload()]

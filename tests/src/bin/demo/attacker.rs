@@ -226,7 +226,7 @@ impl Attacker {
         String::from_utf8(unbase64(request)).unwrap()
     }
 
-    /// An annotation of another client's request, which is readable too.
+    /// An annotation of another client's request, which is also readable.
     pub fn read_annotation(&self, name: &str, annotation: &str) -> Option<String> {
         let csr = self.get(&format!("{CSRS}/{name}"));
         let value = csr["metadata"]["annotations"][annotation].as_str();

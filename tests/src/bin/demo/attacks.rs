@@ -2,7 +2,7 @@
 
 use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 
-/// A machine whose bootstrap token leaked; it has not joined yet.
+/// A machine whose bootstrap token leaked before the machine joined.
 pub const LEAKED: &str = "worker-2";
 
 /// A machine whose bootstrap token leaked, and which has joined.

@@ -1,4 +1,4 @@
-//! The story of instances that prove their identity.
+//! The demo of instances that prove their identity.
 
 mod attacks;
 
@@ -33,7 +33,7 @@ const KUBELET: &str = "control-plane-1";
 pub struct World {
     cluster: Cluster,
     cloud: Cloud,
-    /// The instances by machine name; the API server has a bootstrap token for each.
+    /// The instances by machine name. The API server has a bootstrap token for each.
     instances: Vec<(&'static str, Instance)>,
     /// The attacker's instance in the same account, which is not a machine of the cluster.
     own: Instance,
@@ -81,7 +81,7 @@ impl World {
         })
     }
 
-    /// The numbers of calls of STS and EC2 so far.
+    /// The numbers of calls to STS and EC2 so far.
     fn asked(&self) -> (usize, usize) {
         let sts = self.cloud.sts().calls().len();
         (sts, self.cloud.moto().count("DescribeInstances"))

@@ -22,7 +22,7 @@ use serde_json::json;
 /// The deadline for machines to boot and join.
 const PATIENCE: Duration = Duration::from_secs(480);
 
-/// A lifetime longer than the story.
+/// A lifetime longer than the demo.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 /// The permissions in addition to the permissions for every management cluster.

@@ -1,4 +1,4 @@
-//! The story of a cluster of Cluster API: its objects are applied, and machines with TPMs start.
+//! The demo of a Cluster API cluster: its objects are applied, and machines with TPMs start.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -25,7 +25,7 @@ use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
 /// The deadline for machines to boot and join.
 const PATIENCE: Duration = Duration::from_secs(480);
 
-/// A lifetime longer than the story.
+/// A lifetime longer than the demo.
 const TOKEN_TTL: Duration = Duration::from_secs(15 * 60);
 
 const NAMESPACE: &str = "tenant-a";
@@ -33,7 +33,7 @@ const NAMESPACE: &str = "tenant-a";
 /// The length of a request's name that distinguishes it from others.
 const NAME: usize = 30;
 
-/// The hosts; a rollout needs one more than there are Machines.
+/// The hosts. A rollout needs one more than the number of Machines.
 const HOSTS: [&str; 3] = ["worker-1", "worker-2", "worker-3"];
 
 const AUTHENTICATION: &str = "\

@@ -1,10 +1,9 @@
 //! The main function as a demo: a node joins, and attackers do not.
 //!
-//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API server in
-//! this process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl; cluster-api is that with
-//! Cluster API's managers and machines, which have TPMs; `aws-tenants` is of five tenants there, each with an account of
-//! AWS. The controller and the plugin are the real programs in all.
-//! Exit code 1 means that an outcome was not the expected one.
+//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API server in this
+//! process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl; cluster-api is that with
+//! Cluster API's managers and machines, which have TPMs; `aws-tenants` has five tenants, each with an AWS account. The
+//! controller and the plugin are the real programs in all variants. Exit code 1 means that an outcome was unexpected.
 
 mod attacker;
 mod attacks;

@@ -1,4 +1,4 @@
-//! The story of machines that prove their identity with their TPMs.
+//! The demo of machines that prove their identity with their TPMs.
 
 mod attacks;
 mod machine;
@@ -44,7 +44,7 @@ const KUBELET: &str = "control-plane-1";
 /// The cluster, its machines, and its attacker.
 struct World {
     cluster: Cluster,
-    /// The machines; the API server has a bootstrap token for each.
+    /// The machines. The API server has a bootstrap token for each.
     machines: Vec<Machine>,
     /// The attacker's machine, which is not a machine of the cluster.
     own: Machine,
@@ -246,7 +246,7 @@ fn join(world: &World, controller: &Controller, machine: &str) -> bool {
     joined && (challenged.as_str(), issued.as_str()) == ("failed", "issued")
 }
 
-/// Prints the decision of a request; returns its summary.
+/// Prints the decision on a request. Returns its summary.
 fn decided(controller: &Controller, name: &str) -> String {
     let decision = controller.decision(|fields| fields["csr"] == name);
     let checks = decision.checks.iter().map(|check| check.name.as_str());

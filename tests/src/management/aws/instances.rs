@@ -98,7 +98,7 @@ impl Instances {
         self.rounds.pause()
     }
 
-    /// Calls `act` with each running instance and its machine; returns the results.
+    /// Calls `act` with each running instance and its machine. Returns the results.
     pub fn each<R>(&self, mut act: impl FnMut(&Instance, &Machine) -> R) -> Vec<R> {
         let running = lock(&self.running);
         let each = running.values();

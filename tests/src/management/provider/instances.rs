@@ -19,7 +19,7 @@ const HOST: &str = "infrastructure.cluster.x-k8s.io/host";
 /// The running machines, by the names of their InfraMachines, or of the instances in their pools.
 pub(super) type Instances = BTreeMap<String, Machine>;
 
-/// The infrastructure of one Cluster, and the means to create more of it.
+/// The infrastructure of one Cluster, and the templates to create more of it.
 pub(super) struct Infrastructure {
     pub(super) place: Place,
     pub(super) workload: Option<Arc<ControlPlane>>,
@@ -136,7 +136,7 @@ impl Infrastructure {
         lock(&self.running).insert(name.to_owned(), machine);
     }
 
-    /// Sets the provider ID of the Node of this name; returns whether the Node exists.
+    /// Sets the provider ID of the Node with this name. Returns whether the Node exists.
     fn name_node(&self, name: &str, provider_id: &str) -> bool {
         let workload = self.workload.as_ref();
         let kubectl = workload.expect("it is not on machines").kubectl();

@@ -138,7 +138,7 @@ impl Authenticator {
         self.tokens.remove(id);
     }
 
-    /// Identifies the user, by certificate first; the certificate is verified at every request.
+    /// Identifies the user, by certificate first. The certificate is verified at every request.
     pub(super) fn authenticate(
         &self,
         certificates: &[CertificateDer<'static>],

@@ -33,7 +33,7 @@ pub(super) fn answer(known: &[&Resource], path: &str) -> Option<Value> {
     }
 }
 
-/// A group and its versions; the one defined first is preferred.
+/// A group and its versions. The version that is defined first is preferred.
 fn describe(known: &[&Resource], group: &str) -> Option<Value> {
     let mut versions: Vec<Value> = Vec::new();
     for resource in known.iter().filter(|resource| resource.group == group) {

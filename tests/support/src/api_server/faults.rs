@@ -148,7 +148,7 @@ pub enum Fault {
     },
     /// The connection is closed before the request is executed.
     Cut,
-    /// The request is executed and stored; the connection is closed instead of an answer.
+    /// The request is executed and stored. The connection is closed instead of a response.
     LoseAnswer,
     /// The request is neither executed nor answered.
     Hang,
@@ -257,7 +257,7 @@ pub enum ConnectionFault {
     Close,
     /// The server's certificate is from an authority that no client trusts.
     AnotherAuthority,
-    /// The server's certificate is for [`super::OTHER_NAME`] alone.
+    /// The server's certificate is only for [`super::OTHER_NAME`].
     AnotherName,
     /// The server's certificate expired an hour ago.
     ExpiredCertificate,
@@ -293,7 +293,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// The fault of this request: that of the first matching rule with matches left.
+    /// The fault of this request: the fault in the first matching rule with matches left.
     pub(super) fn take(&mut self, target: &Target) -> Option<Fault> {
         self.requests
             .iter_mut()

@@ -136,7 +136,7 @@ impl Kubeconfig {
 }
 
 impl ApiServer {
-    /// A kubeconfig to change and write; see [`Kubeconfig`].
+    /// A kubeconfig to change and write. See [`Kubeconfig`].
     pub fn kubeconfig(&self) -> Kubeconfig {
         Kubeconfig::new(self)
     }

@@ -132,9 +132,9 @@ pub(super) struct Arrived<'a> {
 /// The step at which a gate holds a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// The request has been read; it has not been executed.
+    /// The request has been read, but not executed.
     Received,
-    /// The request has been executed and stored; it has not been answered.
+    /// The request has been executed and stored, but not answered.
     Stored,
 }
 

@@ -71,7 +71,7 @@ use crate::hex::hex;
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate, Subject};
 use crate::serving::Serving;
 
-/// The bootstrap token that every server knows at its start.
+/// The bootstrap token that every server accepts from its start.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
 /// A running server.
@@ -247,7 +247,7 @@ impl ApiServer {
         lock(&self.shared.state).store.compact();
     }
 
-    /// Adds a fault of matching requests. Rules are tried in the order in which they were added.
+    /// Adds a fault for matching requests. Rules are tried in the order in which they were added.
     pub fn inject(&self, route: Route, times: Times, fault: Fault) {
         lock(&self.shared.faults).add(route, times, fault);
     }

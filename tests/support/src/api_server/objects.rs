@@ -71,8 +71,8 @@ impl Definition {
 }
 
 impl ApiServer {
-    /// Serves one more kind, by the rules of custom resources except for schemas: status only by its subresource,
-    /// generations, replacement only with a known resource version.
+    /// Serves an additional kind, with the rules of custom resources except schemas: status only through its
+    /// subresource, generations, replacement only with a known resource version.
     ///
     /// Versions of one kind share its objects, which are returned unconverted.
     pub fn define(&self, definition: Definition) {
@@ -116,7 +116,7 @@ impl ApiServer {
         Some((*found).clone())
     }
 
-    /// All objects of a kind, by its plural name; the name of Events is that of the core group.
+    /// All objects of a kind, by its plural name. Events have the name in the core group.
     ///
     /// # Panics
     ///

@@ -21,7 +21,7 @@ impl ApiServer {
         self.shared.log.all()
     }
 
-    /// The number of creations of certificate requests, whatever their answers.
+    /// The number of creations of certificate requests, independently of their responses.
     pub fn creates(&self) -> usize {
         self.count(Verb::Create)
     }

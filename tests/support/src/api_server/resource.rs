@@ -5,7 +5,7 @@ use serde_json::Value;
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Resource {
-    /// API group; empty for the core group.
+    /// API group. Empty for the core group.
     pub(super) group: &'static str,
     /// Version, in the form of paths.
     pub(super) version: &'static str,
@@ -101,7 +101,7 @@ pub(super) static SECRETS: Resource = Resource {
     fields: &["metadata.name", "metadata.namespace"],
 };
 
-/// Every kind that the server knows at its start.
+/// Every kind that the server supports from its start.
 pub(super) static BUILT_IN: [&Resource; 6] =
     [&REQUESTS, &NODES, &LEASES, &CORE_EVENTS, &EVENTS, &SECRETS];
 

@@ -23,7 +23,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The server's own handling of a certificate request, immediately after its creation.
 ///
-/// Requests for signers of `kubernetes.io/` are left alone.
+/// Requests for signers of `kubernetes.io/` are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Signer {
     /// No decision: another client decides.
@@ -113,7 +113,7 @@ impl Default for Issuance {
 /// A flaw of an issued certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// The certificate is for a key that no request has.
+    /// The certificate is for a key that is in no request.
     AnotherKey,
     /// The certificate names another node.
     AnotherName,

@@ -14,7 +14,7 @@ use super::lock;
 /// The pace of a connection's writes; `None` is full speed.
 pub(super) type Pace = Arc<Mutex<Option<Duration>>>;
 
-/// A connection that writes at its pace, and reads at full speed.
+/// A connection that writes at a limited rate, and reads at full speed.
 pub(super) struct Trickle<T> {
     inner: T,
     pace: Pace,

@@ -32,7 +32,7 @@ impl std::fmt::Debug for BootstrapToken {
 }
 
 impl BootstrapToken {
-    /// The public half; the user is `system:bootstrap:<id>`.
+    /// The public half. The user is `system:bootstrap:<id>`.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -209,7 +209,7 @@ impl ControlPlane {
         self.install_bindings(&KubeadmBinding::ALL);
     }
 
-    /// Creates some of kubeadm's bindings; they are in force when this returns.
+    /// Creates some of kubeadm's bindings. They are in force when this function returns.
     #[track_caller]
     pub fn install_bindings(&self, bindings: &[KubeadmBinding]) {
         let bindings_and_role = bindings
@@ -226,7 +226,7 @@ impl ControlPlane {
         }
     }
 
-    /// Removes one of kubeadm's bindings; it is out of force when this returns.
+    /// Removes one of kubeadm's bindings. It is no longer in force when this function returns.
     #[track_caller]
     pub fn remove_binding(&self, binding: KubeadmBinding) {
         self.kubectl()

@@ -313,7 +313,7 @@ impl ControlPlane {
     }
 }
 
-/// Issues and writes the API server's serving certificate; returns the paths of the certificate and its key.
+/// Issues and writes the API server's serving certificate. Returns the paths of the certificate and its key.
 pub(super) fn write_serving_certificate(
     scratch: &Scratch,
     ca: &CertificateAuthority,
@@ -322,7 +322,7 @@ pub(super) fn write_serving_certificate(
     serving.write(scratch.path(), "apiserver")
 }
 
-/// Issues and writes the kubeconfig of a member of `system:masters`; returns its path.
+/// Issues and writes the kubeconfig of a member of `system:masters`. Returns its path.
 pub(super) fn write_admin_kubeconfig(
     scratch: &Scratch,
     server: &str,
@@ -336,7 +336,7 @@ pub(super) fn write_admin_kubeconfig(
     kubeconfig.write(&scratch.join("admin.kubeconfig"))
 }
 
-/// Issues and writes the kubeconfig of kube-controller-manager; returns its path.
+/// Issues and writes the kubeconfig of kube-controller-manager. Returns its path.
 pub(super) fn write_manager_kubeconfig(
     scratch: &Scratch,
     server: &str,

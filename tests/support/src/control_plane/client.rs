@@ -26,7 +26,7 @@ use super::watch::Event;
 /// The deadline of one call.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The runtime of all clients in the process: tests have no runtime of their own, or one that must not block.
+/// The runtime of all clients in the process: tests have no separate runtime, or one that must not block.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -38,7 +38,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// The resources of an API server, shared by all its clients.
 pub(super) type Served = Arc<Mutex<Vec<Resource>>>;
 
-/// A resource with the names by which kubectl knows it.
+/// A resource with its names in kubectl.
 #[derive(Debug, Clone)]
 pub(super) struct Resource {
     api: ApiResource,
@@ -101,7 +101,7 @@ impl Client {
         Some(Self { kube, served })
     }
 
-    /// The objects that the words after `kubectl get` name; `None` if only kubectl knows the words.
+    /// The objects that the words after `kubectl get` select. `None` if only kubectl supports the words.
     pub(super) fn select(&self, words: &[&str]) -> Option<Selection> {
         let mut plain = Vec::new();
         let (mut namespace, mut everywhere, mut managed_fields) = (None, false, false);

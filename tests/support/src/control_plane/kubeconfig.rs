@@ -43,7 +43,7 @@ impl std::fmt::Debug for User {
 }
 
 impl Kubeconfig {
-    /// Creates a kubeconfig for `server`, trusting `ca_pem`; all data is in the file itself.
+    /// Creates a kubeconfig for `server` that trusts `ca_pem`. All data is in the file itself.
     pub fn new(server: &str, ca_pem: &str, user: User) -> Self {
         Self {
             server: server.to_owned(),

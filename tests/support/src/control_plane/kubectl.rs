@@ -69,7 +69,7 @@ impl Kubectl {
     ///
     /// # Panics
     ///
-    /// If it fails; the message includes its standard error.
+    /// If it fails. The message includes its standard error.
     #[track_caller]
     pub fn ok<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> String {
         let arguments: Vec<_> = arguments.into_iter().collect();
@@ -255,7 +255,7 @@ impl Kubectl {
             .unwrap_or_else(|| panic!("{resource:?} cannot be watched"))
     }
 
-    /// Like [`Kubectl::watch`]; `None` while the API server does not serve the resource, or does not answer.
+    /// Like [`Kubectl::watch`]. `None` while the API server does not serve the resource, or does not respond.
     pub(super) fn try_watch(&self, resource: &[&str]) -> Option<Watch> {
         let words: Vec<_> = ["get"].iter().chain(resource).map(OsString::from).collect();
         let (client, selection) = self.selected(&words)?;

@@ -14,7 +14,7 @@ use super::kubectl::Kubectl;
 /// The pause between two watches, so that an unavailable server is not polled all the time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for an object that satisfies `condition`; the error describes the objects seen instead.
+/// Waits for an object that satisfies `condition`. The error describes the observed objects.
 pub(super) fn wait_for(
     kubectl: &Kubectl,
     resource: &[&str],

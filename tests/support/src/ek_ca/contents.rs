@@ -42,10 +42,11 @@ const P_SPECIFIED: &[u64] = &[1, 2, 840, 113_549, 1, 1, 9];
 const SHA256: &[u64] = &[2, 16, 840, 1, 101, 3, 4, 2, 1];
 const ECDSA_WITH_SHA256: &[u64] = &[1, 2, 840, 10045, 4, 3, 2];
 
-/// The way in which a certificate names the model of the TPM.
+/// The format in which a certificate names the model of the TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlternativeName {
-    /// In a critical extension, which is required without a subject: a verifier that does not know it must refuse.
+    /// In a critical extension, which is required without a subject: a verifier that does not support it must refuse
+    /// it.
     Critical,
     /// In an extension that is not critical.
     NotCritical,
@@ -68,7 +69,7 @@ pub struct EkContents {
     pub authority: bool,
     /// The common name of its subject, if any.
     pub common_name: Option<String>,
-    /// An extension that no verifier knows, and whether it is critical.
+    /// An extension that no verifier supports, and whether it is critical.
     pub unknown_extension: Option<bool>,
 }
 

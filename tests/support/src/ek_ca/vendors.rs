@@ -19,7 +19,7 @@ use crate::tlv::{SEQUENCE, oid, sequence, tlv};
 pub struct Issued {
     /// DER.
     pub certificate: Vec<u8>,
-    /// The authorities, DER; the root is first.
+    /// The authorities as DER, the root first.
     pub authorities: Vec<Vec<u8>>,
 }
 
@@ -34,7 +34,7 @@ impl Issued {
         pem(self.authorities.last().expect("there is a root"))
     }
 
-    /// The certificates between the root and the endorsement key, DER; the one that signed is first.
+    /// The certificates between the root and the endorsement key as DER, the signing one first.
     pub fn chain(&self) -> Vec<Vec<u8>> {
         self.authorities.iter().skip(1).rev().cloned().collect()
     }

@@ -83,7 +83,7 @@ impl Faults {
         *self = Self::default();
     }
 
-    /// The fault of the request for this path: that of the first matching rule with matches left.
+    /// The fault of the request for this path: the fault in the first matching rule with matches left.
     pub(super) fn take(&mut self, path: &str) -> Option<Fault> {
         self.requests
             .iter_mut()

@@ -116,7 +116,7 @@ async fn serve(
 struct Asked {
     method: Method,
     full_path: String,
-    /// The path below the version; empty for other paths.
+    /// The path below the version. Empty for other paths.
     path: String,
     ttl: Option<u32>,
     token_left: Option<u64>,

@@ -40,7 +40,7 @@ const PIECE: usize = 1000;
 /// The length of the base64 lines of IMDS.
 const LINE: usize = 76;
 
-/// A signed message; the fields are public, so that a test can change one and leave the others.
+/// A signed message. The fields are public, so that a test can change one and keep the others.
 #[derive(Debug, Clone)]
 pub struct Message {
     /// The type of the outermost content.
@@ -53,9 +53,9 @@ pub struct Message {
     pub content_type: &'static [u64],
     /// The signed content. `None` omits it.
     pub content: Option<Vec<u8>>,
-    /// Certificates, DER; the field is left out without any.
+    /// Certificates as DER. If empty, the field is omitted.
     pub certificates: Vec<Vec<u8>>,
-    /// Revocation lists, DER; the field is left out without any.
+    /// Revocation lists as DER. If empty, the field is omitted.
     pub revocation_lists: Vec<Vec<u8>>,
     /// The signers.
     pub signers: Vec<SignerInfo>,
@@ -74,13 +74,13 @@ pub struct SignerInfo {
     pub serial: Vec<u8>,
     /// The algorithm of the digest.
     pub digest_algorithm: &'static [u64],
-    /// Signed attributes; the field is left out if empty.
+    /// Signed attributes. If empty, the field is omitted.
     pub attributes: Vec<Attribute>,
     /// The algorithm of the signature.
     pub signature_algorithm: &'static [u64],
     /// The signature.
     pub signature: Vec<u8>,
-    /// Attributes that are not signed; the field is left out if empty.
+    /// Unsigned attributes. If empty, the field is omitted.
     pub unsigned_attributes: Vec<Attribute>,
 }
 

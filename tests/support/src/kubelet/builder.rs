@@ -73,7 +73,7 @@ impl KubeletBuilder {
 
     /// Requests its serving certificate with a certificate signing request.
     ///
-    /// Until the approval it does not serve its own API, nor [`Kubelet::metrics`].
+    /// Until the approval, it serves neither its own API nor [`Kubelet::metrics`].
     pub fn server_tls_bootstrap(self) -> Self {
         self.configuration("serverTLSBootstrap", json!(true))
     }
@@ -93,7 +93,7 @@ impl KubeletBuilder {
             .arg(format!("--node-ip={ip}"))
     }
 
-    /// Its address since [`KubeletBuilder::reachable`]; loopback before.
+    /// Its address after [`KubeletBuilder::reachable`]. Otherwise loopback.
     pub fn ip(&self) -> Ipv4Addr {
         self.address
             .as_ref()
@@ -106,8 +106,8 @@ impl KubeletBuilder {
         self
     }
 
-    /// Sets an environment variable of the kubelet, which its exec plugin inherits. The only other one is `PATH`; a
-    /// unit of systemd has no `HOME` either.
+    /// Sets an environment variable of the kubelet, which its exec plugin inherits. The only other variable is `PATH`:
+    /// a systemd unit does not have `HOME` either.
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self

@@ -188,7 +188,7 @@ impl MachineBuilder {
     ///
     /// # Panics
     ///
-    /// If the machine cannot be created, or does not boot in time; the message includes its journal.
+    /// If the machine cannot be created, or does not boot in time. The message includes its journal.
     #[track_caller]
     pub fn boot(mut self) -> Machine {
         if !self.kubelet_arguments.is_empty() {

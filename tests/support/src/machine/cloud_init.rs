@@ -13,8 +13,8 @@ const ENABLED: [&str; 4] = [
     "cloud-init.service",
 ];
 
-/// The modules that Cluster API's bootstrap data need. Debian's selection would also create users, grow partitions
-/// and install packages; the network already exists.
+/// The modules that Cluster API's bootstrap data needs. Debian's selection would also create users, grow partitions
+/// and install packages. The network already exists.
 const CONFIGURATION: &str = "\
 datasource_list: [NoCloud]
 datasource: {NoCloud: {fs_label: null}}

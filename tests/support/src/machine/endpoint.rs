@@ -9,7 +9,7 @@ use super::network::Network;
 /// The API server's port on a machine.
 const API_SERVER: u16 = 6443;
 
-/// The servers of a forwarder, which uses the first one that answers.
+/// The servers of a forwarder, which uses the first server that responds.
 pub(super) type Servers = Arc<Mutex<Vec<Server>>>;
 
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ impl Endpoint {
         }
     }
 
-    /// Its address, which machines can reach too.
+    /// Its address, to which machines can also connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

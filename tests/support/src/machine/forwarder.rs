@@ -36,7 +36,7 @@ impl Forwarder {
         })
     }
 
-    /// Listens on a free port of this address of the host, and returns the port's address too.
+    /// Listens on a free port of this address of the host, and also returns the address of the port.
     #[track_caller]
     pub(super) fn on_address(address: Ipv4Addr, servers: Servers) -> (Self, SocketAddr) {
         let listener = StdTcpListener::bind((address, 0))

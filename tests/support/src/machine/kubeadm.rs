@@ -86,7 +86,7 @@ impl Machine {
     ///
     /// # Panics
     ///
-    /// If kubeadm fails; the message includes its output and the machine's journal.
+    /// If kubeadm fails. The message includes its output and the machine's journal.
     #[track_caller]
     pub fn kubeadm_init(&self) -> KubeadmCluster {
         let file = "/etc/kubernetes/kubeadm-init.yaml";
@@ -114,7 +114,8 @@ impl Machine {
         }
     }
 
-    /// Runs `kubeadm upgrade` with these words, and without its checks of CoreDNS, which no cluster of the tests has.
+    /// Runs `kubeadm upgrade` with these arguments, without its checks of CoreDNS, which is in no cluster of the
+    /// tests.
     ///
     /// # Panics
     ///

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Call {
     /// Its action.
     pub action: String,
-    /// The account of its access key; empty for a key that is not of [`super::access_key`].
+    /// The account in its access key. Empty for a key that is not from [`super::access_key`].
     pub account: String,
     /// The region that it was signed for.
     pub region: String,
@@ -120,7 +120,7 @@ impl Failure {
         }
     }
 
-    /// The error for credentials that AWS does not know.
+    /// The error for credentials that AWS does not recognize.
     pub fn bad_credentials() -> Self {
         Self::Error {
             status: 401,

@@ -11,7 +11,7 @@ use super::{access_key, http, xml};
 /// The version of EC2's interface.
 const VERSION: &str = "2016-11-15";
 
-/// EC2 in one region, in the role of an account's owner; its calls are not counted.
+/// EC2 in one region, as the owner of an account. Its calls are not counted.
 #[derive(Debug, Clone)]
 pub struct Ec2 {
     server: SocketAddr,
@@ -144,7 +144,7 @@ impl Ec2 {
         String::from_utf8(data.expect("EC2 encodes them")).expect("they are a text")
     }
 
-    /// Creates a network with one subnet of all its addresses, and a security group for each of these names.
+    /// Creates a network with one subnet for all its addresses, and a security group for each of these names.
     #[track_caller]
     pub fn create_network(&self, cidr: &str, groups: &[&str]) -> Network {
         let made = |action, parameters: &[(&str, &str)], element| {

@@ -31,9 +31,9 @@ pub enum Fault {
         /// The URL.
         to: String,
     },
-    /// The call is verified; the answer has no result.
+    /// The call is verified. The response has no result.
     NoResult,
-    /// The call is verified; the answer also names this principal, first.
+    /// The call is verified. The response also names this principal, first.
     TwoResults {
         /// The other principal.
         other: Principal,

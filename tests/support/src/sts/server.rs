@@ -23,7 +23,7 @@ use super::{Call, Shared};
 use crate::pki::{CertificateAuthority, Contents, KeyAndCertificate};
 use crate::serving::Cut;
 
-/// The size limit of a body, in bytes; a request has some hundred bytes.
+/// The size limit of a body, in bytes. A request has a few hundred bytes.
 const LARGEST_BODY: usize = 64 * 1024;
 
 /// The names of the server's certificate: its address, and some regional endpoints for clients that connect through a

@@ -71,7 +71,7 @@ impl Swtpm {
         }
     }
 
-    /// The value of a PCR of the bank SHA-256; empty if the TPM does not have that bank.
+    /// The value of a PCR in the SHA-256 bank. Empty if the TPM does not have that bank.
     #[track_caller]
     pub fn pcr(&self, pcr: u8) -> Vec<u8> {
         let sequence = self.tools.sequence();

@@ -69,8 +69,8 @@ impl TpmMachine {
         Ok(sequence.read("signature"))
     }
 
-    /// Certifies another key that the TPM has loaded: TPM2_Certify. Returns its public area and the TPM's statement;
-    /// the qualifying data are 00ff55aa, since tpm2-tools offer no choice.
+    /// Certifies another key that the TPM has loaded: TPM2_Certify. Returns its public area and the TPM's statement.
+    /// The qualifying data is 00ff55aa, because tpm2-tools have no option for it.
     #[track_caller]
     pub fn certify(&self, other: &AttestationKey) -> (Vec<u8>, Statement) {
         let certified = self.with_attestation_key(other.clone());

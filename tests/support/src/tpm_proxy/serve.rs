@@ -11,7 +11,7 @@ use super::{Fault, Shared};
 /// The size of the header of every command and answer: tag, size and code.
 const HEADER: usize = 10;
 
-/// The size limit of a message; the buffer of a TPM has some kibibytes at most.
+/// The size limit of a message. The buffer of a TPM has at most a few kibibytes.
 const LARGEST: usize = 64 * 1024;
 
 pub(super) fn accept(listener: &TcpListener, tpm: SocketAddr, data: bool, shared: &Arc<Shared>) {

@@ -152,7 +152,7 @@ impl Bed {
         Answer { application, csr }
     }
 
-    /// The same to the signer of this provider, whatever the request has.
+    /// The same request to the signer of this provider, independently of the content of the request.
     pub fn ask_signer_of(
         &self,
         provider: &Provider,

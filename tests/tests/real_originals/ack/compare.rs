@@ -287,7 +287,7 @@ impl Difference<'_> {
             && self.is_looked_up()
     }
 
-    /// Their parser wants six parts, of any service.
+    /// Their parser requires six parts, of any service.
     fn arn_of_no_role(&self) -> bool {
         let Ok((role, _)) = self.theirs else {
             return false;

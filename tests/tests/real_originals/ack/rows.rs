@@ -1,4 +1,4 @@
-//! Cases by hand, of the table in docs/tenancy-cases.md.
+//! Manual cases from the table in docs/tenancy-cases.md.
 
 use serde_json::{Value, json};
 

@@ -25,7 +25,7 @@ pub fn own() -> Answer {
     Ok((String::new(), CONTROLLER.to_owned()))
 }
 
-/// The role of this text; its parser wants six parts, of any service.
+/// The role with this text. Their parser requires six parts, of any service.
 pub fn role(text: &str) -> Result<(String, String), &'static str> {
     if !text.starts_with("arn:") {
         return Err("arn: invalid prefix");

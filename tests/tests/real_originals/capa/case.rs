@@ -19,12 +19,12 @@ pub struct Case {
     pub cluster: Value,
     /// Namespaces, Secrets and identities.
     pub objects: Vec<Value>,
-    /// The roles that STS knows.
+    /// The roles in STS.
     pub trusts: Vec<(String, Trust)>,
 }
 
 impl Case {
-    /// A cluster in `tenant-a`, which names no identity; its Namespace, another, and no identity.
+    /// A cluster in `tenant-a` that does not name an identity, its Namespace, another Namespace, and no identity.
     pub fn new(number: usize) -> Self {
         let [own, other] = NAMESPACES;
         Self {
@@ -81,7 +81,7 @@ impl Case {
         self.with("AWSClusterRoleIdentity", name, spec)
     }
 
-    /// Adds a static identity of this name and the Secret of the same name, which STS knows.
+    /// Adds a static identity with this name and the Secret with the same name, which STS recognizes.
     pub fn with_static(self, name: &str, more: Value) -> Self {
         let id = self.key_id(name);
         let mut spec = json!({"allowedNamespaces": {}, "secretRef": name});

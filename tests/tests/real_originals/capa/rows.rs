@@ -1,4 +1,4 @@
-//! Cases by hand: all forms of `allowedNamespaces`, and the chains of the table in docs/tenancy-cases.md.
+//! Manual cases: all forms of `allowedNamespaces`, and the chains of the table in docs/tenancy-cases.md.
 
 use std::collections::BTreeSet;
 

@@ -32,7 +32,7 @@ struct State {
     watches: Vec<(Scope, mpsc::UnboundedSender<Bytes>)>,
     /// Watches of these plural names begin with a list.
     expired: BTreeSet<String>,
-    /// The status of every call for objects of a plural name.
+    /// The status of every response for objects with this plural name.
     refused: BTreeMap<String, u16>,
     /// Pages of more than one object of this plural name are too large.
     large: Option<String>,
@@ -135,7 +135,7 @@ impl State {
 }
 
 impl Server {
-    /// An API server that serves all kinds which name identities.
+    /// An API server that serves all kinds that name identities.
     pub(super) fn start() -> Self {
         let server = Self::default();
         for kind in super::KINDS {
@@ -228,7 +228,7 @@ impl Server {
         self.0.lock().objects[&key].clone()
     }
 
-    /// The calls so far for objects of this plural name.
+    /// The calls so far for objects with this plural name.
     pub(super) fn requests(&self, plural: &str) -> Vec<String> {
         let state = self.0.lock();
         let own = |request: &&String| {

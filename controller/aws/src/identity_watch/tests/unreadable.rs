@@ -112,7 +112,7 @@ fn objects(fields: &[&str]) -> Vec<Value> {
 }
 
 impl Bed {
-    /// A bed in which `tenant-a` resolves.
+    /// A test bed in which the identity of `tenant-a` resolves.
     fn with_a_victim(ack: Ack) -> Self {
         let bed = Self::with(ack);
         for kind in [
@@ -132,7 +132,7 @@ impl Bed {
     }
 }
 
-/// A bed in which `tenant-a` resolves, and which reads this source.
+/// A test bed in which the identity of `tenant-a` resolves, and which reads this source.
 fn reading(source: &Source) -> Bed {
     let is_by_selectors = *source == Source::RoleSelectors;
     let bed = Bed::with_a_victim(if is_by_selectors {

@@ -202,7 +202,7 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
     assumed(&sts, None, &fields).await.unwrap();
 }
 
-/// A region that an account has to enable.
+/// A region that an account must enable.
 const OPT_IN: &str = "me-south-1";
 
 /// STS by the SDK in a region and in the partition's first.

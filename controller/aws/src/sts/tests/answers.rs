@@ -10,7 +10,7 @@ use tokio::time::{advance, pause, resume};
 use super::super::answer::{read, result};
 use super::fixture::*;
 
-/// The result if STS answers so, once; a minute later the same evidence is verified.
+/// The result if STS returns this answer once. A minute later, the same evidence is verified.
 async fn decided(fault: Fault) -> Result<(), Refusal> {
     let bed = Bed::start();
     let node = bed.instance();

@@ -1,4 +1,4 @@
-//! C13, C14: a server that sends elsewhere, and one that does not answer.
+//! C13, C14: a server that redirects, and a server that does not respond.
 
 use futures::future::join_all;
 use futures::poll;

@@ -305,7 +305,7 @@ fn public() -> Vec<ServingName> {
     ]
 }
 
-/// A request for names of both sources, and for the node's own.
+/// A request for names from both sources, and for the node's own name.
 fn mixed() -> CertificateSigningRequest {
     serving_for(&[
         dns("n1"),

@@ -88,7 +88,7 @@ fn a_lookup_of_a_kind_visits_few_of_many_others() {
     assert!(visited[&Lock::Lookups] < 10, "{visited:?}");
 }
 
-/// An API server that serves `RackMachine` in `v1beta1`, and answers requests for objects with this.
+/// An API server that serves `RackMachine` in `v1beta1`, and returns this response to requests for objects.
 fn serving(of_object: Value) -> (Objects, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();

@@ -128,7 +128,7 @@ async fn a_namespace_with_many_new_clusters_gets_every_second_step() {
     }
 }
 
-/// Steps for so many Clusters of one tenant.
+/// Steps for this number of Clusters of one tenant.
 fn steps(count: usize, attestor: &str) -> Vec<(ObjectKey, Wanted)> {
     let key = |number| ObjectKey::new("tenant", format!("{number:04}"));
     (0..count)

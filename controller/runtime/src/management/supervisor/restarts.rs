@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics at `now`; returns the wait.
+    /// Panics at `now`. Returns the wait.
     fn wait(restarts: &mut Restarts, now: Instant) -> Duration {
         restarts.after_panic(now);
         assert!(restarts.is_resting(now));

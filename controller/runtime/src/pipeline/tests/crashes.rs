@@ -225,7 +225,7 @@ async fn survives(story: Story) {
     }
 }
 
-/// One record a name by how they are kept; one live record of the machine; the certificate is of it.
+/// The storage keeps one record for each name. The machine has one live record, and the certificate belongs to it.
 async fn is_whole(records: &MemoryRecords, store: &MemoryStore) {
     let all = records.all().await.unwrap();
     let live: Vec<_> = all.iter().filter(|one| one.record.is_live()).collect();

@@ -396,7 +396,7 @@ async fn one_watch_has_the_records_of_many_clusters() {
     }
 }
 
-/// A management cluster with records of these names and owners; the calls that write, with their bodies.
+/// A management cluster with records with these names and owners, and the write calls with their bodies.
 fn with_records(
     records: Vec<(&'static str, Option<Value>)>,
 ) -> (Client, Arc<Unshared<Vec<Value>>>) {

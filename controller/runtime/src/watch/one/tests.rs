@@ -1,4 +1,4 @@
-//! Each kind that is read alone, with each hostile value in the place of each of its fields.
+//! Each kind that is read as a single object, with each hostile value in each of its fields.
 
 use http_body_util::Full;
 use hyper::Response;

@@ -175,7 +175,8 @@ impl World {
         self.asked.recv().await.unwrap()
     }
 
-    /// Requests so many signatures by the key of this CA, and waits until each runs or waits for its turn.
+    /// Requests this number of signatures with the key of this CA, and waits until each call runs or waits for its
+    /// turn.
     async fn calls(&self, ca: usize, count: usize) -> Vec<Call> {
         let calls = (0..count).map(|_| self.call(ca)).collect();
         for _ in 0..8 {
@@ -286,7 +287,7 @@ async fn a_hanging_ca_key_does_not_block_another_ca() {
     assert_eq!(world.sign().await.unwrap(), [1]);
 }
 
-/// Calls of one CA wait behind each other, and leave turns to another CA.
+/// Calls of one CA wait for each other, and leave turns to another CA.
 #[tokio::test]
 async fn a_busy_ca_gets_four_of_sixteen_turns() {
     let mut world = world_of(crate::CALLS, false);

@@ -1,5 +1,4 @@
-//! Authorities between an endorsement key and the one that is required: a valid chain, with one thing
-//! changed.
+//! Authorities between an endorsement key and the required authority: a valid chain, with one change.
 
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::ek_ca::Flaw;
@@ -39,7 +38,7 @@ fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
 
 const DID_NOT: &str = "the signature (ecdsa-with-SHA256) does not verify with its key";
 
-/// The index among the intermediates of the authority of this number; the root is 0.
+/// The index of this authority's number among the intermediates. The root is 0.
 fn place(number: usize) -> usize {
     COUNT - number
 }

@@ -112,7 +112,7 @@ fn an_authority_whose_signatures_cannot_be_verified_is_refused() {
     );
 }
 
-/// An RSA public key with so many bits.
+/// An RSA public key with this number of bits.
 fn rsa_spki(bits: usize) -> Vec<u8> {
     let der = |tag: u8, content: &[u8]| {
         let len = u16::try_from(content.len()).unwrap().to_be_bytes();

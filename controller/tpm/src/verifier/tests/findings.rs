@@ -17,7 +17,7 @@ use kubelet_attestation::evidence::tpm::TpmEvidence;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// In sixty years: whatever was certified today is valid.
+/// In 60 years: current certificates are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + 120 * 365 * DAY
 }

@@ -47,7 +47,7 @@ impl Scene<'_> {
         victim.parts(&self.audience, &self.provider_id, now)
     }
 
-    /// A request with a new key, and evidence for it of these parts.
+    /// A request with a new key, and evidence for it with these parts.
     fn with(&self, parts: &Parts<'_>) -> Vec<u8> {
         let evidence = |spki: &[u8]| Some(self.world.cloud.evidence(parts, spki));
         let (name, id) = (parts.node_name, parts.provider_id);

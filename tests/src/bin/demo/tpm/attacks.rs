@@ -39,7 +39,7 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// Runs the attack; returns the name of the request that must be refused.
+    /// Runs the attack. Returns the name of the request that must be refused.
     pub fn on(&self, scene: &Scene<'_>) -> String {
         (self.request)(scene)
     }

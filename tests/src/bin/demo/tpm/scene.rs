@@ -14,7 +14,7 @@ use crate::attacker::Attacker;
 use crate::attacks::LEAKED;
 use crate::plugin::Plugin;
 
-/// The attacker's means.
+/// The resources of the attacker.
 pub struct Scene<'a> {
     /// The cluster, and both machines.
     pub world: &'a World,
@@ -48,8 +48,8 @@ impl<'a> Scene<'a> {
         Requester::new(&self.world.cluster.ca_pem(), &victim.provider_id, LEAKED)
     }
 
-    /// Runs the plugin with the victim's token, and this change of the settings of its machine; returns the name of
-    /// the last request that it sent.
+    /// Runs the plugin with the victim's token, and with this change to the settings of its machine. Returns the name
+    /// of the last request that it sent.
     pub fn run_plugin(&self, change: Option<(&'static str, String)>) -> String {
         let victim = self.world.machine(LEAKED);
         let own = victim.plugin_settings(victim.tpm().tcti());
@@ -71,7 +71,7 @@ impl<'a> Scene<'a> {
         sent.unwrap_or_else(|| panic!("the plugin sent nothing: {}", run.stderr()))
     }
 
-    /// Sends the victim's name with this evidence, and a new key; returns the request's name.
+    /// Sends the victim's name with this evidence, and a new key. Returns the name of the request.
     pub fn send(&self, evidence: Option<Vec<u8>>) -> String {
         let id = &self.world.machine(LEAKED).provider_id;
         self.file(Application::claiming(LEAKED, id, Provider::TPM, evidence))
@@ -83,7 +83,7 @@ impl<'a> Scene<'a> {
         Envelope::parse(request.as_bytes()).unwrap().evidence
     }
 
-    /// Sends keys of a TPM, and gets a challenge if they are accepted; returns the request's name.
+    /// Sends keys of a TPM, and gets a challenge if they are accepted. Returns the name of the request.
     pub fn enrol(&self, requester: &Requester, enrolment: Enrolment) -> String {
         self.file(requester.carrying(&TpmEvidence::Enrol(enrolment)))
     }

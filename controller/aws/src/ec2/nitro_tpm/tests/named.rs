@@ -161,7 +161,7 @@ fn reason(checked: Result<(), Refusal>) -> String {
     }
 }
 
-/// A policy with an ownership tag, which `facts` have.
+/// A policy with an ownership tag, which is in `facts`.
 fn owned() -> (AwsPolicy, InstanceFacts) {
     let tag = "sigs.k8s.io/cluster-api-provider-aws/cluster/prod".to_owned();
     let facts = InstanceFacts {

@@ -6,7 +6,7 @@ use super::*;
 use crate::nodes::Nodes;
 use crate::scope::Enforcement;
 
-/// Nodes whose name is claimed anew at the moment that somebody looks for one.
+/// Nodes whose name is claimed at the moment when they are looked up.
 #[derive(Debug)]
 struct Rejoined(World);
 

@@ -1,4 +1,4 @@
-//! Machines that prove more of themselves with a renewal than their records have.
+//! Machines whose renewal has more evidence than their records.
 
 use futures::executor::block_on;
 
@@ -156,7 +156,7 @@ fn a_strengthened_renewal_survives_each_lost_write_and_each_lost_answer() {
     }
 }
 
-/// The claim that a renewal by this certificate becomes when it proves more than the record has.
+/// The claim of a renewal with this certificate, if its evidence is stronger than the record's.
 fn stronger(identity: AttestedIdentity, uid: CertificateUid) -> Claim {
     Claim {
         claimant: Claimant::Renewal(uid),

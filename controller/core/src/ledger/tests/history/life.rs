@@ -23,7 +23,7 @@ pub(super) enum Event {
         machine: usize,
         name: usize,
     },
-    /// A machine claims a name with a key that a certificate has.
+    /// A machine claims a name with the key of a certificate.
     JoinWithKey {
         machine: usize,
         name: usize,
@@ -35,7 +35,7 @@ pub(super) enum Event {
     Reset(usize),
     ResetRevoked(usize),
     Retire(usize),
-    /// Somebody deletes a record.
+    /// An operator deletes a record.
     Forget(usize),
     /// Both sides.
     Backup,

@@ -101,7 +101,7 @@ impl Shared {
         }
     }
 
-    /// The records after so many writes.
+    /// The records after this number of writes.
     pub(super) fn after(&self, writes: usize) -> BTreeMap<&NodeName, Stored> {
         let writes = self.log.iter().take(writes).enumerate();
         writes

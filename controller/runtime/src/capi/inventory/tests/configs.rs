@@ -22,7 +22,7 @@ fn counted() -> (Objects, CapiInventory, Arc<Mutex<Vec<String>>>) {
     (objects, inventory, read)
 }
 
-/// The configurations that were read since the last call, in order.
+/// The configurations that were read since the previous call, in order.
 fn taken(read: &Mutex<Vec<String>>) -> Vec<String> {
     let mut names = std::mem::take(&mut *read.lock().unwrap());
     names.sort();

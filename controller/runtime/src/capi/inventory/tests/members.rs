@@ -1,4 +1,4 @@
-//! Pools, and machines that only their infrastructure knows.
+//! Pools, and machines that are known only from their infrastructure.
 
 use super::*;
 

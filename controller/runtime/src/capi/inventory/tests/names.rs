@@ -18,7 +18,7 @@ fn shared_with(other: &str) -> Naming {
     }
 }
 
-/// The names, in this order, one of which the Node would have to have.
+/// The names in this order, one of which must be the name of the Node.
 fn but(names: &[&str]) -> Naming {
     let names = names.iter().map(|name| NodeName::parse(name).unwrap());
     Naming::Another(names.collect())

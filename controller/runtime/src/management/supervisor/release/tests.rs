@@ -103,9 +103,9 @@ async fn management(
 struct Case {
     /// The Cluster is paused.
     paused: bool,
-    /// The time in which the API server of the workload cluster is away.
+    /// The time in which the API server of the workload cluster is unavailable.
     away: Duration,
-    /// The time in which it answers.
+    /// The time in which the API server is available.
     slow: Duration,
     /// The time between the deletion and the creation of another one with its name.
     created_again: Option<Duration>,

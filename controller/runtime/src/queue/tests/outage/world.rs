@@ -241,7 +241,7 @@ impl World {
         });
     }
 
-    /// A run of the plugin; returns the time of the next one.
+    /// A run of the plugin. Returns the time of the next run.
     fn run(
         &mut self,
         number: usize,
