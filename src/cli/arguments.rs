@@ -159,8 +159,11 @@ pub(super) enum Command {
         /// Name of the shell.
         shell: Shell,
     },
-    /// Print the manual page.
-    Man,
+    /// Print the manual page of the program or of a command.
+    Man {
+        /// Command, such as `config check` (default: the program).
+        command: Vec<String>,
+    },
 }
 
 /// The kubelet of a command.

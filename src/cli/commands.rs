@@ -82,7 +82,7 @@ impl Session {
                 clap_complete::generate(*shell, &mut command, name, &mut script);
                 answer::print(&String::from_utf8_lossy(&script))
             }
-            (Some(Command::Man), _) => self.manual(),
+            (Some(Command::Man { command }), _) => self.manual(command),
         }
     }
 

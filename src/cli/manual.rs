@@ -82,18 +82,28 @@ fn codes() -> impl Iterator<Item = (u8, &'static str)> {
 }
 
 impl Session {
-    /// Prints the manual page, in section 8: commands for administrators.
-    pub(super) fn manual(&self) -> Result<(), Failure> {
-        let command = arguments::command(&self.schema).after_long_help(Resettable::Reset);
-        let name = command.get_name().to_owned();
-        let page = clap_mangen::Man::new(command)
+    /// Prints the manual page of the program or of one of its commands, in section 8: commands for administrators.
+    pub(super) fn manual(&self, command: &[String]) -> Result<(), Failure> {
+        let mut page = arguments::command(&self.schema).after_long_help(Resettable::Reset);
+        let program = page.get_name().to_owned();
+        page.build();
+        let mut name = program.clone();
+        for word in command {
+            let Some(found) = page.find_subcommand(word) else {
+                let what = format!("unknown command {word:?}");
+                return Err(Failure::new(Code::Usage, what, "see --help"));
+            };
+            page = found.clone();
+            name = format!("{name}-{word}");
+        }
+        let page = clap_mangen::Man::new(page.name(name))
             .section("8")
             .manual("System Administration");
         let mut text = Vec::new();
         // Writing to memory does not fail.
         drop(page.render(&mut text));
         let status = codes().map(|(code, meaning)| (code.to_string(), meaning));
-        let examples = EXAMPLES.map(|(words, about)| (format!("{name} {words}"), about));
+        let examples = EXAMPLES.map(|(words, about)| (format!("{program} {words}"), about));
         let text = [
             String::from_utf8_lossy(&text).into_owned(),
             section("EXIT STATUS", status),

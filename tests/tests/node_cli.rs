@@ -300,6 +300,39 @@ fn the_manual_page_has_every_command() {
 }
 
 #[test]
+fn each_command_of_the_plugin_has_its_own_manual_page() {
+    let server = ApiServer::start();
+    let node = Node::new(INSECURE, &server);
+    let name = INSECURE.replace('-', "\\-");
+
+    let config = node.command(&["man", "config"]).succeeded().stdout;
+    let check = node.command(&["man", "config", "check"]).succeeded().stdout;
+    let renew = node.command(&["man", "renew"]).succeeded().stdout;
+
+    // The page that a page names is the one that its words print.
+    assert!(
+        config.contains(&format!("\n{name}\\-config\\-check(8)\n")),
+        "{config}"
+    );
+    assert!(
+        check.contains(&format!(".TH {INSECURE}-config-check 8 ")),
+        "{check}"
+    );
+    assert!(
+        check.contains(&format!("\n{name}\\-config\\-check \\- Validate")),
+        "{check}"
+    );
+    assert!(renew.contains("\\-\\-force"), "{renew}");
+    for page in [&config, &check, &renew] {
+        assert_eq!(page.matches(".SH \"EXIT STATUS\"\n").count(), 1, "{page}");
+        let example = format!("\\fB{name} doctor\\fR\n");
+        assert!(page.contains(&example), "{page}");
+    }
+    let unknown = node.command(&["man", "config", "walk"]).failed(2);
+    unknown.saying("unknown command \"walk\"");
+}
+
+#[test]
 fn the_manual_page_lists_exit_codes_files_variables_and_examples() {
     let (_server, node) = node();
 
