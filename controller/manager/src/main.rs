@@ -92,11 +92,12 @@ mod tokens;
 mod tpm;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{ArgAction, CommandFactory as _, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::text::visible;
 
@@ -176,6 +177,9 @@ struct RunCommand {
 /// The program's name.
 const NAME: &str = "node-attestation-controller";
 
+/// The file name of the program that kubectl runs for its command `node-attestation`.
+const KUBECTL_PLUGIN: &str = "kubectl-node_attestation";
+
 /// Wrong usage.
 const USAGE: u8 = 2;
 
@@ -186,7 +190,7 @@ const CONFIGURATION: u8 = 3;
 const CHECK_FAILED: u8 = 20;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let command = match Cli::try_parse() {
+    let command = match arguments() {
         Ok(cli) => cli.command,
         Err(error) => return wrong_usage(&error),
     };
@@ -240,6 +244,17 @@ fn main() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(CONFIGURATION))
         }
     }
+}
+
+/// The arguments. If kubectl runs the program, help texts name the command of kubectl.
+fn arguments() -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    let program = env::args_os().next().unwrap_or_default();
+    if Path::new(&program).file_name() == Some(OsStr::new(KUBECTL_PLUGIN)) {
+        command = command.bin_name("kubectl node-attestation");
+    }
+    let mut matches = command.try_get_matches_from_mut(env::args_os())?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// Exits with the message about a removed option, or as clap does: with code 2, or with 0 for `--help`.

@@ -1,5 +1,10 @@
 //! Texts that need no cluster: version, completion scripts, the manual page.
 
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use kubelet_authenticator_test_support::process::Scratch;
+use kubelet_authenticator_tests::program;
 use serde_json::{Value, json};
 
 use crate::{assert_refused, run, stderr};
@@ -26,6 +31,34 @@ fn the_version_is_printed_in_every_form() {
 
     assert_eq!(of_json, expected);
     assert_eq!(of_yaml, expected);
+}
+
+#[test]
+fn help_of_the_kubectl_plugin_names_the_command_of_kubectl() {
+    let scratch = Scratch::new("plugin");
+    let plugin = scratch.join("kubectl-node_attestation");
+    symlink(program("node-attestation-controller"), &plugin).unwrap();
+
+    for (arguments, usage) in [
+        (&["--help"][..], "<COMMAND>\n"),
+        (
+            &["cluster", "check", "--help"],
+            "cluster check [OPTIONS] [CLUSTER]\n",
+        ),
+    ] {
+        let output = Command::new(&plugin)
+            .args(arguments)
+            .env_clear()
+            .output()
+            .unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        let expected = format!("\nUsage: kubectl node-attestation {usage}");
+        assert!(help.contains(&expected), "{help}");
+
+        let help = printed(arguments);
+        let expected = format!("\nUsage: node-attestation-controller {usage}");
+        assert!(help.contains(&expected), "{help}");
+    }
 }
 
 #[test]
