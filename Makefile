@@ -91,7 +91,6 @@ test-all: prerequisites-all dependencies
 	@$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle
 	@$(MAKE) stage-more-suites
 	@$(MAKE) stage-packages-check
-	@$(MAKE) stage-readme
 	@$(MAKE) stage-image-builder-check
 	@$(SAVE)
 	@tests/stage --table
@@ -121,12 +120,13 @@ test-long: prerequisites-all dependencies
 	$(MAKE) cgroup2-check
 	between=$$(tests/older-kubernetes/build 1.35) && KUBELET_AUTHENTICATOR_CONTROL_PLANE=$$between $(LINT) tests/suites --between
 	$(MAKE) mutants
+	$(MAKE) packages-check-all
 	$(MAKE) packages-arm64-check
 	$(MAKE) fips-check
 	$(MAKE) isolation
 	$(MAKE) demos
 	$(MAKE) fresh-demos
-	$(MAKE) readme-clone
+	$(MAKE) readme
 
 ## test-fast: tests without real Kubernetes, which need no Go
 test-fast: moto build
@@ -165,12 +165,8 @@ fresh: prerequisites-images
 fresh-demos: prerequisites-images
 	@tests/fresh/check --demo
 
-# The README: its command builds the packages, and a node joins with one of them by its commands.
+# The commands of the README in a fresh clone: a demo, and a node that joins with the packages that they build.
 readme: prerequisites-all control-plane moto build
-	$(LINT) tests/readme/check --here
-
-# The same in a fresh clone, with the controller and the packages that all commands of the README build there.
-readme-clone: prerequisites-all control-plane moto build
 	$(LINT) tests/readme/check
 
 # Each package separately: otherwise, features that another package enables could hide errors.
@@ -207,14 +203,14 @@ bench-limits: musl build
 musl: prerequisites-musl
 	@tests/musl
 
-## packages: deb, rpm, tar and sysext packages of the node programs, with checksums, in target/packages
+## packages: deb, rpm, tar and sysext packages of all programs, with checksums, in target/packages
 ##           VERSION=1.2.3, here and below, must be the version of the source
 packages: prerequisites-packaging musl
-	@packaging/node/build target/packages
+	@packaging/packages target/packages
 
 ## packages-arm64: the same for arm64, in target/packages-arm64
 packages-arm64: prerequisites-packaging musl-arm64
-	@packaging/node/build --arch arm64 target/packages-arm64
+	@packaging/packages --arch arm64 target/packages-arm64
 
 musl-arm64: prerequisites-arm64
 	@tests/musl aarch64
@@ -257,6 +253,10 @@ release-check: prerequisites-release musl musl-arm64 control-plane cosign
 
 # The output of the package linters, and the effects of installation and removal.
 packages-check: prerequisites-packages musl
+	@tests/packages/check --nodes
+
+# The same with the packages of the controller's program, whose release build takes many minutes.
+packages-check-all: prerequisites-packages musl control-plane
 	@tests/packages/check
 
 # The same for arm64, and joins, renewals and commands with these plugins in QEMU.
@@ -359,7 +359,7 @@ mutants:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: scripts demos fresh fresh-demos readme readme-clone book packages packages-check components help demo test test-all test-long test-fast build suites more-suites \
+.PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast build suites more-suites \
 	stages-idle isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
 	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign

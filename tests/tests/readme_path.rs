@@ -1,5 +1,5 @@
-//! The commands of the README, with the packages and the controller that its commands build: `make readme` runs this, and
-//! `make readme-clone` runs it in a fresh clone.
+//! The commands of the README, with the packages and the controller that its commands build. `make readme` runs
+//! this suite.
 
 use std::ffi::OsStr;
 use std::fs;
