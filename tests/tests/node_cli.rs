@@ -300,7 +300,7 @@ fn the_manual_page_has_every_command() {
 }
 
 #[test]
-fn each_command_of_the_plugin_has_its_own_manual_page() {
+fn each_command_of_the_plugin_has_a_separate_manual_page() {
     let server = ApiServer::start();
     let node = Node::new(INSECURE, &server);
     let name = INSECURE.replace('-', "\\-");
