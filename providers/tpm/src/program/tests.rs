@@ -220,3 +220,38 @@ fn the_first_existing_program_path_is_used() {
     let error = first(&[missing.clone(), missing]).unwrap_err();
     assert!(error.what().ends_with("program.none"), "{error}");
 }
+
+#[test]
+fn a_helper_that_another_user_can_change_is_not_started() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let kept = tempfile::tempdir().unwrap();
+    let started = kept.path().join("started");
+    let (_script, program) = script(&format!(
+        "#!/bin/sh\n: > {}\necho '{{\"Ok\":7}}'\n",
+        started.display()
+    ));
+    let folder = program.parent().unwrap();
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for path in [folder, program.as_path()] {
+        set_mode(path, 0o777);
+
+        let error = asked(&program, MINUTE).unwrap_err();
+
+        let path = path.display();
+        let what = format!("cannot use the TPM: {path} has mode 0777, so other users can write it");
+        assert_eq!(error.what(), what);
+        let remedy = format!("check its content for changes, then run: chmod go-w {path}");
+        assert_eq!(error.remedy(), remedy);
+        assert_eq!(error.code().number(), 6);
+        assert!(!started.exists(), "{path}");
+        set_mode(folder, 0o755);
+        set_mode(&program, 0o755);
+    }
+
+    assert_eq!(asked(&program, MINUTE), Ok(7));
+    assert!(started.exists());
+}
