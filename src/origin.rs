@@ -35,6 +35,9 @@ pub struct Origin {
 
 /// Ignores unknown fields: a later release adds fields, and after a rollback this release must not lose the node's
 /// credential.
+///
+/// Every later format keeps `version`, `nodeName`, `endpoint` and `machine` with these names and types. Without them,
+/// a release that was rolled back cannot use the credential, and ends with an error.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire<'a> {
@@ -120,6 +123,8 @@ impl Origin {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn origin() -> Origin {
@@ -145,6 +150,55 @@ mod tests {
             Origin::parse(str::from_utf8(&json).unwrap()).unwrap(),
             origin()
         );
+    }
+
+    /// The content in the format of the first release, with all fields.
+    const FIRST: &str = r#"{"version":1,"nodeName":"n1","endpoint":{"server":"https://10.0.0.1:6443","caPem":"QUJD","tlsServerName":"api","proxyUrl":"http://proxy:3128"},"machine":{"productUuid":"a","boardAssetTag":"b","serialNumber":"c","machineId":"d"},"bootId":"boot","refusedAgain":7}"#;
+
+    #[test]
+    fn the_fields_of_the_first_format_keep_their_names_and_types() {
+        let machine =
+            r#"{"productUuid":"a","boardAssetTag":"b","serialNumber":"c","machineId":"d"}"#;
+        let mut expected = origin();
+        expected.endpoint.tls_server_name = Some("api".to_owned());
+        expected.machine = serde_json::from_str(machine).unwrap();
+        expected.refused_again = Some(7);
+        assert_ne!(expected.machine, MachineDigest::default());
+
+        assert_eq!(Origin::parse(FIRST).unwrap(), expected);
+        assert_eq!(String::from_utf8(expected.to_json()).unwrap(), FIRST);
+    }
+
+    #[test]
+    fn a_later_format_without_a_field_of_the_first_one_is_refused() {
+        let mut later: Value = serde_json::from_str(FIRST).unwrap();
+        later["version"] = 2.into();
+        Origin::parse(&later.to_string()).unwrap();
+
+        for (pointer, other) in [
+            ("/nodeName", Value::Null),
+            ("/nodeName", json!({"name": "n1"})),
+            ("/endpoint", Value::Null),
+            ("/endpoint", json!("https://10.0.0.1:6443")),
+            ("/endpoint/server", Value::Null),
+            ("/endpoint/server", json!(["https://10.0.0.1:6443"])),
+            ("/endpoint/caPem", Value::Null),
+            ("/endpoint/caPem", json!(["QUJD"])),
+            ("/machine", json!("a")),
+            ("/machine/productUuid", json!(["a"])),
+        ] {
+            let mut changed = later.clone();
+            *changed.pointer_mut(pointer).unwrap() = other;
+            let changed = changed.to_string();
+
+            let error = Origin::parse(&changed).unwrap_err().to_string();
+
+            let words = "it is not in the JSON format of this release: ";
+            assert!(error.starts_with(words), "{pointer}: {error}");
+            assert!(Origin::is_of_later_release(&changed), "{pointer}");
+        }
+        later["version"] = "2".into();
+        assert!(!Origin::is_of_later_release(&later.to_string()));
     }
 
     #[test]
