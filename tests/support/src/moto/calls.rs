@@ -13,6 +13,8 @@ pub struct Call {
     pub region: String,
     /// The service that it was signed for.
     pub service: String,
+    /// Its `User-Agent`.
+    pub user_agent: String,
     /// Its parameters, action and version included.
     pub parameters: Vec<(String, String)>,
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::AUTHORIZATION;
+use hyper::header::{AUTHORIZATION, HeaderName, USER_AGENT};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
@@ -138,11 +138,14 @@ async fn serve(
 ) -> Result<Response<Full<Bytes>>, Cut> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Cut)?.to_bytes();
-    let header = head.headers.get(AUTHORIZATION);
-    let authorization = header
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let call = read(authorization, &body);
+    let header = |name: HeaderName| {
+        let value = head.headers.get(name);
+        value
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
+    let authorization = header(AUTHORIZATION);
+    let call = read(authorization, header(USER_AGENT), &body);
     match shared.arrived(&call) {
         None => {}
         Some(Failure::Error { status, code }) => return Ok(answer(status, error(code))),
@@ -200,7 +203,7 @@ async fn public_key(
     })
 }
 
-fn read(authorization: &str, body: &[u8]) -> Call {
+fn read(authorization: &str, user_agent: &str, body: &[u8]) -> Call {
     let scope = authorization
         .split("Credential=")
         .nth(1)
@@ -220,6 +223,7 @@ fn read(authorization: &str, body: &[u8]) -> Call {
         account: account_of(access_key).unwrap_or_default().to_owned(),
         region,
         service,
+        user_agent: user_agent.to_owned(),
         parameters,
     }
 }

@@ -152,6 +152,28 @@ async fn the_two_requests_of_a_join_cost_one_call_that_the_policy_allows() {
 }
 
 #[tokio::test]
+async fn each_ec2_call_has_the_name_and_the_version_of_the_controller() {
+    let account = "300000000025";
+    let instance = instance_with(account, &tpm());
+
+    key_of(&cluster(account), &instance).await.unwrap().unwrap();
+    let described = instances();
+    let described = described.describe(tenant(account), REGION, &instance.id);
+    described.await.unwrap().unwrap();
+
+    let name = concat!(
+        "app/node-attestation-controller-",
+        env!("CARGO_PKG_VERSION")
+    );
+    for action in ["DescribeInstances", CALLED] {
+        let mut calls = calls(account).into_iter();
+        let call = calls.find(|call| call.action == action).unwrap();
+        let mut words = call.user_agent.split(' ');
+        assert!(words.any(|word| word == name), "{action}: {call:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_cached_key_expires() {
     let account = "300000000003";
     let instance = instance_with(account, &tpm());
