@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 use kubelet_authenticator_test_support::imds::{Fault as Metadata, Profile, Route};
@@ -199,6 +200,86 @@ fn every_name_that_a_row_refers_to_exists() {
     }
 }
 
+/// The block of the page in this language that contains these words.
+fn block(language: &str, words: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/aws.md");
+    let page = fs::read_to_string(path).unwrap();
+    let fence = format!("```{language}\n");
+    let blocks = page.split(&fence).skip(1);
+    let mut blocks = blocks.filter_map(|rest| Some(rest.split_once("```")?.0));
+    blocks
+        .find(|block| block.contains(words))
+        .unwrap()
+        .to_owned()
+}
+
+/// Whether a Sigma detection matches an event: each field has its value.
+fn sigma_matches(detection: &Value, event: &Value) -> bool {
+    let mut fields = detection.as_object().unwrap().iter();
+    fields.all(|(field, expected)| {
+        let (name, modifier) = field.split_once('|').unwrap_or((field.as_str(), ""));
+        let expected = expected.as_str().unwrap();
+        event[name].as_str().is_some_and(|found| match modifier {
+            "" => found == expected,
+            "startswith" => found.starts_with(expected),
+            other => panic!("the test does not know the modifier {other}"),
+        })
+    })
+}
+
+/// The results of the page's Python function for these events.
+fn panther_matches(events: &[Value]) -> Vec<bool> {
+    let function = block("python", "def is_node_attestation(event):");
+    let script = format!(
+        "{function}\nimport json, sys\n\
+         print(json.dumps([is_node_attestation(event) for event in json.loads(sys.argv[1])]))\n"
+    );
+    let events = Value::from(events).to_string();
+    let output = Command::new("python3")
+        .args(["-c", &script, &events])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_documented_cloudtrail_filters_match_only_calls_of_the_controller() {
+    let arn = "arn:aws:sts::111122223333:assumed-role/aws:ec2-instance/i-0123456789abcdef0";
+    let event = json!({
+        "eventSource": "sts.amazonaws.com",
+        "eventName": "GetCallerIdentity",
+        "userAgent": concat!("node-attestation-controller/", env!("CARGO_PKG_VERSION")),
+        "sourceIPAddress": "203.0.113.10",
+        "userIdentity": {"type": "AssumedRole", "arn": arn},
+    });
+    let mut events = vec![event.clone()];
+    for (field, other) in [
+        ("eventSource", "ec2.amazonaws.com"),
+        ("eventName", "AssumeRole"),
+        ("userAgent", "aws-cli/2.0 node-attestation-controller/0.1.0"),
+        ("sourceIPAddress", "203.0.113.11"),
+    ] {
+        let mut changed = event.clone();
+        changed[field] = other.into();
+        let mut without = event.clone();
+        without.as_object_mut().unwrap().remove(field).unwrap();
+        events.extend([changed, without]);
+    }
+    let filter = "filter_node_attestation";
+    let sigma: Value = serde_saphyr::from_str(&block("yaml", &format!("{filter}:"))).unwrap();
+
+    let matched: Vec<bool> = events
+        .iter()
+        .map(|event| sigma_matches(&sigma[filter], event))
+        .collect();
+
+    let mut expected = vec![false; events.len()];
+    expected[0] = true;
+    assert_eq!(matched, expected);
+    assert_eq!(panther_matches(&events), expected);
+}
+
 #[test]
 fn the_documented_suppression_rule_archives_only_calls_of_the_controller() {
     let moto = Moto::start();
@@ -220,9 +301,10 @@ fn the_documented_suppression_rule_archives_only_calls_of_the_controller() {
     ));
     assert_eq!(filter["Action"], "ARCHIVE");
     let call = "service.action.awsApiCallAction";
-    let finding = "UnauthorizedAccess:IAMUser/InstanceCredentialExfiltration.InsideAWS";
+    let findings = ["InsideAWS", "OutsideAWS"]
+        .map(|place| format!("UnauthorizedAccess:IAMUser/InstanceCredentialExfiltration.{place}"));
     let expected = json!({
-        "type": {"Equals": [finding]},
+        "type": {"Equals": findings},
         format!("{call}.api"): {"Equals": ["GetCallerIdentity"]},
         format!("{call}.remoteIpDetails.ipAddressV4"): {"Equals": ["203.0.113.10"]},
     });
