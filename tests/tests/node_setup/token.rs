@@ -107,20 +107,24 @@ fn a_new_bootstrap_kubeconfig_is_copied_if_the_certificate_expired() {
 
 #[test]
 fn a_new_bootstrap_kubeconfig_is_taken_over_if_the_certificate_is_refused() {
-    let server = issuing();
-    let host = Host::named(&server, "worker-1");
-    host.setup().succeeded();
-    let old = host.node.serial();
-    let lease = Route::new(Verb::Patch, "leases");
-    server.inject(lease, Times::always(), Fault::status(403));
-    server.inject(Route::create(), Times::once(), Fault::status(403));
-    server.revoke_token("abcdef");
-    server.add_token("fedcba", "fedcba9876543210");
-    server.kubeconfig().token(NEW).write(&host.from());
+    for (code, status) in [(401, "401 Unauthorized"), (403, "403 Forbidden")] {
+        let server = issuing();
+        let host = Host::named(&server, "worker-1");
+        host.setup().succeeded();
+        let old = host.node.serial();
+        let lease = Route::new(Verb::Patch, "leases");
+        server.inject(lease, Times::always(), Fault::status(code));
+        server.inject(Route::create(), Times::once(), Fault::status(code));
+        server.revoke_token("abcdef");
+        server.add_token("fedcba", "fedcba9876543210");
+        server.kubeconfig().token(NEW).write(&host.from());
 
-    host.setup().succeeded();
+        host.setup().succeeded().saying(status);
 
-    assert_ne!(host.node.serial(), old);
+        assert_ne!(host.node.serial(), old, "{status}");
+        let copy = fs::read_to_string(host.bootstrap()).unwrap();
+        assert!(copy.contains(NEW), "{status}: {copy}");
+    }
 }
 
 #[test]
