@@ -178,8 +178,8 @@ fn why_not_executable(program: &Path) -> String {
     let mount = rustix::fs::statvfs(program);
     if mount.is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
         return format!(
-            "mount the file system of {place} without the option noexec, or install the plugin on a different \
-             file system and run its `setup`"
+            "mount the file system of {place} without the option noexec, or move the plugin to a different file \
+             system and run its `setup`"
         );
     }
     format!(

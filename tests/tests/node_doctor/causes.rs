@@ -163,6 +163,11 @@ fn doctor_reports_a_missing_or_non_executable_plugin() {
     bed.is_well();
 }
 
+/// A command that runs its last arguments after this script, with mounts of its own.
+fn mounting(script: &str) -> [&str; 6] {
+    ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]
+}
+
 #[test]
 fn doctor_reports_a_plugin_on_a_noexec_file_system() {
     let mut bed = Bed::joined();
@@ -179,15 +184,46 @@ fn doctor_reports_a_plugin_on_a_noexec_file_system() {
     bed.node.set_env("NAME", name);
     let script = r#"/bin/mount -t tmpfs -o mode=755 tmpfs "$DIR" && /bin/cp "$PROGRAM" "$DIR/$NAME" &&
         /bin/mount -o remount,noexec "$DIR" && exec "$@""#;
-    bed.node
-        .wrap(&["/usr/bin/unshare", "--mount", "/bin/sh", "-c", script, "sh"]);
+    bed.node.wrap(&mounting(script));
 
     let place = place.display();
     bed.first_failing(
         "kubelet-kubeconfig",
         &format!("cannot run the plugin: {place}: Permission denied"),
-        "without the option noexec",
+        &format!(
+            "mount the file system of {place} without the option noexec, or move the plugin to a different file \
+             system and run its `setup`"
+        ),
     );
+
+    // The first half of the hint.
+    let remounted = script.replace(
+        "exec \"$@\"",
+        "/bin/mount -o remount,exec \"$DIR\" && exec \"$@\"",
+    );
+    assert_ne!(remounted, script);
+    bed.node.wrap(&mounting(&remounted));
+    bed.is_well();
+
+    // The second half: the program is no longer on that file system.
+    bed.node.wrap(&[]);
+    let [conf, environment, none] = [
+        bed.kubelet_kubeconfig(),
+        bed.node.scratch().join("kubelet.env"),
+        bed.node.scratch().join("none"),
+    ];
+    let mut words = vec!["setup"];
+    for (option, path) in [
+        ("--kubelet-kubeconfig", &conf),
+        ("--environment-file", &environment),
+        ("--from", &none),
+        ("--kubeadm-flags", &none),
+        ("--cert-dir", &none),
+    ] {
+        words.extend([option, path.to_str().unwrap()]);
+    }
+    bed.node.command(&words).succeeded();
+    bed.is_well();
 }
 
 #[test]
