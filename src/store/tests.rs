@@ -1,4 +1,5 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use super::*;
@@ -126,6 +127,8 @@ fn the_hint_for_a_symbolic_link_contains_its_target() {
     symlink(&store.dir, &link).unwrap();
     let hint = Store::open(&link).unwrap_err().remedy().to_owned();
     assert_eq!(hint, format!("set stateDirectory to {}", real.display()));
+    let followed = Path::new(hint.strip_prefix("set stateDirectory to ").unwrap());
+    assert!(Store::open(followed).unwrap().is_some());
 
     let elsewhere = root.path().join("elsewhere");
     fs::write(&elsewhere, "content").unwrap();
@@ -137,15 +140,27 @@ fn the_hint_for_a_symbolic_link_contains_its_target() {
         hint,
         format!("to replace the link with the file, run: mv {from} {to}")
     );
+    let (_, command) = hint.split_once("run: ").unwrap();
+    let moved = Command::new("sh").args(["-c", command]).status().unwrap();
+    assert!(moved.success(), "{moved}");
+    assert_eq!(store.read(FILE).unwrap().unwrap().as_str(), "content");
 
-    let nowhere = root.path().join("nowhere");
-    symlink("/no/such/place", &nowhere).unwrap();
-    let hint = Store::open(&nowhere).unwrap_err().remedy().to_owned();
-    assert!(hint.starts_with("remove "), "{hint}");
-    assert!(
-        hint.ends_with("set stateDirectory to /no/such/place"),
-        "{hint}"
+    let (nowhere, later) = (root.path().join("nowhere"), root.path().join("later"));
+    symlink(&later, &nowhere).unwrap();
+    let hint = Store::create(&nowhere).unwrap_err().remedy().to_owned();
+    assert_eq!(
+        hint,
+        format!(
+            "remove {}, whose target does not exist; for a different directory, set stateDirectory to {}",
+            nowhere.display(),
+            later.display()
+        )
     );
+    let (_, followed) = hint.split_once("set stateDirectory to ").unwrap();
+    Store::create(Path::new(followed)).unwrap();
+    fs::remove_dir(&later).unwrap();
+    fs::remove_file(&nowhere).unwrap();
+    Store::create(&nowhere).unwrap();
 }
 
 #[test]

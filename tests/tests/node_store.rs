@@ -84,6 +84,25 @@ fn a_full_disk_exits_with_4_before_any_request() {
 }
 
 #[test]
+fn the_hint_for_a_file_system_without_locks_leads_to_a_join() {
+    let (server, mut node) = node();
+    let lock = node.file("lock");
+    // As on NFS without its lock daemon, but only for this file.
+    let fault = "inject=flock:error=ENOLCK";
+    let strace = ["strace", "-f", "-qq", "-o", "/dev/null"];
+    let fault = ["-P", lock.to_str().unwrap(), "-e", fault];
+    node.wrap(&[&strace[..], &fault].concat());
+    let run = node.run().failed(4).saying("cannot lock");
+    run.saying("set stateDirectory to a directory on a local disk: this file system does not support locks");
+    assert_eq!(server.creates(), 0);
+
+    // The hint.
+    let local = node.scratch().join("local");
+    node.set("stateDirectory", local);
+    node.run().succeeded().pair();
+}
+
+#[test]
 fn a_valid_credential_is_printed_from_a_read_only_or_full_disk() {
     for script in [READ_ONLY, FULL_WITH_STORE] {
         let (_server, mut node, pair) = joined();

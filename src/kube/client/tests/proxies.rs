@@ -125,6 +125,49 @@ fn a_proxy_failure_names_the_proxy_its_source_and_its_status() {
 }
 
 #[test]
+fn the_hints_for_a_proxy_failure_lead_to_the_api_server() {
+    let server = ApiServer::start();
+    let forbidding = answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
+    let proxy = format!("http://{forbidding}");
+    // For loopback, the proxy of the environment does not count. Linux connects this address to loopback.
+    let elsewhere = EndpointFields {
+        server: server.url().replace("127.0.0.1", "0.0.0.0"),
+        tls_server_name: Some("127.0.0.1".to_owned()),
+        ..fields(&server)
+    };
+    let own = EndpointFields {
+        proxy_url: Some(proxy.clone()),
+        ..fields(&server)
+    };
+    let read = |fields: &EndpointFields, no_proxy: &str| {
+        let environment = |name: &str| match name {
+            "HTTPS_PROXY" => Some(OsString::from(&proxy)),
+            "NO_PROXY" => Some(OsString::from(no_proxy)),
+            _ => None,
+        };
+        let endpoint = ClusterEndpoint::from_fields(fields.clone(), "a test").unwrap();
+        let client = ApiClient::connect(&endpoint, &token(), &environment).unwrap();
+        client.get(NAME, soon())
+    };
+    for fields in [&elsewhere, &own] {
+        let error = read(fields, "10.0.0.1").unwrap_err();
+        assert!(is(&error, "status 403 Forbidden"), "{error}");
+        let failure = Failure::from(error);
+        let hint = "or add the API server to NO_PROXY, or remove proxy-url from the kubeconfig";
+        assert!(failure.remedy().ends_with(hint), "{failure:?}");
+    }
+
+    let added = read(&elsewhere, "10.0.0.1,0.0.0.0").unwrap();
+    let removed = EndpointFields {
+        proxy_url: None,
+        ..own
+    };
+    let removed = read(&removed, "10.0.0.1").unwrap();
+
+    assert_eq!((added, removed), (None, None));
+}
+
+#[test]
 fn a_proxy_that_refuses_is_not_retried() {
     let asked = ConnectProxy::asking_for("Basic nobody");
     let fields = fields(&ApiServer::start());
