@@ -2,12 +2,14 @@
 
 mod configuration;
 mod environment;
+mod pattern;
 mod unit;
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -16,6 +18,7 @@ use crate::failure::{Code, Failure};
 use crate::machine::Machine;
 
 pub(crate) use environment::words;
+pub(crate) use pattern::environment_files;
 pub(crate) use unit::{KUBEADM_FLAGS, UNIT};
 
 /// The configuration file of a kubelet that kubeadm has set up. `kubeadm reset` removes it.
@@ -137,17 +140,26 @@ fn read_text(path: &Path) -> Result<Option<String>, Failure> {
     match read(path) {
         Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-        Err(error) => {
-            let path = path.display();
-            let what = format!("cannot read the kubelet's arguments from {path}");
-            let failure = Failure::new(
-                Code::Configuration,
-                what,
-                format!("allow root to read {path}"),
-            );
-            Err(failure.because(&io::Error::from(error)))
-        }
+        Err(error) => Err(unreadable(path, &error.into())),
     }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    let path = path.display();
+    let what = format!("cannot read the kubelet's arguments from {path}");
+    let cure = format!("allow root to read {path}");
+    Failure::new(Code::Configuration, what, cure).because(error)
+}
+
+/// The paths in a directory, sorted; none if the directory does not exist.
+fn folder_contents(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
+    let mut paths: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
+    paths.sort();
+    Ok(paths)
 }
 
 /// Reads a file in chunks on the stack. This runs at every start, and a heap buffer costs more than the file.

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use super::kubelet::rendered;
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
-use crate::kubelet::{UNIT, words};
+use crate::kubelet::{UNIT, environment_files, words};
 use crate::leftovers::VARIABLE_PREFIX;
+use crate::machine::Machine;
 use crate::process::{command, output};
 
 const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonReload,ExecStartPre,\
@@ -117,8 +118,13 @@ impl Unit {
     /// The environment file of `setup`, if it is missing.
     fn missing_environment(&self) -> Option<PathBuf> {
         let files = self.all("EnvironmentFiles").flat_map(str::split_whitespace);
-        let ours = files.filter(|file| file.starts_with('/') && file.contains(OURS));
-        ours.map(PathBuf::from).find(|file| !file.exists())
+        let mut ours = files.filter(|file| file.starts_with('/') && file.contains(OURS));
+        let machine = Machine::default();
+        let missing = ours.find(|path| {
+            let found = environment_files(&machine, path);
+            found.is_ok_and(|found| !found.iter().any(|file| file.exists()))
+        });
+        missing.map(PathBuf::from)
     }
 }
 

@@ -1,12 +1,10 @@
 //! The provider ID in the kubelet's configuration.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::read_text;
+use super::{folder_contents, read_text};
 use crate::failure::{Code, Failure, Invalid};
 use crate::machine::Machine;
 
@@ -58,17 +56,7 @@ fn parse(text: &str) -> Result<Option<String>, Invalid> {
 
 /// Adds the drop-ins below `folder`, in order.
 fn drop_ins(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries.collect::<Result<Vec<_>, _>>(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => Err(error),
-    };
-    let mut paths: Vec<_> = entries
-        .map_err(|error| unusable(folder, &error))?
-        .iter()
-        .map(fs::DirEntry::path)
-        .collect();
-    paths.sort();
+    let paths = folder_contents(folder).map_err(|error| unusable(folder, &error))?;
     for path in paths {
         // Like the kubelet, this does not follow links to directories.
         if path.symlink_metadata().is_ok_and(|it| it.is_dir()) {
@@ -91,6 +79,8 @@ fn unusable(path: &Path, why: &dyn std::error::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const CONFIG: &str = "/var/lib/kubelet/config.yaml";

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::environment::{assignments, expanded, words};
+use super::pattern::environment_files;
 use super::{CONFIGURATION, read_text};
 use crate::failure::{Code, Failure};
 use crate::machine::Machine;
@@ -24,7 +25,10 @@ pub(crate) const KUBEADM_FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 /// The directory that exists while systemd runs the machine (`sd_booted(3)`).
 const SYSTEMD: &str = "/run/systemd/system";
 
-const PROPERTIES: &str = "--property=LoadState,ExecStart,Environment,EnvironmentFiles";
+const PROPERTIES: &str = "--property=LoadState,InvocationID,ExecStart,Environment,EnvironmentFiles";
+
+/// The variable with the ID of the start of a unit, in the environment of its processes (systemd.exec(5)).
+const INVOCATION: &str = "INVOCATION_ID";
 
 /// The time limit of systemctl, much less than the limit of a run.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -63,14 +67,14 @@ pub(super) fn arguments(machine: &Machine) -> Result<Option<Vec<String>>, Failur
         })?;
         let shown = Properties(&shown.text);
         if shown.all("LoadState").any(|state| state == "loaded") {
-            return shown.arguments(machine).map(Some);
+            return shown.arguments(machine, variable).map(Some);
         }
     }
     let mut variables = BTreeMap::new();
     for file in FILES {
         variables.extend(read(&machine.path(file))?);
     }
-    let value = |name: &str| variables.get(name).cloned().or_else(|| env::var(name).ok());
+    let value = |name: &str| variables.get(name).cloned().or_else(|| variable(name));
     let is_set = COMMAND.iter().filter_map(|word| word.strip_prefix('$'));
     let is_set = is_set.map(value).any(|value| value.is_some());
     if !is_set && !machine.path(CONFIGURATION).exists() {
@@ -103,8 +107,12 @@ impl<'a> Properties<'a> {
         lines.filter_map(move |(known, value)| (known == key).then_some(value))
     }
 
-    /// The arguments in the unit's command.
-    fn arguments(&self, machine: &Machine) -> Result<Vec<String>, Failure> {
+    /// The arguments in the unit's command. `inherited` are the variables of this process.
+    fn arguments(
+        &self,
+        machine: &Machine,
+        inherited: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<String>, Failure> {
         let command = self.all("ExecStart").next().unwrap_or_default();
         let argv = command.split_once("argv[]=").unwrap_or_default().1;
         let argv = argv
@@ -120,20 +128,43 @@ impl<'a> Properties<'a> {
             let cure = "set nodeName and providerID in the settings, or wait for the kubelet";
             return Err(Failure::new(Code::Configuration, what, cure));
         }
+        // In `ExecStartPre=` of the unit, systemd has set the kubelet's variables for this process. A process of a
+        // different unit or of a shell can have other values.
+        let start = self.all("InvocationID").find(|id| !id.is_empty());
+        let is_in_unit = start.is_some() && start == inherited(INVOCATION).as_deref();
+        let variables = if is_in_unit {
+            BTreeMap::new()
+        } else {
+            self.variables(machine)?
+        };
+        let value = |name: &str| variables.get(name).cloned().or_else(|| inherited(name));
+        Ok(expanded(&argv, value).into_iter().skip(1).collect())
+    }
+
+    /// The variables in the unit and in its environment files.
+    fn variables(&self, machine: &Machine) -> Result<BTreeMap<String, String>, Failure> {
         let mut variables = BTreeMap::new();
         for list in self.all("Environment") {
             let pairs = words(list);
             let pairs = pairs.iter().filter_map(|pair| pair.split_once('='));
             variables.extend(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
         }
-        for file in self.all("EnvironmentFiles") {
-            let file = file.rsplit_once(" (").map_or(file, |it| it.0);
-            variables.extend(read(&machine.path(file))?);
+        for path in self.all("EnvironmentFiles") {
+            let path = path.rsplit_once(" (").map_or(path, |it| it.0);
+            for file in environment_files(machine, path)? {
+                // A pattern can match a directory, which systemd skips.
+                if !file.is_dir() {
+                    variables.extend(read(&file)?);
+                }
+            }
         }
-        // systemd has already set the unit's other variables for `setup` itself.
-        let value = |name: &str| variables.get(name).cloned().or_else(|| env::var(name).ok());
-        Ok(expanded(&argv, value).into_iter().skip(1).collect())
+        Ok(variables)
     }
+}
+
+/// A variable of this process.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
 }
 
 fn read(file: &Path) -> Result<Vec<(String, String)>, Failure> {
@@ -142,6 +173,8 @@ fn read(file: &Path) -> Result<Vec<(String, String)>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::kubelet::KubeletArguments;
 
@@ -150,13 +183,28 @@ mod tests {
                            ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) }\n";
 
     fn found(shown: &str, files: &[(&str, &str)]) -> Result<KubeletArguments, Failure> {
+        found_in(&[], shown, files)
+    }
+
+    /// The arguments for a process with these variables.
+    fn found_in(
+        variables: &[(&str, &str)],
+        shown: &str,
+        files: &[(&str, &str)],
+    ) -> Result<KubeletArguments, Failure> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
-            std::fs::write(root.path().join(path.trim_start_matches('/')), text).unwrap();
+            let path = root.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
         let machine = Machine::rooted(root.path());
+        let inherited = |name: &str| {
+            let known = variables.iter().find(|(key, _)| *key == name);
+            known.map(|&(_, value)| value.to_owned())
+        };
         Properties(shown)
-            .arguments(&machine)
+            .arguments(&machine, inherited)
             .map(KubeletArguments::collect)
     }
 
@@ -170,6 +218,7 @@ mod tests {
             "EnvironmentFiles=/a (ignore_errors=yes)\nEnvironmentFiles=/b (ignore_errors=no)\n";
         let files =
             format!("{COMMAND}Environment=KUBELET_EXTRA_ARGS=--hostname-override=n2\n{files}");
+        let pattern = files.replace("/b ", "/b.d/*.env ");
         let assigned = format!("KUBELET_EXTRA_ARGS=\"{flag}\"\n");
         let other = "KUBELET_EXTRA_ARGS=--hostname-override=n3\n";
         let kubeadm = "KUBELET_KUBEADM_ARGS=--hostname-override=n3\n";
@@ -180,6 +229,20 @@ mod tests {
             (&files, &[("/a", &*assigned)]),
             (&files, &[("/a", kubeadm), ("/b", &assigned)]),
             (&files, &[("/a", other), ("/b", &assigned)]),
+            (&pattern, &[("/a", other), ("/b.d/1.env", &assigned)]),
+            (
+                &pattern,
+                &[("/b.d/2.env", &assigned), ("/b.d/1.env", other)],
+            ),
+            // A file that the pattern does not match, and a directory.
+            (
+                &pattern,
+                &[
+                    ("/b.d/1.env", &assigned),
+                    ("/b.d/2", other),
+                    ("/b.d/3.env/x", ""),
+                ],
+            ),
         ] {
             let found = found(shown, in_files).unwrap();
             assert_eq!(
@@ -191,6 +254,41 @@ mod tests {
         // A file that the unit does not name.
         let unread = found(&in_line.replace(flag, ""), &[("/a", &assigned)]).unwrap();
         assert_eq!(unread.hostname_override(), None);
+    }
+
+    #[test]
+    fn the_variables_of_a_process_count_only_in_the_kubelets_unit() {
+        let set = |name: &str| format!("--hostname-override={name}");
+        let (right, wrong) = (set("n1"), set("n2"));
+        let hidden = format!(
+            "{COMMAND}InvocationID=4f\nEnvironment=KUBELET_EXTRA_ARGS={wrong}\n\
+             EnvironmentFiles=/a (ignore_errors=no)\n"
+        );
+        let stopped = hidden.replace("=4f", "=");
+        let extra = "KUBELET_EXTRA_ARGS";
+        for (shown, invocation, value, expected) in [
+            (&hidden, Some("4f"), Some(&*right), Some("n1")),
+            // Removed with `UnsetEnvironment=`.
+            (&hidden, Some("4f"), None, None),
+            // A process of a different unit, or of a shell.
+            (&hidden, Some("4e"), Some(&right), Some("n2")),
+            (&hidden, None, Some(&right), Some("n2")),
+            (&stopped, Some(""), Some(&right), Some("n2")),
+        ] {
+            let variables = [(INVOCATION, invocation), (extra, value)];
+            let variables: Vec<_> = variables
+                .iter()
+                .filter_map(|&(name, value)| Some((name, value?)))
+                .collect();
+
+            let found = found_in(&variables, shown, &[("/a", &format!("{extra}={wrong}"))]);
+
+            assert_eq!(
+                found.unwrap().hostname_override(),
+                expected,
+                "{variables:?}"
+            );
+        }
     }
 
     #[test]

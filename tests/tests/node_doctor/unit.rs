@@ -97,6 +97,14 @@ fn a_kubelet_that_bypasses_the_plugin_is_reported() {
     let examined = bed.doctor();
     examined.says("kubelet-unit", "pass", "the drop-in runs `setup`");
     assert_eq!(examined.run.code, Some(0), "{}", examined.run.stdout);
+
+    let pattern = environment.replace("kubelet.env", "*.env");
+    systemctl(&bed, &properties(&kubelet, &pattern));
+    bed.is_well();
+    let unmatched = environment.replace("kubelet.env", "*.conf");
+    systemctl(&bed, &properties(&kubelet, &unmatched));
+    let finding = format!("{unmatched} does not exist");
+    bed.first_failing("kubelet-unit", &finding, " setup, and restart the kubelet");
 }
 
 #[test]

@@ -103,6 +103,20 @@ fn setup_and_kubelet_agree_on_arguments_in_a_systemd_unit() {
         let more = file("/etc/none") + &file("/etc/ours.env");
         systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
     });
+    let other = "ARGS=--hostname-override=other\n";
+    agree(|host| {
+        host.machine_file("/etc/ours.d/10.env", other);
+        host.machine_file("/etc/ours.d/20.env", &format!("ARGS=\"{NAME} {ID}\"\n"));
+        let more = "EnvironmentFiles=/etc/ours.d/*.env (ignore_errors=no)\n";
+        systemd(host, &shows("/usr/bin/kubelet $ARGS", more));
+    });
+    // systemd has set the variables of `setup`.
+    agree(|host| {
+        host.node.set_env("ARGS", format!("{NAME} {ID}"));
+        host.node.set_env("INVOCATION_ID", "4f");
+        let more = format!("InvocationID=4f\nEnvironment={other}");
+        systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
+    });
 }
 
 #[test]
