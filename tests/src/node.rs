@@ -33,6 +33,9 @@ pub const BOOTSTRAP_USER: &str = "system:bootstrap:abcdef";
 /// A deadline longer than any wait of a suite.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Sets the host name `$0`, and runs the rest.
+const NAMED: &str = r#"echo "$0" > /proc/sys/kernel/hostname; exec "$@""#;
+
 /// The longest time to start a process on a machine under load, in addition to the time of the process itself.
 const STARTING: Duration = Duration::from_secs(15);
 
@@ -148,6 +151,11 @@ impl Node {
     /// Runs the plugin with this command, which executes its last arguments at its end.
     pub fn wrap(&mut self, wrapper: &[&str]) {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
+    }
+
+    /// Runs the plugin on a machine with this host name from now on, without another command.
+    pub fn call(&mut self, host_name: &str) {
+        self.wrap(&["unshare", "--uts", "bash", "-c", NAMED, host_name]);
     }
 
     /// A directory of the node's own.

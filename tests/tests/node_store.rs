@@ -84,22 +84,30 @@ fn a_full_disk_exits_with_4_before_any_request() {
 }
 
 #[test]
-fn the_hint_for_a_file_system_without_locks_leads_to_a_join() {
-    let (server, mut node) = node();
-    let lock = node.file("lock");
-    // As on NFS without its lock daemon, but only for this file.
-    let fault = "inject=flock:error=ENOLCK";
-    let strace = ["strace", "-f", "-qq", "-o", "/dev/null"];
-    let fault = ["-P", lock.to_str().unwrap(), "-e", fault];
-    node.wrap(&[&strace[..], &fault].concat());
-    let run = node.run().failed(4).saying("cannot lock");
-    run.saying("set stateDirectory to a directory on a local disk: this file system does not support locks");
-    assert_eq!(server.creates(), 0);
+fn a_file_system_without_locks_exits_with_4_until_the_hint_is_followed() {
+    for (error, words) in [
+        ("ENOLCK", "No locks available"),
+        ("EOPNOTSUPP", "Operation not supported"),
+    ] {
+        let (server, mut node) = node();
+        let lock = node.file("lock");
+        let (lock, fault) = (
+            lock.to_str().unwrap(),
+            format!("inject=flock:error={error}"),
+        );
+        let quiet = ["strace", "-f", "-qqq", "-o", "/dev/null", "-P", lock];
+        node.wrap(&[&quiet[..], &["-e", "trace=flock", "-e", &fault]].concat());
 
-    // The hint.
-    let local = node.scratch().join("local");
-    node.set("stateDirectory", local);
-    node.run().succeeded().pair();
+        node.run()
+            .failed(4)
+            .saying(&format!("cannot lock {lock}: {words}"))
+            .saying("set stateDirectory to a directory on a local disk");
+
+        assert_eq!(server.connections(), 0);
+        let local = node.scratch().join("local");
+        node.set("stateDirectory", local);
+        node.run().succeeded().pair();
+    }
 }
 
 #[test]

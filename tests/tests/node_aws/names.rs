@@ -48,6 +48,23 @@ fn a_wrong_node_name_exits_with_15_before_any_request() {
 }
 
 #[test]
+fn a_host_name_that_is_set_late_joins_if_ec2_reports_it() {
+    let mut bed = Bed::new();
+    bed.node.unset("nodeName");
+    bed.node.call("localhost");
+
+    bed.run()
+        .failed(15)
+        .saying("the node name is localhost")
+        .saying(&format!("--hostname-override={NAME}"));
+
+    assert_eq!(bed.server.connections(), 0);
+    bed.node.call(NAME);
+    bed.run().succeeded();
+    assert_eq!(bed.sent().node_name.as_str(), NAME);
+}
+
+#[test]
 fn in_every_network_the_names_that_ec2_reports_are_accepted() {
     for network in Network::ALL {
         let private = network.private_dns_name(REGION, INSTANCE, "10.0.0.1");

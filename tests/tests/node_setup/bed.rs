@@ -24,10 +24,7 @@ pub const FLAGS: &str = "/var/lib/kubelet/kubeadm-flags.env";
 /// The kubelet's configuration file, which `kubeadm reset` removes.
 pub const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// Sets the host name `$0`, and runs the rest.
-const NAMED: &str = r#"echo "$0" > /proc/sys/kernel/hostname; exec "$@""#;
-
-/// The same in a shell that looks like a kubelet with the argument `$1`.
+/// Sets the host name `$0`, and runs the rest in a shell that looks like a kubelet with the argument `$1`.
 const KUBELET: &str = r#"echo "$0" > /proc/sys/kernel/hostname
 exec -a kubelet bash -c '"$@"; exit $?' "$@""#;
 
@@ -70,8 +67,7 @@ impl Host {
 
     /// Sets the host name of the machine. From now on, the plugin has no kubelet.
     pub fn call(&mut self, host_name: &str) {
-        let wrapper = ["unshare", "--uts", "bash", "-c", NAMED, host_name];
-        self.node.wrap(&wrapper);
+        self.node.call(host_name);
     }
 
     /// A run of the plugin by a kubelet with this argument, on a machine with this host name.
