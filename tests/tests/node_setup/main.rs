@@ -3,6 +3,7 @@
 
 mod again;
 mod bed;
+mod combinations;
 mod first;
 mod lost;
 mod names;

@@ -10,18 +10,20 @@ use kubelet_authenticator_tests::program;
 use crate::bed::{Host, asked, issuing};
 
 /// Makes the first run fail.
-type Fault = fn(&ApiServer, &mut Host);
+pub type Fault = fn(&ApiServer, &mut Host);
 
-const EXPIRED: Fault = |server, _| server.revoke_token("abcdef");
-const DENIED: Fault = |server, _| server.set_signer(Signer::deny("MachineUnknown", "no machine"));
-const FAILED: Fault = |server, _| server.set_signer(Signer::fail("NodeNameMismatch", "no machine"));
-const PENDING: Fault = |server, host| {
+pub const EXPIRED: Fault = |server, _| server.revoke_token("abcdef");
+pub const DENIED: Fault =
+    |server, _| server.set_signer(Signer::deny("MachineUnknown", "no machine"));
+pub const FAILED: Fault =
+    |server, _| server.set_signer(Signer::fail("NodeNameMismatch", "no machine"));
+pub const PENDING: Fault = |server, host| {
     server.set_signer(Signer::Off);
     host.node.set("timeLimit", "1");
 };
 
 /// Ends the fault.
-fn mend(server: &ApiServer, host: &mut Host) {
+pub fn mend(server: &ApiServer, host: &mut Host) {
     server.add_token("abcdef", "0123456789abcdef");
     server.set_signer(Signer::issue());
     host.node.unset("timeLimit");

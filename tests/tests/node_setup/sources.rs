@@ -4,10 +4,87 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use kubelet_authenticator_test_support::api_server::ApiServer;
+
 use crate::bed::{CONFIGURATION, FLAGS, Host, asked, issuing};
 
-const NAME: &str = "--hostname-override=worker-1";
+pub const NAME: &str = "--hostname-override=worker-1";
 const ID: &str = "--provider-id=test:///worker-1";
+const CONFIGURED: &str = "kind: KubeletConfiguration\nproviderID: test:///worker-1\n";
+/// The value of a place that another place overrides.
+const OTHER: &str = "ARGS=--hostname-override=other\n";
+
+/// Sets the node name `worker-1` and its provider ID on a machine with the host name `vm`.
+pub type Place = fn(&mut Host);
+
+/// The places without the host name.
+pub const PLACES: [(&str, Place); 12] = [
+    ("the settings", |host| {
+        host.node.set("nodeName", "worker-1");
+        host.node.set("providerID", "test:///worker-1");
+    }),
+    ("kubeadm-flags.env", |host| {
+        host.machine_file(FLAGS, &format!("KUBELET_KUBEADM_ARGS=\"{NAME} {ID}\"\n"));
+    }),
+    ("/etc/default/kubelet", |host| {
+        let text = format!("KUBELET_EXTRA_ARGS=\"{NAME} {ID}\"\n");
+        host.machine_file("/etc/default/kubelet", &text);
+    }),
+    ("/etc/sysconfig/kubelet", |host| {
+        let text = format!("KUBELET_EXTRA_ARGS=\"{NAME} {ID}\"\n");
+        host.machine_file("/etc/sysconfig/kubelet", &text);
+    }),
+    ("the environment", |host| {
+        let arguments = format!("{NAME} {ID}");
+        host.node.set_env("KUBELET_EXTRA_ARGS", arguments);
+    }),
+    ("ExecStart=", |host| {
+        let command = format!("/usr/bin/kubelet {NAME} $KUBELET_EXTRA_ARGS {ID}");
+        systemd(host, &shows(&command, ""));
+    }),
+    ("Environment=", |host| {
+        let more = format!("Environment=A=b \"KUBELET_ARGS={NAME} {ID}\"\n");
+        systemd(host, &shows("/usr/bin/kubelet $KUBELET_ARGS", &more));
+    }),
+    ("EnvironmentFile=", |host| {
+        host.machine_file("/etc/ours.env", &format!("ARGS=\"{NAME} {ID}\"\n"));
+        let file = |path: &str| format!("EnvironmentFiles={path} (ignore_errors=yes)\n");
+        let more = file("/etc/none") + &file("/etc/ours.env");
+        systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
+    }),
+    ("EnvironmentFile= with a pattern", |host| {
+        host.machine_file("/etc/ours.d/10.env", OTHER);
+        host.machine_file("/etc/ours.d/20.env", &format!("ARGS=\"{NAME} {ID}\"\n"));
+        let more = "EnvironmentFiles=/etc/ours.d/*.env (ignore_errors=no)\n";
+        systemd(host, &shows("/usr/bin/kubelet $ARGS", more));
+    }),
+    ("the variables that systemd has set", |host| {
+        host.node.set_env("ARGS", format!("{NAME} {ID}"));
+        host.node.set_env("INVOCATION_ID", "4f");
+        let more = format!("InvocationID=4f\nEnvironment={OTHER}");
+        systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
+    }),
+    ("the kubelet's configuration", |host| {
+        host.machine_file(CONFIGURATION, CONFIGURED);
+        let named = format!("KUBELET_EXTRA_ARGS={NAME}\n");
+        host.machine_file("/etc/default/kubelet", &named);
+    }),
+    ("--config-dir", |host| {
+        let other = "kind: KubeletConfiguration\nproviderID: test:///other\n";
+        host.machine_file("/etc/kubelet.yaml", other);
+        host.machine_file("/etc/kubelet.conf.d/10.conf", CONFIGURED);
+        let command = format!(
+            "/usr/bin/kubelet --config=/etc/kubelet.yaml --config-dir /etc/kubelet.conf.d {NAME}"
+        );
+        systemd(host, &shows(&command, ""));
+    }),
+];
+
+/// Sets the name with the host name, as a service that sets it late.
+pub const LATE: Place = |host| {
+    host.call("worker-1");
+    host.machine_file(CONFIGURATION, CONFIGURED);
+};
 
 /// Runs systemd on the machine, with a systemctl that prints these properties.
 fn systemd(host: &mut Host, script: &str) {
@@ -28,6 +105,26 @@ fn shows(command: &str, more: &str) -> String {
     )
 }
 
+/// Asserts that `setup` with these options, commands, and a kubelet with this host name and argument agree on the node
+/// and the machine, with one request.
+#[track_caller]
+pub fn agree_after(server: &ApiServer, host: &mut Host, options: &[&str], kubelet: [&str; 2]) {
+    let creates = server.creates();
+
+    let run = host.setup_with(options).succeeded();
+
+    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
+    assert_eq!(asked(server), "worker-1");
+    let identity = host.node.command(&["identify"]).succeeded();
+    assert!(
+        identity.stdout.contains("test:///worker-1"),
+        "{identity:#?}"
+    );
+    let [host_name, argument] = kubelet;
+    host.kubelet(host_name, argument).succeeded().pair();
+    assert_eq!(server.creates(), creates + 1);
+}
+
 /// Asserts that `setup` and a kubelet with both flags agree on the node and the machine.
 #[track_caller]
 fn agree(make: impl FnOnce(&mut Host)) {
@@ -35,18 +132,14 @@ fn agree(make: impl FnOnce(&mut Host)) {
     let mut host = Host::named(&server, "vm");
     host.node.unset("providerID");
     make(&mut host);
+    let from = host.from();
 
-    let run = host.setup().succeeded();
-
-    assert!(!run.stderr.contains("has no credential"), "{run:#?}");
-    assert_eq!(asked(&server), "worker-1");
-    let identity = host.node.command(&["identify"]).succeeded();
-    assert!(
-        identity.stdout.contains("test:///worker-1"),
-        "{identity:#?}"
+    agree_after(
+        &server,
+        &mut host,
+        &["--from", from.to_str().unwrap()],
+        ["vm", NAME],
     );
-    host.kubelet("vm", NAME).succeeded().pair();
-    assert_eq!(server.creates(), 1);
 }
 
 #[test]
@@ -76,65 +169,6 @@ fn the_last_file_of_kubeadms_unit_takes_precedence() {
         );
         let text = format!("KUBELET_EXTRA_ARGS=\"{NAME} {ID}\"\n");
         host.machine_file("/etc/default/kubelet", &text);
-    });
-}
-
-#[test]
-fn setup_and_kubelet_agree_on_arguments_in_the_environment() {
-    agree(|host| {
-        host.node
-            .set_env("KUBELET_EXTRA_ARGS", format!("{NAME} {ID}"))
-    });
-}
-
-#[test]
-fn setup_and_kubelet_agree_on_arguments_in_a_systemd_unit() {
-    agree(|host| {
-        let command = format!("/usr/bin/kubelet {NAME} $KUBELET_EXTRA_ARGS {ID}");
-        systemd(host, &shows(&command, ""));
-    });
-    agree(|host| {
-        let more = format!("Environment=A=b \"KUBELET_ARGS={NAME} {ID}\"\n");
-        systemd(host, &shows("/usr/bin/kubelet $KUBELET_ARGS", &more));
-    });
-    agree(|host| {
-        host.machine_file("/etc/ours.env", &format!("ARGS=\"{NAME} {ID}\"\n"));
-        let file = |path: &str| format!("EnvironmentFiles={path} (ignore_errors=yes)\n");
-        let more = file("/etc/none") + &file("/etc/ours.env");
-        systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
-    });
-    let other = "ARGS=--hostname-override=other\n";
-    agree(|host| {
-        host.machine_file("/etc/ours.d/10.env", other);
-        host.machine_file("/etc/ours.d/20.env", &format!("ARGS=\"{NAME} {ID}\"\n"));
-        let more = "EnvironmentFiles=/etc/ours.d/*.env (ignore_errors=no)\n";
-        systemd(host, &shows("/usr/bin/kubelet $ARGS", more));
-    });
-    // systemd has set the variables of `setup`.
-    agree(|host| {
-        host.node.set_env("ARGS", format!("{NAME} {ID}"));
-        host.node.set_env("INVOCATION_ID", "4f");
-        let more = format!("InvocationID=4f\nEnvironment={other}");
-        systemd(host, &shows("/usr/bin/kubelet $ARGS", &more));
-    });
-}
-
-#[test]
-fn setup_and_kubelet_agree_on_the_provider_id_from_the_kubelet_config() {
-    let file = "kind: KubeletConfiguration\nproviderID: test:///worker-1\n";
-    let named = format!("KUBELET_EXTRA_ARGS={NAME}\n");
-    agree(|host| {
-        host.machine_file(CONFIGURATION, file);
-        host.machine_file("/etc/default/kubelet", &named);
-    });
-    agree(|host| {
-        let other = "kind: KubeletConfiguration\nproviderID: test:///other\n";
-        host.machine_file("/etc/kubelet.yaml", other);
-        host.machine_file("/etc/kubelet.conf.d/10.conf", file);
-        let command = format!(
-            "/usr/bin/kubelet --config=/etc/kubelet.yaml --config-dir /etc/kubelet.conf.d {NAME}"
-        );
-        systemd(host, &shows(&command, ""));
     });
 }
 
