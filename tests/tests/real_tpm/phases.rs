@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use kubelet_attestation::evidence::tpm::{Registers, TpmEvidence};
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::machine::Machine as Host;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_test_support::swtpm::Swtpm;
+use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
 use kubelet_authenticator_tests::image::{on_host, plugin, render};
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
+use kubelet_authenticator_tests::tpm::Sent;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -94,15 +96,24 @@ fn boot(scene: &Scene, machine: &Machine, tpm: &Arc<Swtpm>, drop_in: &str, wait:
     builder.boot()
 }
 
-/// The answer to the machine's first response to a challenge.
+/// The answer to the machine's response to the challenge after this number of earlier boots.
 #[track_caller]
-fn answer(scene: &Scene, machine: &Machine, host: &Host) -> Value {
+fn answer(scene: &Scene, machine: &Machine, host: &Host, boots: usize) -> Value {
     let answered = |csr: &Value| is_issued(csr) || reason_of(csr, "Denied").is_some();
     let found = poll(SWEPT, || {
         let requests = requests(scene, &requester(machine));
-        requests.into_iter().find(answered)
+        requests.into_iter().filter(answered).nth(boots)
     });
     found.unwrap_or_else(|| panic!("{}", host.journal()))
+}
+
+/// The registers in the quote of a response to a challenge.
+#[track_caller]
+fn quoted(csr: &Value) -> Registers {
+    match Sent::read(csr).evidence {
+        TpmEvidence::Respond(response) => response.quote.registers,
+        TpmEvidence::Enrol(enrolment) => panic!("no quote in {enrolment:?}"),
+    }
 }
 
 #[test]
@@ -110,17 +121,33 @@ fn two_boots_of_one_image_quote_pcr_11_after_the_last_phase() {
     let policy = json!({"tpm": {"pcrPolicy": {"allowed": [{"11": extended()}]}}});
     let scene = cluster("phases", policy);
     let drop_in = render(&Provider::TPM, &["kubelet-drop-in"]);
+    let own = tpm();
+    let twice = machine(&scene, "boots-twice", &own);
+    let first_boot = own.clock().reset_count;
     // No gate for the late phase: until the kubelet has started, the test has no machine that it could write to.
-    for (name, wait) in [("late-phase", "sleep 8"), ("early-phase", "true")] {
-        let tpm = tpm();
-        let machine = machine(&scene, name, &tpm);
+    let quotes = [(0, "sleep 8"), (1, "true")].map(|(boots, wait)| {
+        let host = boot(&scene, &twice, &own, &drop_in, wait);
 
-        let host = boot(&scene, &machine, &tpm, &drop_in, wait);
-
-        let csr = answer(&scene, &machine, &host);
-        assert!(is_issued(&csr), "{name}: {csr:#}\n{}", host.journal());
-        assert_eq!(hex(&tpm.pcr(11)), extended());
-    }
+        let csr = answer(&scene, &twice, &host, boots);
+        assert!(is_issued(&csr), "boot {boots}: {csr:#}\n{}", host.journal());
+        assert_eq!(hex(&own.pcr(11)), extended());
+        // The machine boots from its image without its store. A Node of the first boot would delay the second request.
+        drop(host);
+        let plane = scene.cluster.control_plane();
+        let node = twice.node_name();
+        plane
+            .kubectl()
+            .ok(["delete", "node", node, "--ignore-not-found"]);
+        own.reset(Reset::Orderly);
+        assert_eq!(own.pcr(11), [0; 32], "a boot starts with zeros");
+        quoted(&csr)
+    });
+    let eleventh = quotes
+        .each_ref()
+        .map(|quote| quote.get(11).map(|it| hex(it)));
+    assert_eq!(eleventh, [Some(extended()), Some(extended())]);
+    assert_eq!(quotes[0], quotes[1], "all registers");
+    assert_eq!(own.clock().reset_count, first_boot + 2);
 
     // Without the order of the drop-in, the kubelet does not wait for the last phase.
     let lines = drop_in.lines().filter(|line| !line.starts_with("After="));
@@ -132,7 +159,7 @@ fn two_boots_of_one_image_quote_pcr_11_after_the_last_phase() {
 
     let host = boot(&scene, &machine, &tpm, &unordered, &wait);
 
-    let csr = answer(&scene, &machine, &host);
+    let csr = answer(&scene, &machine, &host, 0);
     let reason = reason_of(&csr, "Denied");
     assert_eq!(reason, Some("RegisterNotAllowed"), "{}", host.journal());
     assert_ne!(hex(&tpm.pcr(11)), extended());
