@@ -127,6 +127,9 @@ pub enum MachineState {
     /// The machine can join, and renew.
     #[default]
     Ready,
+    /// The machine has bootstrap data, but its bootstrap configuration cannot be read: the API server does not serve
+    /// the configuration's version. So its own token is unknown. The machine can renew, but not join.
+    Unread,
     /// The machine is being deleted.
     Deleting,
 }

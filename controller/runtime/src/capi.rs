@@ -14,7 +14,7 @@ mod store;
 mod testing;
 mod watch;
 
-pub(crate) use api_discovery::cluster_resource;
+pub(crate) use api_discovery::{cluster_resource, required_cluster_resource};
 pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;

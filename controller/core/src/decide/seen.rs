@@ -61,6 +61,7 @@ pub(super) fn machine(machine: &Machine) -> String {
     let state = match machine.state {
         MachineState::Pending => "has no bootstrap data yet",
         MachineState::Ready => "can join",
+        MachineState::Unread => "has a bootstrap configuration that cannot be read",
         MachineState::Deleting => "is being deleted",
     };
     let name = &machine.name;

@@ -484,7 +484,7 @@ fn unavailable(source: Unavailable) -> Deferral {
 fn present(machine: &Machine) -> HolderState {
     match machine.state {
         MachineState::Deleting => HolderState::Leaving,
-        MachineState::Pending | MachineState::Ready => HolderState::Alive,
+        MachineState::Pending | MachineState::Ready | MachineState::Unread => HolderState::Alive,
     }
 }
 

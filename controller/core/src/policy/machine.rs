@@ -5,7 +5,7 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::{KeyDigest, TokenId};
 use crate::inventory::{Machine, MachineState, Naming, TokenOwner};
-use crate::refusal::{Deferral, Denial, Refusal};
+use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::verifier::Identity;
 
 /// Checks that the machine is allowed to join the cluster.
@@ -13,15 +13,23 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     match machine.state {
         MachineState::Ready => Ok(()),
         MachineState::Pending => Err(not_ready(machine).into()),
+        MachineState::Unread => Err(unread(machine).into()),
         MachineState::Deleting => Err(Denial::MachineDeleting(machine.name.clone()).into()),
     }
 }
 
+/// Checks that the machine's own token is known, if it has one. Otherwise, any token could pass for a token without an
+/// owner.
+pub(crate) fn is_read(machine: &Machine) -> Result<(), Deferral> {
+    ensure!(machine.state != MachineState::Unread, unread(machine));
+    Ok(())
+}
+
 /// Checks that the machine is allowed to renew. A machine that is being deleted can drain for days, and its kubelet
-/// requires certificates for it.
+/// requires certificates for it. A renewal does not need the bootstrap configuration.
 pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     match machine.state {
-        MachineState::Ready | MachineState::Deleting => Ok(()),
+        MachineState::Ready | MachineState::Unread | MachineState::Deleting => Ok(()),
         MachineState::Pending => Err(not_ready(machine)),
     }
 }
@@ -132,6 +140,12 @@ fn not_ready(machine: &Machine) -> Deferral {
     Deferral::MachineNotReady(machine.name.clone())
 }
 
+fn unread(machine: &Machine) -> Deferral {
+    let name = &machine.name;
+    let cause = format!("the bootstrap configuration of machine {name} cannot be read");
+    Deferral::InventoryUnavailable(Unavailable::new(cause))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,6 +203,7 @@ mod tests {
         let mut m3 = machine("m3", "n3", None);
         for (state, expected) in [
             (MachineState::Ready, Ok(())),
+            (MachineState::Unread, Ok(())),
             (MachineState::Deleting, Ok(())),
             (
                 MachineState::Pending,

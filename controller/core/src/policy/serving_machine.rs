@@ -75,7 +75,7 @@ pub(crate) fn is_nobody_elses(
     let (name, machine) = (name.clone(), other.name.clone());
     match other.state {
         MachineState::Deleting => Err(Deferral::ServingNameNotFree(name, machine).into()),
-        MachineState::Pending | MachineState::Ready => {
+        MachineState::Pending | MachineState::Ready | MachineState::Unread => {
             Err(Denial::ServingNameOfAnotherMachine(name, machine).into())
         }
     }

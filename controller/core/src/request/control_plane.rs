@@ -46,12 +46,15 @@ impl ParsedCsr {
 
         let machines = inventory.by_name(node_name.as_str()).await;
         let machines = machines.map_err(Deferral::InventoryUnavailable)?;
+        // The name of such a machine's Node can be in its bootstrap configuration.
+        let are_known = machines.iter().try_for_each(machine::is_read);
         let mut machines = machines
             .into_iter()
             .filter(|machine| machine.is_of_node(&node_name));
         let machine = match (machines.next(), machines.next()) {
             (Some(machine), None) if machine.control_plane => machine,
             _ => {
+                are_known?;
                 return Err(unattested(
                     "the node does not belong to a control-plane machine",
                 ));

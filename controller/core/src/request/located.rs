@@ -25,6 +25,7 @@ impl ConformantClientCsr {
                 let claimed = inventory.by_provider_id(&self.request().provider_id).await;
                 match claimed.map_err(unavailable)? {
                     Some(machine) => {
+                        machine::is_read(&machine)?;
                         // The lookup of a token can read the bootstrap configurations of all machines.
                         let owner = match machine.token_id {
                             Some(_) => None,
@@ -58,7 +59,11 @@ impl ConformantClientCsr {
         token: &TokenId,
         inventory: &dyn Inventory,
     ) -> Result<Machine, Refusal> {
-        match found(inventory.by_token(token).await)? {
+        let owner = inventory.by_token(token).await.map_err(unavailable)?;
+        let Some(owner) = owner else {
+            return Err(self.without_owner(inventory).await.into());
+        };
+        match owner {
             TokenOwner::Machine(mut machine) => {
                 let claimed = &self.request().provider_id;
                 let holder = if machine.unnamed {
@@ -75,10 +80,25 @@ impl ConformantClientCsr {
             }
             pool @ TokenOwner::Pool { .. } => {
                 let machine = found(inventory.by_provider_id(&self.request().provider_id).await)?;
+                machine::is_read(&machine)?;
                 machine::owns_token(&machine, token, Some(&pool))?;
                 Ok(machine)
             }
         }
+    }
+}
+
+impl ConformantClientCsr {
+    /// The reason why a request waits if its token has no owner. If the bootstrap configuration of the claimed machine
+    /// cannot be read, the token can be its own token, so the request does not fail after some time.
+    async fn without_owner(&self, inventory: &dyn Inventory) -> Deferral {
+        // With evidence, the caller has already looked for the claimed machine.
+        if self.request().evidence.is_some() {
+            return Deferral::MachineNotFound;
+        }
+        let claimed = inventory.by_provider_id(&self.request().provider_id).await;
+        let is_known = found(claimed).and_then(|machine| machine::is_read(&machine));
+        is_known.err().unwrap_or(Deferral::MachineNotFound)
     }
 }
 

@@ -10,7 +10,31 @@ use crate::watch::document;
 /// The supported contracts, newest first.
 const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 
+/// The API server does not serve a kind in the required version. This is an outage: the objects can exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the API server does not serve the kind in the required version")]
+pub(crate) struct NotServed;
+
 /// The resource of Clusters in the newest contract that serves it.
+///
+/// # Errors
+///
+/// The call failed, or no supported contract is served.
+pub(crate) async fn required_cluster_resource(client: &Client) -> Result<ApiResource, Error> {
+    required(client, Cluster::KIND).await
+}
+
+/// The resource of this Cluster API core kind in the newest contract that serves it.
+///
+/// # Errors
+///
+/// The call failed, or no supported contract is served.
+pub(super) async fn required(client: &Client, kind: &str) -> Result<ApiResource, Error> {
+    let resource = served(client, kind).await?;
+    resource.ok_or_else(|| Error::Service(NotServed.into()))
+}
+
+/// The resource of Clusters in the newest contract that serves it. `None` if no supported contract is served.
 pub(crate) async fn cluster_resource(client: &Client) -> Result<Option<ApiResource>, Error> {
     served(client, Cluster::KIND).await
 }

@@ -11,7 +11,7 @@ use kube::core::response::reason;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
-use super::api_discovery::referred;
+use super::api_discovery::{NotServed, referred};
 use super::objects::{
     BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, ObjectKey, Raw,
     Reference, Watched as _,
@@ -59,6 +59,17 @@ const SLOW_READS: TurnLimits = TurnLimits {
 
 /// The time for which a kind counts as not served. A tenant can name any kind, and each lookup takes two calls.
 const NOT_SERVED: Duration = Duration::from_secs(30);
+
+/// An object that is referred to could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    /// The kind is not served.
+    #[error(transparent)]
+    NotServed(#[from] NotServed),
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] kube::Error),
+}
 
 /// The lookup of a kind.
 type Lookup = Arc<OnceCell<Found>>;
@@ -287,12 +298,12 @@ impl Objects {
         self.is_ready().then(|| self.0.store.look(cluster, look))
     }
 
-    /// Stores a `KubeadmConfig` that was read for this cluster. `None` means that it does not exist.
+    /// Stores the result of reading a `KubeadmConfig` for this cluster. `None` means that it does not exist.
     pub(super) fn read_config(
         &self,
         cluster: &ObjectKey,
         name: &str,
-        config: Option<BootstrapConfig>,
+        config: Result<Option<BootstrapConfig>, NotServed>,
     ) {
         let now = std::time::Instant::now();
         self.0.store.read_config(cluster, name, config, now);
@@ -314,17 +325,21 @@ impl Objects {
     }
 
     /// Reads an object that is referenced from `namespace`. Returns `None` if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// The read failed, or the API server does not serve the kind: the object can then exist. Anyone who can write the
+    /// reference can cause the latter, so it must affect only the referring object.
     pub(super) async fn fetch<K: Kept>(
         &self,
         namespace: &str,
         reference: &Reference,
-    ) -> Result<Option<K>, kube::Error>
+    ) -> Result<Option<K>, FetchError>
     where
         Fields<K>: ReadAlone,
     {
-        let Some(resource) = self.resource(namespace, reference).await? else {
-            return Ok(None);
-        };
+        let resource = self.resource(namespace, reference).await?;
+        let resource = resource.ok_or(NotServed)?;
         let client = self.0.client.clone();
         let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
         let found = match required_one_of(&api, &reference.name).await {
@@ -334,11 +349,12 @@ impl Objects {
                 // The API server no longer serves the version. Such a 404 does not refer to an object.
                 if matches!(&error, kube::Error::Api(status) if status.code == 404) {
                     self.forget(&kind_of(reference));
+                    return Err(NotServed.into());
                 }
-                return Err(error);
+                return Err(error.into());
             }
         };
-        found.kept().map_err(kube::Error::from)
+        Ok(found.kept().map_err(kube::Error::from)?)
     }
 
     /// The resource of this reference from `namespace`. `None` if the API server does not serve it.

@@ -16,7 +16,7 @@ use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::unshared::Unshared;
 
-use super::cache::Objects;
+use super::cache::{FetchError, Objects};
 use super::objects::{
     self, Attested, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference,
 };
@@ -311,7 +311,17 @@ impl CapiInventory {
 
     async fn read(&self, configs: impl IntoIterator<Item = Reference>) -> Result<(), Unavailable> {
         let reads = stream::iter(configs).map(|config| async move {
-            let found: Option<BootstrapConfig> = self.fetch(&config).await?;
+            let namespace = &self.cluster.namespace;
+            let found = match self
+                .objects
+                .fetch::<BootstrapConfig>(namespace, &config)
+                .await
+            {
+                Ok(found) => Ok(found),
+                // A tenant can name any version, so this affects only the referring machines.
+                Err(FetchError::NotServed(error)) => Err(error),
+                Err(error @ FetchError::Call(_)) => return Err(unread(&config, &error)),
+            };
             self.objects.read_config(&self.cluster, &config.name, found);
             Ok(())
         });
@@ -379,14 +389,14 @@ impl CapiInventory {
     {
         let namespace = &self.cluster.namespace;
         let found = self.objects.fetch(namespace, reference).await;
-        found.map_err(|error| {
-            let Reference { kind, name, .. } = reference;
-            Unavailable::new(format!(
-                "cannot read {kind} {name}: {}",
-                error_chain(&error)
-            ))
-        })
+        found.map_err(|error| unread(reference, &error))
     }
+}
+
+fn unread(reference: &Reference, error: &FetchError) -> Unavailable {
+    let Reference { kind, name, .. } = reference;
+    let error = error_chain(error);
+    Unavailable::new(format!("cannot read {kind} {name}: {error}"))
 }
 
 #[async_trait::async_trait]

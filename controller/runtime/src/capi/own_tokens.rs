@@ -12,7 +12,7 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::ObjectKey;
-use super::api_discovery::{referred, served};
+use super::api_discovery::{NotServed, referred, required};
 use super::objects::{Machine, Raw, Reference, Watched as _};
 use crate::client::{CallError, call};
 use crate::watch::{all_of, text_of_one};
@@ -54,9 +54,7 @@ async fn machines(
     management: &Client,
     cluster: &ObjectKey,
 ) -> Result<Vec<(String, Option<Reference>)>, CallError> {
-    let Some(resource) = call(served(management, Machine::KIND)).await? else {
-        return Ok(Vec::new());
-    };
+    let resource = call(required(management, Machine::KIND)).await?;
     let namespace = &cluster.namespace;
     let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
     let label = format!("{CLUSTER_NAME_LABEL}={}", cluster.name);
@@ -83,9 +81,11 @@ async fn own_token(
     namespace: &str,
     config: &Reference,
 ) -> Result<Option<OwnToken>, CallError> {
-    let Some(resource) = call(referred((management, namespace), config)).await? else {
-        return Ok(None);
-    };
+    let resource = call(async {
+        let resource = referred((management, namespace), config).await?;
+        resource.ok_or_else(|| kube::Error::Service(NotServed.into()))
+    });
+    let resource = resource.await?;
     let path = Raw::<Machine>::url_path(&resource, Some(namespace));
     match call(text_of_one(management, path, &config.name)).await {
         Ok(text) => Ok(token(&text)),

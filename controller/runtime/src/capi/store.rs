@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
+use super::api_discovery::NotServed;
 use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Watched};
 use crate::shared::{Lock, Shared, page};
 use crate::table::{Indexed, Table};
@@ -145,12 +146,12 @@ impl Store {
         }
     }
 
-    /// Stores a `KubeadmConfig` of this cluster. `None` means that it does not exist.
+    /// Stores the result of reading a `KubeadmConfig` of this cluster. `None` means that it does not exist.
     pub(super) fn read_config(
         &self,
         cluster: &ObjectKey,
         name: &str,
-        config: Option<BootstrapConfig>,
+        config: Result<Option<BootstrapConfig>, NotServed>,
         now: Instant,
     ) {
         let place = self.0.read(|places| places.members.get(cluster).cloned());

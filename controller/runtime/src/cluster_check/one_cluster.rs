@@ -9,7 +9,7 @@ use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpe
 
 use super::workload::{self, Workload};
 use super::{Checked, Finding, secrets, some, within};
-use crate::capi::{ObjectKey, cluster_resource};
+use crate::capi::{ObjectKey, required_cluster_resource};
 use crate::client::{CallError, ClusterAccess, EgressPolicy, call};
 use crate::cluster_states::ClusterState;
 use crate::identities::{Identities, IdentitiesError};
@@ -226,9 +226,7 @@ async fn machine_names(
     key: &ObjectKey,
 ) -> Result<BTreeSet<String>, CallError> {
     let client = management.client();
-    let Some(mut resource) = call(cluster_resource(client)).await? else {
-        return Ok(BTreeSet::new());
-    };
+    let mut resource = call(required_cluster_resource(client)).await?;
     "Machine".clone_into(&mut resource.kind);
     "machines".clone_into(&mut resource.plural);
     let api: Api<Custom<NoFields>> =

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
-use crate::capi::{ObjectKey, cluster_resource, is_cluster, renew_version};
+use crate::capi::{ObjectKey, is_cluster, renew_version, required_cluster_resource};
 use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
 use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
@@ -78,9 +78,7 @@ impl KubeRecords {
     /// The management cluster is unavailable, or refuses. The records before the failure have their owner.
     pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<(), CallError> {
         let client = self.api.clone().into_client();
-        let Some(resource) = call(cluster_resource(&client)).await? else {
-            return Ok(());
-        };
+        let resource = call(required_cluster_resource(&client)).await?;
         // Does not set `blockOwnerDeletion`, which requires a permission on the owner's finalizers.
         let owner = OwnerReference {
             api_version: resource.api_version,

@@ -266,6 +266,24 @@ fn the_exception_applies_only_to_control_plane_machines() {
 }
 
 #[test]
+fn a_control_plane_renewal_waits_while_the_node_name_cannot_be_read() {
+    let unread = |node_name| {
+        with_control_plane(|machine| {
+            machine.state = MachineState::Unread;
+            machine.node_name = node_name;
+            machine.dns_names = vec!["n1".to_owned()];
+        })
+    };
+    let own = NodeName::parse("n1").unwrap();
+
+    let unknown = decided(&stock_renewal(), &unread(None));
+    let waits = matches!(unknown, Decision::Retry(Deferral::InventoryUnavailable(_)));
+    assert!(waits, "{unknown:?}");
+    let known = decided(&stock_renewal(), &unread(Some(own)));
+    assert!(matches!(known, Decision::Approve(_)), "{known:?}");
+}
+
+#[test]
 fn the_control_plane_exception_requires_an_exact_kubeadm_request() {
     let cluster = || with_control_plane(|_| {});
     assert!(matches!(

@@ -358,6 +358,30 @@ fn a_request_for_a_machine_that_is_not_ready_is_retried() {
 }
 
 #[test]
+fn a_machine_with_an_unread_bootstrap_config_waits_without_an_end() {
+    let in_state = |state| {
+        with_machines(vec![Machine {
+            state,
+            ..machine("m1", "n1", None)
+        }])
+    };
+    for request in [valid(), insecure()] {
+        let deferral = retried(&request, &in_state(MachineState::Unread));
+
+        assert_eq!(
+            error_chain(&deferral),
+            "the inventory is unavailable: the bootstrap configuration of machine m1 cannot be read"
+        );
+    }
+    // A machine that is known to have no own token joins with evidence.
+    let ready = in_state(MachineState::Ready);
+    let decision = decided(&valid(), &ready);
+    assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
+    let deferral = retried(&insecure(), &ready);
+    assert!(matches!(deferral, Deferral::MachineNotFound), "{deferral}");
+}
+
+#[test]
 fn an_insecure_machine_without_a_provider_id_is_matched_by_its_token() {
     let unnamed = Machine {
         provider_id: None,

@@ -88,15 +88,18 @@ fn a_lookup_of_a_kind_visits_few_of_many_others() {
     assert!(visited[&Lock::Lookups] < 10, "{visited:?}");
 }
 
-/// An API server that serves `RackMachine` in `v1beta1`, and returns this response to requests for objects.
-fn serving(of_object: Value) -> (Objects, Arc<AtomicUsize>) {
+/// An API server that serves `RackMachine` in `v1beta1` for this number of lookups, and returns this response to requests
+/// for objects.
+fn serving(of_object: Value, served: usize) -> (Objects, Arc<AtomicUsize>) {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();
     let objects = answered_by(move |path| {
         if path != "/apis/infrastructure.cluster.x-k8s.io/v1beta1" {
             return of_object.clone();
         }
-        counted.fetch_add(1, Ordering::Relaxed);
+        if counted.fetch_add(1, Ordering::Relaxed) >= served {
+            return json!({"code": 404, "message": "404 page not found"});
+        }
         let resource = json!({
             "name": "rackmachines", "kind": "RackMachine", "namespaced": true, "singularName": "", "verbs": ["get"],
         });
@@ -105,23 +108,31 @@ fn serving(of_object: Value) -> (Objects, Arc<AtomicUsize>) {
     (objects, lookups)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
     // The text `404 page not found`, as kube reads it.
-    let (objects, lookups) = serving(json!({"code": 404, "message": "404 page not found"}));
+    let (objects, lookups) = serving(json!({"code": 404, "message": "404 page not found"}), 2);
     let wanted = reference("RackMachine");
-
-    for number in 1..3 {
+    let is_outage_after = async |number: usize| {
         let found = objects.fetch::<InfraMachine>("default", &wanted).await;
 
-        assert!(found.is_err(), "{found:?}");
+        assert!(matches!(found, Err(FetchError::NotServed(_))), "{found:?}");
         assert_eq!(lookups.load(Ordering::Relaxed), number);
-    }
+    };
+
+    // Discovery still has the version.
+    is_outage_after(1).await;
+    is_outage_after(2).await;
+    // Discovery no longer has it. A tenant can name such a version, so it is not looked up for each read.
+    is_outage_after(3).await;
+    is_outage_after(3).await;
+    advance(NOT_SERVED).await;
+    is_outage_after(4).await;
 }
 
 #[tokio::test]
 async fn a_missing_object_is_absent_and_its_kind_is_known() {
-    let (objects, lookups) = serving(json!({"code": 404, "reason": "NotFound"}));
+    let (objects, lookups) = serving(json!({"code": 404, "reason": "NotFound"}), 1);
     let wanted = reference("RackMachine");
 
     for _ in 0..2 {

@@ -26,7 +26,7 @@ fn listed(objects: &Objects) {
 fn configured(objects: &Objects, config: Value) {
     let name = config["metadata"]["name"].as_str().unwrap().to_owned();
     let cluster = ObjectKey::new(NAMESPACE, "prod-1");
-    objects.read_config(&cluster, &name, kept(config));
+    objects.read_config(&cluster, &name, Ok(kept(config)));
 }
 
 fn inventory_of(objects: &Objects) -> CapiInventory {

@@ -240,7 +240,7 @@ impl<'a> View<'a> {
         let pool = self.pool_name(machine);
         Machine {
             object: Some(self.reference("Machine", name, &machine.uid)),
-            state: state(machine.deleting, self.has_bootstrap_data(machine)),
+            state: self.state(machine),
             provider_id: machine.provider_id.clone(),
             node_name: self.node_name(name, machine),
             node: self.node(name, machine),
@@ -253,6 +253,15 @@ impl<'a> View<'a> {
                 || config.is_some_and(|config| config.control_plane),
             pool,
             ..Machine::new(name)
+        }
+    }
+
+    fn state(self, machine: &objects::Machine) -> MachineState {
+        let config = machine.config.as_ref();
+        let is_unread = config.is_some_and(|config| self.members.is_unserved(&config.name));
+        match state(machine.deleting, self.has_bootstrap_data(machine)) {
+            MachineState::Ready if is_unread => MachineState::Unread,
+            state => state,
         }
     }
 
@@ -294,7 +303,7 @@ impl<'a> View<'a> {
 /// The state of a machine that cannot be ready before another object exists.
 pub(super) fn waiting(state: MachineState) -> MachineState {
     match state {
-        MachineState::Ready | MachineState::Pending => MachineState::Pending,
+        MachineState::Ready | MachineState::Unread | MachineState::Pending => MachineState::Pending,
         MachineState::Deleting => MachineState::Deleting,
     }
 }

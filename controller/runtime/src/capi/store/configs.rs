@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use node_attestation_core::identifiers::TokenId;
 
 use super::values::{Ground, Value};
+use crate::capi::api_discovery::NotServed;
 use crate::capi::objects::BootstrapConfig;
 use crate::shared::visited;
 use crate::table::Table;
 
-/// The interval at which a missing `KubeadmConfig`, or a pool's, is read again. The token of a pool is replaced from
-/// time to time.
+/// The interval at which a missing or unserved `KubeadmConfig`, or a pool's, is read again. The token of a pool is
+/// replaced from time to time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// The type of object that refers to a `KubeadmConfig`.
@@ -36,12 +37,19 @@ pub(super) struct Configs {
     queue: BTreeSet<(Referrer, Option<Instant>, Arc<str>)>,
     /// The earliest times for repeated reads.
     again: BTreeMap<Arc<str>, Instant>,
+    /// The unknown configs whose version was not served at the last read. They can exist.
+    unserved: BTreeSet<Arc<str>>,
 }
 
 impl Configs {
     /// The `KubeadmConfig` with this name, if it was read.
     pub(super) fn get(&self, name: &str) -> Option<&BootstrapConfig> {
         self.known.get(name)
+    }
+
+    /// Whether the config is unknown because its version was not served at the last read.
+    pub(super) fn is_unserved(&self, name: &str) -> bool {
+        self.unserved.contains(name)
     }
 
     /// The names of the configs with this token.
@@ -84,20 +92,26 @@ impl Configs {
         }
     }
 
-    /// Stores a config, or records that it is missing. The caller must queue it again.
+    /// Stores a config, or records that it is missing or not served. The caller must queue it again.
     pub(super) fn put(
         &mut self,
         name: &str,
-        config: Option<BootstrapConfig>,
+        config: Result<Option<BootstrapConfig>, NotServed>,
         is_of_pool: bool,
         now: Instant,
     ) {
         self.unqueue(name);
-        if config.is_none() || is_of_pool {
+        if !matches!(config, Ok(Some(_))) || is_of_pool {
             self.again.insert(name.into(), now + READ_AGAIN);
         }
-        if let Some(config) = config {
-            self.known.put(name, config);
+        match config {
+            Ok(Some(config)) => {
+                self.known.put(name, config);
+            }
+            Err(NotServed) if self.known.get(name).is_none() => {
+                self.unserved.insert(name.into());
+            }
+            Ok(None) | Err(NotServed) => {}
         }
     }
 
@@ -114,5 +128,6 @@ impl Configs {
             [Joining, Joined, Pool].map(|referrer| (referrer, false)),
         );
         self.again.remove(name);
+        self.unserved.remove(name);
     }
 }

@@ -10,6 +10,7 @@ use node_attestation_core::identifiers::TokenId;
 use super::Member;
 use super::configs::{Configs, Referrer};
 use super::values::{Ground, Value};
+use crate::capi::api_discovery::NotServed;
 use crate::capi::objects::{
     BootstrapConfig, ConfigReference, Machine, MachinePool, label_value, last_segment,
 };
@@ -155,11 +156,16 @@ impl Members {
         pools.filter(move |(_, pool)| pool.config() == Some(config))
     }
 
-    /// Stores a `KubeadmConfig`, or records that it is missing.
+    /// Whether the last read of this `KubeadmConfig` found that its version is not served.
+    pub(in crate::capi) fn is_unserved(&self, config: &str) -> bool {
+        self.configs.is_unserved(config)
+    }
+
+    /// Stores the result of reading a `KubeadmConfig`.
     pub(super) fn read_config(
         &mut self,
         name: &str,
-        config: Option<BootstrapConfig>,
+        config: Result<Option<BootstrapConfig>, NotServed>,
         now: Instant,
     ) {
         let is_of_pool = self.pools_with_config(name).next().is_some();

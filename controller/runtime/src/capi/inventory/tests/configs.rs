@@ -92,6 +92,45 @@ fn an_unknown_token_causes_one_read_of_each_config() {
 }
 
 #[test]
+fn an_unserved_config_version_affects_only_the_machines_that_name_it() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let objects = answered_by(move |path| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        match path.rsplit_once("/kubeadmconfigs/") {
+            Some(_) => V2.config("m2", "0000m2"),
+            None => bootstrap_api(path),
+        }
+    });
+    seen::<Cluster>(&objects, V2.cluster());
+    // Any user who can write the Machine can name any version.
+    let group = "bootstrap.cluster.x-k8s.io";
+    let config = Contract::V1Beta1.reference(group, "KubeadmConfig", "m1-config");
+    let machine = with(V2.machine("m1"), "/spec/bootstrap/configRef", config);
+    seen::<objects::Machine>(&objects, machine);
+    seen::<objects::Machine>(&objects, V2.machine("m2"));
+    listed(&objects);
+    let inventory = inventory_of(&objects);
+    let found = |name: &str| {
+        let machine = by_id(&inventory, &format!("generic:///rack/{name}")).unwrap();
+        (machine.state, machine.token_id)
+    };
+
+    for _ in 0..2 {
+        assert_eq!(found("m1"), (MachineState::Unread, None));
+        let own = Some(token("0000m2"));
+        assert_eq!(found("m2"), (MachineState::Ready, own));
+    }
+    // One lookup of the unserved version, two calls for the served one, and the config of `m2`.
+    assert_eq!(by_token(&inventory, "zzzzzz"), None);
+    assert_eq!(calls.load(Ordering::Relaxed), 4);
+
+    configured(&objects, V2.config("m1", "0000m1"));
+    let own = Some(token("0000m1"));
+    assert_eq!(found("m1"), (MachineState::Ready, own));
+}
+
+#[test]
 fn a_name_is_compared_with_the_configs_of_joining_machines() {
     let (objects, inventory, read) = counted();
     for name in ["m1", "m2"] {

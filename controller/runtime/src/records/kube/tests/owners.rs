@@ -48,6 +48,18 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
 }
 
 #[tokio::test]
+async fn an_unserved_cluster_version_is_an_outage_and_leaves_the_owners_undone() {
+    let not_found = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
+    let client = client(move |_| Answer::Json(404, not_found.clone()));
+    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+
+    let error = records.end_with("now").await.unwrap_err();
+
+    let error = kubelet_attestation::errors::error_chain(&error);
+    assert!(error.contains("does not serve the kind"), "{error}");
+}
+
+#[tokio::test]
 async fn a_new_record_gets_the_cluster_as_owner_once_it_is_known() {
     let (client, written) = with_records(Vec::new());
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
