@@ -12,7 +12,7 @@ use futures::stream::{self, BoxStream, Stream, StreamExt as _};
 use kube::Resource;
 use kube::api::Api;
 use kube::core::Status;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -25,6 +25,7 @@ mod list;
 mod listening;
 mod log;
 mod one;
+mod steps;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -39,6 +40,7 @@ pub use log::WatchLog;
 pub(crate) use one::Table;
 pub use one::{ReadAlone, metadata_of_one, one_of, readable_one_of};
 pub(crate) use one::{document, one_on_behalf_of, read_alone, required_one_of, text_of_one};
+use steps::steps;
 
 /// An object whose kind is known only at run time, decoded as `K`.
 #[expect(clippy::disallowed_types, reason = "this is the door")]
@@ -56,9 +58,8 @@ const WATCH_HELD: Duration = Duration::from_mins(1);
 /// A watch that uses smaller list pages if a page was too long to be read, down to one object, because an API server
 /// can store requests that are far larger than honest ones. `relist` restarts the watch.
 ///
-/// A watch that could not be started also lists again. After an outage, etcd could have been restored from a backup.
-/// The API server then still accepts the last resource version, and sends no events until it has passed that version.
-#[expect(clippy::disallowed_methods, reason = "this is the door")]
+/// A watch that failed also lists again, and so does a silent one (see [`steps`]). After an outage, etcd could have been
+/// restored from a backup.
 pub(crate) fn in_smaller_pages<K, R>(
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
@@ -69,9 +70,10 @@ where
     K: Clone + DeserializeOwned + Debug + Send + 'static,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
-    let begin = move |page: u32| watcher(api.clone(), config.clone().page_size(page)).boxed();
+    let begin = move |page: u32| steps(api.clone(), config.clone().page_size(page));
     let watching = Watching {
         events: begin(first_page),
+        began: Instant::now(),
         page: first_page,
         waits: ExponentialBackoff::default(),
         next: Instant::now(),
@@ -81,22 +83,24 @@ where
         async move {
             let event = loop {
                 tokio::select! {
-                    event = watching.next() => break event?,
-                    () = relist.notified() => watching.events = begin(watching.page),
+                    event = watching.next() => match event {
+                        Some(event) => break event,
+                        None => watching.wait_if_short(),
+                    },
+                    () = relist.notified() => {}
                 }
+                watching.restart(begin(watching.page));
             };
             match &event {
                 Ok(Event::InitDone) => watching.page = first_page,
                 Ok(_) => {}
-                Err(error) if watching.page > 1 && is_too_large(error) => {
-                    watching.page = (watching.page / 4).max(1);
-                    watching.events = begin(watching.page);
-                }
                 Err(error) => {
-                    watching.next = Instant::now() + watching.waits.next_wait();
-                    if matches!(error, watcher::Error::WatchStartFailed(_)) {
-                        watching.events = begin(watching.page);
+                    if watching.page > 1 && is_too_large(error) {
+                        watching.page = (watching.page / 4).max(1);
+                    } else {
+                        watching.wait();
                     }
+                    watching.restart(begin(watching.page));
                 }
             }
             Some((event, watching))
@@ -107,6 +111,8 @@ where
 /// A watch, and the time of its next call after a failure.
 struct Watching<K> {
     events: BoxStream<'static, watcher::Result<Event<K>>>,
+    /// The start of `events`.
+    began: Instant,
     page: u32,
     waits: ExponentialBackoff,
     next: Instant,
@@ -116,6 +122,22 @@ impl<K> Watching<K> {
     async fn next(&mut self) -> Option<watcher::Result<Event<K>>> {
         sleep_until(self.next).await;
         self.events.next().await
+    }
+
+    fn wait(&mut self) {
+        self.next = Instant::now() + self.waits.next_wait();
+    }
+
+    /// Waits after a silent watch that the API server ended early. Another one has lasted long enough.
+    fn wait_if_short(&mut self) {
+        if self.began.elapsed() < LAST_WATCH_RETRY {
+            self.wait();
+        }
+    }
+
+    fn restart(&mut self, events: BoxStream<'static, watcher::Result<Event<K>>>) {
+        self.events = events;
+        self.began = Instant::now();
     }
 }
 

@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until};
 
+const BOOKMARK: &[u8] = br#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"A","metadata":{"resourceVersion":"1"}}}
+"#;
+
 pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A parsed call.
@@ -142,12 +145,14 @@ impl ApiServer {
         drop(watching);
         let seconds = call.number("timeoutSeconds").unwrap_or(300);
         let end = Instant::now() + Duration::from_secs(u64::try_from(seconds).unwrap());
+        // The last message is a bookmark, as from a real API server.
         let frames = stream::unfold(
-            events,
-            move |mut events: UnboundedReceiver<Bytes>| async move {
+            Some(events),
+            move |events: Option<UnboundedReceiver<Bytes>>| async move {
+                let mut events = events?;
                 tokio::select! {
-                    event = events.recv() => Some((event?, events)),
-                    () = sleep_until(end) => None,
+                    event = events.recv() => Some((event?, Some(events))),
+                    () = sleep_until(end) => Some((Bytes::from_static(BOOKMARK), None)),
                 }
             },
         );

@@ -14,9 +14,9 @@ use crate::metrics::WatchMetrics;
 /// Returns a client that calls `told` for each chunk of a watch, after its events are applied. The argument is the time
 /// at which the chunk was read. A store that applies events slowly must not pass for a current one.
 ///
-/// kube's watcher does not expose bookmarks, and a quiet watch has no other events. So the bytes count: the head of a
-/// response, an event, or a bookmark. A page of a list does not count, because the store stays outdated until the list
-/// is complete.
+/// A quiet watch has only bookmarks, which are no events of the stream. So the bytes of the body count: an event, or a
+/// bookmark. The head of a response does not count, because an API server also sends it for a version that it has not
+/// reached. A page of a list does not count, because the store stays outdated until the list is complete.
 pub fn listening(
     client: Client,
     told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
@@ -29,11 +29,10 @@ pub fn listening(
             let is_watch = query.split('&').any(|pair| pair.starts_with("watch="));
             let response: Response<Body> = client.send(request).await?;
             let is_success = is_watch && response.status().is_success();
-            let read = is_success.then(Instant::now);
             Ok::<_, kube::Error>(response.map(|body| WatchBody {
                 body,
                 told: is_success.then_some(told),
-                read,
+                read: None,
             }))
         }
     });
@@ -45,7 +44,7 @@ struct WatchBody<F> {
     body: Body,
     /// `None` if the response is not an open watch.
     told: Option<F>,
-    /// The time at which the last chunk, or the head, was read. `None` after the report.
+    /// The time at which the last chunk was read. `None` before the first one, and after the report.
     read: Option<Instant>,
 }
 
@@ -95,9 +94,10 @@ mod tests {
         let metrics = Metrics::new("1");
         let watch = metrics.watch("Node");
         let access = ClusterAccess::in_memory(|request| async move {
-            let is_refused = request.uri().path() == "/refused";
-            let answer = Response::builder().status(if is_refused { 403 } else { 200 });
-            answer.body(Full::new(Bytes::from("{}"))).unwrap()
+            let path = request.uri().path();
+            let answer = Response::builder().status(if path == "/refused" { 403 } else { 200 });
+            let body = if path == "/silent" { "" } else { "{}" };
+            answer.body(Full::new(Bytes::from(body))).unwrap()
         });
         let client = measured(access.client().clone(), &watch);
         let age = || {
@@ -111,6 +111,7 @@ mod tests {
         for (path, silence) in [
             ("/a", 100.0),
             ("/refused?watch=true", 100.0),
+            ("/silent?watch=1", 100.0),
             ("/a?watch=1", 0.0),
         ] {
             let request = Request::get(path).body(Body::empty()).unwrap();
@@ -145,17 +146,17 @@ mod tests {
         later(10).await;
         sender.unbounded_send("first").unwrap();
         body.frame().await.unwrap().unwrap();
-        assert_eq!(seen(), [0], "the head");
+        assert_eq!(seen(), [0; 0], "the head");
 
         // Its events take 90 seconds.
         later(90).await;
         sender.unbounded_send("second").unwrap();
-        assert_eq!(seen(), [0]);
+        assert_eq!(seen(), [0; 0]);
         body.frame().await.unwrap().unwrap();
-        assert_eq!(seen(), [0, 10]);
+        assert_eq!(seen(), [10]);
 
         drop(sender);
         assert!(body.frame().await.is_none());
-        assert_eq!(seen(), [0, 10, 100]);
+        assert_eq!(seen(), [10, 100]);
     }
 }

@@ -7,7 +7,7 @@ use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
 use tower::ServiceBuilder;
 use tower::layer::layer_fn;
 
@@ -80,10 +80,21 @@ async fn calls(answers: &'static [Answer]) -> Vec<String> {
                     });
                     (200, json!({"type": "BOOKMARK", "object": node}))
                 }
+                Some(Answer::Event(version)) => {
+                    let node = json!({"metadata": {"name": "n1", "resourceVersion": version}});
+                    (200, json!({"type": "MODIFIED", "object": node}))
+                }
+                Some(Answer::Silent) => (200, Value::Null),
+                Some(Answer::Broken) => (200, json!({"code": 500, "message": "no etcd"})),
                 Some(Answer::Away) => (503, json!({})),
                 Some(Answer::TooLong) => (200, json!({"items": "x".repeat(9 << 20)})),
             };
-            let body = Full::new(Bytes::from(format!("{body}\n")));
+            let body = if body.is_null() {
+                String::new()
+            } else {
+                format!("{body}\n")
+            };
+            let body = Full::new(Bytes::from(body));
             let response = Response::builder().status(status).body(body);
             Ok::<_, Infallible>(response.unwrap())
         }
@@ -107,6 +118,12 @@ enum Answer {
     List(&'static str),
     /// A watch that ends after a bookmark of this version.
     Bookmark(&'static str),
+    /// A watch that ends after an event with this version.
+    Event(&'static str),
+    /// A watch that ends without an event or a bookmark.
+    Silent,
+    /// A watch that fails after its start.
+    Broken,
     /// 503.
     Away,
     /// A list that exceeds the limit of an answer.
@@ -129,6 +146,58 @@ async fn a_watch_lists_again_after_an_api_server_outage() {
             "list 16", "watch 5", "watch 9", "list 16", "list 16", "watch 3"
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_without_an_event_or_a_bookmark_lists_again() {
+    use Answer::{Bookmark, List, Silent};
+
+    // The API server was restored to version 3, and accepts a watch of version 9.
+    let calls_of_silence = calls(&[List("5"), Bookmark("9"), Silent, List("3")]).await;
+    assert_eq!(
+        calls_of_silence,
+        ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
+    );
+
+    // A bookmark with the same version is enough.
+    let calls_of_quiet = calls(&[List("5"), Bookmark("9"), Bookmark("9")]).await;
+    assert_eq!(calls_of_quiet, ["list 16", "watch 5", "watch 9", "watch 9"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_continued_watch_with_a_lower_version_lists_again() {
+    use Answer::{Bookmark, Event, List};
+
+    for lower in [Bookmark("8"), Event("8")] {
+        let lower = calls(vec![List("5"), Bookmark("9"), lower].leak()).await;
+        assert_eq!(lower, ["list 16", "watch 5", "watch 9", "list 16"]);
+    }
+    for higher in [Bookmark("10"), Event("10")] {
+        let higher = calls(vec![List("5"), Bookmark("9"), higher].leak()).await;
+        assert_eq!(higher, ["list 16", "watch 5", "watch 9", "watch 10"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_fails_lists_again() {
+    use Answer::{Bookmark, Broken, List};
+
+    let calls = calls(&[List("5"), Bookmark("9"), Broken, List("3")]).await;
+
+    assert_eq!(
+        calls,
+        ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_ends_silent_watches_early_is_called_with_backoff() {
+    use Answer::{List, Silent};
+
+    let calls = calls([List("5"), Silent].repeat(1000).leak()).await;
+
+    // In an hour: a list and a watch at most every 7.5 seconds, after the first ones.
+    assert!((400..1000).contains(&calls.len()), "{}", calls.len());
 }
 
 #[tokio::test(start_paused = true)]

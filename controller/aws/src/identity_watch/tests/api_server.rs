@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error as StdError;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -15,6 +16,10 @@ use node_attestation_runtime::client::testing::too_long;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// An idle watch gets a bookmark at this interval.
+const BETWEEN_BOOKMARKS: Duration = Duration::from_secs(30);
 
 type BoxError = Box<dyn StdError + Send + Sync>;
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
@@ -337,9 +342,18 @@ fn watch(state: &mut State, scope: Scope) -> Answer {
     }
     let (sender, receiver) = mpsc::unbounded_channel();
     state.watches.push((scope, sender));
-    let lines = stream::unfold(receiver, |mut receiver| async move {
-        let line = receiver.recv().await?;
-        Some((Ok(Frame::data(line)), receiver))
+    let metadata = json!({"resourceVersion": state.version.to_string()});
+    let bookmark = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "A", "metadata": metadata}});
+    let bookmark = Bytes::from(format!("{bookmark}\n"));
+    let lines = stream::unfold(receiver, move |mut receiver| {
+        let bookmark = bookmark.clone();
+        async move {
+            let line = match timeout(BETWEEN_BOOKMARKS, receiver.recv()).await {
+                Ok(line) => line?,
+                Err(_) => bookmark,
+            };
+            Some((Ok(Frame::data(line)), receiver))
+        }
     });
     respond(200, lines)
 }

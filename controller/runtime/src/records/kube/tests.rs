@@ -234,7 +234,7 @@ async fn failing_lists_are_retried_with_backoff() {
     assert!((5..=14).contains(&calls), "{calls} calls in a minute");
 }
 
-/// An established watch, and the channel of its events. The first list is answered, and no later watch.
+/// An established watch, and the channel of its events. The first list is answered, and no later call.
 fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
     watched(Vec::new())
 }
@@ -243,9 +243,13 @@ fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
 fn watched(listed: Vec<Record>) -> (KubeRecords, UnboundedSender<Value>) {
     let (sender, receiver) = unbounded();
     let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
+    let lists = Arc::new(AtomicUsize::new(0));
     let records = start(move |uri| {
         if !is_watch(uri) {
-            return list_of(&listed);
+            return match lists.fetch_add(1, Ordering::Relaxed) {
+                0 => list_of(&listed),
+                _ => Answer::Never,
+            };
         }
         let receiver = receiver.lock().unwrap().take();
         receiver.map_or(Answer::Never, Answer::Open)

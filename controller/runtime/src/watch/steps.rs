@@ -1,0 +1,259 @@
+//! A list, and the watches that continue from it.
+//!
+//! kube's watcher is not used. It does not expose bookmarks, and continues each watch at its last resource version. After
+//! a restore of etcd from a backup, the API server accepts a version that it has not reached. It then sends nothing until
+//! it has passed that version, which can take as long as the backup is old.
+
+use std::fmt::Debug;
+use std::mem;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt as _};
+use kube::Resource;
+use kube::api::{Api, ListParams, WatchParams};
+use kube::core::WatchEvent;
+use kube::runtime::watcher::{self, Event};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::{Lenient, page_of};
+
+/// The time for which a watch can outlive its timeout, as in kube's watcher. After that, the connection is dead.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// The timeout of a watch without one, as in kube.
+const DEFAULT_TIMEOUT: u32 = 290;
+
+/// The events of a list, and of the watches that continue from it. The stream ends when the objects must be listed again:
+///
+/// - after each error;
+/// - after a watch without an event or a bookmark. An API server sends a bookmark each minute, and before the end of a
+///   watch. Without one, it may not have reached the version of the watch;
+/// - if the first version of a continued watch is lower than the last known one.
+pub(super) fn steps<K, R>(
+    api: Api<Lenient<K, R>>,
+    config: watcher::Config,
+) -> BoxStream<'static, watcher::Result<Event<Lenient<K, R>>>>
+where
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
+{
+    let steps = Steps {
+        api,
+        config,
+        state: State::Begin,
+    };
+    let events = stream::unfold(steps, |mut steps| async move {
+        loop {
+            match steps.step().await {
+                Step::Event(event) => return Some((event, steps)),
+                Step::Next => {}
+                Step::End => return None,
+            }
+        }
+    });
+    events.boxed()
+}
+
+struct Steps<K, R> {
+    api: Api<Lenient<K, R>>,
+    config: watcher::Config,
+    state: State<Lenient<K, R>>,
+}
+
+/// The result of a step.
+enum Step<T> {
+    Event(watcher::Result<Event<T>>),
+    /// The next step follows.
+    Next,
+    /// The objects must be listed again.
+    End,
+}
+
+enum State<T> {
+    Begin,
+    /// A page of the list.
+    Page {
+        objects: std::vec::IntoIter<T>,
+        /// The token of the next page.
+        next: Option<String>,
+        version: Option<String>,
+    },
+    /// A watch is due at this version.
+    Due {
+        version: String,
+        is_continued: bool,
+    },
+    Open(Watch<T>),
+    End,
+}
+
+/// An open watch.
+struct Watch<T> {
+    events: BoxStream<'static, kube::Result<WatchEvent<T>>>,
+    /// The last known version.
+    version: String,
+    /// Whether another watch came before.
+    is_continued: bool,
+    /// Whether the watch had an event or a bookmark.
+    is_heard: bool,
+}
+
+impl<K, R> Steps<K, R>
+where
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
+{
+    async fn step(&mut self) -> Step<Lenient<K, R>> {
+        // A step that fails leaves the end.
+        match mem::replace(&mut self.state, State::End) {
+            State::Begin => {
+                self.state = State::Page {
+                    objects: Vec::new().into_iter(),
+                    next: None,
+                    version: None,
+                };
+                Step::Event(Ok(Event::Init))
+            }
+            State::Page {
+                mut objects,
+                next,
+                version,
+            } => {
+                if let Some(object) = objects.next() {
+                    self.state = State::Page {
+                        objects,
+                        next,
+                        version,
+                    };
+                    return Step::Event(Ok(Event::InitApply(object)));
+                }
+                match version {
+                    Some(version) if next.is_none() => {
+                        self.state = State::Due {
+                            version,
+                            is_continued: false,
+                        };
+                        Step::Event(Ok(Event::InitDone))
+                    }
+                    _ => self.list(next).await,
+                }
+            }
+            State::Due {
+                version,
+                is_continued,
+            } => self.open(version, is_continued).await,
+            State::Open(watch) => self.follow(watch).await,
+            State::End => Step::End,
+        }
+    }
+
+    /// Reads the page with this token, or the first one.
+    async fn list(&mut self, token: Option<String>) -> Step<Lenient<K, R>> {
+        let page = ListParams {
+            label_selector: self.config.label_selector.clone(),
+            field_selector: self.config.field_selector.clone(),
+            limit: self.config.page_size,
+            continue_token: token,
+            ..ListParams::default()
+        };
+        let page = match page_of(&self.api, &page).await {
+            Ok(page) => page,
+            Err(error) => return failed(watcher::Error::InitialListFailed(error)),
+        };
+        let is_given = |text: &String| !text.is_empty();
+        let version = page.metadata.resource_version.filter(is_given);
+        let next = page.metadata.continue_.filter(is_given);
+        if version.is_none() && next.is_none() {
+            return failed(watcher::Error::NoResourceVersion);
+        }
+        self.state = State::Page {
+            objects: page.items.into_iter(),
+            next,
+            version,
+        };
+        Step::Next
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    async fn open(&mut self, version: String, is_continued: bool) -> Step<Lenient<K, R>> {
+        let params = WatchParams {
+            label_selector: self.config.label_selector.clone(),
+            field_selector: self.config.field_selector.clone(),
+            timeout: self.config.timeout,
+            bookmarks: true,
+            send_initial_events: false,
+        };
+        match self.api.watch(&params, &version).await {
+            Ok(events) => {
+                self.state = State::Open(Watch {
+                    events: events.boxed(),
+                    version,
+                    is_continued,
+                    is_heard: false,
+                });
+                Step::Next
+            }
+            Err(error) => failed(watcher::Error::WatchStartFailed(error)),
+        }
+    }
+
+    async fn follow(&mut self, mut watch: Watch<Lenient<K, R>>) -> Step<Lenient<K, R>> {
+        let seconds = self.config.timeout.unwrap_or(DEFAULT_TIMEOUT);
+        let longest = Duration::from_secs(seconds.into()) + MARGIN;
+        let next = timeout(longest, watch.events.next()).await;
+        let (version, event) = match next.ok().flatten() {
+            None => return self.ended(watch),
+            Some(Err(error)) => return failed(watcher::Error::WatchFailed(error)),
+            Some(Ok(WatchEvent::Error(status))) => {
+                return failed(watcher::Error::WatchError(status));
+            }
+            Some(Ok(WatchEvent::Bookmark(bookmark))) => (bookmark.metadata.resource_version, None),
+            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                (version_of(&object), Some(Event::Apply(object)))
+            }
+            Some(Ok(WatchEvent::Deleted(object))) => {
+                (version_of(&object), Some(Event::Delete(object)))
+            }
+        };
+        if version.is_empty() {
+            return failed(watcher::Error::NoResourceVersion);
+        }
+        let is_first = watch.is_continued && !watch.is_heard;
+        if is_first && is_lower(&version, &watch.version) {
+            return Step::End;
+        }
+        watch.version = version;
+        watch.is_heard = true;
+        self.state = State::Open(watch);
+        event.map_or(Step::Next, |event| Step::Event(Ok(event)))
+    }
+
+    /// Continues after the end of a watch, if the API server had reached its version.
+    fn ended(&mut self, watch: Watch<Lenient<K, R>>) -> Step<Lenient<K, R>> {
+        if !watch.is_heard {
+            return Step::End;
+        }
+        self.state = State::Due {
+            version: watch.version,
+            is_continued: true,
+        };
+        Step::Next
+    }
+}
+
+fn failed<T>(error: watcher::Error) -> Step<T> {
+    Step::Event(Err(error))
+}
+
+fn version_of<K, R>(object: &Lenient<K, R>) -> String {
+    object.metadata.resource_version.clone().unwrap_or_default()
+}
+
+/// Whether this version is lower. Versions are numbers. Others are not compared.
+fn is_lower(version: &str, than: &str) -> bool {
+    let number = |text: &str| text.parse::<u128>().ok();
+    number(version)
+        .zip(number(than))
+        .is_some_and(|(version, than)| version < than)
+}
