@@ -126,6 +126,10 @@ fn readiness_requires_the_first_list_and_reports_missing_ones() {
     bed.server.drop_connections();
     diagnostics.wait_for(&[broken]);
     assert_eq!(diagnostics.probe("/readyz").unwrap().status, 200);
+
+    bed.server.clear_faults();
+
+    diagnostics.wait_for(&[&broken.replace(" 0.0", " 1.0")]);
 }
 
 #[test]

@@ -51,6 +51,22 @@ async fn failed_watches_are_retried_at_different_times() {
 /// The calls of a watch with pages of 16 objects, in order, until no responses are left: `list LIMIT`, and
 /// `watch VERSION`.
 async fn calls(answers: &'static [Answer]) -> Vec<String> {
+    let (events, calls) = watching(answers);
+    let reading = events.for_each(|_| std::future::ready(()));
+    // The call after the last answer is not answered, and later ones are of no interest.
+    let _ = tokio::time::timeout(Duration::from_hours(1), reading).await;
+    let mut calls = calls.lock().unwrap().clone();
+    calls.truncate(answers.len() + 1);
+    calls
+}
+
+/// A watch with pages of 16 objects of an API server with these responses, and its calls.
+fn watching(
+    answers: &'static [Answer],
+) -> (
+    impl Stream<Item = watcher::Result<Event<Lenient<Node>>>>,
+    Arc<Mutex<Vec<String>>>,
+) {
     let calls: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = calls.clone();
     let server = tower::service_fn(move |request: Request<Body>| {
@@ -103,13 +119,7 @@ async fn calls(answers: &'static [Answer]) -> Vec<String> {
     let client = Client::new(ServiceBuilder::new().layer(bounded).service(server), "a");
     let api: Api<Lenient<Node>> = Api::all(client);
     let config = watcher::Config::default();
-    let events = in_smaller_pages(api, config, 16, Arc::default());
-    let reading = events.for_each(|_| std::future::ready(()));
-    // The call after the last answer is not answered, and later ones are of no interest.
-    let _ = tokio::time::timeout(Duration::from_hours(1), reading).await;
-    let mut calls = calls.lock().unwrap().clone();
-    calls.truncate(answers.len() + 1);
-    calls
+    (in_smaller_pages(api, config, 16, Arc::default()), calls)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -188,6 +198,23 @@ async fn a_watch_that_fails_lists_again() {
         calls,
         ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_watch_that_failed_recovers_with_its_next_list() {
+    use Answer::{Bookmark, Broken, List};
+
+    let (events, _) = watching(&[List("5"), Bookmark("9"), Broken, List("9")]);
+    let (mut log, mut changes) = (WatchLog::new("Node"), Vec::new());
+    let reading = events.for_each(|event| {
+        if log.observe(&event, || {}) {
+            changes.push(event.is_ok());
+        }
+        std::future::ready(())
+    });
+    let _ = tokio::time::timeout(Duration::from_mins(1), reading).await;
+
+    assert_eq!(changes, [false, true], "failed, and recovered");
 }
 
 #[tokio::test(start_paused = true)]
