@@ -80,6 +80,12 @@ impl Manager {
         Self::start(management, "null-attestation-controller", arguments)
     }
 
+    /// The same with the period of inspections that the controller has by default, and not with a short one.
+    pub fn null_with_default_period(management: &Management) -> Self {
+        let name = "null-attestation-controller";
+        Self::spawned(management, None, name, |launch| launch)
+    }
+
     /// `node-attestation-controller run`, with instances of this cloud.
     pub fn aws(management: &Management, cloud: &Cloud, arguments: &[&str]) -> Self {
         Self::in_cloud(management, cloud, cloud.manager_arguments(), arguments)
@@ -123,6 +129,17 @@ impl Manager {
         name: &str,
         told: impl FnOnce(Launch) -> Launch,
     ) -> Self {
+        // Two rounds are enough to wait for, and they need not be a minute apart.
+        let often = |launch: Launch| launch.args(["--sync-period=10s"]);
+        Self::spawned(management, group, name, |launch| told(often(launch)))
+    }
+
+    fn spawned(
+        management: &Management,
+        group: Option<&str>,
+        name: &str,
+        told: impl FnOnce(Launch) -> Launch,
+    ) -> Self {
         let files = Scratch::new("manager");
         let kubeconfig = management
             .control_plane()
@@ -132,8 +149,7 @@ impl Manager {
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .args(["--insecure-allow-loopback", "--log-format", "json", "-v"])
-            // Two rounds are enough to wait for, and they need not be a minute apart.
-            .args(["--missing-machine-timeout=0s", "--sync-period=10s"]);
+            .args(["--missing-machine-timeout=0s"]);
         Self {
             process: told(launch).spawn(&files.join("manager.log")),
             _files: files,

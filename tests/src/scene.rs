@@ -33,6 +33,12 @@ impl Site {
         Self::of(|management| Manager::null(management, &[]))
     }
 
+    /// Starts a site whose controller inspects a Cluster as rarely as by default.
+    #[track_caller]
+    pub fn rarely_inspected() -> Arc<Self> {
+        Self::of(Manager::null_with_default_period)
+    }
+
     /// Starts a scene whose controller also admits machines without evidence.
     #[track_caller]
     pub fn insecure() -> Arc<Self> {

@@ -158,13 +158,12 @@ pub fn is_gone(error: &watcher::Error) -> bool {
     cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
 }
 
-/// The configuration of a watch with a timeout of five minutes plus a random time, so that many watches do not end
+/// The configuration of a watch with a timeout of 8 to 10 minutes. It is random, so that many watches do not end
 /// together.
 ///
 /// Pings and TCP keepalive detect a dead connection much earlier.
 pub fn watch_config() -> watcher::Config {
-    let half = LONGEST_WATCH / 2;
-    let timeout = half + random_part(half);
+    let timeout = LONGEST_WATCH - random_part(LONGEST_WATCH / 5);
     watcher::Config::default().timeout(timeout.as_secs().try_into().unwrap_or(u32::MAX))
 }
 

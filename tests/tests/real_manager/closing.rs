@@ -1,11 +1,13 @@
 //! Ways around attestation, closed by the controller and kept closed.
 
 use std::path::Path;
+use std::time::Duration;
 
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
+use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::is_issued;
 use kubelet_authenticator_tests::fleet::condition_of;
-use kubelet_authenticator_tests::scene::Scene;
+use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
 
 use crate::SITE;
@@ -62,6 +64,28 @@ fn kubeadm_bindings_are_reported_then_removed_when_all_nodes_have_records() {
         wait_until(&scene, BINDING, open.name(), false);
     }
     scene.wait_for_paths("True", "Closed", &[]);
+}
+
+#[test]
+fn returned_kubeadm_bindings_are_removed_within_a_minute_by_a_watch() {
+    let site = Site::rarely_inspected();
+    let scene = Scene::start(&site, "returns", json!({"autoApproveBindings": "Remove"}));
+    scene.wait_for_paths("True", "Closed", &[]);
+
+    for _ in 0..2 {
+        scene
+            .cluster
+            .control_plane()
+            .kubeadm_bootstrap_token_phase();
+
+        let gone = poll(Duration::from_secs(60), || {
+            let mut open = OPEN.iter();
+            (!open.any(|one| is_there(&scene, BINDING, one.name()))).then_some(())
+        });
+        assert!(gone.is_some(), "the bindings are still there");
+        let kept = KubeadmBinding::KubeletBootstrap.name();
+        assert!(is_there(&scene, BINDING, kept));
+    }
 }
 
 #[test]

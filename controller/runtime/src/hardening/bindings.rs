@@ -17,6 +17,10 @@ use super::access::{HardeningError, call, delete, get};
 use crate::log_lines::ClusterLines;
 use crate::watch::{Lenient, Skipped, page_of};
 
+mod returns;
+
+pub(crate) use returns::report_returns;
+
 /// The page size for lists of bindings, which have a few hundred bytes each.
 const PAGE_SIZE: u32 = 100;
 

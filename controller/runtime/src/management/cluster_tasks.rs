@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::FutureExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
 use node_attestation_core::ledger::{Absences, Revocations};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -21,6 +21,7 @@ use crate::client::ClusterAccess;
 use crate::clock::{jittered, now};
 use crate::csr_writer::KubeStore;
 use crate::events::{EventLimits, Events};
+use crate::hardening::bindings::report_returns;
 use crate::log_lines::{ClusterLines, Served};
 use crate::metrics::ClusterMetrics;
 use crate::nodes::KubeNodes;
@@ -125,24 +126,26 @@ impl Running {
         .with_server_time(server_time.clone());
         // Boxed, because a task reserves space for each place that it moves a value to.
         let upkeep = Box::new(upkeep);
+        let returns = report_returns(
+            access.client().clone(),
+            context.enforcement.clone(),
+            upkeep.urgent.clone(),
+            lines.clone(),
+        );
         let pipeline = Pipeline::new(context, store, events, now)
             .measured_by(metrics)
             .with_server_time(server_time.clone())
             .with_outcomes(outcomes)
             .in_turn(shared.requests.line(key), lines.clone());
         let client = access.client().clone();
-        let watches = upkeep.watches.clone();
+        let watches = upkeep.urgent.clone();
         let ended = quitted.clone();
         tasks.spawn(async move {
             worker::run(client, pipeline, watches, ended).await;
             writer.finish().await;
         });
-        tasks.spawn(async move {
-            tokio::select! {
-                () = quitted => {}
-                () = keep_up(upkeep, said) => {}
-            }
-        });
+        tasks.spawn(until(quitted.clone(), returns.boxed()));
+        tasks.spawn(until(quitted, keep_up(upkeep, said).boxed()));
         Ok(Self {
             fingerprint: service.fingerprint,
             ca: service.ca.clone(),
@@ -166,6 +169,14 @@ impl Running {
     pub(super) async fn stop(mut self) {
         drop(self.quit);
         while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Runs a task until another future ends.
+async fn until(end: impl Future<Output = ()>, task: BoxFuture<'static, ()>) {
+    tokio::select! {
+        () = end => {}
+        () = task => {}
     }
 }
 

@@ -77,8 +77,9 @@ pub(super) struct Upkeep {
     listed: BTreeSet<String>,
     /// The last time at which all permissions were granted.
     rights: Option<Instant>,
-    /// Whether a watch of requests has failed or recovered since the last inspection. The watch sets it.
-    pub(super) watches: Arc<AtomicBool>,
+    /// Whether the watch of requests has failed or recovered, or kubeadm's bindings have returned, since the last
+    /// inspection. The watches set it.
+    pub(super) urgent: Arc<AtomicBool>,
     tokens: Tokens,
     revoked: RevocationList,
     /// The time of the management cluster's API server.
@@ -115,7 +116,7 @@ impl Upkeep {
             inspection: None,
             listed: BTreeSet::new(),
             rights: None,
-            watches: Arc::default(),
+            urgent: Arc::default(),
             tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revoked: RevocationList::default(),
             server_time: ServerTime::default(),
@@ -157,7 +158,7 @@ impl Upkeep {
             let tried = self.revoke().boxed().await;
             self.revoked.log(tried, self.machine_conditions.lines());
         }
-        let watch_changed = self.watches.swap(false, Ordering::Relaxed);
+        let watch_changed = self.urgent.swap(false, Ordering::Relaxed);
         if watch_changed || self.is_inspection_due().await {
             let counted = self.counted().await;
             let found = self.inspect(counted.as_ref()).boxed().await;
@@ -217,9 +218,9 @@ impl Upkeep {
             .await;
     }
 
-    /// Whether a watch of requests failed or recovered, so that an immediate inspection is necessary.
+    /// Whether a watch has reported a change that requires an immediate inspection.
     pub(super) fn is_inspection_urgent(&self) -> bool {
-        self.watches.load(Ordering::Relaxed)
+        self.urgent.load(Ordering::Relaxed)
     }
 
     async fn is_inspection_due(&self) -> bool {

@@ -24,7 +24,7 @@ pub(super) struct Inspection {
     pub(super) found: Health,
     /// The inputs of the count of Nodes without a record. `None` if they were unavailable.
     pub(super) counted: Option<Counted>,
-    /// Whether the inspection was caused by a failure or a recovery of the watch of requests.
+    /// Whether a watch caused the inspection: the watch of requests failed or recovered, or kubeadm's bindings returned.
     pub(super) watch_changed: bool,
 }
 
