@@ -220,9 +220,8 @@ fn effect_of_reset(node: &str, is_revoked: bool) -> String {
 
 fn said_of_reset(identity: &NodeIdentity) -> String {
     let (generation, node) = (identity.spec.generation, &identity.spec.node_name);
-    let next = generation + 1;
     format!(
-        "The next valid claim for node {node} opens generation {next}. The certificates of generation {generation} stay \
+        "The next valid claim for node {node} opens a new generation. The certificates of generation {generation} stay \
          valid until then, unless they are revoked."
     )
 }
