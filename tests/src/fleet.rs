@@ -51,6 +51,20 @@ pub fn allow_short_certificates(management: &Management) {
     kubectl.patch(&target, &json!({"spec": {"versions": versions}}));
 }
 
+/// Asserts that no later generation of this record was opened. Its number depends on the time.
+#[track_caller]
+pub fn assert_first_generation(record: &Value) {
+    assert!(record["spec"]["generation"].is_u64(), "{record:#}");
+    // The expiry of all earlier generations.
+    assert!(record["spec"]["formerUntil"].is_null(), "{record:#}");
+}
+
+/// Asserts that the record has had an earlier generation.
+#[track_caller]
+pub fn assert_later_generation(record: &Value) {
+    assert!(record["spec"]["formerUntil"].is_string(), "{record:#}");
+}
+
 /// A controller of a management cluster.
 #[derive(Debug)]
 pub struct Manager {

@@ -252,7 +252,7 @@ passed     conform_client: node m1 on machine generic:///prod-1/m1, with
 passed     locate: machine m1 can join; its Node is m1
 passed     attest: no evidence identifies generic:///prod-1/m1
 passed     check_node_name: machine m1 is allowed to use node name m1
-passed     claim: generation 1: repeated request with the same key
+passed     claim: generation GENERATION: repeated request with the same key
 passed     sign: a certificate until TIME
 
 Result:    issued, JoinRepeated: every check passes
@@ -260,8 +260,8 @@ Condition: Approved NodeNameClaimed at TIME: approved by
            node-attestation-controller
 Issued:    the request has its certificate
 Event:     FirstJoin on Machine m1 at TIME: issued a certificate
-           of generation 1 for node m1 on machine generic:///prod-1/m1: first
-           join
+           of generation GENERATION for node m1 on machine generic:///prod-1/m1:
+           first join
 Note:      the request was answered before: the checks are made for that time,
            with the current Machines and node identities
 ";
@@ -270,8 +270,12 @@ Note:      the request was answered before: the checks are made for that time,
 fn stable(text: &str, request: &str) -> String {
     let digits = |word: &str| {
         let is_time = word.len() >= 20 && word.starts_with("20") && word.contains('T');
+        let number = word.trim_end_matches(':');
+        let is_generation = number.len() == 10 && number.bytes().all(|one| one.is_ascii_digit());
         if is_time {
             format!("TIME{}", word.get(20..).unwrap_or_default())
+        } else if is_generation {
+            word.replace(number, "GENERATION")
         } else {
             word.to_owned()
         }

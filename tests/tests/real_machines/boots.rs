@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::fleet::assert_first_generation;
 use kubelet_authenticator_tests::machines::{Infrastructure, Machines, PATIENCE, Scene};
 use kubelet_authenticator_tests::management::Instances;
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ fn an_instance_with_a_wrong_clock_reports_it_and_joins_when_corrected() {
 
     let machine = deployment.wait_until_running(1).remove(0);
     let node = scene.wait_for_node_of(&machine);
-    assert_eq!(scene.record(&node)["spec"]["generation"], json!(1));
+    assert_first_generation(&scene.record(&node));
     doctor_says(&scene, &node, DOCTOR, |_, code| code == Some(0));
 }
 

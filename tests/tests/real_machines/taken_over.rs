@@ -3,6 +3,7 @@
 
 use kubelet_attestation::names::Provider as Attestor;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
+use kubelet_authenticator_tests::fleet::assert_first_generation;
 use kubelet_authenticator_tests::page;
 use serde_json::json;
 
@@ -64,7 +65,7 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
         scene.write_settings(node);
         scene.on(node, |machine| page::take_over(machine, &Attestor::TPM));
         let record = scene.record(node);
-        assert_eq!(record["spec"]["generation"], 1, "{record:#}");
+        assert_first_generation(&record);
     }
     let gone = machines
         .iter()

@@ -9,7 +9,7 @@ use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::settings::option;
 use kubelet_authenticator_tests::controller::reason_of;
-use kubelet_authenticator_tests::fleet::authorize;
+use kubelet_authenticator_tests::fleet::{assert_first_generation, authorize};
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
@@ -80,7 +80,8 @@ fn a_kubeadm_node_is_adopted_with_its_certificate_and_evidence() {
     let asked = asked.unwrap_or_else(|| panic!("{}", kubelet.log()));
     assert_eq!(reason_of(&asked, "Approved"), Some("NodeNameClaimed"));
     assert!(asked["spec"]["uid"].as_str().unwrap_or_default().is_empty());
-    let record = scene.wait_for_record("stock", |record| record["spec"]["generation"] == 1);
+    let record = scene.wait_for_record("stock", |record| record["spec"]["generation"].is_u64());
+    assert_first_generation(&record);
     assert_eq!(record["spec"]["providerID"], machine.provider_id());
     kubelet.wait_for_lease_renewal();
     let same = plane.wait_for_node("stock");
@@ -147,5 +148,5 @@ fn setup_adopts_a_kubeadm_node_with_only_its_kubelet_certificate() {
     kubelet.wait_for_lease_renewal();
     let same = plane.wait_for_node("stock");
     assert_eq!(same["metadata"]["uid"], node["metadata"]["uid"]);
-    assert_eq!(scene.record("stock")["spec"]["generation"], 1);
+    assert_first_generation(&scene.record("stock"));
 }

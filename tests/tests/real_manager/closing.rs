@@ -128,7 +128,7 @@ fn nodes_join_an_unmanaged_cluster_and_its_records_are_kept() {
     assert!(is_there(&scene, POLICY_BINDING, POLICY));
     let record = scene.record("joined");
     let revoked = json!({"metadata": {"annotations": {
-        "attestation.cluster.x-k8s.io/reset": "1",
+        "attestation.cluster.x-k8s.io/reset": record["spec"]["generation"].to_string(),
     }}});
     let name = record["metadata"]["name"].as_str().unwrap();
     let target = ["nodeidentity", name, "-n", scene.cluster.namespace()];

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use kubelet_authenticator_test_support::control_plane::{DEADLINE, Kubectl};
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::fleet::Authentication;
+use kubelet_authenticator_tests::fleet::{Authentication, assert_first_generation};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
     };
     let machine = scene.cluster.machine("m1").node_name("node-1").create();
     scene.join(&machine);
-    assert_eq!(scene.record("node-1")["spec"]["generation"], 1);
+    assert_first_generation(&scene.record("node-1"));
 
     scene.wait_for_paths("True", "Closed", &["attestation is not enforced"]);
     // The number of records is written a moment after the first record.

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use kubelet_attestation::names::Provider;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::{Application, PATIENCE, is_answered, is_issued};
+use kubelet_authenticator_tests::fleet::assert_later_generation;
 use kubelet_authenticator_tests::management::Machine;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene, Site};
 use serde_json::{Value, json};
@@ -85,7 +86,7 @@ fn a_stale_node_goes(scene: &Scene, join: Join) {
 
     let uid = uid_of_node(scene, "again");
     assert_ne!(uid.as_ref(), Some(&stale["metadata"]["uid"]));
-    assert!(scene.record("again")["spec"]["generation"].as_u64() > Some(1));
+    assert_later_generation(&scene.record("again"));
     assert_eq!(
         scene.record("again")["spec"]["providerID"],
         second.provider_id()

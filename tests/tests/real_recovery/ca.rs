@@ -10,7 +10,9 @@ use kubelet_authenticator_test_support::swtpm::Swtpm;
 use kubelet_authenticator_test_support::tpm_machine::{EndorsementKey, TpmMachine};
 use kubelet_authenticator_tests::cloud::Cloud;
 use kubelet_authenticator_tests::controller::{certificate_of, is_signed_by, reason_of};
-use kubelet_authenticator_tests::fleet::{kubelet_of_instance, kubelet_of_tpm};
+use kubelet_authenticator_tests::fleet::{
+    assert_first_generation, kubelet_of_instance, kubelet_of_tpm,
+};
 use kubelet_authenticator_tests::tpm;
 use serde_json::Value;
 use x509_parser::pem::parse_x509_pem;
@@ -194,7 +196,7 @@ fn rotate(mut life: Life) {
     }
     life.assert_no_other_request();
     life.wait_until_ready();
-    assert_eq!(life.town.record(&life.node)["spec"]["generation"], 1);
+    assert_first_generation(&life.town.record(&life.node));
     if life.node.has_evidence() {
         life.refuse_leftovers(&both);
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use base64::prelude::*;
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_tests::cloud::{Cloud, Instance};
-use kubelet_authenticator_tests::fleet::kubelet_of_instance;
+use kubelet_authenticator_tests::fleet::{assert_first_generation, kubelet_of_instance};
 use kubelet_authenticator_tests::management::{Management, WorkloadCluster};
 use serde_json::{Value, json};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, management};
-use crate::witness::{none_is_refused, requests, uid_of, wait_for_certificate, workload};
+use crate::witness::{mark, none_is_refused, requests, uid_of, wait_for_certificate, workload};
 
 /// A lifetime with a renewal after 30 to 42 seconds.
 const SECONDS: u32 = 60;
@@ -91,7 +91,6 @@ fn an_instance_joins_and_renews_with_fresh_evidence() {
         csr["spec"]["username"] == format!("system:node:{node}")
     });
 
-    assert!(uid_of(&renewed).ends_with(".1"));
     let requests = bed.requests(&instance);
     let signed: BTreeSet<_> = requests.iter().map(signed_at).collect();
     assert_eq!(
@@ -114,5 +113,6 @@ fn an_instance_joins_and_renews_with_fresh_evidence() {
     let record = bed.management.kubectl().json(record);
     assert_eq!(record["spec"]["attestor"], "aws");
     assert_eq!(record["spec"]["providerID"], instance.provider_id());
-    assert_eq!(record["spec"]["generation"], 1);
+    assert_first_generation(&record);
+    assert_eq!(uid_of(&renewed), mark(&record));
 }

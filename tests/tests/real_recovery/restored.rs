@@ -65,7 +65,7 @@ fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
     kubelet.kill();
     std::fs::remove_dir_all(kubelet.var_lib().join("kubelet-authenticator")).unwrap();
     kubelet.start();
-    let second = wait_for_certificate(&plane, "m1", 0, |csr| !uid_of(csr).ends_with(".1"));
+    let second = wait_for_certificate(&plane, "m1", 0, |csr| uid_of(csr) != mark(&backup));
     wait_until_ready(&plane, "m1");
 
     drop(manager);
@@ -118,7 +118,8 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
     authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
     let kubelet = kubelet(&cluster, &machine, PLUGIN).start();
     kubelet.wait_until_ready();
-    let is_first = |csr: &Value| uid_of(csr).ends_with(".1");
+    let first = mark(&now(&management));
+    let is_first = |csr: &Value| uid_of(csr) == first;
     assert!(issued(&plane, "m1").iter().all(is_first));
 
     let command = page::command(

@@ -4,9 +4,10 @@
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::fleet::assert_first_generation;
 use kubelet_authenticator_tests::management::{Contract, Management, Pool};
 use kubelet_authenticator_tests::program;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bed::{Manager, allow_short_certificates, authorize, grant, kubelet};
 use crate::witness::{
@@ -68,23 +69,23 @@ fn story(contract: Contract) {
         kubelet.wait_until_ready();
     }
 
-    for node in nodes {
-        let record = record(kubectl, "default", "prod-1", node);
-        assert_eq!(record["spec"]["generation"], 1);
+    let first = nodes.map(|node| record(kubectl, "default", "prod-1", node));
+    for (node, record) in nodes.into_iter().zip(&first) {
+        assert_first_generation(record);
         let renewed = wait_for_certificate(&plane, node, 0, |csr| {
             csr["spec"]["username"] == format!("system:node:{node}")
         });
-        assert_eq!(uid_of(&renewed), mark(&record));
+        assert_eq!(uid_of(&renewed), mark(record));
     }
 
     for (kubelet, node) in kubelets.iter_mut().zip(nodes).take(2) {
         let before = record(kubectl, "default", "prod-1", node);
         let known = issued(&plane, node).len();
         lose_disk(kubelet);
-        let uid = before["spec"]["uid"].as_str().unwrap();
+        let (uid, mark) = (before["spec"]["uid"].as_str().unwrap(), mark(&before));
         wait_for_certificate(&plane, node, known, |csr| {
             let presented = uid_of(csr);
-            presented.starts_with(uid) && presented != format!("{uid}.1")
+            presented.starts_with(uid) && presented != mark
         });
         wait_until_ready(&plane, node);
     }
@@ -103,11 +104,11 @@ fn story(contract: Contract) {
         )
     });
     println!("{table}");
-    reads_well(&table);
+    reads_well(&table, &first);
 }
 
-/// Asserts an operator's view of it.
-fn reads_well(table: &str) {
+/// Asserts an operator's view of it. `first` are the records before the nodes lost their disks.
+fn reads_well(table: &str, first: &[Value; 3]) {
     let rows: Vec<Vec<&str>> = table
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -117,16 +118,18 @@ fn reads_well(table: &str) {
     let of_cluster = row(of_cluster).expect("the cluster's row");
     assert_eq!(of_cluster[1..3], ["True", "Ready"]);
     assert!(of_cluster.contains(&"3"), "{of_cluster:?}");
-    for (node, provider_id) in [
+    let nodes = [
         ("own", "generic:///prod-1/own"),
         ("listed-1", "test:///listed-1"),
         ("pool-1", "test:///pool-1"),
-    ] {
+    ];
+    for ((node, provider_id), first) in nodes.into_iter().zip(first) {
         let name = format!("nodeidentity.attestation.cluster.x-k8s.io/prod-1.{node}");
         let columns = row(&name).expect("a row of the node");
         assert_eq!(columns[1..5], ["prod-1", node, provider_id, "null"]);
         // It kept its disk.
-        assert_eq!(columns[5] == "1", node == "pool-1", "{columns:?}");
+        let is_same = columns[5] == first["spec"]["generation"].to_string();
+        assert_eq!(is_same, node == "pool-1", "{columns:?}");
     }
 }
 

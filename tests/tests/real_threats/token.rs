@@ -10,7 +10,7 @@ use node_attestation_runtime::hardening::rate_limit::TOKEN_RATE;
 use serde_json::{Value, json};
 
 use crate::SCENE;
-use kubelet_authenticator_tests::fleet::kubelet;
+use kubelet_authenticator_tests::fleet::{assert_first_generation, kubelet};
 
 /// More requests than a token's limit for a minute.
 const FLOOD: usize = 1000;
@@ -85,7 +85,7 @@ fn a_request_from_a_host_network_pod_waits_while_the_node_is_up() {
     let name = SCENE.file(&machine.bootstrap_kubeconfig(), &SCENE.rightful(&machine));
 
     SCENE.assert_waits("with-pod", &name, "IdentityLive");
-    assert_eq!(SCENE.record("with-pod")["spec"]["generation"], 1);
+    assert_first_generation(&SCENE.record("with-pod"));
     let renewed = kubelet.wait_for_lease_renewal();
     assert_unanswered(Later::than(&renewed), || SCENE.request(&name));
 }

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use kubelet_authenticator_tests::absence::{Later, assert_unanswered};
+use kubelet_authenticator_tests::fleet::assert_later_generation;
 use kubelet_authenticator_tests::management::Machine;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::SCENE;
 
@@ -68,6 +69,12 @@ fn a_certificate_is_refused_after_its_machine_is_deleted() {
     assert_renewal_is_refused(&machine, &credential);
 }
 
+/// The annotation that resets this generation of the record.
+fn reset_of(record: &Value) -> String {
+    let generation = &record["spec"]["generation"];
+    format!("attestation.cluster.x-k8s.io/reset={generation}")
+}
+
 #[test]
 fn a_certificate_from_before_a_reset_cannot_write_or_renew() {
     let machine = SCENE.cluster.machine("was-reset").create();
@@ -75,22 +82,22 @@ fn a_certificate_from_before_a_reset_cannot_write_or_renew() {
     let plane = SCENE.cluster.control_plane();
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "was-reset"}});
     plane.kubectl_with(&former).create_object(&node);
+    let reset = reset_of(&SCENE.record("was-reset"));
     let record = format!("{}.was-reset", SCENE.cluster.name());
     let namespace = SCENE.cluster.namespace();
-    let reset = "attestation.cluster.x-k8s.io/reset=1";
     let annotate = [
         "annotate",
         "nodeidentities",
         &record,
         "--namespace",
         namespace,
-        reset,
+        &reset,
     ];
     SCENE.management().ok(annotate);
 
     let present = SCENE.join(&machine);
 
-    assert!(SCENE.record("was-reset")["spec"]["generation"].as_u64() > Some(1));
+    assert_later_generation(&SCENE.record("was-reset"));
     let said = SCENE.refused_write(&former, "was-reset");
     assert!(said.contains("revoked"), "{said}");
     assert_renewal_is_refused(&machine, &former);
@@ -105,24 +112,25 @@ fn a_certificate_from_before_a_reset_cannot_write_or_renew() {
 fn a_repeated_reset_has_no_effect() {
     let machine = SCENE.cluster.machine("reset-twice").create();
     SCENE.join(&machine);
+    let joined = SCENE.record("reset-twice");
+    let (first, reset) = (&joined["spec"]["generation"], reset_of(&joined));
     let record = format!("{}.reset-twice", SCENE.cluster.name());
     let namespace = SCENE.cluster.namespace();
     let kubectl = SCENE.management();
-    let reset = "attestation.cluster.x-k8s.io/reset=1";
     let annotate = [
         "annotate",
         "nodeidentities",
         &record,
         "--namespace",
         namespace,
-        reset,
+        &reset,
     ];
     kubectl.ok(annotate);
     SCENE.join(&machine);
     let event = SCENE.wait_for_event("reset-twice", "IdentityReset");
     let note = event["message"].as_str().unwrap();
     assert!(
-        note.contains("reset by an operator (generation 1)"),
+        note.contains(&format!("reset by an operator (generation {first})")),
         "{note}"
     );
     let consumed = SCENE.record("reset-twice");

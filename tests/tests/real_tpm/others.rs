@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use kubelet_authenticator_test_support::swtpm::{Reset, Swtpm};
+use kubelet_authenticator_tests::fleet::assert_first_generation;
 use kubelet_authenticator_tests::scene::Scene;
 use serde_json::{Value, json};
 
@@ -52,7 +53,7 @@ fn a_tpm_with_lower_counters_causes_a_warning_event() {
     assert!(note.contains("cloned"), "{note}");
     assert!(note.contains(machine.provider_id()), "{note}");
     kubelet.wait_for_lease_renewal();
-    assert_eq!(scene.record("cloned")["spec"]["generation"], 1);
+    assert_first_generation(&scene.record("cloned"));
 }
 
 /// A Cluster with a list of keys, and the TPMs of that list.

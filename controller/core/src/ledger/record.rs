@@ -30,9 +30,9 @@ pub struct Record {
     /// The UID of the record.
     pub uid: RecordUid,
     /// The generation. It increases with each new holder of the name, and with each new key of a holder. The first
-    /// generation is 1. Each later generation is at least the Unix time, in seconds, at which it was opened. So a
-    /// record from a backup does not repeat a generation that a certificate got after the backup, and that the list of
-    /// revoked certificates can contain.
+    /// generation is 1 in a cluster without a floor. Each other generation is at least the Unix time, in seconds, at
+    /// which it was opened. So a record from a backup does not repeat a generation that a certificate got after the
+    /// backup, and that the list of revoked certificates can contain.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,

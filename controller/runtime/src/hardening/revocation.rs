@@ -20,8 +20,8 @@
 //!   would refuse all writes by *all* users after the next start of the API server, including the write that restores
 //!   the definition. A requester cannot cause this, because the expression reads only the user's name and UID from a
 //!   request.
-//! - If no certificate is revoked, the binding does not exist, so there is usually no cost. The definition and the
-//!   unbound policy stay.
+//! - If no certificate is revoked and there is no floor, the binding does not exist. The definition and the unbound
+//!   policy stay.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use super::cluster_status::Health;
 use super::desired_state::{Fingerprint, Service};
 use super::machine_conditions::MachineConditions;
-use super::periodic::Upkeep;
+use super::periodic::{OfCluster, Upkeep};
 use super::spec_mapping::ContextBuilder;
 use super::sweep_events::SweepEvents;
 use super::{Controller, Shared};
@@ -112,6 +112,12 @@ impl Running {
             key.clone(),
         );
         let outcomes = conditions.outcomes();
+        let known = OfCluster {
+            management: management.clone(),
+            key: key.clone(),
+            records,
+            uid: service.cluster.uid.clone(),
+        };
         let upkeep = Upkeep::new(
             access.clone(),
             service.spec.clone(),
@@ -121,8 +127,7 @@ impl Running {
             conditions,
             settings,
         )
-        .of_cluster(&service.cluster, records)
-        .of_authentication(management.clone(), key.clone())
+        .of_cluster(&service.cluster, known)
         .with_server_time(server_time.clone());
         // Boxed, because a task reserves space for each place that it moves a value to.
         let upkeep = Box::new(upkeep);

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
-use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::cluster_line;
@@ -26,6 +25,7 @@ mod tokens;
 
 use inspection::{Counted, Inspection, count};
 use nodes::{MAX_WITHOUT, nodes_named};
+pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
@@ -33,7 +33,7 @@ use super::machine_conditions::MachineConditions;
 use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorized};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
-use crate::capi::{CapiInventory, Cluster, ObjectKey};
+use crate::capi::{CapiInventory, Cluster};
 use crate::client::{ClusterAccess, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
@@ -124,19 +124,15 @@ impl Upkeep {
         }
     }
 
-    /// Sets the Cluster, which becomes the owner of its records.
-    pub(super) fn of_cluster(self, cluster: &Cluster, records: Arc<KubeRecords>) -> Self {
+    /// Sets the Cluster, which becomes the owner of its records, and enables the comparison of the workload cluster
+    /// with the first workload cluster of its `KubeletAuthentication`.
+    pub(super) fn of_cluster(self, cluster: &Cluster, known: OfCluster) -> Self {
         Self {
-            owned: Some((records, cluster.uid.clone())),
+            owned: Some((known.records.clone(), known.uid.clone())),
             service_ranges: ServiceRangesOfCluster::of(cluster),
+            revoked: RevocationList::of_cluster(known),
             ..self
         }
-    }
-
-    /// Enables the comparison of the workload cluster with the first workload cluster of this `KubeletAuthentication`.
-    pub(super) fn of_authentication(self, management: Client, key: ObjectKey) -> Self {
-        let revoked = RevocationList::of_authentication(management, key);
-        Self { revoked, ..self }
     }
 
     /// Sets the time of the management cluster. Entries are removed only if they have also expired by that time.

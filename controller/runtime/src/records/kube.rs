@@ -88,16 +88,11 @@ impl KubeRecords {
             ..OwnerReference::default()
         };
         *self.owner.lock() = Some(owner.clone());
-        let label = format!("{CLUSTER_NAME_LABEL}={}", self.cluster);
-        let wanted = ListParams::default().labels(&label);
-        let records: Api<MetadataOf<NodeIdentity>> =
-            Api::namespaced(client, self.api.namespace().unwrap_or_default());
-        // Page by page: a tenant can create any number of records.
+        let (records, mut pages) = self.metadata();
         let list = |page| {
             let records = &records;
             async move { metadata_page_of(records, &page).await }
         };
-        let mut pages = Pages::new(wanted);
         while let Some(page) = pages.next(list).await? {
             // Not a collected iterator, which would keep the memory of the page.
             let mut unowned = Vec::new();
@@ -110,6 +105,39 @@ impl KubeRecords {
             }
         }
         Ok(())
+    }
+
+    /// Whether a record exists, except for records of a previous Cluster with the same name, which Kubernetes deletes.
+    ///
+    /// # Errors
+    ///
+    /// The management cluster is unavailable, or refuses.
+    pub(crate) async fn has_any_of(&self, cluster_uid: &str) -> Result<bool, CallError> {
+        let (records, mut pages) = self.metadata();
+        let list = |page| {
+            let records = &records;
+            async move { metadata_page_of(records, &page).await }
+        };
+        while let Some(page) = pages.next(list).await? {
+            let stays = |record: MetadataOf<NodeIdentity>| {
+                let owners = record.metadata.owner_references.unwrap_or_default();
+                let owner = owners.iter().find(|owner| is_cluster(owner));
+                owner.is_none_or(|owner| owner.uid == cluster_uid)
+            };
+            if page.into_iter().any(stays) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The API of the records' metadata, and its pages. A tenant can create any number of records, so a caller
+    /// processes each page before it reads the next one.
+    fn metadata(&self) -> (Api<MetadataOf<NodeIdentity>>, Pages) {
+        let label = format!("{CLUSTER_NAME_LABEL}={}", self.cluster);
+        let namespace = self.api.namespace().unwrap_or_default();
+        let records = Api::namespaced(self.api.clone().into_client(), namespace);
+        (records, Pages::new(ListParams::default().labels(&label)))
     }
 
     /// Makes the Cluster the owner of a record that has no Cluster as owner, or updates the owner to the served API

@@ -1,9 +1,15 @@
-//! Detects a Cluster that was created again with the same name and the same CA.
+//! Refuses the certificates of a Cluster that had the same name and the same CA.
 //!
 //! Certificates of the previous Cluster would be valid, and its list of revoked certificates is gone. So all
 //! generations from before the creation of the workload cluster are refused. An annotation of the
 //! `KubeletAuthentication` identifies the first workload cluster: `clusterctl move` keeps it, and administrators of the
 //! workload cluster cannot write it.
+//!
+//! A `KubeletAuthentication` that the previous Cluster owned was deleted with it. So a workload cluster that is served
+//! for the first time gets this floor, too. The API server never deletes the namespace `kube-system`, and a generation
+//! above 1 is the Unix time of its claim, so no such certificate of this cluster is below the floor. First generations
+//! were 1 without a floor. They have records, except with a Cluster that does not exist any more. So a cluster with
+//! records keeps its certificates.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -31,8 +37,8 @@ use crate::watch::readable_one_of;
 pub(super) enum CreatedAgainError {
     #[error("the identity of the workload cluster is unknown")]
     Unknown(#[from] HardeningError),
-    #[error("the identity of the workload cluster was not written to the KubeletAuthentication")]
-    NotWritten(#[from] CallError),
+    #[error("the identity of the workload cluster was not compared with the KubeletAuthentication")]
+    NotCompared(#[from] CallError),
 }
 
 impl CreatedAgainError {
@@ -42,10 +48,12 @@ impl CreatedAgainError {
     }
 }
 
-/// Compares the workload cluster with the first one. If it is different, its creation time becomes the floor.
+/// Compares the workload cluster with the first one. If it is different, its creation time becomes the floor, and also
+/// if no first one is known and the Cluster does not have records. `has_records` reads them, if they are necessary.
 pub(super) async fn compare(
     workload: &Client,
     (management, key): (&Client, &ObjectKey),
+    has_records: impl Future<Output = Result<bool, CallError>>,
     revocations: &Revocations,
     now: SystemTime,
 ) -> Result<(), CreatedAgainError> {
@@ -61,8 +69,9 @@ pub(super) async fn compare(
         return Ok(());
     };
     let known = RevocationDecisions::of_annotations(Some(authentication.annotations()));
+    let has_records = known.workload_uid.is_none() && has_records.await?;
     let lines = ClusterLines::of(key);
-    let (decisions, annotations) = decided(known, identity, &lines, now);
+    let (decisions, annotations) = decided((known, has_records), identity, &lines, now);
     let patch = json!({
         "metadata": {
             "resourceVersion": authentication.resource_version(),
@@ -77,7 +86,7 @@ pub(super) async fn compare(
 
 /// The decisions with this identity, and the annotations to write.
 fn decided(
-    known: RevocationDecisions,
+    (known, has_records): (RevocationDecisions, bool),
     identity: WorkloadIdentity,
     lines: &dyn LogLines,
     now: SystemTime,
@@ -86,17 +95,23 @@ fn decided(
     let mut annotations = BTreeMap::from([(WORKLOAD_UID_ANNOTATION, uid)]);
     let mut decisions = known;
     let before = decisions.workload_uid.replace(identity.uid);
-    if before.is_some_and(|before| decisions.workload_uid != Some(before)) {
+    let is_another = match &before {
+        Some(before) => decisions.workload_uid.as_ref() != Some(before),
+        None => !has_records,
+    };
+    if is_another {
         // The workload cluster controls this time, and a time after `now` would refuse its new certificates.
         let began = unix_seconds(identity.began.min(now));
         decisions.floor = decisions.floor.max(began);
-        let floor = decisions.floor.to_string();
-        annotations.insert(LOWEST_VALID_GENERATION_ANNOTATION, floor);
+        let floor = decisions.floor;
+        annotations.insert(LOWEST_VALID_GENERATION_ANNOTATION, floor.to_string());
+        let is_recreated = before.is_some();
         cluster_line!(
             lines,
-            WARN,
-            floor = decisions.floor,
-            "the Cluster was recreated: earlier certificates are refused"
+            INFO,
+            floor,
+            is_recreated,
+            "certificates from before the creation of the workload cluster are refused"
         );
     }
     (decisions, annotations)
@@ -107,6 +122,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, UNIX_EPOCH};
 
+    use futures::future::lazy;
     use http_body_util::{BodyExt as _, Full};
     use hyper::body::Bytes;
     use hyper::{Method, Request, Response};
@@ -124,6 +140,16 @@ mod tests {
 
     /// The floor and the number of annotations after the workload cluster `uid` was seen at 50, which began at `began`.
     fn seen(known: Option<&str>, floor: u64, uid: &str, began: u64) -> (u64, usize) {
+        seen_with((known, false), floor, uid, began)
+    }
+
+    /// The same for a Cluster that has records, or not.
+    fn seen_with(
+        (known, has_records): (Option<&str>, bool),
+        floor: u64,
+        uid: &str,
+        began: u64,
+    ) -> (u64, usize) {
         let known = RevocationDecisions {
             floor,
             workload_uid: known.map(str::to_owned),
@@ -133,7 +159,7 @@ mod tests {
             uid: uid.to_owned(),
             began: at(began),
         };
-        let (decisions, annotations) = decided(known, identity, &Unlimited, at(50));
+        let (decisions, annotations) = decided((known, has_records), identity, &Unlimited, at(50));
         assert_eq!(decisions.workload_uid.as_deref(), Some(uid));
         assert_eq!(annotations[WORKLOAD_UID_ANNOTATION], uid);
         let written = annotations.get(LOWEST_VALID_GENERATION_ANNOTATION);
@@ -143,7 +169,14 @@ mod tests {
 
     #[test]
     fn only_a_new_workload_cluster_raises_the_floor() {
-        assert_eq!(seen(None, 0, "a", 30), (0, 1));
+        for has_records in [false, true] {
+            let known = (Some("a"), has_records);
+            assert_eq!(seen_with(known, 0, "a", 30), (0, 1));
+            assert_eq!(seen_with(known, 0, "b", 30), (30, 2));
+        }
+        assert_eq!(seen_with((None, true), 0, "a", 30), (0, 1));
+        assert_eq!(seen_with((None, false), 0, "a", 30), (30, 2));
+        assert_eq!(seen_with((None, false), 40, "a", 30), (40, 2));
         assert_eq!(seen(Some("a"), 0, "a", 30), (0, 1));
         assert_eq!(seen(Some("a"), 0, "b", 30), (30, 2));
         assert_eq!(seen(Some("a"), 40, "b", 30), (40, 2));
@@ -189,21 +222,65 @@ mod tests {
         })
     }
 
-    #[tokio::test]
-    async fn a_recreated_cluster_with_recreated_settings_gets_no_floor() {
+    /// The annotations and the floor after the first comparison of a Cluster that has records, or not.
+    async fn compared_first(has_records: bool) -> (Value, u64) {
         let (management, patched) = api_server(200, authentication(&Value::Null));
         let (workload, _) = api_server(200, namespace("b"));
         let key = ObjectKey::new("default", "prod-1");
         let revocations = Revocations::unread();
 
         let management = (management.client(), &key);
-        compare(workload.client(), management, &revocations, at(50))
+        let records = async { Ok(has_records) };
+        compare(workload.client(), management, records, &revocations, at(50))
             .await
             .unwrap();
 
         let annotations = patched.lock()[0]["metadata"]["annotations"].clone();
-        assert_eq!(annotations, json!({WORKLOAD_UID_ANNOTATION: "b"}));
-        assert_eq!(revocations.decisions().floor, 0, "it is by hand");
+        (annotations, revocations.decisions().floor)
+    }
+
+    #[tokio::test]
+    async fn a_recreated_cluster_with_recreated_settings_gets_a_floor() {
+        let annotations = json!({
+            WORKLOAD_UID_ANNOTATION: "b",
+            LOWEST_VALID_GENERATION_ANNOTATION: "30",
+        });
+        assert_eq!(compared_first(false).await, (annotations, 30));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_with_records_gets_no_floor_after_an_upgrade() {
+        let annotations = json!({WORKLOAD_UID_ANNOTATION: "b"});
+        assert_eq!(compared_first(true).await, (annotations, 0));
+    }
+
+    #[tokio::test]
+    async fn a_cluster_with_unknown_records_waits() {
+        let (management, patched) = api_server(200, authentication(&Value::Null));
+        let (workload, _) = api_server(200, namespace("b"));
+        let key = ObjectKey::new("default", "prod-1");
+        let revocations = Revocations::unread();
+        let unknown = async { Err(CallError::Deadline(Duration::from_secs(20))) };
+
+        let management = (management.client(), &key);
+        let compared = compare(workload.client(), management, unknown, &revocations, at(50)).await;
+
+        let error = compared.unwrap_err();
+        assert!(
+            matches!(
+                error,
+                CreatedAgainError::NotCompared(CallError::Deadline(_))
+            ),
+            "{error:?}"
+        );
+        assert!(!error.is_forbidden());
+        assert!(patched.lock().is_empty());
+        assert!(!revocations.is_read());
+    }
+
+    /// The records of a Cluster whose first workload cluster is known.
+    fn unneeded() -> impl Future<Output = Result<bool, CallError>> {
+        lazy(|_| -> Result<bool, CallError> { panic!("the records were read") })
     }
 
     #[tokio::test]
@@ -217,7 +294,8 @@ mod tests {
         for _ in 0..2 {
             let (workload, _) = api_server(200, namespace("b"));
             let management = (management.client(), &key);
-            compare(workload.client(), management, &revocations, at(50))
+            let client = workload.client();
+            compare(client, management, unneeded(), &revocations, at(50))
                 .await
                 .unwrap();
         }
@@ -248,6 +326,7 @@ mod tests {
             let compared = compare(
                 workload.client(),
                 management,
+                unneeded(),
                 &Revocations::unread(),
                 at(50),
             )

@@ -1,5 +1,6 @@
 //! Publishes the list of revoked certificates in the workload cluster.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
@@ -17,6 +18,7 @@ use crate::capi::ObjectKey;
 use crate::hardening::revocation;
 use crate::logs::Failures;
 use crate::memory::{Holding, Share};
+use crate::records::KubeRecords;
 
 /// The interval at which a list with entries is compared with the workload cluster, where administrators can change it.
 /// A comparison takes four calls, and an idle cluster makes less than one call per minute.
@@ -35,10 +37,8 @@ const KEY_ENTRY: usize = 1536;
 #[derive(derive_more::Debug)]
 pub(super) struct RevocationList {
     published: Option<Published>,
-    /// The management cluster and the `KubeletAuthentication`, until the check for a Cluster that was created again is
-    /// complete.
-    #[debug(skip)]
-    unknown: Option<(Client, ObjectKey)>,
+    /// The Cluster, until the check for a Cluster that was created again is complete.
+    unknown: Option<Box<OfCluster>>,
     /// The permission that is missing for this check.
     forbidden: Option<String>,
     failures: Failures,
@@ -50,6 +50,18 @@ impl Default for RevocationList {
     fn default() -> Self {
         Self::within(&Share::new("", OWN_MEMORY))
     }
+}
+
+/// The objects of the management cluster that are compared with the workload cluster.
+#[derive(derive_more::Debug)]
+pub(in crate::management) struct OfCluster {
+    #[debug(skip)]
+    pub(in crate::management) management: Client,
+    /// The `KubeletAuthentication`.
+    pub(in crate::management) key: ObjectKey,
+    pub(in crate::management) records: Arc<KubeRecords>,
+    /// The UID of the Cluster.
+    pub(in crate::management) uid: String,
 }
 
 #[derive(Debug)]
@@ -74,11 +86,11 @@ impl RevocationList {
         }
     }
 
-    /// Creates the list for the workload cluster of this `KubeletAuthentication`.
-    pub(super) fn of_authentication(management: Client, key: ObjectKey) -> Self {
-        let list = Self::within(&Share::new(&key.namespace, OWN_MEMORY));
+    /// Creates the list for the workload cluster of this Cluster.
+    pub(super) fn of_cluster(cluster: OfCluster) -> Self {
+        let list = Self::within(&Share::new(&cluster.key.namespace, OWN_MEMORY));
         Self {
-            unknown: Some((management, key)),
+            unknown: Some(Box::new(cluster)),
             ..list
         }
     }
@@ -157,10 +169,12 @@ impl RevocationList {
         revocations: &Revocations,
         now: SystemTime,
     ) -> Result<(), String> {
-        let Some((management, key)) = &self.unknown else {
+        let Some(cluster) = &self.unknown else {
             return Ok(());
         };
-        let compared = compare(workload, (management, key), revocations, now).await;
+        let of_management = (&cluster.management, &cluster.key);
+        let has_records = cluster.records.has_any_of(&cluster.uid).boxed();
+        let compared = compare(workload, of_management, has_records, revocations, now).await;
         self.forbidden = match compared {
             Ok(()) => None,
             Err(error) if error.is_forbidden() => Some(cut(error_chain(&error))),

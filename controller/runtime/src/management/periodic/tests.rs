@@ -5,7 +5,7 @@ use node_attestation_core::testing::cluster;
 use node_attestation_core::time::age;
 
 use super::*;
-use crate::capi::{Objects, Selection};
+use crate::capi::{ObjectKey, Objects, Selection};
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::turns::FairRate;

@@ -60,6 +60,30 @@ async fn an_unserved_cluster_version_is_an_outage_and_leaves_the_owners_undone()
 }
 
 #[tokio::test]
+async fn records_of_a_deleted_cluster_do_not_belong_to_its_successor() {
+    for (owned, expected) in [
+        (vec![], false),
+        (vec![Some(owner("Cluster", "before"))], false),
+        (vec![Some(owner("Cluster", "now"))], true),
+        (vec![Some(in_former_version(owner("Cluster", "now")))], true),
+        (vec![Some(owner("ConfigMap", "before"))], true),
+        (vec![None], true),
+        (vec![Some(owner("Cluster", "before")), None], true),
+    ] {
+        let existing = owned.iter().map(|owner| ("prod-1.n1", owner.clone()));
+        let (client, written) = with_records(existing.collect());
+        let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+
+        assert_eq!(
+            records.has_any_of("now").await.unwrap(),
+            expected,
+            "{owned:?}"
+        );
+        assert!(written.lock().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_new_record_gets_the_cluster_as_owner_once_it_is_known() {
     let (client, written) = with_records(Vec::new());
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
