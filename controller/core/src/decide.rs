@@ -15,6 +15,7 @@ use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
 use crate::request::{
     Approval, Asked, ClaimedCsr, IssuedCertificate, ParsedCsr, RawRequest, TriageError,
 };
+use crate::scope::EnforcementState;
 use crate::time::until;
 
 mod context;
@@ -134,13 +135,23 @@ struct Deciding<'a> {
 
 impl Deciding<'_> {
     async fn answer(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
-        if self.context.enforcement.is_on() || !is_as_before(request) {
+        let enforcement = self.context.enforcement.state();
+        if enforcement == EnforcementState::On || !is_as_before(request) {
             return self.checked(request).await;
         }
         if self.context.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Ok(approved @ Decision::Approve(_)) = self.checked(request).await
         {
             return Ok(approved);
+        }
+        if enforcement == EnforcementState::Unknown {
+            // An answered request does not wait. Other approvers are allowed only until attestation is enforced.
+            return match RawRequest::triage(request, &self.context.verifiers) {
+                Err(TriageError::Ignore(ignored)) if ignored != Ignored::IssuedByOthers => {
+                    Err(Decision::Ignore(ignored))
+                }
+                Ok(_) | Err(_) => Err(Deferral::EnforcementUnknown.into()),
+            };
         }
         Err(Decision::Ignore(Ignored::NotEnforced))
     }

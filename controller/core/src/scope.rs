@@ -1,34 +1,72 @@
 //! Whether attestation is enforced in a cluster.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether attestation is enforced in a cluster. By default, it is. All clones share the value.
+use crate::unshared::Unshared;
+
+/// Whether attestation is enforced in a cluster. By default, it is. All clones share the value. Only one cluster uses
+/// it.
 ///
 /// While attestation is not enforced, nodes without a node identity work as before: the controller ignores their
 /// requests to the built-in signers of Kubernetes.
 #[derive(Debug, Clone)]
-pub struct Enforcement(Arc<AtomicBool>);
+pub struct Enforcement(Arc<Unshared<EnforcementState>>);
+
+/// The state of enforcement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnforcementState {
+    /// A previous process can have enforced attestation. Requests that depend on it wait.
+    Unknown,
+    /// Attestation is not enforced.
+    Off,
+    /// Attestation is enforced.
+    On,
+}
 
 impl Default for Enforcement {
     fn default() -> Self {
-        Self::new(true)
+        Self::new(EnforcementState::On)
     }
 }
 
 impl Enforcement {
     /// Creates the value.
-    pub fn new(is_on: bool) -> Self {
-        Self(Arc::new(AtomicBool::new(is_on)))
+    pub fn new(state: EnforcementState) -> Self {
+        Self(Arc::new(Unshared::new(state)))
     }
 
-    /// Whether attestation is enforced.
+    /// The state.
+    pub fn state(&self) -> EnforcementState {
+        *self.0.lock()
+    }
+
+    /// Whether attestation is known to be enforced.
     pub fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.state() == EnforcementState::On
     }
 
     /// Sets the value, which applies from the next request on.
     pub fn set(&self, is_on: bool) {
-        self.0.store(is_on, Ordering::Relaxed);
+        *self.0.lock() = if is_on {
+            EnforcementState::On
+        } else {
+            EnforcementState::Off
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_enforcement_is_not_on_until_it_is_set() {
+        let enforcement = Enforcement::new(EnforcementState::Unknown);
+        assert!(!enforcement.is_on());
+        let clone = enforcement.clone();
+        for (is_on, state) in [(false, EnforcementState::Off), (true, EnforcementState::On)] {
+            clone.set(is_on);
+            assert_eq!((enforcement.is_on(), enforcement.state()), (is_on, state));
+        }
     }
 }

@@ -361,6 +361,11 @@ pub(crate) fn concluded(
     now: SystemTime,
 ) -> Option<Decided> {
     let (obstacle, waits_for_a_machine) = match &decided {
+        // The built-in signer can be responsible for the request.
+        Some(Decided {
+            decision: Decision::Retry(Deferral::EnforcementUnknown),
+            ..
+        }) => return decided,
         Some(Decided {
             decision: Decision::Retry(deferral),
             ..

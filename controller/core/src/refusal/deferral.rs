@@ -31,6 +31,10 @@ crate::reasons! {
         #[error("the Service addresses of the cluster are unknown, so an address of the machine can be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
         ServiceRangesUnknown => "the Service addresses of the cluster are not known yet",
+        /// The request names a built-in signer, and it is not known yet whether attestation is enforced in this cluster.
+        #[error("the enforcement of attestation is unknown: the admission policy was not read yet")]
+        #[cure("Restore the workload API server. The condition `Ready` names a missing right.")]
+        EnforcementUnknown => "the controller does not know yet whether it is responsible",
         /// Another machine has the same node name, with a claim that is as strong or stronger: by its objects, its
         /// Node, or the addresses that its infrastructure reports. The request waits until one of them has another name
         /// or is gone.

@@ -12,7 +12,7 @@ use node_attestation_core::inventory::Inventory;
 use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records, Revocations};
 use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::nodes::Nodes;
-use node_attestation_core::scope::Enforcement;
+use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::serving::{
     AddressRange, InvalidAddressRange, NodeReportedAddresses, ServiceRanges, ServingPolicy,
 };
@@ -49,8 +49,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
         serving.endpoint_hosts.extend(self.endpoint_hosts);
         serving.address_ranges = self.serving_address_ranges;
         let policy = ledger_policy(spec);
-        // Until the periodic work determines whether it is enforced.
-        let enforcement = Enforcement::new(false);
+        let enforcement = enforcement(spec);
         let ledger = RecordLedger::new(
             self.records,
             self.inventory.clone(),
@@ -75,6 +74,15 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             serving,
         }
     }
+}
+
+/// The enforcement before the periodic work has read the admission policy, which a previous process can have enforced.
+fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
+    Enforcement::new(if is_to_be_enforced(spec) {
+        EnforcementState::Unknown
+    } else {
+        EnforcementState::Off
+    })
 }
 
 /// Whether the settings require enforcement, as soon as it blocks no node.
@@ -218,6 +226,18 @@ mod tests {
         let unreadable = of_cluster.unreadable.clone();
         assert_eq!(of_cluster.known().are_known(), are_all);
         (ranges, are_all, unreadable)
+    }
+
+    #[test]
+    fn enforcement_is_unknown_at_first_only_if_the_settings_require_it() {
+        let mut spec = KubeletAuthenticationSpec::new("prod-1", &["null"]);
+        for (setting, expected) in [
+            (AutoApproveBindings::Remove, EnforcementState::Unknown),
+            (AutoApproveBindings::Report, EnforcementState::Off),
+        ] {
+            spec.auto_approve_bindings = setting;
+            assert_eq!(enforcement(&spec).state(), expected);
+        }
     }
 
     #[test]

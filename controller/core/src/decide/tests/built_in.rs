@@ -10,6 +10,7 @@ use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::GrantReason;
 use crate::request::ApprovalReason;
+use crate::scope::{Enforcement, EnforcementState};
 use crate::testing::cluster::machine;
 use crate::testing::serving::{serving as serving_request, serving_cluster};
 use crate::testing::{
@@ -130,6 +131,42 @@ fn stock_requests_are_ignored_while_attestation_is_not_enforced() {
             cluster.enforcement.set(true);
         }
     }
+}
+
+#[test]
+fn a_stock_request_waits_until_the_enforcement_is_known() {
+    let mut issued = stock();
+    let status = issued.status.get_or_insert_default();
+    status.conditions = Some(vec![condition("Approved")]);
+    status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
+    let mut serving = stock_renewal();
+    serving.spec.signer_name = BUILT_IN_SERVING_SIGNER.to_owned();
+    for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
+        for request in [stock(), stock_renewal(), issued.clone(), serving.clone()] {
+            let cluster = Context {
+                enforcement: Enforcement::new(EnforcementState::Unknown),
+                ..with(duty)
+            };
+            let decision = decided(&request, &cluster);
+            let waits = matches!(decision, Decision::Retry(Deferral::EnforcementUnknown));
+            assert!(waits, "{decision:?}");
+
+            cluster.enforcement.set(false);
+            assert_as_before(&request, &cluster);
+        }
+    }
+    let cluster = Context {
+        enforcement: Enforcement::new(EnforcementState::Unknown),
+        ..cluster()
+    };
+    let mut denied = stock();
+    let status = denied.status.get_or_insert_default();
+    status.conditions = Some(vec![condition("Denied")]);
+    let decision = decided(&denied, &cluster);
+    let is_done = matches!(decision, Decision::Ignore(Ignored::AlreadyDenied));
+    assert!(is_done, "{decision:?}");
+    // The plugin's request does not depend on it.
+    assert!(matches!(decided(&valid(), &cluster), Decision::Issue(_)));
 }
 
 fn off(cluster: Context) -> Context {

@@ -1,6 +1,8 @@
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
+use node_attestation_core::crd::AutoApproveBindings;
+use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::testing::cluster;
 use node_attestation_core::time::age;
 
@@ -28,6 +30,28 @@ fn upkeep() -> Upkeep {
         MachineConditions::new(client, rate, key),
         &Settings::default(),
     )
+}
+
+#[tokio::test]
+async fn enforcement_stays_unknown_until_the_policy_is_read() {
+    let mut upkeep = upkeep();
+    upkeep.spec.auto_approve_bindings = AutoApproveBindings::Remove;
+    upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
+    let without = || Ok(BTreeSet::from(["stock".to_owned()]));
+
+    assert!(upkeep.enforce(without()).await.is_err());
+    assert_eq!(
+        upkeep.context.enforcement.state(),
+        EnforcementState::Unknown
+    );
+
+    upkeep.access = ClusterAccess::in_memory(|_| async {
+        let missing = r#"{"kind": "Status", "metadata": {}, "code": 404, "reason": "NotFound"}"#;
+        let missing = Full::new(Bytes::from(missing));
+        Response::builder().status(404).body(missing).unwrap()
+    });
+    assert!(upkeep.enforce(without()).await.is_ok());
+    assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::BootstrapTokens;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::ledger::{Record, Stored};
+use node_attestation_core::scope::EnforcementState;
 
 use super::{Health, MAX_NAMED, Upkeep, part};
 use crate::capi::TokenMachine;
@@ -57,8 +58,10 @@ impl Upkeep {
 
     /// The Machines whose nodes cannot rejoin. `None` if unknown.
     async fn locked_out(&self, now: SystemTime) -> Option<LockedOut> {
-        if !self.is_enforcing() {
-            return Some(LockedOut::NotChecked);
+        match self.context.enforcement.state() {
+            EnforcementState::Unknown => return None,
+            EnforcementState::Off => return Some(LockedOut::NotChecked),
+            EnforcementState::On => {}
         }
         let gone = self.tokens.gone();
         let mut named = if gone.is_empty() {

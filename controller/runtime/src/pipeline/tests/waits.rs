@@ -7,11 +7,15 @@ use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, Provider};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::inventory::{Machine, MachineState, StaticInventory};
 use node_attestation_core::refusal::{Refusal, Unavailable};
+use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::testing::cluster::machine;
 use node_attestation_core::testing::{cluster, now, valid};
 use node_attestation_core::verifier::{Appraisal, Assurance, Verifier, Verifiers};
 
-use super::{filed_at, later, pipeline, processed, reason, without_machines, work};
+use super::{
+    approved_by_hand, filed_at, later, pipeline, processed, processed_at, reason, without_machines,
+    work,
+};
 use crate::csr_writer::testing::MemoryStore;
 use crate::pipeline::*;
 
@@ -109,12 +113,35 @@ async fn a_waiting_machine_gets_events_at_growing_intervals() {
     assert_eq!(told_of(without_machines()).await, (vec![], None));
 }
 
+fn stock() -> CertificateSigningRequest {
+    let mut stock = valid();
+    stock.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
+    stock
+}
+
+#[tokio::test]
+async fn a_stock_request_never_fails_while_the_enforcement_is_unknown() {
+    let context = Context {
+        enforcement: Enforcement::new(EnforcementState::Unknown),
+        ..cluster()
+    };
+    // Approved by the built-in approver, which can be responsible.
+    let approved = approved_by_hand(filed_at(now(), stock()));
+    for request in [filed_at(now(), stock()), approved] {
+        let store = Arc::new(MemoryStore::new(request));
+        for clock in [now, later] {
+            let next = processed_at(clock, context.clone(), &store).await;
+            assert_eq!(next, Next::Retry);
+            assert_eq!(store.writes(), 0);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_stock_request_is_rechecked_until_answered_or_enforced() {
     let context = cluster();
     context.enforcement.set(false);
-    let mut stock = valid();
-    stock.spec.signer_name = BUILT_IN_CLIENT_SIGNER.to_owned();
+    let stock = stock();
     let store = Arc::new(MemoryStore::new(stock.clone()));
 
     let next = processed(context.clone(), &store).await;
