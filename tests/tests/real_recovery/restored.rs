@@ -100,6 +100,7 @@ fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
         "{third:#}"
     );
     assert_ne!(third["metadata"]["name"], second["metadata"]["name"]);
+    assert_ne!(uid_of(&third), uid_of(&second));
     assert_eq!(uid_of(&third), mark(&now(&management)));
     kubelet.wait_for_lease_renewal();
     wait_until_ready(&plane, "m1");
