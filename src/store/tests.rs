@@ -287,6 +287,23 @@ fn the_lock_is_exclusive_and_names_its_holder() {
 }
 
 #[test]
+fn a_reset_fails_if_the_directory_cannot_be_synced() {
+    let (_root, store) = store();
+    let lock = lock(&store);
+    lock.replace(FILE, b"content").unwrap();
+    lock.forget_all().unwrap();
+    assert!(store.read(FILE).unwrap().is_none());
+
+    // No file is left to remove, so only the sync can fail.
+    fs::remove_dir_all(&store.dir).unwrap();
+    let error = lock.forget_all().unwrap_err();
+
+    let text = error.to_string();
+    let expected = format!("cannot write {}: ", store.dir.display());
+    assert!(text.starts_with(&expected), "{text}");
+}
+
+#[test]
 fn the_last_three_files_set_aside_are_kept() {
     let (_root, store) = store();
     let lock = lock(&store);
