@@ -95,6 +95,28 @@ fn the_chart_has_the_objects_of_the_manifests_except_the_namespace() {
 }
 
 #[test]
+fn the_network_policy_allows_both_address_families_of_aws_credentials() {
+    let manifests = objects(&components());
+    let egress = &of_kind(&manifests, "NetworkPolicy")["spec"]["egress"];
+    let credentials = egress.as_array().and_then(|rules| rules.last()).unwrap();
+    assert_eq!(
+        credentials["ports"],
+        json!([{"port": 80.0, "protocol": "TCP"}])
+    );
+    let blocks = credentials["to"].as_array().unwrap().iter();
+    let blocks: Vec<_> = blocks.map(|to| to["ipBlock"]["cidr"].as_str()).collect();
+    // The instance metadata service, and the agent of EKS Pod Identity.
+    for address in [
+        "169.254.169.254/32",
+        "169.254.170.23/32",
+        "fd00:ec2::254/128",
+        "fd00:ec2::23/128",
+    ] {
+        assert!(blocks.contains(&Some(address)), "{address}: {blocks:?}");
+    }
+}
+
+#[test]
 fn the_chart_passes_helm_lint_and_rejects_invalid_values() {
     let output = helm(&["lint", "--strict", &chart()]);
     let printed = String::from_utf8_lossy(&output.stdout);
