@@ -237,3 +237,51 @@ async fn machine_names(
         .filter_map(|one| one.metadata.name)
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::State;
+    use super::*;
+
+    /// A live node identity with this attestor.
+    fn identity(node: &str, attestor: &str, revoked: Value) -> NodeIdentity {
+        let mut spec = json!({
+            "clusterName": "prod-1", "nodeName": node, "uid": "07".repeat(16),
+            "providerID": format!("metal:///{node}"), "attestor": attestor, "generation": 2,
+            "opened": {
+                "keySHA256": "00".repeat(32), "requestName": "csr", "requestUID": "uid",
+                "time": "2026-11-28T12:00:00Z",
+            },
+            "notAfter": "2026-11-29T12:00:00Z",
+        });
+        spec["revoked"] = revoked;
+        NodeIdentity::new(node, serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn node_identities_that_cannot_renew_fail_the_check_of_attestors() {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm", "aws"]);
+        let revoked =
+            |generation: u64| json!({"generation": generation, "at": "2026-11-28T13:00:00Z"});
+        let live = identity("live", "tpm", Value::Null);
+        let removed = identity("removed", "insecure", Value::Null);
+        let before = identity("before", "insecure", revoked(1));
+        let revoked = identity("revoked", "insecure", revoked(2));
+
+        let passed = attestors(&spec, &[live.clone(), revoked.clone()]);
+        assert_eq!(passed.state, State::Pass, "{passed:?}");
+        assert_eq!(passed.what, "authorized: tpm, aws");
+
+        for (removed, count) in [(vec![removed.clone()], 1), (vec![removed, before], 2)] {
+            let all = [vec![live.clone(), revoked.clone()], removed].concat();
+            let found = attestors(&spec, &all);
+            assert_eq!(found.state, State::Warn, "{found:?}");
+            let expected = format!(
+                "nodes cannot renew, because the attestor of their node identity is not authorized: insecure ({count})"
+            );
+            assert_eq!(found.what, expected);
+        }
+    }
+}

@@ -30,7 +30,7 @@ use revocation_list::RevocationList;
 
 use super::cluster_status::{ApiReachability, AutoApprove, Health, ServiceAddresses};
 use super::machine_conditions::MachineConditions;
-use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorized};
+use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorized_of_records};
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::{CapiInventory, Cluster};
@@ -197,10 +197,7 @@ impl Upkeep {
         self.keep_tokens(&mut health).boxed().await;
         if let Ok(records) = self.records().await {
             self.machine_conditions.compare(&self.inventory, &records);
-            let renewing = records.iter().map(|stored| &stored.record);
-            let renewing = renewing.filter(|record| record.is_live() && !record.is_revoked());
-            let attestors = renewing.map(|record| record.holder.attestor.as_str());
-            health.unauthorized = Some(unauthorized(&self.spec, attestors));
+            health.unauthorized = Some(unauthorized_of_records(&self.spec, &records));
         }
         self.tell_machines().boxed().await;
         health

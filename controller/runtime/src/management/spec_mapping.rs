@@ -9,7 +9,9 @@ use node_attestation_core::crd::{
 };
 use node_attestation_core::decide::Context;
 use node_attestation_core::inventory::Inventory;
-use node_attestation_core::ledger::{Absences, LedgerPolicy, RecordLedger, Records, Revocations};
+use node_attestation_core::ledger::{
+    Absences, AllRecords, LedgerPolicy, RecordLedger, Records, Revocations,
+};
 use node_attestation_core::log_lines::LogLines;
 use node_attestation_core::nodes::Nodes;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
@@ -103,6 +105,16 @@ pub(crate) fn unauthorized<'a>(
         }
     }
     unauthorized
+}
+
+/// The attestors of live records that `spec` does not authorize. A revoked node cannot renew with any attestor.
+pub(crate) fn unauthorized_of_records(
+    spec: &KubeletAuthenticationSpec,
+    records: &AllRecords,
+) -> BTreeMap<String, usize> {
+    let renewing = records.iter().map(|stored| &stored.record);
+    let renewing = renewing.filter(|record| record.is_live() && !record.is_revoked());
+    unauthorized(spec, renewing.map(|record| record.holder.attestor.as_str()))
 }
 
 /// Formats these attestors with the numbers of their records, for users.
@@ -204,8 +216,60 @@ fn serving_policy(
 
 #[cfg(test)]
 mod tests {
+    use kubelet_attestation::names::Provider;
+    use node_attestation_core::identifiers::RecordUid;
+    use node_attestation_core::ledger::{
+        Record, Revoked, Stored, Tombstone, TombstoneReason, Version,
+    };
+    use node_attestation_core::testing::records::{at, claim};
+
     use super::*;
     use crate::capi::OwnAttestors;
+
+    /// A live record of a machine with this attestor.
+    fn record(attestor: Provider) -> Record {
+        let mut claim = claim("m1", "n1", 1, 0);
+        claim.provider = attestor;
+        Record::first(&claim, RecordUid::new([7; 16]), None, at(0))
+    }
+
+    #[test]
+    fn only_records_that_renew_have_an_unauthorized_attestor() {
+        let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm"]);
+        let of = |record: Record| {
+            let stored = Stored {
+                record,
+                version: Version::new("1"),
+            };
+            unauthorized_of_records(&spec, &AllRecords::from([Arc::new(stored)]))
+        };
+        let mut revoked = record(Provider::INSECURE);
+        revoked.revoked = Some(Revoked {
+            generation: revoked.generation,
+            at: at(1),
+        });
+        let mut retired = record(Provider::INSECURE);
+        retired.tombstone = Some(Tombstone {
+            since: at(1),
+            reason: TombstoneReason::MachineGone,
+            until: at(9),
+        });
+        // Its revocation applies only to an earlier generation.
+        let mut later = revoked.clone();
+        later.generation += 1;
+
+        for (record, expected) in [
+            (record(Provider::INSECURE), 1),
+            (later, 1),
+            (record(Provider::TPM), 0),
+            (revoked, 0),
+            (retired, 0),
+        ] {
+            let found = of(record.clone());
+            assert_eq!(found.values().sum::<usize>(), expected, "{record:?}");
+            assert!(found.keys().all(|attestor| attestor == "insecure"));
+        }
+    }
 
     /// The ranges of a Cluster with these texts, whether these are all, and the entry that is no range.
     fn of(texts: &[&str]) -> (Vec<String>, bool, Option<String>) {
