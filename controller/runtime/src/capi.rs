@@ -33,5 +33,5 @@ pub(crate) use own_tokens::{OwnToken, own_tokens};
 pub(crate) use owner::{is_cluster, renew_version};
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 #[cfg(test)]
-pub(crate) use testing::ca_secret_without_key;
+pub(crate) use testing::{ca_secret, ca_secret_without_key};
 pub use watch::Selection;

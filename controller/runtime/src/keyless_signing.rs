@@ -6,6 +6,10 @@ use kubelet_attestation::names::BUILT_IN_CLIENT_SIGNER;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::crd::conditions::{self, READY, reason};
 
+/// The message of the condition `Ready` if the controller has an external signer and the Secret has the CA key.
+pub(crate) const SIGNER_UNUSED: &str =
+    "the controller signs with the tls.key of the Secret, instead of its external signer";
+
 /// Whether the controller signs with a key that is not in a Secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeylessSigning {
@@ -13,6 +17,8 @@ pub(crate) enum KeylessSigning {
     External,
     /// The controller does not sign: it has no external signer.
     Absent,
+    /// The controller has an external signer, and signs with the key in the Secret.
+    Unused,
     /// The status does not show it.
     Unknown,
 }
@@ -33,6 +39,9 @@ impl KeylessSigning {
         if ready.status != "True" {
             return Self::Unknown;
         }
+        if ready.message == SIGNER_UNUSED {
+            return Self::Unused;
+        }
         match status.kubelet_client_certificate_signer.as_deref() {
             // A controller of an earlier version left signing to kube-controller-manager.
             Some(BUILT_IN_CLIENT_SIGNER) | None => Self::Unknown,
@@ -51,12 +60,21 @@ mod tests {
     const OWN: &str = "aws.kubelet-attestation.io/kubelet-client";
 
     fn of(signer: Option<&str>, ready: &str, reason: &str) -> KeylessSigning {
+        with_message(signer, ready, reason, "")
+    }
+
+    fn with_message(
+        signer: Option<&str>,
+        ready: &str,
+        reason: &str,
+        message: &str,
+    ) -> KeylessSigning {
         let spec = KubeletAuthenticationSpec::new("prod-1", &["aws"]);
         let mut authentication = KubeletAuthentication::new("prod-1", spec);
         let status = json!({
             "kubeletClientCertificateSigner": signer,
             "conditions": [{
-                "type": READY, "status": ready, "reason": reason, "message": "",
+                "type": READY, "status": ready, "reason": reason, "message": message,
                 "lastTransitionTime": "2027-01-01T00:00:00Z",
             }],
         });
@@ -70,6 +88,13 @@ mod tests {
         assert_eq!(own, KeylessSigning::External);
         let earlier = of(Some(BUILT_IN_CLIENT_SIGNER), "True", reason::READY);
         assert_eq!(earlier, KeylessSigning::Unknown);
+    }
+
+    #[test]
+    fn the_message_of_a_ready_cluster_shows_an_unused_external_signer() {
+        let of = |ready| with_message(Some(OWN), ready, reason::READY, SIGNER_UNUSED);
+        assert_eq!(of("True"), KeylessSigning::Unused);
+        assert_eq!(of("False"), KeylessSigning::Unknown);
     }
 
     #[test]

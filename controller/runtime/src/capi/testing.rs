@@ -215,12 +215,23 @@ pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
 
 /// The Secret of a CA without its key.
 pub(crate) fn ca_secret_without_key() -> Secret {
+    let mut secret = ca_secret();
+    secret.data.as_mut().unwrap().remove("tls.key");
+    secret
+}
+
+/// A CA with its key.
+pub(crate) fn ca_secret() -> Secret {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-    let data = ("tls.crt".to_owned(), ByteString(certificate.pem().into()));
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let data = [
+        ("tls.crt".to_owned(), ByteString(certificate.pem().into())),
+        ("tls.key".to_owned(), ByteString(key.serialize_pem().into())),
+    ];
     Secret {
-        data: Some([data].into()),
+        data: Some(data.into()),
         ..Secret::default()
     }
 }

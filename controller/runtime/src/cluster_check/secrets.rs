@@ -62,6 +62,13 @@ pub(super) fn ca(
         return Finding::fail(format!("{error} (expiry: {end})"), cure);
     }
     let who = match (ca.signer(), signing) {
+        (Some(_), KeylessSigning::Unused) => {
+            let what = format!(
+                "Secret {name} has a tls.key, and the controller signs with it instead of its external signer"
+            );
+            let cure = "if the external signer has this key, delete tls.key from the Secret";
+            return Finding::warn(what, cure);
+        }
         (Some(_), _) => "with a matching key",
         (None, KeylessSigning::External) => "without a key: the controller's external signer signs",
         (None, KeylessSigning::Absent) => {
@@ -70,7 +77,8 @@ pub(super) fn ca(
             );
             return Finding::fail(what, KEY_MISSING);
         }
-        (None, KeylessSigning::Unknown) => {
+        // The key was removed after the controller wrote the status.
+        (None, KeylessSigning::Unused | KeylessSigning::Unknown) => {
             let what = format!(
                 "Secret {name} has no tls.key; it is unknown whether the controller has an external signer"
             );
@@ -120,12 +128,34 @@ pub(super) async fn kubeconfig(
 mod tests {
     use super::super::State;
     use super::*;
-    use crate::capi::ca_secret_without_key;
+    use crate::capi::{ca_secret, ca_secret_without_key};
 
     /// The check of a CA without its key.
     fn found(signing: KeylessSigning) -> Finding {
         let key = ObjectKey::new("tenant-a", "prod-1");
         ca(&key, &Ok(Some(ca_secret_without_key())), signing)
+    }
+
+    #[test]
+    fn a_ca_key_that_replaces_the_external_signer_is_a_warning() {
+        let key = ObjectKey::new("tenant-a", "prod-1");
+        let found = |signing| ca(&key, &Ok(Some(ca_secret())), signing);
+
+        let unused = found(KeylessSigning::Unused);
+        assert_eq!(unused.state, State::Warn, "{unused:?}");
+        assert_eq!(
+            unused.what,
+            "Secret tenant-a/prod-1-ca has a tls.key, and the controller signs with it instead of its external signer"
+        );
+        for signing in [
+            KeylessSigning::External,
+            KeylessSigning::Absent,
+            KeylessSigning::Unknown,
+        ] {
+            let finding = found(signing);
+            assert_eq!(finding.state, State::Pass, "{finding:?}");
+            assert!(finding.what.ends_with("with a matching key"), "{finding:?}");
+        }
     }
 
     #[test]

@@ -243,7 +243,7 @@ fn signing_of(
             ));
             format!("no program: Secret {name} has no tls.key")
         }
-        (None, KeylessSigning::Unknown) => {
+        (None, KeylessSigning::Unused | KeylessSigning::Unknown) => {
             notes.push(format!(
                 "Secret {name} has no tls.key, and the Cluster is not Ready, so it is unknown whether the controller has \
                  an external signer (--signer-endpoint), which is required to answer requests; the checks assume \

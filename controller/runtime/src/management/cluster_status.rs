@@ -29,6 +29,8 @@ pub(super) struct Health {
     pub(super) locked_out: Option<LockedOut>,
     /// Whether the addresses of Services are known. `None` before the first inspection.
     pub(super) services: Option<ServiceAddresses>,
+    /// Whether the controller has an external signer, and signs with the key in the Secret.
+    pub(super) signer_unused: bool,
     /// The parts of the periodic work that failed, with their errors.
     pub(super) undone: Vec<String>,
 }

@@ -19,6 +19,7 @@ use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
+use crate::keyless_signing::SIGNER_UNUSED;
 use crate::metrics::{CONDITION_STATUSES, ClusterReport};
 
 /// The phase of a cluster.
@@ -226,7 +227,17 @@ fn kept_up(health: &Health) -> ConditionReport {
     if health.held_back.is_some() {
         not_ready(reason::MANY_MACHINES_MISSING, parts.join("; "))
     } else if undone.is_empty() {
-        report(conditions::READY, ConditionStatus::True, reason::READY, "")
+        let message = if health.signer_unused {
+            SIGNER_UNUSED
+        } else {
+            ""
+        };
+        report(
+            conditions::READY,
+            ConditionStatus::True,
+            reason::READY,
+            message,
+        )
     } else {
         not_ready(reason::UPKEEP_INCOMPLETE, parts.join("; "))
     }

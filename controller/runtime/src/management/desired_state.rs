@@ -39,6 +39,8 @@ pub(super) struct Service {
     pub(super) ca: Arc<ClusterCa>,
     /// The signer that uses this CA.
     pub(super) signer: Arc<Signer>,
+    /// Whether the controller has an external signer, and the Secret has the key.
+    pub(super) signer_unused: bool,
     pub(super) verifiers: Verifiers,
     pub(super) audiences: Vec<Audience>,
     pub(super) serving_address_ranges: Vec<AddressRange>,
@@ -112,6 +114,7 @@ pub(super) fn service(
         }
     };
     let mut ca = ca?;
+    let signer_unused = settings.external_signer.is_some() && ca.signer().is_some();
     if let Some(other) = shared {
         return Err(NotReady::SharedCa(other));
     }
@@ -137,6 +140,7 @@ pub(super) fn service(
         kubeconfig,
         ca: Arc::new(ca),
         signer,
+        signer_unused,
         verifiers,
         audiences,
         serving_address_ranges,

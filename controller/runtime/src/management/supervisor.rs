@@ -287,9 +287,11 @@ impl Supervisor {
         };
         let mut findings = service.verifiers.findings(now());
         let conditions = std::mem::take(&mut findings.conditions);
+        let mut health = Box::new(running.health.borrow().clone());
+        health.signer_unused = service.signer_unused;
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
-            health: Box::new(running.health.borrow().clone()),
+            health,
             attestors: service.verifiers.reports().chain(conditions).collect(),
             findings: Box::new(findings),
         }

@@ -107,6 +107,19 @@ fn too_many_missing_machines_set_a_condition_with_the_annotation() {
 }
 
 #[test]
+fn an_unused_external_signer_is_in_the_message_of_a_ready_cluster() {
+    for (signer_unused, expected) in [(false, ""), (true, SIGNER_UNUSED)] {
+        let verdict = serving(Health {
+            signer_unused,
+            ..healthy()
+        });
+        let status = status(&authentication("aws"), &verdict, now());
+        let ready = conditions::find(&status.conditions, conditions::READY).unwrap();
+        assert_eq!((&*ready.status, &*ready.message), ("True", expected));
+    }
+}
+
+#[test]
 fn live_records_of_an_unauthorized_attestor_set_a_condition() {
     const CONDITION: &str = "RecordAttestorsAuthorized";
 

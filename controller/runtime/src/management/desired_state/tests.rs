@@ -398,6 +398,18 @@ async fn with_an_external_signer_a_ca_without_its_key_signs() {
 }
 
 #[tokio::test]
+async fn a_ca_key_in_the_secret_is_used_instead_of_the_external_signer() {
+    let mut world = external_world();
+    assert!(!world.plan().unwrap().unwrap().signer_unused);
+
+    world.sources.ca = ca_secret(&ca());
+    assert!(world.plan().unwrap().unwrap().signer_unused);
+
+    world.settings.external_signer = None;
+    assert!(!world.plan().unwrap().unwrap().signer_unused);
+}
+
+#[tokio::test]
 async fn clusters_with_one_external_ca_are_left_to_the_signer() {
     let mut world = external_world();
     let ca = world.shown();
