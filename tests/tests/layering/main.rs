@@ -2,6 +2,7 @@
 //! coarse; names of options and settings that no suite uses; and rules for assertions.
 
 mod absences;
+mod clocks;
 mod locks;
 mod log_lines;
 mod modules;

@@ -105,8 +105,8 @@ enum Life {
     Extended(Timestamp),
     /// The token could not be extended. This seldom changes, because new tokens get new IDs.
     Missing {
-        /// The time of the next read.
-        next: Timestamp,
+        /// The time of the next read, by a monotonic clock.
+        next: Duration,
         wait: Duration,
     },
 }
@@ -159,14 +159,14 @@ impl Tokens {
         let begin = Instant::now();
         for token in wanted {
             let before = self.known.get(token).map(|known| known.life);
-            if before.is_some_and(|life| !life.is_due(now)) {
+            if before.is_some_and(|life| !life.is_due(now, elapsed)) {
                 continue;
             }
             // The next round continues with the tokens that are not known by then.
             if begin.elapsed() >= ROUND {
                 break;
             }
-            let extended = extend(client, token, before, now).await;
+            let extended = extend(client, token, before, (now, elapsed)).await;
             if let Some((life, is_new)) = unless_of_one_token(extended)? {
                 let unwanted_since = None;
                 let known = Known {
@@ -265,11 +265,11 @@ async fn extend(
     client: &Client,
     token: &TokenId,
     before: Option<Life>,
-    now: Timestamp,
+    (now, elapsed): (Timestamp, Duration),
 ) -> Result<(Life, bool), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
     let Some((found, life)) = read(client, &name).await? else {
-        return Ok((Life::missing(before, now), false));
+        return Ok((Life::missing(before, elapsed), false));
     };
     let Some(end) = life.extended(now) else {
         return Ok((life, false));
@@ -315,25 +315,23 @@ async fn write(client: &Client, name: &str, patch: &Value) -> Result<(), Hardeni
 }
 
 impl Life {
-    /// The state of a token that was missing or unusable at `now`.
-    fn missing(before: Option<Self>, now: Timestamp) -> Self {
+    /// The state of a token that was missing or unusable at this monotonic time.
+    fn missing(before: Option<Self>, elapsed: Duration) -> Self {
         let wait = match before {
             Some(Self::Missing { wait, .. }) => wait.saturating_mul(2).min(LONGEST_WAIT),
             _ => FIRST_WAIT,
         };
         Self::Missing {
-            next: now.saturating_add(wait).unwrap_or(Timestamp::MAX),
+            next: elapsed.saturating_add(wait),
             wait,
         }
     }
 
     /// Whether less than half of the lifetime is left, or a missing token is due for another read.
-    fn is_due(self, now: Timestamp) -> bool {
+    fn is_due(self, now: Timestamp, elapsed: Duration) -> bool {
         match self {
-            Self::Ends(end) | Self::Extended(end) => {
-                end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
-            }
-            Self::Missing { next, .. } => next <= now,
+            Self::Ends(end) | Self::Extended(end) => is_half_over(end, now),
+            Self::Missing { next, .. } => next <= elapsed,
         }
     }
 
@@ -345,8 +343,13 @@ impl Life {
         let later = now.saturating_add(TTL).unwrap_or(Timestamp::MAX);
         // The Secret contains whole seconds.
         let later = Timestamp::from_second(later.as_second()).ok()?;
-        (self.is_due(now) && later > end).then_some(later)
+        (is_half_over(end, now) && later > end).then_some(later)
     }
+}
+
+/// Whether less than half of a token's lifetime is left.
+fn is_half_over(end: Timestamp, now: Timestamp) -> bool {
+    end < now.saturating_add(TTL / 2).unwrap_or(Timestamp::MAX)
 }
 
 /// The Secret of a bootstrap token, without the secret part, and without annotations, because kubectl stores a copy of
