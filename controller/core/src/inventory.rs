@@ -43,6 +43,12 @@ pub trait Inventory: Debug + Send + Sync {
         Ok(None)
     }
 
+    /// Whether the deletion of the machine with this name ([`Machine::name`]) was seen. Such a machine is gone because
+    /// that was intended. `false` if the inventory does not see deletions, or has forgotten this one.
+    fn was_deleted(&self, _name: &str) -> bool {
+        false
+    }
+
     /// Whether the machine's Node can have the name `asked` when it joins.
     async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
         Ok(Naming::only(machine.node_name.as_ref(), asked))

@@ -3,6 +3,7 @@
 mod api_discovery;
 mod ca;
 mod cache;
+mod departures;
 mod inventory;
 mod kubeconfig;
 mod objects;

@@ -64,7 +64,7 @@ impl Absences {
     }
 
     /// Records a round. In this round, exactly the machines of `missing` are missing, and the machines of `leaving` are
-    /// being deleted. Returns the records whose machines are gone. `elapsed` is a monotonic time.
+    /// being deleted, or are missing after their deletion was seen. Returns the records whose machines are gone. `elapsed` is a monotonic time.
     pub(super) fn round(
         &self,
         missing: BTreeSet<Holding>,

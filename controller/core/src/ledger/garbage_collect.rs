@@ -189,7 +189,12 @@ impl RecordLedger {
         let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
         let missing = live().filter(|(_, holder)| holder.is_some_and(is_missing));
         let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
-        let leaving = live().filter(|(_, holder)| *holder == Some(HolderState::Leaving));
+        let leaving = live().filter(|(stored, holder)| match *holder {
+            Some(HolderState::Leaving) => true,
+            // The machine can have been deleted since the last sweep.
+            Some(holder) => is_missing(holder) && self.was_deleted(&stored.record.holder),
+            None => false,
+        });
         let leaving = leaving.map(|(stored, _)| holding(&stored.record)).collect();
         let mut gone = self.absences.round(missing, leaving, elapsed);
         if !self.absences.may_retire(&gone, live().count()) {

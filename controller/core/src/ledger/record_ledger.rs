@@ -313,6 +313,12 @@ impl RecordLedger {
         Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
     }
 
+    /// Whether the deletion of the Machine with whose name the holder joined was seen.
+    pub(super) fn was_deleted(&self, holder: &RecordHolder) -> bool {
+        let name = holder.machine_name.as_deref();
+        name.is_some_and(|name| self.inventory.was_deleted(name))
+    }
+
     /// Finds the Machine with whose name the holder joined.
     async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
         let Some(name) = &holder.machine_name else {

@@ -12,6 +12,7 @@ use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
 use super::api_discovery::{NotServed, referred};
+use super::departures::Departures;
 use super::objects::{
     BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, ObjectKey, Raw,
     Reference, Watched as _,
@@ -39,6 +40,7 @@ struct Inner {
     client: Client,
     selection: Selection,
     store: Store,
+    departures: Departures,
     observer: Option<Arc<dyn ClusterObserver>>,
     state: Shared<State>,
     /// The state of the watches of [`KINDS`].
@@ -126,6 +128,7 @@ impl Objects {
             client,
             selection: selection.clone(),
             store: Store::default(),
+            departures: Departures::default(),
             observer,
             state: Shared::new(Lock::Kinds, State::default()),
             heard: Default::default(),
@@ -411,6 +414,11 @@ impl Objects {
     /// The objects, also before readiness.
     pub(super) fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// The Machines whose deletion was seen.
+    pub(super) fn departures(&self) -> &Departures {
+        &self.0.departures
     }
 
     /// Stores an object, or removes it. An object that is equal to the stored one notifies nobody. Returns whether a part

@@ -468,6 +468,11 @@ impl Inventory for CapiInventory {
         found.await
     }
 
+    fn was_deleted(&self, name: &str) -> bool {
+        let key = ObjectKey::new(self.cluster.namespace.as_str(), name);
+        self.objects.departures().has(&key)
+    }
+
     async fn naming(&self, machine: &Machine, asked: &NodeName) -> Result<Naming, Unavailable> {
         self.find(|view| view.naming(machine, asked)).await
     }

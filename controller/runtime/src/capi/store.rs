@@ -68,6 +68,11 @@ pub(super) trait Stored: Watched {
 
     /// The sorted keys of the next objects after this key.
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey>;
+
+    /// Whether this Machine is being deleted. `None` for an object of another kind.
+    fn is_leaving(&self) -> Option<bool> {
+        None
+    }
 }
 
 /// A Machine or a pool.
@@ -77,6 +82,11 @@ trait Member: Watched + Indexed + PartialEq {
 
     /// The name of the member's `KubeadmConfig`.
     fn config(&self) -> Option<&str>;
+
+    /// Whether this Machine is being deleted. `None` for a pool.
+    fn deleting(&self) -> Option<bool> {
+        None
+    }
 
     /// Cuts the object to the memory that its namespace has left, and counts the rest. Returns whether it was cut.
     fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> bool {
@@ -263,6 +273,10 @@ impl<M: Member> Stored for M {
         };
         store.0.read(keys)
     }
+
+    fn is_leaving(&self) -> Option<bool> {
+        self.deleting()
+    }
 }
 
 impl Member for Machine {
@@ -272,6 +286,10 @@ impl Member for Machine {
 
     fn config(&self) -> Option<&str> {
         self.config.as_ref().map(|config| config.name.as_str())
+    }
+
+    fn deleting(&self) -> Option<bool> {
+        Some(self.deleting)
     }
 
     fn table(members: &mut Members) -> &mut Table<Self> {

@@ -153,6 +153,9 @@ impl Objects {
             }
             Event::Delete(object) => {
                 if let Some(key) = object.key() {
+                    if W::KIND == Machine::KIND {
+                        self.departures().note(&key);
+                    }
                     self.put::<W>(&key, None);
                     let observer = self.observer::<W>();
                     // A deletion cannot fail to decode.
@@ -195,10 +198,15 @@ impl Objects {
             resource_version: object.metadata.resource_version.clone(),
             ..ObjectMeta::default()
         };
-        if let Ok(object) = object.kept()
-            && self.put(&key, object)
-        {
-            skipped.note(&metadata, &Unreadable::because(TOO_MANY_MEMBERS));
+        if let Ok(object) = object.kept() {
+            match object.as_ref().and_then(W::is_leaving) {
+                Some(true) => self.departures().note(&key),
+                Some(false) => self.departures().forget(&key),
+                None => {}
+            }
+            if self.put(&key, object) {
+                skipped.note(&metadata, &Unreadable::because(TOO_MANY_MEMBERS));
+            }
         }
         Some(key)
     }

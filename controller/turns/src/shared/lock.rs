@@ -38,6 +38,7 @@ locks! {
     Clusters = "Cluster API objects",
     ConfigMapReaders = "readers of ConfigMaps",
     Connections = "connections to an API server",
+    Departures = "deleted Machines",
     Ec2Answers = "answers of EC2",
     Ec2Calls = "EC2 calls of an identity",
     Ec2Clients = "clients of EC2",

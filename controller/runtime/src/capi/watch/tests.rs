@@ -1,6 +1,7 @@
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::names::ProviderId;
+use node_attestation_core::inventory::Inventory as _;
 use serde_json::{Value, json};
 use tracing::Level;
 
@@ -8,6 +9,7 @@ use super::super::objects::Watched as _;
 use super::super::store::Members;
 use super::super::testing::{Contract, NAMESPACE, objects, with};
 use super::*;
+use crate::capi::CapiInventory;
 use crate::shared::testing::most_visited;
 use crate::shared::{Lock, PAGE};
 use crate::testing::ThreadLog;
@@ -53,6 +55,43 @@ fn an_object_missing_from_a_complete_list_is_removed() {
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
 
     assert_eq!(machines(&objects), ["m2", "m3"]);
+}
+
+#[test]
+fn a_machine_counts_as_deleted_only_if_its_deletion_was_seen() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    let inventory = CapiInventory::new(objects.clone(), cluster);
+    list(&objects, &mut listing, &["m1", "m2", "m3"]);
+    apply::<Machine>(&objects, Event::InitDone, &mut listing);
+    assert!(
+        !["m1", "m2", "m3"]
+            .iter()
+            .any(|name| inventory.was_deleted(name))
+    );
+
+    let gone = Event::Delete(raw(Contract::V1Beta2.machine("m1")));
+    apply::<Machine>(&objects, gone, &mut listing);
+    let deleting = with(
+        Contract::V1Beta2.machine("m2"),
+        "/metadata/deletionTimestamp",
+        json!("2027-01-01T00:00:00Z"),
+    );
+    apply::<Machine>(&objects, Event::Apply(raw(deleting)), &mut listing);
+    // The watch restarts, and the list lacks the other two.
+    list(&objects, &mut listing, &[]);
+    apply::<Machine>(&objects, Event::InitDone, &mut listing);
+
+    assert!(machines(&objects).is_empty());
+    let deleted = ["m1", "m2", "m3"].map(|name| inventory.was_deleted(name));
+    assert_eq!(deleted, [true, true, false]);
+
+    let again = Event::Apply(raw(Contract::V1Beta2.machine("m1")));
+    apply::<Machine>(&objects, again, &mut listing);
+    assert!(!inventory.was_deleted("m1"));
+    let pool = Event::Delete(raw(Contract::V1Beta2.pool("m3", &[])));
+    apply::<MachinePool>(&objects, pool, &mut listing);
+    assert!(!inventory.was_deleted("m3"), "it was a pool");
 }
 
 #[test]

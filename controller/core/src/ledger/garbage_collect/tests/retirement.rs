@@ -236,6 +236,71 @@ fn any_number_of_machines_seen_during_deletion_is_retired() {
     }
 }
 
+/// An inventory that has seen the deletion of these Machines.
+#[derive(Debug)]
+struct Watched {
+    machines: StaticInventory,
+    deleted: BTreeSet<String>,
+}
+
+#[async_trait::async_trait]
+impl Inventory for Watched {
+    async fn by_provider_id(
+        &self,
+        id: &kubelet_attestation::names::ProviderId,
+    ) -> Result<Option<Machine>, Unavailable> {
+        self.machines.by_provider_id(id).await
+    }
+
+    async fn by_token(&self, token: &TokenId) -> Result<Option<TokenOwner>, Unavailable> {
+        self.machines.by_token(token).await
+    }
+
+    async fn by_address(&self, address: std::net::IpAddr) -> Result<Vec<Machine>, Unavailable> {
+        self.machines.by_address(address).await
+    }
+
+    async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable> {
+        self.machines.by_name(name).await
+    }
+
+    async fn by_machine_name(&self, name: &str) -> Result<Option<Machine>, Unavailable> {
+        self.machines.by_machine_name(name).await
+    }
+
+    fn was_deleted(&self, name: &str) -> bool {
+        self.deleted.contains(name)
+    }
+}
+
+#[test]
+fn any_number_of_machines_deleted_between_two_sweeps_is_retired() {
+    // The others are only missing.
+    for (deleted, retired) in [(20, true), (15, true), (14, false), (0, false)] {
+        let world = crowd(20);
+        let inventory = Watched {
+            machines: StaticInventory::default(),
+            deleted: (0..deleted).map(|n| format!("c{n}")).collect(),
+        };
+        let records: Arc<MemoryRecords> = world.records.clone();
+        let ledger = RecordLedger::new(
+            records,
+            Arc::new(inventory),
+            world.nodes.clone(),
+            policy(),
+            Enforcement::default(),
+        );
+
+        let sweep = |time| block_on(ledger.sweep_at(time, &BTreeSet::new())).unwrap();
+        assert_eq!(sweep(at(1)).held_back, None);
+        assert_eq!(live(&world), 20, "each waits for the timeout");
+        let swept = sweep(at(1) + MISSING_MACHINE_TIMEOUT);
+
+        assert_eq!(swept.held_back, (!retired).then_some(20), "{deleted}");
+        assert_eq!(live(&world), if retired { 0 } else { 20 }, "{deleted}");
+    }
+}
+
 #[test]
 fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
     let mut world = crowd(8);

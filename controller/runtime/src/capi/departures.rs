@@ -1,0 +1,174 @@
+//! Machines whose deletion was seen in a watch.
+//!
+//! The sweep of records looks once a minute, and a Machine can be deleted and gone in less time. Such a deletion was
+//! intended. A Machine that is only missing from a list is not noted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::objects::ObjectKey;
+use crate::shared::{Lock, Shared, Swept};
+
+/// The time for which a deletion is kept. The next sweep reads it, and keeps it as long as the Machine is missing. So
+/// this time must only be longer than a pause of the sweeps.
+const KEPT: Duration = Duration::from_hours(1);
+
+/// The maximum number of deletions in one namespace: the largest cluster that Kubernetes supports. Further ones count
+/// as missing Machines.
+const MAX_OF_NAMESPACE: usize = 5_000;
+
+/// The maximum number of all deletions, with names of at most 253 bytes.
+const MAX: usize = 50_000;
+
+/// The number of entries that are checked for removal when one is added.
+const CHECKED: usize = 8;
+
+/// The Machines whose deletion was seen.
+#[derive(Debug)]
+pub(super) struct Departures(Shared<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The time at which each deletion was last seen.
+    seen: Swept<ObjectKey, Instant>,
+    /// The number of entries of each namespace.
+    of_namespace: BTreeMap<String, usize>,
+}
+
+impl Default for Departures {
+    fn default() -> Self {
+        Self(Shared::new(Lock::Departures, State::default()))
+    }
+}
+
+impl Departures {
+    /// Notes that the deletion of this Machine was seen.
+    pub(super) fn note(&self, machine: &ObjectKey) {
+        let now = Instant::now();
+        self.0.write(|State { seen, of_namespace }| {
+            seen.sweep(CHECKED, |other, at| {
+                let is_over = now.duration_since(*at) >= KEPT;
+                if is_over {
+                    release(of_namespace, &other.namespace);
+                }
+                is_over
+            });
+            if let Some(at) = seen.get_mut(machine) {
+                *at = now;
+                return;
+            }
+            let count = of_namespace.get(&machine.namespace).copied();
+            let count = count.unwrap_or_default();
+            if seen.len() < MAX && count < MAX_OF_NAMESPACE {
+                of_namespace.insert(machine.namespace.clone(), count + 1);
+                seen.insert(machine.clone(), now, |_, _| false);
+            }
+        });
+    }
+
+    /// Forgets the deletion, because a Machine with this name exists.
+    pub(super) fn forget(&self, machine: &ObjectKey) {
+        // Most Machines were never noted.
+        if self.0.read(|state| state.seen.get(machine).is_none()) {
+            return;
+        }
+        self.0.write(|State { seen, of_namespace }| {
+            if seen.remove(machine).is_some() {
+                release(of_namespace, &machine.namespace);
+            }
+        });
+    }
+
+    /// Whether the deletion of this Machine was seen.
+    pub(super) fn has(&self, machine: &ObjectKey) -> bool {
+        let at = self.0.read(|state| state.seen.get(machine).copied());
+        at.is_some_and(|at| at.elapsed() < KEPT)
+    }
+}
+
+/// Counts one entry less.
+fn release(of_namespace: &mut BTreeMap<String, usize>, namespace: &str) {
+    if let Some(count) = of_namespace.get_mut(namespace) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            of_namespace.remove(namespace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::shared::testing::most_visited;
+
+    fn key(namespace: &str, number: usize) -> ObjectKey {
+        ObjectKey::new(namespace, format!("m{number}"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_is_kept_for_an_hour_after_it_was_last_seen() {
+        let departures = Departures::default();
+        let machine = key("a", 1);
+        departures.note(&machine);
+        advance(Duration::from_mins(30)).await;
+        departures.note(&machine);
+        advance(KEPT.saturating_sub(Duration::from_secs(1))).await;
+        assert!(departures.has(&machine));
+        assert!(!departures.has(&key("b", 1)));
+
+        advance(Duration::from_secs(1)).await;
+        assert!(!departures.has(&machine));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletions_are_limited_by_namespace_and_in_total() {
+        let departures = Departures::default();
+        let note = |namespace: &str, count: usize| {
+            let numbers = 0..count;
+            numbers.for_each(|number| departures.note(&key(namespace, number)));
+        };
+        note("a", MAX_OF_NAMESPACE + 1);
+        assert!(departures.has(&key("a", MAX_OF_NAMESPACE - 1)));
+        assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
+        // A deletion that is forgotten leaves room for another one.
+        departures.forget(&key("a", 0));
+        departures.forget(&key("a", 0));
+        note("a", MAX_OF_NAMESPACE + 1);
+        assert!(departures.has(&key("a", 0)));
+        assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
+
+        for number in 1..MAX / MAX_OF_NAMESPACE {
+            note(&format!("b{number}"), MAX_OF_NAMESPACE);
+        }
+        note("c", 1);
+        assert!(!departures.has(&key("c", 0)), "it is full");
+
+        // Old ones make room, also those of other namespaces.
+        advance(KEPT).await;
+        note("c", 1);
+        assert!(departures.has(&key("c", 0)));
+        (0..MAX / CHECKED + 3).for_each(|_| departures.note(&key("c", 0)));
+        let left = departures
+            .0
+            .read(|state| (state.seen.len(), state.of_namespace.clone()));
+        assert_eq!(left, (1, BTreeMap::from([("c".to_owned(), 1)])));
+    }
+
+    #[tokio::test]
+    async fn a_deletion_visits_few_others() {
+        let departures = Departures::default();
+        (0..1000).for_each(|number| departures.note(&key("a", number)));
+
+        let visited = most_visited(|| {
+            departures.note(&key("a", 1000));
+            assert!(departures.has(&key("a", 1000)));
+            departures.forget(&key("a", 1000));
+        });
+
+        assert!(visited[&Lock::Departures] <= 2 * CHECKED, "{visited:?}");
+    }
+}
