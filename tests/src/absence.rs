@@ -3,9 +3,11 @@
 //! Elapsed time does not prove an absence. The component that could have acted must have acted later, so each
 //! assertion requires an event that was observed later. `tests/tests/layering` finds assertions without such an event.
 
+use kubelet_authenticator_test_support::kubelet::Kubelet;
 use serde_json::Value;
 
 use crate::controller::{is_answered, is_issued, reason_of};
+use crate::fleet::condition_of;
 
 /// Something that the controller did after it could have answered the request in question.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +35,21 @@ impl Later {
         Self(())
     }
 
-    /// The result of a wait for a later action, such as the join of another machine.
-    pub fn than<T>(_result: &T) -> Self {
+    /// The next renewal of a node's Lease, for which it waits.
+    #[track_caller]
+    pub fn renewal(kubelet: &Kubelet) -> Self {
+        kubelet.wait_for_lease_renewal();
+        Self(())
+    }
+
+    /// A condition of an object that its controller wrote later, for this generation of the object.
+    #[track_caller]
+    pub fn condition(object: &Value, condition: &str) -> Self {
+        let found = condition_of(object, condition);
+        let is_written = found["lastTransitionTime"].is_string();
+        assert!(is_written, "no condition {condition}: {object:#}");
+        let generation = &object["metadata"]["generation"];
+        assert_eq!(found["observedGeneration"], *generation, "{object:#}");
         Self(())
     }
 }
@@ -98,10 +113,18 @@ mod tests {
 
     #[test]
     fn a_sentinel_must_have_been_seen() {
-        let seen: [fn() -> Later; 3] = [
-            || Later::answer(&csr("Approved")),
-            || Later::event(&Value::Null),
-            || Later::decision(&Value::Null),
+        let with = |observed: u64| {
+            json!({"metadata": {"generation": 2}, "status": {"conditions": [{
+                "type": "Ready", "lastTransitionTime": "", "observedGeneration": observed,
+            }]}})
+        };
+        let _: Later = Later::condition(&with(2), "Ready");
+        let seen: [&(dyn Fn() -> Later + std::panic::RefUnwindSafe); 5] = [
+            &|| Later::answer(&csr("Approved")),
+            &|| Later::event(&Value::Null),
+            &|| Later::decision(&Value::Null),
+            &|| Later::condition(&with(2), "Other"),
+            &|| Later::condition(&with(1), "Ready"),
         ];
         for later in seen {
             assert!(std::panic::catch_unwind(later).is_err());

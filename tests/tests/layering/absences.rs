@@ -78,6 +78,22 @@ fn every_form_of_an_absence_without_a_sentinel_is_found() {
     }
 }
 
+/// The only test that sleeps: it polls in the runtime whose time it pauses afterwards.
+const SLEEPS: &str = "tests/tests/controller_connections.rs";
+
+/// Elapsed time does not prove an absence, whatever the assertion after it compares.
+#[test]
+fn a_test_does_not_sleep_before_an_assertion() {
+    let workspace = Workspace::read();
+    let call = ["sleep", "("].concat();
+    let sleeping = workspace.offending("tests/tests", |line| line.contains(&call));
+    assert_eq!(
+        sleeping,
+        [workspace.root.join(SLEEPS)],
+        "poll for a later event"
+    );
+}
+
 /// `Uids` uses a counter. With a constant, two records would have the same UID, and a test that confuses them would
 /// pass.
 #[test]

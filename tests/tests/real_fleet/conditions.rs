@@ -12,7 +12,7 @@ use kubelet_authenticator_tests::management::{Management, WorkloadCluster, workl
 use serde_json::json;
 
 use crate::bed::{Authentication, Manager, authorize, condition_of, kubelet, management};
-use crate::requests::{answer, file, join};
+use crate::requests::{answer, file};
 
 /// One management cluster for all tests here. Each test has a separate namespace.
 static BED: LazyLock<(Management, Manager)> = LazyLock::new(|| {
@@ -133,9 +133,10 @@ fn an_unserved_cluster_answers_no_request_until_it_is_served_again() {
         not_ready(&authentication, reason);
 
         let name = file(&cluster, &waits);
-        let joined = join(&neighbor, &joins);
+        let joined = answer(&neighbor, &file(&neighbor, &joins));
+        assert!(is_issued(&joined), "{joined:#}");
         let read = || plane.kubectl().json(["get", "csr", &name]);
-        assert_unanswered(Later::than(&joined), read);
+        assert_unanswered(Later::answer(&joined), read);
 
         serve();
         authentication.wait_until_ready(kubectl());

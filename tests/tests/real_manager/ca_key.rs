@@ -90,9 +90,15 @@ fn a_cluster_that_loses_its_ca_key_stays_enforced_and_unanswered() {
     let client = scene.file(&token, &scene.rightful(&late));
     // A request that another cluster's machine filed later has its answer by then.
     let served = Scene::start(&SITE, "key-kept", json!({}));
-    let joined = served.join(&served.cluster.machine("sentinel").create());
+    let sentinel = served.cluster.machine("sentinel").create();
+    let sentinel = served.file(
+        &sentinel.bootstrap_kubeconfig(),
+        &served.rightful(&sentinel),
+    );
+    let joined = served.answer(&sentinel);
+    assert!(is_issued(&joined), "{joined:#}");
     for name in ["serves", &client] {
-        assert_unanswered(Later::than(&joined), || scene.request(name));
+        assert_unanswered(Later::answer(&joined), || scene.request(name));
     }
 
     put_key_back(&scene);

@@ -171,7 +171,8 @@ fn a_cluster_paused_before_the_move_keeps_all_records_and_requests() {
     let paused_there = wait_until_paused(&scene);
     assert_eq!(records(scene.management(), NAME), before);
     for name in &asked {
-        assert_unanswered(Later::than(&paused_there), || scene.request(name));
+        let later = Later::condition(&paused_there, "Ready");
+        assert_unanswered(later, || scene.request(name));
     }
 
     annotate(&there, &format!("{PAUSED}-"));

@@ -86,8 +86,7 @@ fn a_request_from_a_host_network_pod_waits_while_the_node_is_up() {
 
     SCENE.assert_waits("with-pod", &name, "IdentityLive");
     assert_first_generation(&SCENE.record("with-pod"));
-    let renewed = kubelet.wait_for_lease_renewal();
-    assert_unanswered(Later::than(&renewed), || SCENE.request(&name));
+    assert_unanswered(Later::renewal(&kubelet), || SCENE.request(&name));
 }
 
 /// The times at which this token's requests were decided, by the controller's log, in order.
