@@ -32,7 +32,7 @@ fn upkeep() -> Upkeep {
     )
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn enforcement_stays_unknown_until_the_policy_is_read() {
     let mut upkeep = upkeep();
     upkeep.spec.auto_approve_bindings = AutoApproveBindings::Remove;
