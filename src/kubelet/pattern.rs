@@ -97,14 +97,14 @@ fn is_in_list(pattern: &mut Chars<'_>, found: char) -> bool {
         }
         is_first = false;
         let mut range = rest.clone();
-        let last = match (range.next(), range.next()) {
-            (Some('-'), Some(last)) if last != ']' => {
+        let end = match (range.next(), range.next()) {
+            (Some('-'), Some(end)) if end != ']' => {
                 rest = range;
-                last
+                end
             }
             _ => first,
         };
-        is_listed |= (first..=last).contains(&found);
+        is_listed |= (first..=end).contains(&found);
     }
     *pattern = rest;
     is_listed != negated.is_some()

@@ -5,7 +5,7 @@ fn process(arguments: &[&str]) -> Option<KubeletArguments> {
     let file = folder.path().join("cmdline");
     let mut contents = arguments.join("\0");
     contents.push('\0');
-    std::fs::write(&file, contents).unwrap();
+    fs::write(&file, contents).unwrap();
     KubeletArguments::of_process(&file)
 }
 
@@ -115,8 +115,8 @@ fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {
         let path = root.path().join(path.trim_start_matches('/'));
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
     let machine = Machine::rooted(root.path());
     (root, machine)

@@ -58,7 +58,7 @@ const WATCH_HELD: Duration = Duration::from_mins(1);
 /// A watch that uses smaller list pages if a page was too long to be read, down to one object, because an API server
 /// can store requests that are far larger than honest ones. `relist` restarts the watch.
 ///
-/// A watch that failed also lists again, and so does a silent one (see [`steps`]). After an outage, etcd could have been
+/// A watch that failed also lists again, and so does a silent one (see [`steps()`]). After an outage, etcd could have been
 /// restored from a backup.
 pub(crate) fn in_smaller_pages<K, R>(
     api: Api<Lenient<K, R>>,
@@ -163,7 +163,7 @@ pub fn is_gone(error: &watcher::Error) -> bool {
 ///
 /// Pings and TCP keepalive detect a dead connection much earlier.
 pub fn watch_config() -> watcher::Config {
-    let timeout = LONGEST_WATCH - random_part(LONGEST_WATCH / 5);
+    let timeout = LONGEST_WATCH.saturating_sub(random_part(LONGEST_WATCH / 5));
     watcher::Config::default().timeout(timeout.as_secs().try_into().unwrap_or(u32::MAX))
 }
 

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::api_discovery::served;
 use super::cache::Objects;
 use super::objects::{
-    Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, WATCH_FILTER_LABEL,
+    Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, WATCH_FILTER_LABEL, Watched,
 };
 use super::store::{Stored, retain};
 use crate::metrics::Metrics;

@@ -7,7 +7,6 @@ use super::NodeOwner;
 use crate::inventory::MachineState;
 use crate::ledger::{Claim, MISSING_MACHINE_TIMEOUT, Swept, TombstoneReason};
 use crate::nodes::{Node, Nodes as _};
-use crate::scope::Enforcement;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
 };
@@ -28,7 +27,7 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
 /// `m1` held `n1`, and was deleted at hour 2.
 fn retired(enforcement: bool) -> World {
     let mut world = World::held(policy());
-    world.enforcement = Enforcement::new(enforcement);
+    world.enforcement.set(enforcement);
     world.becomes("m1", None);
     for time in [at(2) - MISSING_MACHINE_TIMEOUT, at(2)] {
         block_on(world.ledger().sweep_at(time, &BTreeSet::new())).unwrap();

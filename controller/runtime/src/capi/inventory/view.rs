@@ -259,9 +259,11 @@ impl<'a> View<'a> {
     fn state(self, machine: &objects::Machine) -> MachineState {
         let config = machine.config.as_ref();
         let is_unread = config.is_some_and(|config| self.members.is_unserved(&config.name));
-        match state(machine.deleting, self.has_bootstrap_data(machine)) {
-            MachineState::Ready if is_unread => MachineState::Unread,
-            state => state,
+        let state = state(machine.deleting, self.has_bootstrap_data(machine));
+        if is_unread && state == MachineState::Ready {
+            MachineState::Unread
+        } else {
+            state
         }
     }
 

@@ -111,9 +111,11 @@ mod tests {
             async move { Response::new(body) }
         });
         let returned: Arc<AtomicBool> = Arc::default();
+        let enforcement = Enforcement::default();
+        enforcement.set(is_enforced);
         let following = tokio::spawn(report_returns(
             access.client().clone(),
-            Enforcement::new(is_enforced),
+            enforcement,
             returned.clone(),
             ClusterLines::of_namespace(""),
         ));
