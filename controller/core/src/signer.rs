@@ -8,6 +8,7 @@ mod ca;
 mod certificate;
 mod external;
 mod key;
+mod private_key;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,6 +22,9 @@ pub use external::{ExternalKey, ExternalKeyError, SigningRequest};
 use key::CaKey;
 
 pub use ca::InvalidCa;
+#[cfg(any(test, feature = "testing"))]
+pub use private_key::testing;
+pub use private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
 
 /// Signs node certificates with one cluster's CA.
 ///

@@ -45,17 +45,22 @@ impl SignatureAlgorithm {
             }
             PublicKey::EC(_) => {
                 let curve = key.algorithm.parameters.as_ref()?.as_oid().ok()?;
-                match curve.to_id_string().as_str() {
-                    "1.2.840.10045.3.1.7" => Some(Self::EcdsaP256Sha256),
-                    "1.3.132.0.34" => Some(Self::EcdsaP384Sha384),
-                    "1.3.132.0.35" => Some(Self::EcdsaP521Sha512),
-                    _ => None,
-                }
+                Self::of_curve(&curve.to_id_string())
             }
             PublicKey::DSA(_)
             | PublicKey::GostR3410(_)
             | PublicKey::GostR3410_2012(_)
             | PublicKey::Unknown(_) => None,
+        }
+    }
+
+    /// The signature algorithm for keys on the curve with this object identifier. `None` if it is not supported.
+    pub(super) fn of_curve(curve: &str) -> Option<Self> {
+        match curve {
+            "1.2.840.10045.3.1.7" => Some(Self::EcdsaP256Sha256),
+            "1.3.132.0.34" => Some(Self::EcdsaP384Sha384),
+            "1.3.132.0.35" => Some(Self::EcdsaP521Sha512),
+            _ => None,
         }
     }
 

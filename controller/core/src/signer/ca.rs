@@ -9,6 +9,7 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::time::ASN1Time;
 
 use super::algorithm::SignatureAlgorithm;
+use super::private_key::InvalidPrivateKey;
 
 /// A CA certificate or key that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +32,9 @@ pub enum InvalidCa {
     /// The kind of the key is not supported.
     #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
     KeyKind,
+    /// The key is refused.
+    #[error("the CA key cannot be used")]
+    Key(#[from] InvalidPrivateKey),
     /// The key does not match the certificate.
     #[error("the CA key does not match the CA certificate")]
     KeyMismatch,

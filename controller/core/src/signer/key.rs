@@ -9,8 +9,9 @@ use aws_lc_rs::signature::{
 use kubelet_attestation::ensure;
 use zeroize::Zeroizing;
 
-use super::algorithm::{RSA_MODULUS_LEN, SignatureAlgorithm};
+use super::algorithm::SignatureAlgorithm;
 use super::ca::{CaCertificate, InvalidCa};
+use super::private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm, PrivateKeyKind};
 
 const CURVES: [(&EcdsaSigningAlgorithm, SignatureAlgorithm); 3] = [
     (
@@ -61,37 +62,35 @@ impl CaKey {
             return Err(InvalidCa::KeyForm);
         };
         ensure!(block.headers().iter().next().is_none(), InvalidCa::KeyForm);
-        let tag = block.tag().to_owned();
+        let form = PrivateKeyForm::of_label(block.tag());
         let der = Zeroizing::new(block.into_contents());
-        match tag.as_str() {
-            "PRIVATE KEY" => match RsaKeyPair::from_pkcs8(&der) {
-                Ok(key) => Self::rsa(key),
-                Err(_) => Self::ecdsa(&der),
-            },
-            "RSA PRIVATE KEY" => {
-                Self::rsa(RsaKeyPair::from_der(&der).map_err(|_| InvalidCa::KeyKind)?)
+        let key = PrivateKey::new(form.ok_or(InvalidCa::KeyForm)?, der)?;
+        Self::parse(&key)
+    }
+
+    /// Parses the key, with one call to the library.
+    #[expect(clippy::disallowed_methods, reason = "this is the door")]
+    fn parse(key: &PrivateKey) -> Result<Self, InvalidCa> {
+        let (der, form) = (key.der(), key.form());
+        let signature = match key.kind() {
+            PrivateKeyKind::Ed25519 => return Err(InvalidCa::KeyKind),
+            PrivateKeyKind::Rsa => None,
+            PrivateKeyKind::Ecdsa(signature) => Some(signature),
+        };
+        #[cfg(any(test, feature = "testing"))]
+        super::private_key::testing::count();
+        let parsed = match signature {
+            None if form == PrivateKeyForm::Pkcs1 => RsaKeyPair::from_der(der).map(Self::Rsa),
+            None => RsaKeyPair::from_pkcs8(der).map(Self::Rsa),
+            Some(signature) => {
+                let mut curves = CURVES.into_iter();
+                let curve = curves.find(|(_, of_curve)| *of_curve == signature);
+                let (algorithm, _) = curve.ok_or(InvalidCa::KeyKind)?;
+                let key = EcdsaKeyPair::from_private_key_der(algorithm, der);
+                key.map(|key| Self::Ecdsa(key, signature))
             }
-            "EC PRIVATE KEY" => Self::ecdsa(&der),
-            _ => Err(InvalidCa::KeyForm),
-        }
-    }
-
-    fn rsa(key: RsaKeyPair) -> Result<Self, InvalidCa> {
-        if RSA_MODULUS_LEN.contains(&key.public_modulus_len()) {
-            Ok(Self::Rsa(key))
-        } else {
-            Err(InvalidCa::KeyKind)
-        }
-    }
-
-    fn ecdsa(der: &[u8]) -> Result<Self, InvalidCa> {
-        CURVES
-            .into_iter()
-            .find_map(|(algorithm, signature)| {
-                let key = EcdsaKeyPair::from_private_key_der(algorithm, der).ok()?;
-                Some(Self::Ecdsa(key, signature))
-            })
-            .ok_or(InvalidCa::KeyKind)
+        };
+        parsed.map_err(|_| InvalidPrivateKey::Inconsistent.into())
     }
 
     fn public_key(&self) -> &[u8] {

@@ -12,7 +12,11 @@ use std::net::IpAddr;
 use data_encoding::BASE64;
 use kube::Config;
 use kube::config::AuthInfo;
-use kubelet_attestation::kubeconfig::{InvalidKubeconfig, Kubeconfig, Login, Policy, no_files};
+use kubelet_attestation::kubeconfig::{
+    InvalidKubeconfig, Kubeconfig, Login, Policy, Refused, identity, no_files,
+};
+use node_attestation_core::signer::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::ObjectKey;
@@ -38,6 +42,9 @@ pub enum KubeconfigRefused {
         /// The address range.
         neighbourhood: LocalRange,
     },
+    /// The client key is refused.
+    #[error("{}: user: client-key-data cannot be used", DOCUMENT)]
+    ClientKey(#[from] InvalidPrivateKey),
     /// The client certificate does not match the key, or a certificate or the URL cannot be used.
     #[error(
         "the client certificate and key do not belong together, or a certificate cannot be used"
@@ -75,7 +82,7 @@ impl TenantKubeconfig {
         let mut config = Config::new(url.map_err(|_| KubeconfigRefused::NoClient)?);
         config.tls_server_name = endpoint.tls_server_name().map(str::to_owned);
         config.root_cert = Some(endpoint.ca().iter().map(|der| der.to_vec()).collect());
-        config.auth_info = auth_info(&kubeconfig.login(no_files)?);
+        config.auth_info = auth_info(&kubeconfig.login(no_files)?)?;
         Ok(Self { config, reach })
     }
 
@@ -99,21 +106,46 @@ impl TenantKubeconfig {
     }
 }
 
-fn auth_info(login: &Login) -> AuthInfo {
-    match login {
+fn auth_info(login: &Login) -> Result<AuthInfo, KubeconfigRefused> {
+    Ok(match login {
         Login::Token(token) => AuthInfo {
             token: Some(token.expose().as_str().into()),
             ..AuthInfo::default()
         },
         Login::ClientCertificate { chain_pem, key_pem } => {
-            let key = Zeroizing::new(BASE64.encode(key_pem.expose().as_bytes()));
+            let read = identity(chain_pem, key_pem, Policy::Tenant);
+            let (chain, key) = read.map_err(|(field, why)| refused(field, why))?;
+            // The library reads the last key of both texts, so it gets only what is checked here.
+            let chain: String = chain.iter().map(certificate_pem).collect();
+            let key = checked(&key)?.to_pem();
+            let key = Zeroizing::new(BASE64.encode(key.as_bytes()));
             AuthInfo {
-                client_certificate_data: Some(BASE64.encode(chain_pem.as_bytes())),
+                client_certificate_data: Some(BASE64.encode(chain.as_bytes())),
                 client_key_data: Some(key.as_str().into()),
                 ..AuthInfo::default()
             }
         }
-    }
+    })
+}
+
+fn refused(field: &str, why: Refused) -> InvalidKubeconfig {
+    InvalidKubeconfig::new(DOCUMENT, field, why)
+}
+
+fn certificate_pem(der: &CertificateDer<'_>) -> String {
+    pem::encode(&pem::Pem::new("CERTIFICATE", der.to_vec()))
+}
+
+/// The client key, before a library parses it.
+fn checked(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, KubeconfigRefused> {
+    let form = match key {
+        PrivateKeyDer::Pkcs8(_) => PrivateKeyForm::Pkcs8,
+        PrivateKeyDer::Pkcs1(_) => PrivateKeyForm::Pkcs1,
+        PrivateKeyDer::Sec1(_) => PrivateKeyForm::Sec1,
+        _ => return Err(refused("client-key", Refused::NotAKey).into()),
+    };
+    let der = Zeroizing::new(key.secret_der().to_vec());
+    Ok(PrivateKey::new(form, der)?)
 }
 
 #[cfg(test)]

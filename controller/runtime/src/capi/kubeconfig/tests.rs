@@ -1,4 +1,6 @@
 use kubelet_attestation::kubeconfig::Refused;
+use node_attestation_core::testing::block;
+use node_attestation_core::testing::der::{sequence, tlv};
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
@@ -140,6 +142,97 @@ async fn a_name_that_resolves_to_a_local_address_is_refused() {
         error.contains("is refused: it is a loopback address"),
         "{error}"
     );
+}
+
+/// The valid one with this text as client key.
+fn with_key(key: impl AsRef<[u8]>) -> Value {
+    let key = json!(BASE64.encode(key.as_ref()));
+    with("/users/0/user/client-key-data", key)
+}
+
+/// An RSA key in PKCS#1 with these lengths of its modulus and its private exponent, in bytes.
+fn rsa_key(modulus: usize, exponent: usize) -> String {
+    let number = |len| tlv(2, &[&[0], vec![0xff; len].as_slice()].concat());
+    let lengths = [modulus, 3, exponent, 128, 128, 128, 128, 128];
+    let numbers = lengths.map(number);
+    let version = tlv(2, &[0]);
+    block(
+        "RSA PRIVATE KEY",
+        &sequence(&[vec![version], numbers.to_vec()].concat()),
+    )
+}
+
+/// The library would try each kind of key, and check the numbers of an RSA key bit by bit.
+#[tokio::test]
+async fn a_client_key_with_long_numbers_is_refused_before_a_client_is_created() {
+    for (key, why) in [
+        (
+            rsa_key(256, 257),
+            InvalidPrivateKey::RsaNumber("private exponent"),
+        ),
+        (rsa_key(2048, 256), InvalidPrivateKey::RsaBits(16_384)),
+        (rsa_key(256, 7500), InvalidPrivateKey::TooLong),
+        (block("PRIVATE KEY", b"text"), InvalidPrivateKey::Malformed),
+    ] {
+        let refused = parse(&with_key(key)).unwrap_err();
+
+        assert_eq!(refused, KubeconfigRefused::ClientKey(why));
+        let error = kubelet_attestation::errors::error_chain(&refused);
+        assert_eq!(
+            error,
+            format!("value: user: client-key-data cannot be used: {why}")
+        );
+    }
+    // Its lengths are valid, so it needs arithmetic.
+    let kubeconfig = parse(&with_key(rsa_key(256, 256))).unwrap();
+    let access = kubeconfig.access(&cluster());
+    assert_eq!(access.unwrap_err(), KubeconfigRefused::NoClient);
+}
+
+#[tokio::test]
+async fn a_client_key_of_every_kind_is_accepted() {
+    for algorithm in [
+        &rcgen::PKCS_ECDSA_P256_SHA256,
+        &rcgen::PKCS_ECDSA_P384_SHA384,
+        &rcgen::PKCS_ECDSA_P521_SHA512,
+        &rcgen::PKCS_ED25519,
+        &rcgen::PKCS_RSA_SHA256,
+    ] {
+        let key = KeyPair::generate_for(algorithm).unwrap();
+        let certificate = CertificateParams::default().self_signed(&key).unwrap();
+        let mut kubeconfig = with_key(key.serialize_pem());
+        kubeconfig.pointer_mut(USER).unwrap()["client-certificate-data"] =
+            json!(BASE64.encode(certificate.pem().as_bytes()));
+
+        let access = parse(&kubeconfig).unwrap().access(&cluster());
+
+        assert!(access.is_ok(), "{algorithm:?}");
+    }
+}
+
+/// kube prefers a PKCS#8 key, in any of the two texts, to a key in another form.
+#[tokio::test]
+async fn a_second_private_key_in_a_kubeconfig_is_not_used() {
+    let pair = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
+    let chain = CertificateParams::default().self_signed(&pair).unwrap();
+    let chain = chain.pem();
+    // PKCS#8 has the key in PKCS#1 at its end.
+    let key = block("RSA PRIVATE KEY", &pair.serialize_der()[26..]);
+    let other = block("PRIVATE KEY", b"text");
+    let hidden = format!("-----BEGIN CERTIFICATE-----\n{other}-----END CERTIFICATE-----\n");
+    for (chain, key) in [
+        (chain.clone(), key.clone()),
+        (chain.clone(), [&*key, &*other].concat()),
+        ([&*chain, &*hidden].concat(), key),
+    ] {
+        let mut kubeconfig = with_key(key);
+        kubeconfig.pointer_mut(USER).unwrap()["client-certificate-data"] =
+            json!(BASE64.encode(chain.as_bytes()));
+
+        let access = parse(&kubeconfig).unwrap().access(&cluster());
+
+        assert!(access.is_ok(), "{access:?}");
+    }
 }
 
 #[tokio::test]
