@@ -20,6 +20,8 @@ pub use ca::{CaOutOfTime, CaRefused, ClusterCa};
 pub use cache::Objects;
 pub use inventory::CapiInventory;
 pub(crate) use inventory::{KnownMachine, TokenMachine};
+#[cfg(test)]
+pub(crate) use kubeconfig::created_clients;
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
 #[cfg(test)]
 pub(crate) use objects::each_read_alone;

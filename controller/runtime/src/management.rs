@@ -140,6 +140,8 @@ struct Shared {
     machine_conditions: Arc<FairRate>,
     /// The turns of requests.
     requests: FairTurns,
+    /// The turns of parsing the objects of a cluster.
+    parsing: FairTurns,
     places: Places,
 }
 
@@ -228,6 +230,7 @@ impl Controller {
             machine_events: Arc::new(FairRate::new(events::RATE)),
             machine_conditions: Arc::new(FairRate::new(crate::machine_conditions::RATE)),
             requests: FairTurns::new(queue::TURNS),
+            parsing: FairTurns::new(supervisor::PARSED),
             places: Places::new(places.unwrap_or(MAX_CLUSTERS_PER_NAMESPACE)),
         });
         (shared, watching)

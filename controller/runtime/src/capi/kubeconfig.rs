@@ -100,6 +100,8 @@ impl TenantKubeconfig {
     ///
     /// The key does not match the certificate, or a CA certificate is invalid.
     pub fn access(&self, cluster: &ObjectKey) -> Result<ClusterAccess, KubeconfigRefused> {
+        #[cfg(test)]
+        tests::CLIENTS.set(tests::CLIENTS.get() + 1);
         // The error of the library can contain a line of the key.
         let access = ClusterAccess::of_tenant(self.config.clone(), self.reach, cluster);
         access.map_err(|_| KubeconfigRefused::NoClient)
@@ -147,6 +149,9 @@ fn checked(key: &PrivateKeyDer<'_>) -> Result<PrivateKey, KubeconfigRefused> {
     let der = Zeroizing::new(key.secret_der().to_vec());
     Ok(PrivateKey::new(form, der)?)
 }
+
+#[cfg(test)]
+pub(crate) use tests::created_clients;
 
 #[cfg(test)]
 mod tests;

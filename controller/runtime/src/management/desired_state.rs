@@ -11,16 +11,18 @@ use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationSpe
 use node_attestation_core::serving::AddressRange;
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifiers;
-use sha2::{Digest as _, Sha256};
 
-use crate::capi::{Cluster, ClusterCa, KUBECONFIG_KEY, TenantKubeconfig, is_paused};
-use crate::settings_file::check_stored;
+use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 
-use super::ca_key_registry::{CaKey, CaKeyHolder};
+use super::ca_key_registry::CaKeyHolder;
 use super::conditions::not_ready::NotReady;
 use super::single_object::Observed;
-use super::spec_mapping::serving_address_ranges;
 use super::{Settings, VerifierFactory};
+
+mod parsed;
+
+pub(super) use parsed::Parsed;
+use parsed::{ParsedCa, ParsedKubeconfig, ParsedSpec, digest};
 
 /// The objects of the management cluster that configure one cluster.
 #[derive(Debug, Default)]
@@ -35,7 +37,7 @@ pub(super) struct Sources {
 pub(super) struct Service {
     pub(super) spec: KubeletAuthenticationSpec,
     pub(super) cluster: Cluster,
-    pub(super) kubeconfig: TenantKubeconfig,
+    pub(super) kubeconfig: Arc<TenantKubeconfig>,
     pub(super) ca: Arc<ClusterCa>,
     /// The signer that uses this CA.
     pub(super) signer: Arc<Signer>,
@@ -52,20 +54,21 @@ pub(super) struct Service {
 pub(super) struct Fingerprint([u8; 32]);
 
 /// The desired configuration of the cluster. `None` while not all objects have been read. `ca_key` compares the
-/// cluster's key with the keys of other clusters.
+/// cluster's key with the keys of other clusters. `parsed` has the results of the last call.
 ///
 /// # Errors
 ///
 /// The reason why the cluster is not served.
 pub(super) fn service(
-    authentication: &KubeletAuthentication,
+    authentication: &Arc<KubeletAuthentication>,
     sources: &Sources,
-    ca_key: &mut CaKeyHolder,
+    (ca_key, parsed): (&mut CaKeyHolder, &mut Parsed),
     settings: &Settings,
     verifiers: &VerifierFactory,
 ) -> Result<Option<Service>, NotReady> {
     let spec = &authentication.spec;
     let name = spec.cluster_name.as_str();
+    parsed.forget_gone(sources);
     if authentication.metadata.name.as_deref() != Some(name) {
         return Err(NotReady::Misnamed(name.to_owned()));
     }
@@ -80,12 +83,13 @@ pub(super) fn service(
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
         Observed::Absent => Err(NotReady::CaNotFound(ca_name.clone())),
-        Observed::Present(secret) => ClusterCa::from_secret(secret).map_err(|source| {
-            let name = ca_name.clone();
-            NotReady::CaRefused { name, source }
-        }),
+        Observed::Present(secret) => Ok(parsed.ca(secret, || {
+            let external = settings.external_signer.as_ref()?;
+            let namespace = authentication.metadata.namespace.as_deref();
+            Some(external.key(namespace.unwrap_or_default(), name))
+        })),
     };
-    let shared = ca_key.hold(ca.as_ref().ok().map(CaKey::of));
+    let shared = ca_key.hold(ca.as_ref().ok().and_then(|ca| ca.key));
     ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
     let cluster = match &sources.cluster {
         Observed::Unknown | Observed::Absent => return Ok(None),
@@ -100,45 +104,43 @@ pub(super) fn service(
         });
     }
     let kubeconfig_name = format!("{name}-kubeconfig");
-    let (text, kubeconfig) = match &sources.kubeconfig {
+    let of_kubeconfig = match &sources.kubeconfig {
         Observed::Unknown => return Ok(None),
         Observed::Absent => return Err(NotReady::KubeconfigNotFound(kubeconfig_name)),
-        Observed::Present(secret) => {
-            let text = value(secret, KUBECONFIG_KEY);
-            let parsed = TenantKubeconfig::parse(text, settings.reach);
-            let parsed = parsed.map_err(|source| NotReady::KubeconfigRefused {
-                name: kubeconfig_name,
-                source,
-            })?;
-            (text, parsed)
-        }
+        Observed::Present(secret) => parsed.kubeconfig(secret, settings.reach),
     };
-    let mut ca = ca?;
-    let signer_unused = settings.external_signer.is_some() && ca.signer().is_some();
+    let kubeconfig = of_kubeconfig.kubeconfig.clone();
+    let kubeconfig = kubeconfig.map_err(|source| NotReady::KubeconfigRefused {
+        name: kubeconfig_name,
+        source,
+    })?;
+    let of_ca = ca?;
+    let signer_unused = settings.external_signer.is_some() && of_ca.has_own_key;
+    // Only a CA that can be read is shared.
     if let Some(other) = shared {
         return Err(NotReady::SharedCa(other));
     }
-    if let Some(external) = &settings.external_signer {
-        let namespace = authentication.metadata.namespace.as_deref();
-        let key = external.key(namespace.unwrap_or_default(), name);
-        let signed = ca.or_signed_by(key);
-        ca = signed.map_err(|source| NotReady::CaRefused {
-            name: ca_name.clone(),
-            source,
-        })?;
-    }
+    let ca = of_ca.ca.clone().map_err(|source| NotReady::CaRefused {
+        name: ca_name.clone(),
+        source,
+    })?;
     let signer = ca.signer().cloned();
     let signer = signer.ok_or(NotReady::CaKeyNotFound(ca_name))?;
-    let audiences = audiences(authentication, &ca, &kubeconfig)?;
-    check_stored(spec).map_err(NotReady::Settings)?;
-    let serving_address_ranges =
-        serving_address_ranges(spec).map_err(NotReady::ServingAddressRange)?;
-    let fingerprint = Fingerprint::of(authentication, sources, text);
+    let of_spec = parsed.spec(authentication);
+    let audiences = audiences(&of_spec, &of_ca, &of_kubeconfig)?;
+    of_spec.combination.clone().map_err(NotReady::Settings)?;
+    let serving_address_ranges = of_spec.address_ranges.clone();
+    let serving_address_ranges = serving_address_ranges.map_err(NotReady::ServingAddressRange)?;
+    let fingerprint = Fingerprint::of(
+        authentication,
+        cluster,
+        [&of_spec.digest, &of_kubeconfig.digest, &of_ca.digest],
+    );
     Ok(Some(Service {
         spec: spec.clone(),
         cluster: cluster.clone(),
         kubeconfig,
-        ca: Arc::new(ca),
+        ca,
         signer,
         signer_unused,
         verifiers,
@@ -148,24 +150,39 @@ pub(super) fn service(
     }))
 }
 
-/// The kubeconfig, if it exists and is accepted.
-pub(super) fn kubeconfig(sources: &Sources, settings: &Settings) -> Option<TenantKubeconfig> {
-    let secret = sources.kubeconfig.present()?;
-    TenantKubeconfig::parse(value(secret, KUBECONFIG_KEY), settings.reach).ok()
+impl Parsed {
+    /// The kubeconfig, if it exists and is accepted.
+    pub(super) fn accepted_kubeconfig(
+        &mut self,
+        sources: &Sources,
+        settings: &Settings,
+    ) -> Option<Arc<TenantKubeconfig>> {
+        self.forget_gone(sources);
+        let secret = sources.kubeconfig.present()?;
+        let parsed = self.kubeconfig(secret, settings.reach);
+        parsed.kubeconfig.clone().ok()
+    }
+
+    /// Drops the Secrets that the supervisor does not have.
+    fn forget_gone(&mut self, sources: &Sources) {
+        if sources.ca.present().is_none() {
+            self.forget_ca();
+        }
+        if sources.kubeconfig.present().is_none() {
+            self.forget_kubeconfig();
+        }
+    }
 }
 
 fn audiences(
-    authentication: &KubeletAuthentication,
-    ca: &ClusterCa,
-    kubeconfig: &TenantKubeconfig,
+    spec: &ParsedSpec,
+    ca: &ParsedCa,
+    kubeconfig: &ParsedKubeconfig,
 ) -> Result<Vec<Audience>, NotReady> {
-    let trusted = kubeconfig.ca_certificates().iter();
-    let mut audiences: BTreeSet<Audience> = trusted.map(|der| Audience::of_ca(der)).collect();
-    audiences.extend(ca.audiences());
-    for text in &authentication.spec.audiences {
-        let audience = Audience::parse(text).map_err(|_| NotReady::Audience(text.clone()))?;
-        audiences.insert(audience);
-    }
+    let own = spec.audiences.as_ref();
+    let own = own.map_err(|text| NotReady::Audience(text.clone()))?;
+    let all = kubeconfig.audiences.iter().chain(&ca.audiences).chain(own);
+    let audiences: BTreeSet<Audience> = all.cloned().collect();
     Ok(audiences.into_iter().collect())
 }
 
@@ -192,28 +209,17 @@ fn inputs_of_service(cluster: &Cluster) -> impl Debug {
 }
 
 impl Fingerprint {
-    fn of(authentication: &KubeletAuthentication, sources: &Sources, kubeconfig: &[u8]) -> Self {
-        let ca = sources.ca.present();
-        let ca = |key| ca.map(|secret| value(secret, key)).unwrap_or_default();
-        let cluster = sources.cluster.present().map(inputs_of_service);
+    /// `parsed` has the digests of the parsed objects.
+    fn of(
+        authentication: &KubeletAuthentication,
+        cluster: &Cluster,
+        parsed: [&[u8; 32]; 3],
+    ) -> Self {
         // These are only words and lists of words.
-        let cluster = format!("{cluster:?}");
+        let cluster = format!("{:?}", inputs_of_service(cluster));
         let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
-        // The spec has no map with an unstable order, and all of its values can be serialized.
-        let spec = serde_json::to_vec(&authentication.spec).unwrap_or_default();
-        let mut digest = Sha256::new();
-        for part in [
-            uid.as_bytes(),
-            cluster.as_bytes(),
-            &spec,
-            kubeconfig,
-            ca("tls.crt"),
-            ca("tls.key"),
-        ] {
-            digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-            digest.update(part);
-        }
-        Self(digest.finalize().into())
+        let parts = [uid.as_bytes(), cluster.as_bytes()].into_iter();
+        Self(digest(parts.chain(parsed.map(|part| part.as_slice()))))
     }
 }
 

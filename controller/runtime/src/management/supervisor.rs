@@ -29,25 +29,33 @@ use super::cluster_tasks::Running;
 use super::condition_events::ConditionEvents;
 use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
-use super::desired_state::{self, Service, Sources};
+use super::desired_state::{self, Fingerprint, Parsed, Service, Sources};
 use super::infra_cluster::InfraCluster;
 use super::places::Place;
 use super::single_object::Observed;
 use super::status_writer::StatusWriter;
-use crate::capi::{Cluster, ObjectKey, Objects, Selection};
+use crate::capi::{Cluster, KubeconfigRefused, ObjectKey, Objects, Selection};
 use crate::clock::now;
 use crate::log_lines::ClusterLines;
 use crate::metrics::ClusterMetrics;
 use crate::records::KubeRecords;
+use crate::turns::{Line, TurnLimits};
 
 /// The longest interval between two updates of the status, because a part of it depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// The rate at which one cluster is reconciled. Each time, its settings and Secrets are parsed, and a tenant can change
-/// its objects at any rate.
+/// The rate at which one cluster is reconciled. Each time, its settings and Secrets can be parsed, and a tenant can
+/// change its objects at any rate.
 const RECONCILED: Rate = Rate {
     burst: 20,
     every: Duration::from_secs(1),
+};
+
+/// The limit of clusters whose objects are parsed at the same time. One at a time occupies at most one thread, so a
+/// cluster waits for at most one cluster of each other namespace.
+pub(super) const PARSED: TurnLimits = TurnLimits {
+    all: 1,
+    of_cluster: 1,
 };
 
 /// The first wait before a cluster is served again after its tasks panicked.
@@ -75,6 +83,9 @@ pub(super) async fn supervise(
             },
             metrics: settings.metrics.cluster(&key.namespace, &key.name),
             ca_key: shared.ca_keys.holder(key.clone()),
+            parsed: Parsed::default(),
+            no_client: None,
+            parsing: shared.parsing.line(&key),
             place: shared.places.place(&key, &selected),
             records: Arc::new(shared.records.of_cluster(&key)),
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
@@ -137,6 +148,11 @@ struct Supervisor {
     sources: Sources,
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
+    parsed: Parsed,
+    /// The last service without a client, so that its kubeconfig is refused once.
+    no_client: Option<(Fingerprint, KubeconfigRefused)>,
+    /// The turns of parsing. They go round by namespace.
+    parsing: Line,
     place: Place,
     records: Arc<KubeRecords>,
     absences: Absences,
@@ -231,10 +247,11 @@ impl Supervisor {
     }
 
     /// Reconciles the cluster, and returns its phase.
-    async fn reconcile(&mut self, authentication: &KubeletAuthentication) -> ClusterPhase {
+    async fn reconcile(&mut self, authentication: &Arc<KubeletAuthentication>) -> ClusterPhase {
         if !self.place.is_placed() {
             self.stop().await;
             self.ca_key.hold(None);
+            self.parsed = Parsed::default();
             return ClusterPhase::Stopped(NotReady::TooManyClusters(self.place.limit()));
         }
         self.absences.allow(allowed_retirements(authentication));
@@ -242,13 +259,15 @@ impl Supervisor {
         let decisions = RevocationDecisions::of_annotations(annotations);
         self.revocations.decide(decisions);
         let controller = &self.shared.controller;
+        let turn = self.parsing.turn().await;
         let desired = desired_state::service(
             authentication,
             &self.sources,
-            &mut self.ca_key,
+            (&mut self.ca_key, &mut self.parsed),
             &controller.settings,
             controller.verifiers.as_ref(),
         );
+        drop(turn);
         match desired {
             Ok(Some(service)) => self.serve(service).boxed().await,
             Ok(None) => ClusterPhase::Waiting,
@@ -273,12 +292,23 @@ impl Supervisor {
                 let records = self.records.clone();
                 let memory = (self.absences.clone(), self.revocations.clone());
                 let metrics = self.metrics.clone();
-                match Running::start(&self.shared, &self.key, &service, records, memory, metrics) {
+                let known = self.no_client.take();
+                let known = known.filter(|(of, _)| *of == service.fingerprint);
+                let started = match known {
+                    Some((_, refused)) => Err(refused),
+                    None => {
+                        // The library parses the client key and the CA certificates.
+                        let _turn = self.parsing.turn().await;
+                        Running::start(&self.shared, &self.key, &service, records, memory, metrics)
+                    }
+                };
+                match started {
                     Ok(started) => {
                         cluster_line!(&self.lines, INFO, "serving");
                         running.insert(started)
                     }
                     Err(source) => {
+                        self.no_client = Some((service.fingerprint, source.clone()));
                         let name = format!("{}-kubeconfig", self.key.name);
                         return ClusterPhase::Stopped(NotReady::KubeconfigRefused { name, source });
                     }

@@ -1,3 +1,5 @@
+use std::cell::Cell;
+
 use kubelet_attestation::kubeconfig::Refused;
 use node_attestation_core::testing::block;
 use node_attestation_core::testing::der::{sequence, tlv};
@@ -5,6 +7,15 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use super::*;
+
+thread_local! {
+    pub(super) static CLIENTS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The number of clients that this thread has created with a tenant's kubeconfig.
+pub(crate) fn created_clients() -> usize {
+    CLIENTS.get()
+}
 
 const TOKEN: &str = "token-that-nobody-may-see";
 

@@ -7,12 +7,13 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
 
 use super::*;
-use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey, OwnAttestors};
+use crate::capi::{CaRefused, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, OwnAttestors};
 use crate::external_signer::ExternalSigner;
-use crate::management::ca_key_registry::CaKeys;
+use crate::management::ca_key_registry::{CaKey, CaKeys};
 use crate::metrics::Metrics;
 
 mod authentication;
+mod unchanged;
 
 /// All inputs of a plan, which are valid at the beginning.
 struct World {
@@ -121,6 +122,10 @@ impl World {
     }
 
     fn plan(&mut self) -> Result<Option<Service>, NotReady> {
+        self.plan_after(&mut Parsed::default())
+    }
+
+    fn plan_after(&mut self, parsed: &mut Parsed) -> Result<Option<Service>, NotReady> {
         let unavailable = self.unavailable.iter().cloned().map(Err);
         let insecure = self
             .has_insecure
@@ -128,9 +133,9 @@ impl World {
         let verifiers: Verifiers = insecure.map(Ok).into_iter().chain(unavailable).collect();
         let verifiers = move |_: &KubeletAuthentication, _: &str| verifiers.clone();
         service(
-            &self.authentication,
+            &Arc::new(self.authentication.clone()),
             &self.sources,
-            &mut self.holder,
+            (&mut self.holder, parsed),
             &self.settings,
             &verifiers,
         )

@@ -8,14 +8,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::secrets::{self, SecretWatches};
-use super::{FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, Supervisor, cluster_now, other_cluster};
+use super::{
+    FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, RECONCILED, Supervisor, cluster_now, other_cluster,
+};
 use crate::capi::CORE_API_VERSION;
 use crate::client::ClusterAccess;
 use crate::clock::now;
 use crate::events;
 use crate::logs::Failures;
 use crate::management::condition_events::in_turn;
-use crate::management::desired_state;
+use crate::management::desired_state::Parsed;
 use crate::management::periodic;
 use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
@@ -35,9 +37,15 @@ impl Supervisor {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
         self.ca_key.hold(None);
+        self.parsed = Parsed::default();
         self.metrics = ClusterMetrics::default();
         let (mut failures, mut tries) = (Failures::default(), 0_u32);
+        let mut full_at = Instant::now();
         loop {
+            // A tenant can change its objects at any rate.
+            while let Err(next) = RECONCILED.take(&mut full_at, Instant::now()) {
+                sleep_until(next).await;
+            }
             let is_leading = self.authentication.has_changed().is_ok();
             if !is_leading || self.authentication.borrow_and_update().is_some() {
                 return;
@@ -45,7 +53,7 @@ impl Supervisor {
             self.sources.cluster = cluster_now(&self.shared.objects, &self.key);
             self.follow_secrets(&mut sources.secrets);
             let mut again = Instant::now() + LOOK_AGAIN;
-            match self.access_now(&mut served) {
+            match self.access_now(&mut served).await {
                 ControlFlow::Break(()) => return,
                 ControlFlow::Continue(None) => {}
                 ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
@@ -74,13 +82,16 @@ impl Supervisor {
     /// the Cluster was deleted.
     ///
     /// If the cluster was served, its access is used once, even if its Cluster was deleted.
-    fn access_now(
-        &self,
+    async fn access_now(
+        &mut self,
         served: &mut Option<ClusterAccess>,
     ) -> ControlFlow<(), Option<ClusterAccess>> {
         ControlFlow::Continue(match &self.sources.cluster {
             Observed::Present(cluster) if cluster.paused => None,
-            Observed::Present(_) => served.take().or_else(|| self.access()),
+            Observed::Present(_) => match served.take() {
+                None => self.access().await,
+                served => served,
+            },
             Observed::Unknown => served.take(),
             Observed::Absent => match served.take() {
                 None => return ControlFlow::Break(()),
@@ -90,12 +101,14 @@ impl Supervisor {
     }
 
     /// Access with the kubeconfig, if it exists and is accepted.
-    fn access(&self) -> Option<ClusterAccess> {
+    async fn access(&mut self) -> Option<ClusterAccess> {
         let controller = &self.shared.controller;
         if let Some(connect) = &controller.connect {
             return Some(connect(&self.key));
         }
-        let kubeconfig = desired_state::kubeconfig(&self.sources, &controller.settings)?;
+        let _turn = self.parsing.turn().await;
+        let settings = &controller.settings;
+        let kubeconfig = self.parsed.accepted_kubeconfig(&self.sources, settings)?;
         kubeconfig.access(&self.key).ok()
     }
 

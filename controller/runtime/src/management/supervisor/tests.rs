@@ -18,6 +18,8 @@ use crate::capi::WATCH_FILTER_LABEL;
 use crate::client::ClusterAccess;
 use crate::management::{Controller, Settings};
 
+mod parsing;
+
 fn allowed(annotations: &Value) -> usize {
     let authentication = json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",

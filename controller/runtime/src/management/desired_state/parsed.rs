@@ -1,0 +1,201 @@
+//! The parsed objects of one cluster.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Secret;
+use kubelet_attestation::names::Audience;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::serving::AddressRange;
+use node_attestation_core::signer::ExternalKey;
+use sha2::{Digest as _, Sha256};
+
+use super::value;
+use crate::capi::{CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, TenantKubeconfig};
+use crate::client::EgressPolicy;
+use crate::management::ca_key_registry::CaKey;
+use crate::management::spec_mapping::{InvalidServingAddressRange, serving_address_ranges};
+use crate::settings_file::{Contradiction, check_stored};
+
+/// The parsed objects of one cluster, each with its source.
+///
+/// A refusal is kept too. So a reconcile parses only what has changed, and an object that is expensive to refuse is
+/// refused once.
+#[derive(Default)]
+pub(in crate::management) struct Parsed {
+    ca: Last<Values, ParsedCa>,
+    kubeconfig: Last<Values, ParsedKubeconfig>,
+    spec: Last<Spec, ParsedSpec>,
+}
+
+/// The Secret with the CA.
+pub(super) struct ParsedCa {
+    /// The key, even if the CA cannot sign.
+    pub(super) key: Option<CaKey>,
+    /// Whether the Secret contains the key.
+    pub(super) has_own_key: bool,
+    pub(super) ca: Result<Arc<ClusterCa>, CaRefused>,
+    pub(super) audiences: Vec<Audience>,
+    pub(super) digest: [u8; 32],
+}
+
+/// The Secret with the kubeconfig.
+pub(super) struct ParsedKubeconfig {
+    pub(super) kubeconfig: Result<Arc<TenantKubeconfig>, KubeconfigRefused>,
+    pub(super) audiences: Vec<Audience>,
+    pub(super) digest: [u8; 32],
+}
+
+/// The settings.
+pub(super) struct ParsedSpec {
+    /// The audiences, or the first text that is not an audience.
+    pub(super) audiences: Result<Vec<Audience>, String>,
+    pub(super) combination: Result<(), Contradiction>,
+    pub(super) address_ranges: Result<Vec<AddressRange>, InvalidServingAddressRange>,
+    pub(super) digest: [u8; 32],
+}
+
+impl Parsed {
+    /// The CA in this Secret. `external` signs if the Secret has no key.
+    pub(super) fn ca(
+        &mut self,
+        secret: &Arc<Secret>,
+        external: impl FnOnce() -> Option<Arc<dyn ExternalKey>>,
+    ) -> Arc<ParsedCa> {
+        self.ca.get(Values(secret.clone()), || {
+            let ca = ClusterCa::from_secret(secret);
+            let key = ca.as_ref().ok().map(CaKey::of);
+            let has_own_key = ca.as_ref().is_ok_and(|ca| ca.signer().is_some());
+            let audiences = ca.iter().flat_map(ClusterCa::audiences).collect();
+            let ca = ca.and_then(|ca| match external() {
+                Some(external) => ca.or_signed_by(external),
+                None => Ok(ca),
+            });
+            ParsedCa {
+                key,
+                has_own_key,
+                ca: ca.map(Arc::new),
+                audiences,
+                digest: digest(["tls.crt", "tls.key"].map(|key| value(secret, key))),
+            }
+        })
+    }
+
+    /// The kubeconfig in this Secret.
+    pub(super) fn kubeconfig(
+        &mut self,
+        secret: &Arc<Secret>,
+        reach: EgressPolicy,
+    ) -> Arc<ParsedKubeconfig> {
+        self.kubeconfig.get(Values(secret.clone()), || {
+            let text = value(secret, KUBECONFIG_KEY);
+            let kubeconfig = TenantKubeconfig::parse(text, reach);
+            let trusted = kubeconfig
+                .iter()
+                .flat_map(TenantKubeconfig::ca_certificates);
+            let audiences = trusted.map(|der| Audience::of_ca(der)).collect();
+            ParsedKubeconfig {
+                kubeconfig: kubeconfig.map(Arc::new),
+                audiences,
+                digest: digest([text]),
+            }
+        })
+    }
+
+    /// The settings in this object.
+    pub(super) fn spec(&mut self, authentication: &Arc<KubeletAuthentication>) -> Arc<ParsedSpec> {
+        self.spec.get(Spec(authentication.clone()), || {
+            let spec = &authentication.spec;
+            let audience = |text: &String| Audience::parse(text).map_err(|_| text.clone());
+            // The spec has no map with an unstable order, and all of its values can be serialized.
+            let text = serde_json::to_vec(spec).unwrap_or_default();
+            ParsedSpec {
+                audiences: spec.audiences.iter().map(audience).collect(),
+                combination: check_stored(spec),
+                address_ranges: serving_address_ranges(spec),
+                digest: digest([text.as_slice()]),
+            }
+        })
+    }
+
+    /// Drops the CA, which contains the key.
+    pub(super) fn forget_ca(&mut self) {
+        self.ca.known = None;
+    }
+
+    /// Drops the kubeconfig, which contains a credential.
+    pub(super) fn forget_kubeconfig(&mut self) {
+        self.kubeconfig.known = None;
+    }
+
+    /// The number of parsed objects.
+    #[cfg(test)]
+    pub(in crate::management) fn count(&self) -> usize {
+        self.ca.parses + self.kubeconfig.parses + self.spec.parses
+    }
+}
+
+/// The last source, with the result of parsing it.
+struct Last<S, T> {
+    known: Option<(S, Arc<T>)>,
+    #[cfg(test)]
+    parses: usize,
+}
+
+impl<S, T> Default for Last<S, T> {
+    fn default() -> Self {
+        Self {
+            known: None,
+            #[cfg(test)]
+            parses: 0,
+        }
+    }
+}
+
+impl<S: PartialEq, T> Last<S, T> {
+    /// The result for `source`, which is parsed only if it differs from the last one.
+    fn get(&mut self, source: S, parse: impl FnOnce() -> T) -> Arc<T> {
+        let known = self.known.take();
+        let known = known.filter(|(known, _)| *known == source);
+        let result = match known {
+            Some((_, result)) => result,
+            None => {
+                #[cfg(test)]
+                {
+                    self.parses += 1;
+                }
+                Arc::new(parse())
+            }
+        };
+        // The source of the last call replaces an equal one, so that an old version is not kept.
+        self.known = Some((source, result.clone()));
+        result
+    }
+}
+
+/// The values of a Secret. The supervisor has the same Secret, so no secret is kept longer.
+struct Values(Arc<Secret>);
+
+impl PartialEq for Values {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.data == other.0.data
+    }
+}
+
+/// The settings of a `KubeletAuthentication`. The other fields, such as the status, change often.
+struct Spec(Arc<KubeletAuthentication>);
+
+impl PartialEq for Spec {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.spec == other.0.spec
+    }
+}
+
+/// A digest of these parts, which differs if a part has another boundary.
+pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().into()
+}

@@ -1,0 +1,139 @@
+//! Reconciles without a change, which parse nothing.
+
+use node_attestation_core::crd::KubeletAuthenticationStatus;
+use node_attestation_core::signer::testing::parsed_keys;
+
+use super::*;
+
+/// The result of a reconcile, and the number of objects and keys that it parses.
+fn parses(
+    world: &mut World,
+    parsed: &mut Parsed,
+) -> (Result<Option<Service>, NotReady>, [usize; 2]) {
+    let before = parsed.count();
+    let mut plan = None;
+    let keys = parsed_keys(|| plan = Some(world.plan_after(parsed)));
+    (plan.unwrap(), [parsed.count() - before, keys])
+}
+
+/// Another version of each object, with the same content.
+fn touch(world: &mut World) {
+    world.authentication.metadata.resource_version = Some("2".to_owned());
+    world.authentication.status = Some(KubeletAuthenticationStatus::default());
+    for source in [&mut world.sources.ca, &mut world.sources.kubeconfig] {
+        if let Observed::Present(secret) = source {
+            let mut other = Secret::clone(secret);
+            other.metadata.resource_version = Some("2".to_owned());
+            *secret = Arc::new(other);
+        }
+    }
+}
+
+#[test]
+fn a_second_reconcile_without_a_change_parses_nothing() {
+    let (mut world, mut parsed) = (world(), Parsed::default());
+    let (first, count) = parses(&mut world, &mut parsed);
+    assert_eq!(count, [3, 1]);
+    let first = first.unwrap().unwrap();
+
+    for touched in [false, true] {
+        if touched {
+            touch(&mut world);
+        }
+        let (second, count) = parses(&mut world, &mut parsed);
+
+        assert_eq!(count, [0, 0], "{touched}");
+        let second = second.unwrap().unwrap();
+        assert_eq!(second.fingerprint, first.fingerprint);
+        assert_eq!(second.audiences, first.audiences);
+        assert!(Arc::ptr_eq(&second.ca, &first.ca));
+        assert!(Arc::ptr_eq(&second.kubeconfig, &first.kubeconfig));
+    }
+}
+
+#[test]
+fn only_a_changed_object_is_parsed_again() {
+    let changes: [(fn(&mut World), [usize; 2]); 4] = [
+        (|world| world.sources.ca = ca_secret(&ca()), [1, 1]),
+        (
+            |world| {
+                let (certificate, _) = ca();
+                world.sources.kubeconfig = kubeconfig(&certificate, SERVER);
+            },
+            [1, 0],
+        ),
+        (
+            |world| world.authentication.spec.serving_address_ranges = vec!["::/0".to_owned()],
+            [1, 0],
+        ),
+        (
+            |world| world.cluster().service_ranges = vec!["10.0.0.0/8".to_owned()],
+            [0, 0],
+        ),
+    ];
+    for (number, (change, expected)) in changes.into_iter().enumerate() {
+        let (mut world, mut parsed) = (world(), Parsed::default());
+        let before = world.plan_after(&mut parsed).unwrap().unwrap();
+
+        change(&mut world);
+        let (after, count) = parses(&mut world, &mut parsed);
+
+        assert_eq!(count, expected, "{number}");
+        assert_ne!(after.unwrap().unwrap().fingerprint, before.fingerprint);
+    }
+}
+
+#[test]
+fn a_refused_object_is_parsed_once() {
+    let changes: [(&str, fn(&mut World), [usize; 2]); 4] = [
+        (
+            "CAKeyMismatch",
+            |world| world.sources.ca = ca_secret(&(ca().0, ca().1)),
+            [2, 1],
+        ),
+        (
+            "CAInvalid",
+            |world| world.sources.ca = ca_secret(&(ca().0, "text".to_owned())),
+            [2, 0],
+        ),
+        (
+            "KubeconfigRefused",
+            |world| world.sources.kubeconfig = secret(&[(KUBECONFIG_KEY, "text".to_owned())]),
+            [2, 1],
+        ),
+        (
+            "ServingAddressRangeInvalid",
+            |world| world.authentication.spec.serving_address_ranges = vec!["all".to_owned()],
+            [3, 1],
+        ),
+    ];
+    for (reason, change, expected) in changes {
+        let (mut world, mut parsed) = (world(), Parsed::default());
+        change(&mut world);
+
+        for expected in [expected, [0, 0], [0, 0]] {
+            let (refused, count) = parses(&mut world, &mut parsed);
+
+            assert_eq!(refused.unwrap_err().reason(), reason);
+            assert_eq!(count, expected, "{reason}");
+            touch(&mut world);
+        }
+    }
+}
+
+/// The supervisor stops its watch of a Secret when the Cluster is gone. From then on, it keeps no key.
+#[test]
+fn a_secret_that_is_gone_is_not_kept() {
+    for gone in [Observed::Unknown, Observed::Absent] {
+        let (mut world, mut parsed) = (world(), Parsed::default());
+        let secrets = [&world.sources.ca, &world.sources.kubeconfig];
+        let secrets = secrets.map(|source| Arc::downgrade(source.present().unwrap()));
+        drop(world.plan_after(&mut parsed));
+
+        world.sources.ca = gone.clone();
+        world.sources.kubeconfig = gone;
+        drop(world.plan_after(&mut parsed));
+
+        assert!(secrets.iter().all(|secret| secret.upgrade().is_none()));
+    }
+}
