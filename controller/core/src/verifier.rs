@@ -21,7 +21,7 @@ mod verifiers;
 pub use findings::{Expiring, Findings};
 pub use insecure::InsecureVerifier;
 pub use unavailable::VerifierUnavailable;
-pub use verifiers::Verifiers;
+pub use verifiers::{ParsedSettings, Verifiers};
 
 /// Appraises the evidence of the machines of one attestation provider.
 ///

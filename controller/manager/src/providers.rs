@@ -20,12 +20,11 @@ use node_attestation_runtime::client::ClusterAccess;
 use node_attestation_runtime::log_lines::ClusterLines;
 use node_attestation_runtime::metrics::Metrics;
 use node_attestation_tpm::challenge::{ChallengeKeySource, RehearsedKeys};
-use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
 use crate::aws::{Aws, AwsArguments, AwsParts};
 use crate::error::BoxError;
-use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, TpmArguments};
+use crate::tpm::{self, ConfigMapReader, ObservationsOfClusters, PoliciesOfClusters, TpmArguments};
 
 /// The registry: one row for each provider with evidence. `insecure` has no evidence and requires `--allow-insecure`.
 pub(crate) const PROVIDERS: &[Registered] = &[
@@ -90,6 +89,8 @@ pub(crate) struct Providers {
     pub(crate) config_maps: Option<ConfigMapReader>,
     /// The observations of TPMs.
     observations: ObservationsOfClusters,
+    /// The policies for TPMs.
+    tpm_policies: PoliciesOfClusters,
 }
 
 /// A cluster that needs verifiers, with its settings.
@@ -143,6 +144,7 @@ impl OpenedProviders {
             tpm_keys: self.tpm_keys,
             config_maps: None,
             observations: ObservationsOfClusters::default(),
+            tpm_policies: PoliciesOfClusters::default(),
         }
     }
 
@@ -166,6 +168,7 @@ impl OpenedProviders {
             tpm_keys: self.tpm_keys,
             config_maps: Some(ConfigMapReader::new(management)),
             observations: ObservationsOfClusters::default(),
+            tpm_policies: PoliciesOfClusters::default(),
         };
         Ok((providers, work))
     }
@@ -184,6 +187,7 @@ impl Providers {
             tpm_keys: Some(Arc::new(RehearsedKeys)),
             config_maps: management.map(ConfigMapReader::new),
             observations: ObservationsOfClusters::default(),
+            tpm_policies: PoliciesOfClusters::default(),
         })
     }
 
@@ -208,10 +212,10 @@ impl Providers {
             tpm: spec.tpm.clone().unwrap_or_default(),
             aws_account: annotation(authentication, AWS_ACCOUNT_ANNOTATION),
         };
+        let tpm_policy = self.tpm_policies.of(cluster_uid);
         let authorized = spec.authorized_attestors.iter();
-        authorized
-            .map(|attestor| self.verifier(attestor, &cluster))
-            .collect()
+        let verifiers = authorized.map(|attestor| self.verifier(attestor, &cluster));
+        verifiers.collect::<Verifiers>().with_settings(tpm_policy)
     }
 
     fn verifier(
@@ -296,7 +300,7 @@ fn tpm_verifier(
     };
     let keys = providers.tpm_keys.clone();
     let keys = keys.ok_or("it runs without --tpm-challenge-keys")?;
-    let policy = TpmPolicy::new(&cluster.tpm)?;
+    let policy = providers.tpm_policies.of(cluster.uid).of(&cluster.tpm)?;
     let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys)
         .observing(providers.observations.of(cluster.uid))
         .logging(Arc::new(cluster.lines().of_evidence()));

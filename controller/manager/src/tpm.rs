@@ -19,9 +19,11 @@ use crate::error::BoxError;
 
 mod config_maps;
 mod observations;
+mod policies;
 
 pub(crate) use config_maps::ConfigMapReader;
 pub(crate) use observations::ObservationsOfClusters;
+pub(crate) use policies::PoliciesOfClusters;
 
 /// The file of the key for new challenges.
 const CURRENT: &str = "current";

@@ -53,7 +53,7 @@ use crate::trusted_ek::of_provider_id;
 #[derive(Debug)]
 pub struct TpmVerifier {
     cluster_uid: String,
-    policy: TpmPolicy,
+    policy: Arc<TpmPolicy>,
     lists: Option<Arc<dyn KeyLists>>,
     platform: Arc<dyn Platform>,
     keys: Arc<dyn ChallengeKeySource>,
@@ -81,13 +81,13 @@ impl TpmVerifier {
     /// [`reading`](Self::reading).
     pub fn new(
         cluster_uid: impl Into<String>,
-        policy: TpmPolicy,
+        policy: impl Into<Arc<TpmPolicy>>,
         platform: Arc<dyn Platform>,
         keys: Arc<dyn ChallengeKeySource>,
     ) -> Self {
         Self {
             cluster_uid: cluster_uid.into(),
-            policy,
+            policy: policy.into(),
             lists: None,
             platform,
             keys,

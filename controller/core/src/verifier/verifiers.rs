@@ -1,5 +1,6 @@
 //! The verifiers of one cluster.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,9 +18,28 @@ use crate::refusal::{Deferral, Denial, Unavailable};
 pub struct Verifiers {
     available: BTreeMap<Provider, Arc<dyn Verifier>>,
     unavailable: Vec<VerifierUnavailable>,
+    settings: Option<ParsedSettings>,
 }
 
+/// The parsed settings of a cluster's providers.
+pub type ParsedSettings = Arc<dyn Any + Send + Sync>;
+
 impl Verifiers {
+    /// Returns the verifiers with the settings that they were created from, parsed or refused.
+    #[must_use]
+    pub fn with_settings(self, settings: ParsedSettings) -> Self {
+        Self {
+            settings: Some(settings),
+            ..self
+        }
+    }
+
+    /// The parsed settings. The owner of the cluster keeps them until it creates the next verifiers, even if it does
+    /// not use these, so that settings are parsed only after a change.
+    pub fn settings(&self) -> Option<&ParsedSettings> {
+        self.settings.as_ref()
+    }
+
     /// The verifier of this provider, if it is available.
     pub fn of(&self, provider: &Provider) -> Option<&dyn Verifier> {
         self.available.get(provider).map(AsRef::as_ref)
@@ -42,6 +62,7 @@ impl Verifiers {
         Self {
             available: self.available.clone(),
             unavailable: Vec::new(),
+            settings: self.settings.clone(),
         }
     }
 
@@ -135,6 +156,7 @@ impl Verifiers {
         let available = self.available.into_values().map(replace);
         Self {
             unavailable: self.unavailable,
+            settings: self.settings,
             ..available.collect()
         }
     }

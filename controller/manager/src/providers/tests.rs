@@ -164,6 +164,7 @@ fn providers(allow_insecure: bool) -> Providers {
         tpm_keys: None,
         config_maps: None,
         observations: ObservationsOfClusters::default(),
+        tpm_policies: PoliciesOfClusters::default(),
     }
 }
 
@@ -192,6 +193,23 @@ fn the_error_names_an_unsupported_attestor() {
         refused.none_available().unwrap(),
         &VerifierUnavailable::Unknown("gcp".to_owned())
     );
+}
+
+/// The owner of a cluster keeps the settings, so that a reconcile parses them only after a change.
+#[test]
+fn the_policy_of_a_cluster_is_kept_with_its_settings_even_without_a_verifier() {
+    let providers = providers(true);
+    let verifiers = |uid| providers.verifiers(&authorizing("tpm"), uid);
+    let first = verifiers("one");
+    assert!(first.none_available().is_some());
+    let settings = first.settings().cloned().unwrap();
+    drop(first);
+
+    assert!(Arc::ptr_eq(&settings, verifiers("one").settings().unwrap()));
+    assert!(!Arc::ptr_eq(
+        &settings,
+        verifiers("another").settings().unwrap()
+    ));
 }
 
 #[test]

@@ -75,6 +75,7 @@ pub(super) fn service(
     // If the Cluster does not exist, its Secrets are not read, and it does not share a CA.
     if sources.cluster == Observed::Absent {
         drop(ca_key.hold(None));
+        parsed.of_attestors = None;
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(NotReady::ClusterNotFound(name.to_owned()));
     }
@@ -97,6 +98,7 @@ pub(super) fn service(
     };
     ensure!(!cluster.paused, NotReady::ClusterPaused);
     let verifiers = verifiers(authentication, &cluster.uid);
+    parsed.of_attestors = verifiers.settings().cloned();
     if let Some(why) = verifiers.none_available() {
         return Err(NotReady::NoAttestor {
             why: why.clone(),

@@ -7,6 +7,7 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::serving::AddressRange;
 use node_attestation_core::signer::ExternalKey;
+use node_attestation_core::verifier::ParsedSettings;
 use sha2::{Digest as _, Sha256};
 
 use super::value;
@@ -25,6 +26,8 @@ pub(in crate::management) struct Parsed {
     ca: Last<Values, ParsedCa>,
     kubeconfig: Last<Values, ParsedKubeconfig>,
     spec: Last<Spec, ParsedSpec>,
+    /// The settings of the attestors. Verifiers without a served cluster are not kept: they have a share of memory.
+    pub(super) of_attestors: Option<ParsedSettings>,
 }
 
 /// The Secret with the CA.

@@ -2,7 +2,9 @@ use k8s_openapi::ByteString;
 use kubelet_attestation::kubeconfig::Refused;
 use node_attestation_core::crd::{AutoApproveBindings, GuestReportedAddresses};
 use node_attestation_core::signer::InvalidCa;
-use node_attestation_core::verifier::{InsecureVerifier, Verifier, VerifierUnavailable};
+use node_attestation_core::verifier::{
+    InsecureVerifier, ParsedSettings, Verifier, VerifierUnavailable,
+};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::json;
 
@@ -24,6 +26,7 @@ struct World {
     others: Vec<CaKeyHolder>,
     unavailable: Vec<VerifierUnavailable>,
     has_insecure: bool,
+    of_attestors: Option<ParsedSettings>,
     settings: Settings,
 }
 
@@ -101,6 +104,7 @@ fn world() -> World {
         others: Vec::new(),
         unavailable: Vec::new(),
         has_insecure: true,
+        of_attestors: None,
         settings: Settings::default(),
     }
 }
@@ -130,7 +134,10 @@ impl World {
         let insecure = self
             .has_insecure
             .then(|| -> Arc<dyn Verifier> { Arc::new(InsecureVerifier) });
-        let verifiers: Verifiers = insecure.map(Ok).into_iter().chain(unavailable).collect();
+        let mut verifiers: Verifiers = insecure.map(Ok).into_iter().chain(unavailable).collect();
+        if let Some(settings) = &self.of_attestors {
+            verifiers = verifiers.with_settings(settings.clone());
+        }
         let verifiers = move |_: &KubeletAuthentication, _: &str| verifiers.clone();
         service(
             &Arc::new(self.authentication.clone()),

@@ -137,3 +137,20 @@ fn a_secret_that_is_gone_is_not_kept() {
         assert!(secrets.iter().all(|secret| secret.upgrade().is_none()));
     }
 }
+
+#[test]
+fn attestor_settings_are_kept_without_a_served_cluster_and_not_without_a_cluster() {
+    let (mut world, mut parsed) = (world(), Parsed::default());
+    let settings: Arc<()> = Arc::default();
+    world.of_attestors = Some(settings.clone());
+    world.sources.kubeconfig = Observed::Absent;
+    let why = world.plan_after(&mut parsed).unwrap_err();
+    assert_eq!(why.reason(), "KubeconfigNotFound");
+    assert_eq!(Arc::strong_count(&settings), 3);
+
+    world.sources.cluster = Observed::Absent;
+    let why = world.plan_after(&mut parsed).unwrap_err();
+
+    assert_eq!(why.reason(), "ClusterNotFound");
+    assert_eq!(Arc::strong_count(&settings), 2);
+}
