@@ -16,6 +16,7 @@
 //!
 //! - `time`: distances between wall-clock times, and times in messages
 //! - `unshared`: a lock of one cluster
+//! - `pace`: pauses in loops over the objects of a cluster
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates
 //! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
@@ -46,6 +47,7 @@ pub mod ledger;
 pub mod lifetimes;
 pub mod log_lines;
 pub mod nodes;
+pub mod pace;
 mod policy;
 pub mod rate_limit;
 pub mod refusal;

@@ -20,6 +20,9 @@ pub mod nodes;
 pub mod records;
 pub mod serving;
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
@@ -32,6 +35,19 @@ pub use ledger::Uids;
 
 pub const EVIDENCE: &[u8] = br#"{"version":"v1","audience":"test"}"#;
 pub const UID: &str = "000102030405060708090a0b0c0d0e0f.1";
+
+/// Runs a future that waits only for other tasks. Returns its output, and how often it lets them run.
+pub fn pauses<T>(future: impl Future<Output = T>) -> (T, usize) {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut count = 0;
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return (output, count);
+        }
+        count += 1;
+    }
+}
 
 /// `spec.request` of the valid request around this certification request.
 pub fn envelope(csr_der: &[u8]) -> String {
