@@ -111,11 +111,10 @@ pub(crate) struct Cluster<'a> {
 }
 
 impl Cluster<'_> {
-    /// The log lines of the cluster.
-    fn lines(&self) -> ClusterLines {
+    /// The key of the Cluster. Empty without a management cluster.
+    fn key(&self) -> ObjectKey {
         let name = self.namespace.map(|_| self.name).unwrap_or_default();
-        let namespace = self.namespace.unwrap_or_default();
-        ClusterLines::of(&ObjectKey::new(namespace, name))
+        ObjectKey::new(self.namespace.unwrap_or_default(), name)
     }
 }
 
@@ -303,7 +302,8 @@ fn tpm_verifier(
     let policy = providers.tpm_policies.of(cluster.uid).of(&cluster.tpm)?;
     let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys)
         .observing(providers.observations.of(cluster.uid))
-        .logging(Arc::new(cluster.lines().of_evidence()));
+        .in_turns_of(&cluster.key())
+        .logging(Arc::new(ClusterLines::of(&cluster.key()).of_evidence()));
     Ok(match lists {
         Some(lists) => Arc::new(verifier.reading(lists)),
         None => Arc::new(verifier),

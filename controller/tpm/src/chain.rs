@@ -9,10 +9,17 @@
 //! store its certificate. The evidence then contains it. Such a certificate is trusted only as far as a listed
 //! authority signed it. Each listed authority ends the path, even if another listed authority signed it, so the
 //! evidence does not have to contain a complete chain. The path is followed upwards without backtracking: each
-//! certificate is used at most once. So the limits of the evidence also limit the number of verified signatures. If the
-//! certificates are denied, the path is followed once more without their ends, to see whether they only expired.
+//! certificate is used at most once. If a certificate on the path has expired, the path is followed to its end, to see
+//! whether the certificates only expired.
+//!
+//! # Guarantees
+//!
+//! - A request causes at most [`MAX_CHECKS`](checks::MAX_CHECKS) signature checks, with any list and any chain. The
+//!   authority whose key identifier is in the certificate is tried first.
+//! - Other tasks run before each check, and the checks of all Clusters take turns by namespace.
 
 mod authority;
+pub(crate) mod checks;
 mod extension;
 mod name;
 mod signature;
@@ -31,7 +38,8 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use self::authority::{At, Authority, NotIssued, issued};
+use self::authority::{Authority, NotIssued, issued, issuer_key_id, key_id};
+use self::checks::{Checks, TooManyChecks};
 use self::extension::pass_over;
 use self::name::{date, name, system_time, text};
 use crate::denial::TpmDenial;
@@ -45,6 +53,30 @@ const TPM_MANUFACTURER: Oid<'static> = oid!(2.23.133.2.1);
 /// `id-RSAES-OAEP` (RFC 4055), which some vendors use as the algorithm of the key.
 const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
 
+/// The maximum number of listed authorities. All published authorities of the largest vendor are half of it.
+const MAX_AUTHORITIES: usize = 192;
+
+/// The maximum number of listed authorities with one name. AMD gave one name to an RSA key and to an ECC key, and each
+/// of them can be listed with its expired and its renewed certificate.
+const MAX_WITH_ONE_NAME: usize = 4;
+
+/// The certificates are not accepted.
+#[derive(Debug)]
+pub(crate) struct NotAccepted {
+    pub(crate) denial: TpmDenial,
+    /// The earliest expiry of the certificates, if they are denied only because of it.
+    pub(crate) expired: Option<Expiring>,
+}
+
+impl From<TpmDenial> for NotAccepted {
+    fn from(denial: TpmDenial) -> Self {
+        Self {
+            denial,
+            expired: None,
+        }
+    }
+}
+
 /// The required authorities. One of them must have signed the endorsement key certificate. If the list is empty,
 /// certificates are not checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,16 +87,39 @@ impl Authorities {
     ///
     /// # Errors
     ///
-    /// Returns an error if a text is not PEM, or if a certificate does not belong to an authority.
+    /// Returns an error if a text is not PEM, if a certificate does not belong to an authority, or if there are too many
+    /// authorities.
     pub(crate) fn new(texts: &[String]) -> Result<Self, InvalidTpmSettings> {
-        let mut authorities = Vec::new();
+        let mut authorities: Vec<Authority> = Vec::new();
+        let mut count = 0;
         for (index, text) in texts.iter().enumerate() {
             let invalid =
                 |rule: &str| InvalidTpmSettings::new(format!("requireCA[{index}]: {rule}"));
             let blocks = pem::parse_many(text).map_err(|_| invalid("it is not PEM"))?;
             ensure!(!blocks.is_empty(), invalid("it has no certificate"));
             for block in &blocks {
-                authorities.push(Authority::read(block).map_err(|rule| invalid(&rule))?);
+                count += 1;
+                ensure!(
+                    count <= MAX_AUTHORITIES,
+                    InvalidTpmSettings::new(format!(
+                        "requireCA: it has more than {MAX_AUTHORITIES} certificates"
+                    ))
+                );
+                let read = Authority::read(block).map_err(|rule| invalid(&rule))?;
+                let namesakes = authorities.iter().filter(|one| one.subject == read.subject);
+                let namesakes: Vec<_> = namesakes.collect();
+                // Vendors publish some certificates in two files.
+                if namesakes.contains(&&read) {
+                    continue;
+                }
+                ensure!(
+                    namesakes.len() < MAX_WITH_ONE_NAME,
+                    invalid(&format!(
+                        "it has more than {MAX_WITH_ONE_NAME} different certificates of \"{}\"",
+                        read.name
+                    ))
+                );
+                authorities.push(read);
             }
         }
         Ok(Self(authorities))
@@ -91,114 +146,92 @@ impl Authorities {
     /// # Errors
     ///
     /// Returns the denials that begin with `EndorsementCertificate`.
-    pub(crate) fn require(
+    pub(crate) async fn require(
         &self,
-        certificate: Option<&[u8]>,
-        intermediates: &[Vec<u8>],
+        (certificate, intermediates): (Option<&[u8]>, &[Vec<u8>]),
         key: &EndorsementKey,
         now: SystemTime,
-    ) -> Result<Option<Expiring>, TpmDenial> {
-        self.check(certificate, intermediates, key, now, false)
-    }
-
-    /// Returns the earliest expiry of these certificates if [`require`](Self::require) denies them only because of it.
-    pub(crate) fn expired(
-        &self,
-        certificate: Option<&[u8]>,
-        intermediates: &[Vec<u8>],
-        key: &EndorsementKey,
-        now: SystemTime,
-    ) -> Option<Expiring> {
-        let end = self.check(certificate, intermediates, key, now, true);
-        end.ok().flatten().filter(|end| end.at < now)
-    }
-
-    fn check(
-        &self,
-        certificate: Option<&[u8]>,
-        intermediates: &[Vec<u8>],
-        key: &EndorsementKey,
-        now: SystemTime,
-        accepts_expired: bool,
-    ) -> Result<Option<Expiring>, TpmDenial> {
+        checks: &mut Checks<'_>,
+    ) -> Result<Option<Expiring>, NotAccepted> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let certificate = certificate.ok_or(TpmDenial::EndorsementCertificateMissing)?;
-        let malformed = TpmDenial::EndorsementCertificateMalformed;
-        let (padding, certificate) = X509Certificate::from_der(certificate)
-            .map_err(|_| malformed("it is not exactly one DER certificate"))?;
+        let (padding, certificate) = X509Certificate::from_der(certificate).map_err(|_| {
+            TpmDenial::EndorsementCertificateMalformed("it is not exactly one DER certificate")
+        })?;
         if !is_padding(padding) {
-            return Err(malformed("it has trailing bytes"));
+            let denial = TpmDenial::EndorsementCertificateMalformed("it has trailing bytes");
+            return Err(denial.into());
         }
         if key_of(certificate.public_key()).as_ref() != Some(key.key()) {
-            return Err(TpmDenial::EndorsementCertificateOfAnotherKey);
+            return Err(TpmDenial::EndorsementCertificateOfAnotherKey.into());
         }
         check_profile(&certificate).map_err(TpmDenial::EndorsementCertificateUnfit)?;
         let not_valid = TpmDenial::EndorsementCertificateNotValid;
-        let now = asn1_time(now).ok_or_else(|| not_valid("is not valid before 1970".to_owned()))?;
-        let at = At {
-            now,
-            accepts_expired,
-        };
+        let time =
+            asn1_time(now).ok_or_else(|| not_valid("is not valid before 1970".to_owned()))?;
         let validity = certificate.validity();
-        if now < validity.not_before {
-            return Err(not_valid(format!(
-                "is valid from {}",
-                date(validity.not_before)
-            )));
+        if time < validity.not_before {
+            let from = date(validity.not_before);
+            return Err(not_valid(format!("is valid from {from}")).into());
         }
-        if at.has_ended(validity) {
-            return Err(not_valid(format!(
-                "expired on {}",
-                date(validity.not_after)
-            )));
+        let mut ended = (time > validity.not_after)
+            .then(|| not_valid(format!("expired on {}", date(validity.not_after))));
+        let followed = self
+            .follow(&certificate, intermediates, (time, &mut ended), checks)
+            .await;
+        match (followed, ended) {
+            (Ok(end), None) => Ok(Some(end)),
+            (Ok(end), Some(denial)) => Err(NotAccepted {
+                denial,
+                expired: Some(end).filter(|end| end.at < now),
+            }),
+            (Err(denial), None) | (Err(_), Some(denial)) => Err(denial.into()),
         }
-        let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
-        let intermediates = intermediates
-            .map_err(|_| malformed("an intermediate is not exactly one DER certificate"))?;
-        self.follow(&certificate, &intermediates, at).map(Some)
     }
 
     /// Follows the issuers of `certificate` up to one of these authorities. Returns the earliest expiry on the path,
-    /// without the authority's certificate.
-    fn follow<'a>(
+    /// without the authority's certificate. The path continues above an expired certificate. Then `ended` has the
+    /// denial because of the first one.
+    async fn follow(
         &self,
-        mut certificate: &'a X509Certificate<'a>,
-        intermediates: &'a [X509Certificate<'a>],
-        at: At,
+        certificate: &X509Certificate<'_>,
+        intermediates: &[Vec<u8>],
+        (now, ended): (ASN1Time, &mut Option<TpmDenial>),
+        checks: &mut Checks<'_>,
     ) -> Result<Expiring, TpmDenial> {
+        let intermediates: Result<Vec<_>, _> = intermediates.iter().map(|der| one(der)).collect();
+        let intermediates = intermediates.map_err(|_| {
+            let rule = "an intermediate is not exactly one DER certificate";
+            TpmDenial::EndorsementCertificateMalformed(rule)
+        })?;
         let mut unused: Vec<&X509Certificate<'_>> = intermediates.iter().collect();
+        let mut certificate = certificate;
         let mut first = end_of(certificate);
         for below in 0.. {
-            let mut not_issued: Option<(&Authority, NotIssued)> = None;
-            for authority in &self.0 {
-                match authority.issued(certificate, below, at) {
-                    Some(Ok(())) => return Ok(first),
-                    // If several authorities have the same name, the error describes the one that passed the most
-                    // checks.
-                    Some(Err(why)) if not_issued.as_ref().is_none_or(|(_, other)| why > *other) => {
-                        not_issued = Some((authority, why));
-                    }
-                    Some(Err(_)) | None => {}
-                }
-            }
-            let mut unfit = None;
-            let mut issuer = None;
-            for (index, named) in unused.iter().enumerate() {
-                if named.subject().as_raw() != certificate.issuer().as_raw() {
-                    continue;
-                }
-                match issued(named, certificate, below, at) {
-                    Ok(()) => issuer = issuer.or(Some(index)),
-                    Err(why) => unfit = Some(format!("{}: {why}", name(named.subject()))),
-                }
-            }
-            let Some(index) = issuer else {
-                return Err(match (not_issued, unfit) {
+            let not_issued = match self.listed(certificate, (below, now), checks).await? {
+                Ok(()) => return Ok(first),
+                Err(not_issued) => not_issued,
+            };
+            let above = Above::find(&unused, certificate, (below, now), checks).await?;
+            let is_listed = matches!(not_issued, Some((_, NotIssued::Expired(_))));
+            if above.issuer.is_none() {
+                let denial = match (not_issued, above.unfit) {
                     (None, Some(unfit)) => TpmDenial::EndorsementCertificateIssuerUnfit(unfit),
                     (not_issued, _) => self.untrusted(certificate, below, not_issued),
-                });
+                };
+                if is_listed {
+                    ended.get_or_insert(denial);
+                    return Ok(first);
+                }
+                if above.expired.is_none() {
+                    return Err(denial);
+                }
+                ended.get_or_insert(denial);
+            }
+            let Some(index) = above.issuer.or(above.expired) else {
+                break;
             };
             certificate = unused.swap_remove(index);
             first = first.min(end_of(certificate));
@@ -206,6 +239,31 @@ impl Authorities {
         Err(TpmDenial::EndorsementCertificateUntrusted(
             "its chain is too long".to_owned(),
         ))
+    }
+
+    /// Checks whether one of these authorities issued the certificate. If not, returns the authority with its name that
+    /// passed the most checks.
+    async fn listed(
+        &self,
+        certificate: &X509Certificate<'_>,
+        at: (u32, ASN1Time),
+        checks: &mut Checks<'_>,
+    ) -> Result<Result<(), Option<(&Authority, NotIssued)>>, TooManyChecks> {
+        let named = self.0.iter().filter(|one| one.is_named_by(certificate));
+        let mut named: Vec<_> = named.collect();
+        let id = issuer_key_id(certificate);
+        named.sort_by_key(|authority| id.is_none() || authority.key_id.as_deref() != id);
+        let mut not_issued: Option<(&Authority, NotIssued)> = None;
+        for authority in named {
+            match authority.issued(certificate, at, checks).await? {
+                Ok(()) => return Ok(Ok(())),
+                Err(why) if not_issued.as_ref().is_none_or(|(_, other)| why > *other) => {
+                    not_issued = Some((authority, why));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(Err(not_issued))
     }
 
     /// Returns the denial if none of these authorities signed the last certificate of a chain.
@@ -233,6 +291,48 @@ impl Authorities {
             format!("{of}the issuer is {issuer}, and requireCA has {shown}")
         };
         TpmDenial::EndorsementCertificateUntrusted(why)
+    }
+}
+
+/// The authorities in the evidence that a certificate names as its issuer.
+#[derive(Debug, Default)]
+struct Above {
+    /// The index of the authority that issued the certificate.
+    issuer: Option<usize>,
+    /// The index of an authority that issued it, and has expired since.
+    expired: Option<usize>,
+    /// The reason why one of them did not issue it.
+    unfit: Option<String>,
+}
+
+impl Above {
+    async fn find(
+        unused: &[&X509Certificate<'_>],
+        certificate: &X509Certificate<'_>,
+        at: (u32, ASN1Time),
+        checks: &mut Checks<'_>,
+    ) -> Result<Self, TooManyChecks> {
+        let is_named =
+            |one: &X509Certificate<'_>| one.subject().as_raw() == certificate.issuer().as_raw();
+        let named = unused.iter().enumerate().filter(|(_, one)| is_named(one));
+        let mut named: Vec<_> = named.collect();
+        let id = issuer_key_id(certificate);
+        named.sort_by_key(|(_, authority)| id.is_none() || key_id(authority) != id);
+        let mut above = Self::default();
+        for (index, authority) in named {
+            let why = match issued(authority, certificate, at, checks).await? {
+                Ok(()) => {
+                    above.issuer = Some(index);
+                    break;
+                }
+                Err(why) => why,
+            };
+            if matches!(why, NotIssued::Expired(_)) {
+                above.expired = above.expired.or(Some(index));
+            }
+            above.unfit = Some(format!("{}: {why}", name(authority.subject())));
+        }
+        Ok(above)
     }
 }
 

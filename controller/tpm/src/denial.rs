@@ -86,6 +86,11 @@ reasons! {
         #[error("no authority in requireCA issued the certificate of the endorsement key: {0}")]
         #[cure("Add the authority that the log names to `requireCA`.")]
         EndorsementCertificateUntrusted(String) => "no accepted authority issued the certificate of the endorsement key",
+        /// The certificate, its chain and the authorities in `requireCA` with the same names need too many signature
+        /// checks.
+        #[error("the certificates of the endorsement key need more than {0} signature checks")]
+        #[cure("Remove CAs with the same name and different keys from `requireCA`.")]
+        EndorsementCertificateTooManyChecks(usize) => "the certificates of the endorsement key need too many signature checks",
         /// The quote's signature is not one `TPMT_SIGNATURE`, or its number is out of bounds.
         #[error("the quote's signature is malformed: {0}")]
         #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]

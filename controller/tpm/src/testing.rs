@@ -2,11 +2,15 @@
 
 use std::time::SystemTime;
 
+use futures::executor::block_on;
 use kubelet_attestation::evidence::tpm::{Quote, Registers};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::turns::FairTurns;
 use tpm2_protocol::data::{TpmsAttest, TpmtSignature};
 
 use crate::attest::VerifiedQuote;
 use crate::chain::Authorities;
+use crate::chain::checks::{self, Checks};
 use crate::denial::TpmDenial;
 use crate::invalid_settings::InvalidTpmSettings;
 use crate::public::{AttestationKey, EndorsementKey};
@@ -79,7 +83,11 @@ impl Certificates {
         now: SystemTime,
     ) -> Result<(), TpmDenial> {
         let key = EndorsementKey::parse(endorsement_key)?;
-        let required = self.0.require(Some(certificate), intermediates, &key, now);
-        required.map(|_| ())
+        let line = FairTurns::new(checks::TURNS).line(&ObjectKey::new("", ""));
+        let mut checks = Checks::of(&line);
+        let certificates = (Some(certificate), intermediates);
+        let required = self.0.require(certificates, &key, now, &mut checks);
+        let required = block_on(required);
+        required.map(|_| ()).map_err(|refused| refused.denial)
     }
 }

@@ -17,9 +17,10 @@
 //! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
 //! passed, because otherwise there would be no challenge.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
+use futures::future::FutureExt as _;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::{
     CHALLENGE_ANNOTATION, Challenge, ENDORSEMENT_KEY_ANNOTATION, Enrolment, Expiry, PublicAreas,
@@ -34,11 +35,15 @@ use node_attestation_core::log_lines::{LogLines, Unlimited};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::Platform;
 use node_attestation_core::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Findings, Identity, Verifier,
+    Appraisal, Assurance, AttestedIdentity, Expiring, Findings, Identity, Verifier,
 };
+use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::elapsed;
+use node_attestation_runtime::turns::{FairTurns, Line};
 
 use crate::attest::VerifiedQuote;
+use crate::chain::NotAccepted;
+use crate::chain::checks::{self, Checks};
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
 use crate::denial::TpmDenial;
@@ -59,7 +64,12 @@ pub struct TpmVerifier {
     keys: Arc<dyn ChallengeKeySource>,
     observations: Arc<Observations>,
     lines: Arc<dyn LogLines>,
+    /// The line of the cluster in the signature checks of all clusters.
+    checks: Line,
 }
+
+/// The turns of the signature checks of all clusters.
+static CHECKS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(checks::TURNS));
 
 /// The keys of a machine's TPM, from their public areas.
 struct Keys {
@@ -93,6 +103,7 @@ impl TpmVerifier {
             keys,
             observations: Arc::default(),
             lines: Arc::new(Unlimited),
+            checks: CHECKS.line(&ObjectKey::new("", "")),
         }
     }
 
@@ -118,6 +129,14 @@ impl TpmVerifier {
         Self { lines, ..self }
     }
 
+    /// Returns the verifier with the turns of the namespace of this Cluster. Without it, the verifier has the turns of a
+    /// controller without a management cluster.
+    #[must_use]
+    pub fn in_turns_of(self, cluster: &ObjectKey) -> Self {
+        let checks = CHECKS.line(cluster);
+        Self { checks, ..self }
+    }
+
     async fn lists(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable> {
         match &self.lists {
             Some(lists) => lists.read().await,
@@ -136,17 +155,21 @@ impl TpmVerifier {
         let audience = &enrolment.header.audience;
         let keys = read(audience, &enrolment.keys, appraisal)?;
         let machine = self.machine(&keys, appraisal)?;
-        let required = self.policy.authorities.require(
+        let certificates = (
             enrolment.certificate.as_deref(),
-            &enrolment.intermediates,
-            &keys.endorsement,
-            now,
+            &enrolment.intermediates[..],
         );
-        let end = match required {
+        let mut checks = Checks::of(&self.checks);
+        let authorities = &self.policy.authorities;
+        let required = authorities.require(certificates, &keys.endorsement, now, &mut checks);
+        // Each task reserves memory for its largest future.
+        let end = match required.boxed().await {
             Ok(end) => end,
-            Err(denial) => {
-                self.note_expired(&enrolment, &machine, &keys, appraisal, now)
-                    .await;
+            Err(NotAccepted { denial, expired }) => {
+                if let Some(end) = expired {
+                    self.note_expired(end, &machine, &keys, appraisal, now)
+                        .await;
+                }
                 return Err(denial.into());
             }
         };
@@ -165,25 +188,16 @@ impl TpmVerifier {
         Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
-    /// Notes the certificates of a denied machine if they only expired. Otherwise, the machine would be missing in the
+    /// Notes the end of the certificates of a machine that is denied only because of it. Otherwise, the machine would be missing in the
     /// observations from the next start of the controller on, because all its requests end with this denial.
     async fn note_expired(
         &self,
-        enrolment: &Enrolment,
+        end: Expiring,
         machine: &Machine<'_>,
         keys: &Keys,
         appraisal: &Appraisal<'_>,
         now: SystemTime,
     ) {
-        let expired = self.policy.authorities.expired(
-            enrolment.certificate.as_deref(),
-            &enrolment.intermediates,
-            &keys.endorsement,
-            now,
-        );
-        let Some(end) = expired else {
-            return;
-        };
         // Any machine can have bought a TPM with an expired certificate.
         if self.is_the_machines(machine, keys, appraisal).await.is_ok() {
             let machine = &appraisal.machine.name;

@@ -19,7 +19,7 @@ pub mod vendors;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyIdMethod,
-    KeyPair, KeyUsagePurpose, SubjectPublicKeyInfo,
+    KeyPair, KeyUsagePurpose, PublicKeyData as _, SubjectPublicKeyInfo,
 };
 
 pub use self::contents::{AIK_USAGE, AlternativeName, EK_USAGE, EkContents, oaep_spki};
@@ -44,6 +44,8 @@ pub struct EkCa {
     root_pem: String,
     intermediates_pem: String,
     intermediates: Vec<Vec<u8>>,
+    /// The name of the root, and DER of its public key.
+    root: (String, Vec<u8>),
     issuer: Issuer<'static, KeyPair>,
     /// The files of `swtpm_localca`: `signkey.pem`, `issuercert.pem`, `certserial`.
     local_ca: Scratch,
@@ -94,6 +96,7 @@ impl EkCa {
         };
         let root_key = KeyPair::generate().unwrap();
         let root = params(0, &format!("{name} root"));
+        let of_root = (format!("{name} root"), root_key.subject_public_key_info());
         let root_pem = root.self_signed(&root_key).unwrap().pem();
         let mut issuer = Issuer::new(root, root_key);
         let mut issuer_pem = root_pem.clone();
@@ -118,6 +121,7 @@ impl EkCa {
             root_pem,
             intermediates_pem,
             intermediates,
+            root: of_root,
             issuer,
             local_ca,
         }
@@ -126,6 +130,14 @@ impl EkCa {
     /// The certificate of the root, PEM.
     pub fn root_pem(&self) -> &str {
         &self.root_pem
+    }
+
+    /// A certificate of the root that the last authority of `other` signed, PEM.
+    pub fn root_cross_signed_by(&self, other: &Self) -> String {
+        let (name, public_key) = &self.root;
+        let key = SubjectPublicKeyInfo::from_der(public_key).unwrap();
+        let certificate = authority(name).signed_by(&key, &other.issuer);
+        certificate.unwrap().pem()
     }
 
     /// The certificates of the authorities between the root and the endorsement keys as PEM, each before the

@@ -168,6 +168,21 @@ fn providers(allow_insecure: bool) -> Providers {
     }
 }
 
+/// The certificate of an authority.
+const AUTHORITY: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBhDCCASugAwIBAgIUXhHi3eV+dyBDxV0BB9iyDeXWg0kwCgYIKoZIzj0EAwIw
+DzENMAsGA1UEAwwEYSBDQTAgFw0yNjExMjkxNjM5MTdaGA8yMTI2MTEwNTE2Mzkx
+N1owDzENMAsGA1UEAwwEYSBDQTBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABImP
+9hc00LCDy/ZxO0qDRNsDk0yUTH9CJs631ugK8ZzCsi73iQxJAGf7Qj2OlI/HtZvM
++pMhM3RBLPy07f265m2jYzBhMB0GA1UdDgQWBBTHeO/PPsIzNpcJRtHKbpsWKjT8
+wzAfBgNVHSMEGDAWgBTHeO/PPsIzNpcJRtHKbpsWKjT8wzAPBgNVHRMBAf8EBTAD
+AQH/MA4GA1UdDwEB/wQEAwICBDAKBggqhkjOPQQDAgNHADBEAh9y44sTUG+eIhoU
+O9nPt6Qz2beiiuIa9qP+WzWBsrPoAiEAmUZa+aXlXDDe4DMITmAZcXsRUOX6PqYi
+xeMxatxDggc=
+-----END CERTIFICATE-----
+";
+
 fn authorizing(attestor: &str) -> KubeletAuthentication {
     let spec = KubeletAuthenticationSpec::new("prod-1", &[attestor]);
     KubeletAuthentication::new("prod-1", spec)
@@ -240,6 +255,28 @@ fn config_maps_without_a_management_cluster_are_refused() {
         why: why.to_owned(),
     };
     assert_eq!(refused.none_available().unwrap(), &expected);
+}
+
+#[test]
+fn a_stored_list_with_too_many_authorities_is_reported_as_unusable() {
+    let with = |count| {
+        let mut authentication = authorizing("tpm");
+        let mut settings = TpmSettings::default();
+        settings.endorsement_keys.require_ca = vec![AUTHORITY.repeat(count)];
+        authentication.spec.tpm = Some(settings);
+        let providers = Providers {
+            tpm_keys: Some(Arc::new(RehearsedKeys)),
+            ..providers(true)
+        };
+        providers.verifiers(&authentication, "")
+    };
+    assert!(with(192).of(&Provider::TPM).is_some());
+
+    let expected = VerifierUnavailable::Unusable {
+        attestor: "tpm",
+        why: "requireCA: it has more than 192 certificates".to_owned(),
+    };
+    assert_eq!(with(193).none_available().unwrap(), &expected);
 }
 
 #[test]

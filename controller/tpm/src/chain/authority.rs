@@ -6,6 +6,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::time::ASN1Time;
 
 use super::EK_CERTIFICATE;
+use super::checks::{Checks, TooManyChecks};
 use super::extension::pass_over;
 use super::name::{date, name, text};
 use super::signature::{AuthorityKey, NotSigned, SUPPORTED};
@@ -16,6 +17,8 @@ pub(super) struct Authority {
     pub(super) subject: Vec<u8>,
     /// The subject as text.
     pub(super) name: String,
+    /// The identifier of its key, if its certificate has one.
+    pub(super) key_id: Option<Vec<u8>>,
     pub(super) key: AuthorityKey,
     pub(super) validity: Validity,
     /// The maximum number of authorities between this authority and an endorsement key.
@@ -23,36 +26,24 @@ pub(super) struct Authority {
 }
 
 /// The reason why an authority did not issue a certificate that names it as the issuer. Reasons of later checks are
-/// greater.
+/// greater. [`Expired`](Self::Expired) means that all other checks passed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotIssued {
+    /// The authority's certificate is in the evidence, and is not acceptable for an authority.
+    #[error("{0}")]
+    Unfit(String),
     /// The authority did not sign the certificate.
     #[error("{0}")]
     NotSigned(NotSigned),
     /// The authority's certificate is not valid yet.
     #[error("its own certificate is valid from {0}")]
     NotYetValid(String),
-    /// The authority's certificate has expired.
-    #[error("its own certificate expired on {0}")]
-    Expired(String),
     /// The authority's path length constraint does not permit this number of authorities below it.
     #[error("its path length permits {most} authorities below it, and there are {below}")]
     PathLength { most: u32, below: u32 },
-}
-
-/// The time for which certificates are checked.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct At {
-    pub(super) now: ASN1Time,
-    /// Whether expired certificates are accepted.
-    pub(super) accepts_expired: bool,
-}
-
-impl At {
-    /// Whether a certificate is refused because of its end.
-    pub(super) fn has_ended(self, validity: &Validity) -> bool {
-        !self.accepts_expired && self.now > validity.not_after
-    }
+    /// The authority's certificate has expired.
+    #[error("its own certificate expired on {0}")]
+    Expired(String),
 }
 
 impl Authority {
@@ -79,38 +70,67 @@ impl Authority {
         Ok(Self {
             subject: certificate.subject().as_raw().to_vec(),
             name: text(certificate.subject()),
+            key_id: key_id(&certificate).map(<[u8]>::to_vec),
             key,
             validity: certificate.validity().clone(),
             path_len: constraints.and_then(|constraints| constraints.value.path_len_constraint),
         })
     }
 
-    /// Checks that this authority signed `certificate` and was allowed to, with `below` authorities between it and the
-    /// endorsement key. `None` if the certificate names a different issuer.
-    pub(super) fn issued(
+    /// Whether the certificate names this authority as its issuer.
+    pub(super) fn is_named_by(&self, certificate: &X509Certificate<'_>) -> bool {
+        self.subject == certificate.issuer().as_raw()
+    }
+
+    /// Checks that this authority, which `certificate` names as its issuer, signed it and was allowed to, with `below`
+    /// authorities between it and the endorsement key.
+    ///
+    /// # Errors
+    ///
+    /// The request needs too many checks of signatures.
+    pub(super) async fn issued(
         &self,
         certificate: &X509Certificate<'_>,
-        below: u32,
-        at: At,
-    ) -> Option<Result<(), NotIssued>> {
-        if self.subject != certificate.issuer().as_raw() {
-            return None;
-        }
-        let signed = self.key.signed(certificate).map_err(NotIssued::NotSigned);
-        let valid = || valid_at(&self.validity, at);
-        let permitted = || permits(self.path_len, below);
-        Some(signed.and_then(|()| valid()).and_then(|()| permitted()))
+        (below, now): (u32, ASN1Time),
+        checks: &mut Checks<'_>,
+    ) -> Result<Result<(), NotIssued>, TooManyChecks> {
+        let signed = self.key.signed(certificate, checks).await?;
+        Ok(signed
+            .map_err(NotIssued::NotSigned)
+            .and_then(|()| begun(&self.validity, now))
+            .and_then(|()| permits(self.path_len, below))
+            .and_then(|()| not_ended(&self.validity, now)))
     }
 }
 
 /// Checks that `authority`, which is in the evidence and named as the issuer, signed `certificate` and was allowed to.
-/// The error describes the violated rule.
-pub(super) fn issued(
+///
+/// # Errors
+///
+/// The request needs too many checks of signatures.
+pub(super) async fn issued(
     authority: &X509Certificate<'_>,
     certificate: &X509Certificate<'_>,
-    below: u32,
-    at: At,
-) -> Result<(), String> {
+    (below, now): (u32, ASN1Time),
+    checks: &mut Checks<'_>,
+) -> Result<Result<(), NotIssued>, TooManyChecks> {
+    // Without a signature check first.
+    let permitted = usable(authority)
+        .map_err(NotIssued::Unfit)
+        .and_then(|(key, most)| permits(most, below).map(|()| key))
+        .and_then(|key| begun(authority.validity(), now).map(|()| key));
+    let key = match permitted {
+        Ok(key) => key,
+        Err(why) => return Ok(Err(why)),
+    };
+    let signed = key.signed(certificate, checks).await?;
+    Ok(signed
+        .map_err(NotIssued::NotSigned)
+        .and_then(|()| not_ended(authority.validity(), now)))
+}
+
+/// The key and the path length constraint of an authority in the evidence. The error describes the violated rule.
+fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), String> {
     authority
         .extensions_map()
         .map_err(|_| "it has an extension twice")?;
@@ -135,12 +155,9 @@ pub(super) fn issued(
         signs,
         "its key usage does not allow it to sign certificates".to_owned()
     );
-    let not_issued = |why: NotIssued| why.to_string();
-    permits(most, below).map_err(not_issued)?;
-    valid_at(authority.validity(), at).map_err(not_issued)?;
     let key = AuthorityKey::read(authority.public_key())
         .map_err(|kind| format!("its key is {kind}: {SUPPORTED}"))?;
-    key.signed(certificate).map_err(|why| why.to_string())
+    Ok((key, most))
 }
 
 fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
@@ -148,13 +165,40 @@ fn permits(most: Option<u32>, below: u32) -> Result<(), NotIssued> {
     most.map_or(Ok(()), |most| Err(NotIssued::PathLength { most, below }))
 }
 
-/// Checks the validity of an authority's certificate.
-fn valid_at(validity: &Validity, at: At) -> Result<(), NotIssued> {
-    if at.now < validity.not_before {
+/// Checks that the validity of an authority's certificate has begun.
+fn begun(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
+    if now < validity.not_before {
         return Err(NotIssued::NotYetValid(date(validity.not_before)));
     }
-    if at.has_ended(validity) {
+    Ok(())
+}
+
+/// Checks that the validity of an authority's certificate has not ended.
+fn not_ended(validity: &Validity, now: ASN1Time) -> Result<(), NotIssued> {
+    if now > validity.not_after {
         return Err(NotIssued::Expired(date(validity.not_after)));
     }
     Ok(())
+}
+
+/// The identifier of the certificate's key.
+pub(super) fn key_id<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
+    let mut extensions = certificate.iter_extensions();
+    extensions.find_map(|extension| {
+        let ParsedExtension::SubjectKeyIdentifier(id) = extension.parsed_extension() else {
+            return None;
+        };
+        Some(id.0)
+    })
+}
+
+/// The identifier of the key that signed the certificate, as the certificate names it.
+pub(super) fn issuer_key_id<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
+    let mut extensions = certificate.iter_extensions();
+    extensions.find_map(|extension| {
+        let ParsedExtension::AuthorityKeyIdentifier(id) = extension.parsed_extension() else {
+            return None;
+        };
+        id.key_identifier.as_ref().map(|id| id.0)
+    })
 }

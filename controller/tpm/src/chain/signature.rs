@@ -19,6 +19,8 @@ use x509_parser::oid_registry::{
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use super::checks::{Checks, TooManyChecks};
+
 /// An authority's public key of a supported kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AuthorityKey {
@@ -94,7 +96,33 @@ impl AuthorityKey {
     }
 
     /// Checks that this key signed the certificate.
-    pub(super) fn signed(&self, certificate: &X509Certificate<'_>) -> Result<(), NotSigned> {
+    ///
+    /// # Errors
+    ///
+    /// The request needs too many checks.
+    pub(super) async fn signed(
+        &self,
+        certificate: &X509Certificate<'_>,
+        checks: &mut Checks<'_>,
+    ) -> Result<Result<(), NotSigned>, TooManyChecks> {
+        let (verifies_with, algorithm) = match self.algorithm(certificate) {
+            Ok(found) => found,
+            Err(why) => return Ok(Err(why)),
+        };
+        let verify = || {
+            let signature = &certificate.signature_value.data;
+            let key = UnparsedPublicKey::new(verifies_with, &self.bytes);
+            key.verify(certificate.tbs_certificate.as_ref(), signature)
+        };
+        let verified = checks.run(verify).await?;
+        Ok(verified.map_err(|_| NotSigned::Invalid(algorithm)))
+    }
+
+    /// The algorithm of the certificate's signature, and its name, if this key can have created the signature.
+    fn algorithm(
+        &self,
+        certificate: &X509Certificate<'_>,
+    ) -> Result<(&'static dyn VerificationAlgorithm, String), NotSigned> {
         let outer = &certificate.signature_algorithm;
         // Only the inner algorithm is signed.
         let inner = &certificate.tbs_certificate.signature;
@@ -115,11 +143,7 @@ impl AuthorityKey {
                 algorithm,
             });
         }
-        let verifies_with = digest(self.kind.algorithms());
-        let signature = &certificate.signature_value.data;
-        UnparsedPublicKey::new(verifies_with, &self.bytes)
-            .verify(certificate.tbs_certificate.as_ref(), signature)
-            .map_err(|_| NotSigned::Invalid(algorithm))
+        Ok((digest(self.kind.algorithms()), algorithm))
     }
 }
 

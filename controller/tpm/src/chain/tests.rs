@@ -1,6 +1,7 @@
 //! Certificates of real TPMs, and certificates with faults that a vendor must not create.
 
 mod intermediates;
+mod limits;
 mod vendors;
 
 use std::sync::{Arc, LazyLock};
@@ -57,7 +58,7 @@ fn authorities() -> Authorities {
 }
 
 fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
-    let decided = authorities().require(Some(certificate), &[], key(kind), later());
+    let decided = authorities().decide(Some(certificate), &[], key(kind), later());
     decided.map(|_| ())
 }
 
@@ -180,7 +181,7 @@ fn a_certificate_of_another_authority_is_denied() {
         ),
     ] {
         let authorities = listed(&texts).unwrap();
-        let decided = authorities.require(Some(&good), &[], key(Kind::P256), later());
+        let decided = authorities.decide(Some(&good), &[], key(Kind::P256), later());
         assert_eq!(reason(decided), expected);
     }
 }
@@ -231,6 +232,7 @@ fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
     let authority = Authority {
         subject: subject.to_vec(),
         name: "a signer".to_owned(),
+        key_id: None,
         key: AuthorityKey::read(&SubjectPublicKeyInfo::from_der(&spki).unwrap().1).unwrap(),
         validity: x509_parser::certificate::Validity {
             not_before: ASN1Time::from_timestamp(0).unwrap(),
@@ -249,7 +251,7 @@ fn a_certificate_must_name_its_issuer_and_its_algorithm() {
     let issuer = parsed.issuer().as_raw();
     let check = |words: &[u8], subject: &[u8]| {
         let (certificate, authorities) = signed(words, subject);
-        reason(authorities.require(Some(&certificate), &[], key(Kind::P256), later()))
+        reason(authorities.decide(Some(&certificate), &[], key(Kind::P256), later()))
     };
 
     assert_eq!(check(words, issuer), Ok(()));
@@ -340,7 +342,7 @@ fn a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
             not_valid("expired on 2090-12-02"),
         ),
     ] {
-        let decided = authorities().require(Some(&certificate), &[], key(Kind::P256), now);
+        let decided = authorities().decide(Some(&certificate), &[], key(Kind::P256), now);
         assert_eq!(decided.map(|_| ()), expected);
     }
 }
@@ -353,7 +355,7 @@ fn a_certificate_of_an_authority_that_has_expired_is_denied() {
     let authorities = listed(&[maker.intermediates_pem()]).unwrap();
 
     assert_eq!(
-        reason(authorities.require(Some(&certificate), &[], key(Kind::P256), later())),
+        reason(authorities.decide(Some(&certificate), &[], key(Kind::P256), later())),
         untrusted()
     );
 }
@@ -434,7 +436,7 @@ fn an_altered_certificate_is_denied_at_every_bit() {
             let mut changed = good.clone();
             changed[at] ^= 1 << bit;
 
-            let decided = authorities.require(Some(&changed), &[], key, later());
+            let decided = authorities.decide(Some(&changed), &[], key, later());
             assert!(decided.is_err(), "byte {at}, bit {bit}");
         }
     }

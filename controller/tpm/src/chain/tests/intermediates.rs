@@ -21,7 +21,7 @@ fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), Tp
     let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
     let authorities = listed(&[pem]).unwrap();
     let key = key(Kind::P256);
-    let decided = authorities.require(Some(&certificate), intermediates, key, later());
+    let decided = authorities.decide(Some(&certificate), intermediates, key, later());
     decided.map(|_| ())
 }
 
@@ -308,7 +308,7 @@ fn an_authority_is_valid_from_its_first_to_its_last_second() {
     let in_chain = listed(&[maker.root_pem()]).unwrap();
     // The certificate of the endorsement key is valid before the authority, and has no end.
     let at = |authorities: &Authorities, chain: &[Vec<u8>], now| {
-        reason(authorities.require(Some(&certificate), chain, key(Kind::P256), now))
+        reason(authorities.decide(Some(&certificate), chain, key(Kind::P256), now))
     };
     for (now, is_valid) in [
         (begin - second, false),

@@ -15,7 +15,7 @@ fn decided(
 ) -> Result<(), TpmDenial> {
     let required: Vec<_> = required.iter().map(String::as_str).collect();
     let authorities = listed(&required).unwrap();
-    let decided = authorities.require(Some(&issued.certificate), chain, key(kind), later());
+    let decided = authorities.decide(Some(&issued.certificate), chain, key(kind), later());
     decided.map(|_| ())
 }
 
@@ -421,7 +421,7 @@ fn the_earliest_expiry_in_the_chain_is_returned() {
         let issued = vendors::ending(&p256, certificate, authority);
         let authorities = listed(&[&issued.root_pem()]).unwrap();
 
-        let end = authorities.require(Some(&issued.certificate), &[], key(Kind::P256), later());
+        let end = authorities.decide(Some(&issued.certificate), &[], key(Kind::P256), later());
 
         let end = end.unwrap().unwrap();
         assert_eq!(end.at, of_key);
@@ -457,7 +457,7 @@ fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
         let issued = vendors::ending(&p256, certificate, authority);
         let authorities = listed(&[&issued.root_pem()]).unwrap();
         let expired = |certificate: Option<&[u8]>, kind| {
-            let found = authorities.expired(certificate, &[], key(kind), later());
+            let found = authorities.expired(certificate, key(kind), later());
             found.map(|end| end.at)
         };
 

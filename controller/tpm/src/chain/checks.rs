@@ -1,0 +1,124 @@
+//! The signature checks of one request.
+//!
+//! A tenant chooses the listed authorities, and its requests contain the chains. So the number of checks has a limit,
+//! and the checks of all Clusters take turns, by namespace.
+
+use node_attestation_core::pace::yield_now;
+use node_attestation_runtime::turns::{Line, TurnLimits};
+
+use crate::denial::TpmDenial;
+
+/// The maximum number of signature checks for one request. A chain with the maximum length needs 6. Each listed
+/// authority with the same name and another key can need one more.
+pub(crate) const MAX_CHECKS: usize = 16;
+
+/// The limits of concurrent checks. One check takes up to 1 ms of a processor, so other tasks wait only briefly.
+pub(crate) const TURNS: TurnLimits = TurnLimits {
+    all: 2,
+    of_cluster: 1,
+};
+
+/// The checks of one request, in the line of its Cluster.
+#[derive(Debug)]
+pub(crate) struct Checks<'a> {
+    line: &'a Line,
+    left: usize,
+}
+
+/// The request needs more signature checks than [`MAX_CHECKS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TooManyChecks;
+
+impl From<TooManyChecks> for TpmDenial {
+    fn from(TooManyChecks: TooManyChecks) -> Self {
+        Self::EndorsementCertificateTooManyChecks(MAX_CHECKS)
+    }
+}
+
+impl<'a> Checks<'a> {
+    /// Creates the checks of a request of the Cluster with this line.
+    pub(crate) const fn of(line: &'a Line) -> Self {
+        Self {
+            line,
+            left: MAX_CHECKS,
+        }
+    }
+
+    /// Runs one check in turn, after the other tasks of this thread.
+    pub(super) async fn run<T>(&mut self, check: impl FnOnce() -> T) -> Result<T, TooManyChecks> {
+        self.left = self.left.checked_sub(1).ok_or(TooManyChecks)?;
+        yield_now().await;
+        let _turn = self.line.turn().await;
+        Ok(check())
+    }
+
+    /// The number of started checks.
+    #[cfg(test)]
+    pub(crate) const fn count(&self) -> usize {
+        MAX_CHECKS - self.left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::task::{Context, Waker};
+
+    use futures::executor::block_on;
+    use futures::future::join_all;
+    use node_attestation_core::testing::pauses;
+    use node_attestation_runtime::capi::ObjectKey;
+    use node_attestation_runtime::turns::FairTurns;
+
+    use super::*;
+
+    #[test]
+    fn checks_beyond_the_limit_of_a_request_do_not_run() {
+        let line = FairTurns::new(TURNS).line(&ObjectKey::new("a", "1"));
+        let mut checks = Checks::of(&line);
+        let mut run = 0;
+        for _ in 0..MAX_CHECKS {
+            // Other tasks run before each check.
+            assert_eq!(pauses(checks.run(|| run += 1)), (Ok(()), 1));
+        }
+
+        assert_eq!(block_on(checks.run(|| run += 1)), Err(TooManyChecks));
+        assert_eq!((run, checks.count()), (MAX_CHECKS, MAX_CHECKS));
+    }
+
+    #[test]
+    fn signature_checks_take_turns_by_namespace() {
+        let turns = FairTurns::new(TURNS);
+        let order: RefCell<Vec<&str>> = RefCell::default();
+        let clusters = (0..40).map(|number| ObjectKey::new("a", number.to_string()));
+        let clusters = clusters.chain([ObjectKey::new("b", "1")]);
+        let lines: Vec<_> = clusters
+            .map(|cluster| (turns.line(&cluster), cluster.namespace == "b"))
+            .collect();
+        // All turns are taken while the requests arrive.
+        let first = [0, 40].map(|index| lines[index].0.try_turn().unwrap());
+        let requests = lines.iter().map(|(line, is_other)| {
+            let order = &order;
+            async move {
+                let mut checks = Checks::of(line);
+                let namespace = if *is_other { "b" } else { "a" };
+                let run = checks.run(|| order.borrow_mut().push(namespace));
+                assert_eq!(run.await, Ok(()));
+            }
+        });
+        let mut all = Box::pin(join_all(requests));
+        for _ in 0..4 {
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(all.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(order.borrow().len(), 0);
+
+        drop(first);
+        block_on(all);
+
+        let order = order.borrow();
+        assert_eq!(order.len(), 41);
+        let at = order.iter().position(|namespace| *namespace == "b");
+        assert!(at.is_some_and(|at| at <= 2), "{order:?}");
+    }
+}
