@@ -29,7 +29,7 @@ pub use record_ledger::RecordLedger;
 pub use records::{
     AllRecords, LastIssued, MemoryRecords, Records, Rehearsal, Stored, Version, WriteError,
 };
-pub use revocations::{RevocationDecisions, Revocations};
+pub use revocations::{RecordRevocations, RevocationDecisions, Revocations};
 
 /// The holder of a node name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,8 +1,12 @@
 //! Pauses in the loops over all objects of a cluster. A tenant chooses the number of its objects, and a loop without
 //! pauses would delay all other tasks of its thread.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::task::Poll;
+
+use crate::unshared::Unshared;
 
 /// The number of objects between two pauses.
 pub const PAGE: usize = 256;
@@ -21,6 +25,34 @@ pub async fn yield_now() {
     .await;
 }
 
+/// Removes the entries that `keeps` rejects, in pages. `map` selects the map in the state.
+pub async fn retain<S, K: Ord + Clone, V>(
+    state: &Unshared<S>,
+    map: impl Fn(&mut S) -> &mut BTreeMap<K, V>,
+    keeps: impl Fn(&K) -> bool,
+) {
+    let mut last: Option<K> = None;
+    loop {
+        // No lock is held during a pause.
+        let page: Vec<K> = {
+            let mut state = state.lock();
+            let map = map(&mut state);
+            let after = last.as_ref().map_or(Unbounded, Excluded);
+            let page = map.range::<K, _>((after, Unbounded)).take(PAGE);
+            let page: Vec<K> = page.map(|(key, _)| key.clone()).collect();
+            for key in page.iter().filter(|key| !keeps(key)) {
+                map.remove(key);
+            }
+            page
+        };
+        if page.len() < PAGE {
+            return;
+        }
+        last = page.into_iter().next_back();
+        yield_now().await;
+    }
+}
+
 /// The pauses of one loop.
 #[derive(Debug, Default)]
 pub struct Pace {
@@ -28,9 +60,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts an object. Before every [`PAGE`]th object, the other tasks of this thread run.
+    /// Counts an object. After every [`PAGE`]th object, the other tasks of this thread run.
     pub async fn step(&mut self) {
-        self.since_pause += 1;
+        self.steps(1).await;
+    }
+
+    /// Counts the objects of a page.
+    pub async fn steps(&mut self, count: usize) {
+        self.since_pause += count;
         if self.since_pause >= PAGE {
             self.since_pause = 0;
             yield_now().await;
@@ -54,6 +91,21 @@ mod tests {
 
         for (count, expected) in [(0, 0), (PAGE - 1, 0), (PAGE, 1), (50_000, 50_000 / PAGE)] {
             assert_eq!(pauses(steps(count)).1, expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn rejected_entries_of_a_large_map_are_removed_in_pages() {
+        for count in [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 1] {
+            let map: BTreeMap<usize, ()> = (0..count).map(|key| (key, ())).collect();
+            let state = Unshared::new(map);
+
+            let removed = retain(&state, |map| map, |key| key % 3 == 0);
+
+            assert_eq!(pauses(removed).1, count / PAGE, "{count}");
+            let kept: Vec<_> = state.lock().keys().copied().collect();
+            let expected: Vec<_> = (0..count).filter(|key| key % 3 == 0).collect();
+            assert_eq!(kept, expected);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use kubelet_attestation::names::NodeName;
 
 use super::record::Record;
-
+use crate::pace::{Pace, retain};
 use crate::unshared::Unshared;
 
 /// The default time for which a machine must be missing before it counts as gone.
@@ -38,8 +38,16 @@ struct State {
     /// The start of each absence, by a monotonic clock: the wall clock can be set ahead between two rounds.
     since: BTreeMap<Holding, Duration>,
     /// The machines that were being deleted when they were last seen.
-    leaving: BTreeSet<Holding>,
+    leaving: BTreeMap<Holding, ()>,
     allowed: usize,
+}
+
+/// The records whose machines are gone.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    pub(super) holdings: BTreeSet<Holding>,
+    /// The number of records whose machines were not seen while they were being deleted.
+    unexpected: usize,
 }
 
 /// One holder of one name. For the next holder, the absence starts again.
@@ -64,37 +72,49 @@ impl Absences {
     }
 
     /// Records a round. In this round, exactly the machines of `missing` are missing, and the machines of `leaving` are
-    /// being deleted, or are missing after their deletion was seen. Returns the records whose machines are gone. `elapsed` is a monotonic time.
-    pub(super) fn round(
+    /// being deleted, or are missing after their deletion was seen. Returns the records whose machines are gone. `elapsed`
+    /// is a monotonic time.
+    pub(super) async fn round(
         &self,
         missing: BTreeSet<Holding>,
         leaving: BTreeSet<Holding>,
         elapsed: Duration,
-    ) -> BTreeSet<Holding> {
-        // After a panic while the lock is held, the absence of some machines starts again.
-        let mut state = self.state.lock();
-        state.leaving.retain(|holding| missing.contains(holding));
-        state.leaving.extend(leaving);
-        let former = std::mem::take(&mut state.since);
-        let mut gone = BTreeSet::new();
+    ) -> Gone {
+        let is_missing = |holding: &Holding| missing.contains(holding);
+        retain(&self.state, |state| &mut state.leaving, is_missing).await;
+        retain(&self.state, |state| &mut state.since, is_missing).await;
+        let mut pace = Pace::default();
+        for holding in leaving {
+            self.state.lock().leaving.insert(holding, ());
+            pace.step().await;
+        }
+        let mut gone = Gone::default();
         for holding in missing {
-            let since = former.get(&holding).copied();
+            // The lock is not held during a pause. If the round ends early, the next round continues.
+            let (since, was_leaving) = {
+                let mut state = self.state.lock();
+                let was_leaving = state.leaving.contains_key(&holding);
+                let since = state.since.get(&holding).copied();
+                if since.is_none() {
+                    state.since.insert(holding.clone(), elapsed);
+                }
+                (since, was_leaving)
+            };
             if since.is_some_and(|since| elapsed >= since + self.timeout) {
-                gone.insert(holding.clone());
+                gone.unexpected += usize::from(!was_leaving);
+                gone.holdings.insert(holding);
             }
-            state.since.insert(holding, since.unwrap_or(elapsed));
+            pace.step().await;
         }
         gone
     }
 
     /// Whether one round can retire these records, out of `live` live records. Machines that were seen while they were
     /// being deleted do not count, because their deletion was intended, for example by a scale-down.
-    pub(super) fn may_retire(&self, gone: &BTreeSet<Holding>, live: usize) -> bool {
-        let state = self.state.lock();
-        let unexpected = gone.difference(&state.leaving).count();
-        unexpected <= ALWAYS_ALLOWED
-            || unexpected.saturating_mul(ONE_OF) <= live
-            || gone.len() <= state.allowed
+    pub(super) fn may_retire(&self, gone: &Gone, live: usize) -> bool {
+        gone.unexpected <= ALWAYS_ALLOWED
+            || gone.unexpected.saturating_mul(ONE_OF) <= live
+            || gone.holdings.len() <= self.state.lock().allowed
     }
 }
 

@@ -7,13 +7,14 @@ use std::time::{Duration, SystemTime};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
-use super::absences::holding;
+use super::absences::{Gone, holding};
 use super::node_removal::Removal;
 use super::record::{Record, whole_seconds};
 use super::records::{Stored, WriteError};
 use super::rules::HolderState;
 use super::{LastIssued, RecordLedger, TombstoneReason};
 use crate::cluster_line;
+use crate::pace::{Pace, retain};
 use crate::refusal::Unavailable;
 use crate::verifier::TpmBoot;
 
@@ -163,8 +164,9 @@ impl RecordLedger {
     /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`. This time is
     /// `now` or earlier, so that a clock that is ahead does not delete records. `now` is the time of the management API
     /// server, because records keep it across restarts. `elapsed` is a monotonic time, for absences and for the age of
-    /// certificates that this process issued. `listed` has the names of the Nodes if a list was made since the last sweep. With it, the cost does
-    /// not grow with the number of retired records.
+    /// certificates that this process issued. `listed` has the names of the Nodes if a list was made since the last
+    /// sweep. With it, the number of calls does not grow with the number of retired records. Other tasks run after each
+    /// page of records.
     ///
     /// # Errors
     ///
@@ -178,30 +180,39 @@ impl RecordLedger {
     ) -> Result<SweepReport, Unavailable> {
         let mut swept = SweepReport::default();
         let all = self.records().all().await?;
-        let names: BTreeSet<_> = all.iter().map(|one| &one.record.node_name).collect();
-        self.issued.lock().retain(|name, _| names.contains(name));
+        let mut pace = Pace::default();
+        let mut names = BTreeSet::new();
         let mut found = Vec::with_capacity(all.len());
-        for stored in &*all {
-            let holder = self.holder_state(&stored.record.holder).await.ok();
-            found.push((stored, holder));
-        }
-        let live = || found.iter().filter(|(stored, _)| stored.record.is_live());
+        let (mut missing, mut leaving) = (BTreeSet::new(), BTreeSet::new());
+        let mut live = 0;
         let is_missing = |holder| matches!(holder, HolderState::Gone | HolderState::Contradicted);
-        let missing = live().filter(|(_, holder)| holder.is_some_and(is_missing));
-        let missing = missing.map(|(stored, _)| holding(&stored.record)).collect();
-        let leaving = live().filter(|(stored, holder)| match *holder {
-            Some(HolderState::Leaving) => true,
-            // The machine can have been deleted since the last sweep.
-            Some(holder) => is_missing(holder) && self.was_deleted(&stored.record.holder),
-            None => false,
-        });
-        let leaving = leaving.map(|(stored, _)| holding(&stored.record)).collect();
-        let mut gone = self.absences.round(missing, leaving, elapsed);
-        if !self.absences.may_retire(&gone, live().count()) {
-            swept.held_back = Some(gone.len());
-            gone.clear();
+        for stored in &*all {
+            let record = &stored.record;
+            names.insert(&record.node_name);
+            let holder = self.holder_state(&record.holder).await.ok();
+            found.push((stored, holder));
+            if record.is_live() {
+                live += 1;
+                if holder.is_some_and(is_missing) {
+                    missing.insert(holding(record));
+                    // The machine can have been deleted since the last sweep.
+                    if self.was_deleted(&record.holder) {
+                        leaving.insert(holding(record));
+                    }
+                } else if holder == Some(HolderState::Leaving) {
+                    leaving.insert(holding(record));
+                }
+            }
+            pace.step().await;
+        }
+        retain(&self.issued, |issued| issued, |name| names.contains(name)).await;
+        let mut gone = self.absences.round(missing, leaving, elapsed).await;
+        if !self.absences.may_retire(&gone, live) {
+            swept.held_back = Some(gone.holdings.len());
+            gone = Gone::default();
         }
         for (stored, holder) in found {
+            pace.step().await;
             let issued = self.last_issued(&stored.record);
             self.write_down(&stored.record, issued.as_ref(), (now, elapsed))
                 .await;
@@ -209,7 +220,8 @@ impl RecordLedger {
                 swept.count(&stored.record, issued.as_ref());
                 continue;
             };
-            let is_settled = !is_missing(holder) || gone.contains(&holding(&stored.record));
+            let is_settled =
+                !is_missing(holder) || gone.holdings.contains(&holding(&stored.record));
             let holder = if is_settled {
                 holder
             } else {

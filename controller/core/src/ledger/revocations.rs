@@ -10,11 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kubelet_attestation::names::ProviderId;
 
 use super::record::Record;
+use super::records::Stored;
 use crate::crd::{
     LOWEST_VALID_GENERATION_ANNOTATION, RELEASED_MACHINES_ANNOTATION, RevokedKey,
     RevokedNodeCredentialsSpec, WORKLOAD_UID_ANNOTATION,
 };
 use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
+use crate::pace::Pace;
 use crate::refusal::Unavailable;
 use crate::time::unix_seconds;
 use crate::unshared::Unshared;
@@ -110,7 +112,60 @@ pub struct Revocations(Arc<Unshared<State>>);
 struct State {
     decisions: RevocationDecisions,
     /// `None` until it is read.
-    list: Option<Arc<RevokedNodeCredentialsSpec>>,
+    list: Option<Arc<KnownRevocations>>,
+}
+
+/// A list, with an index of its machines.
+#[derive(Debug, Default, derive_more::Deref)]
+pub(super) struct KnownRevocations {
+    #[deref]
+    list: RevokedNodeCredentialsSpec,
+    /// The first key of each machine, by its provider ID.
+    machines: BTreeMap<String, String>,
+}
+
+impl KnownRevocations {
+    fn new(list: RevokedNodeCredentialsSpec) -> Self {
+        let mut machines = BTreeMap::new();
+        for (key, entry) in &list.revoked_keys {
+            if let Some(machine) = &entry.provider_id {
+                machines.entry(machine.clone()).or_insert(key.clone());
+            }
+        }
+        Self { list, machines }
+    }
+
+    /// Returns the entry for this key, or else an entry for this machine.
+    pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
+        let keys = &self.list.revoked_keys;
+        let by_key = keys.get(&key.to_string());
+        by_key.or_else(|| keys.get(self.machines.get(machine.as_str())?))
+    }
+}
+
+/// The revocations in all records of a cluster.
+#[derive(Debug, Clone, Default)]
+pub struct RecordRevocations {
+    /// The list.
+    pub list: RevokedNodeCredentialsSpec,
+    /// The time at which the first entry ends. `None` if there is no entry.
+    pub first_end: Option<SystemTime>,
+}
+
+impl RecordRevocations {
+    /// Returns the revoked certificates and keys of these records, like [`RevokedNodeCredentialsSpec::of_records`]. Other
+    /// tasks run after each page.
+    pub async fn read(records: &[Arc<Stored>], longest: Duration, now: SystemTime) -> Self {
+        let mut read = Self::default();
+        let mut pace = Pace::default();
+        for stored in records {
+            if let Some(end) = read.list.add(&stored.record, longest, now) {
+                read.first_end = Some(read.first_end.map_or(end, |first| first.min(end)));
+            }
+            pace.step().await;
+        }
+        read
+    }
 }
 
 impl Default for State {
@@ -142,7 +197,7 @@ impl Revocations {
             return;
         }
         state.decisions = decisions;
-        let list = state.list.as_deref().cloned();
+        let list = state.list.as_deref().map(|known| known.list.clone());
         state.list = list.map(|list| Arc::new(state.decided(list)));
     }
 
@@ -159,13 +214,14 @@ impl Revocations {
         let state = self.0.lock();
         let mut list = listed;
         if let Some(known) = &state.list {
-            list.merge(known.as_ref().clone());
+            list.merge(known.list.clone());
         }
         list.prune(now);
         let mut list = bounded(list);
         list.merge(records);
         list.prune(now);
-        state.decided(list)
+        state.decisions.apply(&mut list);
+        list
     }
 
     /// The number of entries: for records, and for keys.
@@ -188,7 +244,7 @@ impl Revocations {
     }
 
     /// The list. Unavailable until it is read.
-    pub(super) fn known(&self) -> Result<Arc<RevokedNodeCredentialsSpec>, Unavailable> {
+    pub(super) fn known(&self) -> Result<Arc<KnownRevocations>, Unavailable> {
         let list = self.0.lock().list.clone();
         let unread = "the list of revoked certificates was not read yet";
         list.ok_or_else(|| Unavailable::new(unread))
@@ -198,7 +254,7 @@ impl Revocations {
     pub fn is_empty(&self) -> bool {
         let state = self.0.lock();
         let list = state.list.as_deref();
-        list.is_none_or(|list| *list == RevokedNodeCredentialsSpec::default())
+        list.is_none_or(|known| known.list == RevokedNodeCredentialsSpec::default())
     }
 
     /// The decisions.
@@ -208,9 +264,9 @@ impl Revocations {
 }
 
 impl State {
-    fn decided(&self, mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
+    fn decided(&self, mut list: RevokedNodeCredentialsSpec) -> KnownRevocations {
         self.decisions.apply(&mut list);
-        list
+        KnownRevocations::new(list)
     }
 }
 
@@ -224,24 +280,28 @@ impl RevokedNodeCredentialsSpec {
     ) -> Self {
         let mut list = Self::default();
         for record in records {
-            let Some(revoked) = record.revoked_generations(longest, now) else {
-                continue;
-            };
-            let mut own = Self::default();
-            own.revoked.insert(record.uid.to_string(), revoked);
-            if let Some(by_operator) = record.revoked.filter(|_| record.is_revoked()) {
-                let key = RevokedKey {
-                    node_name: record.node_name.to_string(),
-                    generation: record.generation,
-                    provider_id: Some(record.holder.provider_id.to_string()),
-                    revoked_at: by_operator.at,
-                    until: revoked.until,
-                };
-                own.revoked_keys.insert(record.opened.key.to_string(), key);
-            }
-            list.merge(own);
+            list.add(record, longest, now);
         }
         list
+    }
+
+    /// Adds the revoked certificates and the key of this record. Returns their end.
+    fn add(&mut self, record: &Record, longest: Duration, now: SystemTime) -> Option<SystemTime> {
+        let revoked = record.revoked_generations(longest, now)?;
+        let mut own = Self::default();
+        own.revoked.insert(record.uid.to_string(), revoked);
+        if let Some(by_operator) = record.revoked.filter(|_| record.is_revoked()) {
+            let key = RevokedKey {
+                node_name: record.node_name.to_string(),
+                generation: record.generation,
+                provider_id: Some(record.holder.provider_id.to_string()),
+                revoked_at: by_operator.at,
+                until: revoked.until,
+            };
+            own.revoked_keys.insert(record.opened.key.to_string(), key);
+        }
+        self.merge(own);
+        Some(revoked.until)
     }
 
     /// Adds the entries of the other list. For each entry, the higher generation, the later end and the later
@@ -282,15 +342,6 @@ impl RevokedNodeCredentialsSpec {
     /// Whether certificates with this UID are rejected.
     pub(super) fn refuses(&self, uid: CertificateUid) -> bool {
         uid.generation < self.lowest_valid(uid.record)
-    }
-
-    /// Returns the entry for this key, or else an entry for this machine.
-    pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
-        let by_key = self.revoked_keys.get(&key.to_string());
-        by_key.or_else(|| {
-            let mut keys = self.revoked_keys.values();
-            keys.find(|entry| entry.provider_id.as_deref() == Some(machine.as_str()))
-        })
     }
 }
 

@@ -13,6 +13,7 @@ use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
+use node_attestation_core::pace::yield_now;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::unshared::Unshared;
 
@@ -154,14 +155,14 @@ impl CapiInventory {
             (!machine.deleting).then_some(())?;
             view.config(machine)?.token.clone()
         });
-        Some(tokens.ok()?.into_iter().collect())
+        Some(tokens.await.ok()?.into_iter().collect())
     }
 
     /// The Machines whose nodes rejoin with their own bootstrap token.
     ///
     /// `None` while the inventory is unavailable. A pool member rejoins with the pool's token, and a Machine to which
     /// an operator has assigned a token rejoins with that token, so neither is included.
-    pub(crate) fn token_machines(&self) -> Option<Vec<TokenMachine>> {
+    pub(crate) async fn token_machines(&self) -> Option<Vec<TokenMachine>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             let is_own = machine.pool.is_none() && machine.assigned_token.is_none();
             (is_own && !machine.deleting).then_some(())?;
@@ -172,7 +173,7 @@ impl CapiInventory {
                 has_node: machine.node.is_some(),
             })
         };
-        self.each(of).ok()
+        self.each(of).await.ok()
     }
 
     /// The names of the control-plane Nodes. `None` while the inventory is unavailable.
@@ -207,7 +208,7 @@ impl CapiInventory {
     }
 
     /// The Machines for which `chosen` returns a value. `None` while the inventory is unavailable.
-    pub(crate) fn chosen_machines<T>(
+    pub(crate) async fn chosen_machines<T>(
         &self,
         chosen: impl Fn(KnownMachine<'_>) -> Option<T>,
     ) -> Option<Vec<(ObjectReference, T)>> {
@@ -220,7 +221,7 @@ impl CapiInventory {
             })?;
             Some((view.reference("Machine", name, &machine.uid), chosen))
         };
-        self.each(of).ok()
+        self.each(of).await.ok()
     }
 
     /// The result of `next` for the condition of the Machine with this name and UID. `None` if the Machine does not
@@ -265,11 +266,12 @@ impl CapiInventory {
                 return Ok(all);
             }
             last = next;
+            yield_now().await;
         }
     }
 
-    /// The results of `of` for all Machines from the objects in the cache, page by page.
-    fn each<T>(
+    /// The results of `of` for all Machines from the objects in the cache. Other tasks run after each page.
+    async fn each<T>(
         &self,
         of: impl Fn(View<'_>, &str, &objects::Machine) -> Option<T>,
     ) -> Result<Vec<T>, Unavailable> {
@@ -282,6 +284,7 @@ impl CapiInventory {
                 return Ok(all);
             }
             last = next;
+            yield_now().await;
         }
     }
 

@@ -124,7 +124,9 @@ fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
 }
 
 /// The list that fits into an object, and its extent.
-fn select(wanted: RevokedNodeCredentialsSpec) -> (RevokedNodeCredentialsSpec, Revocation) {
+pub(crate) fn select(
+    wanted: RevokedNodeCredentialsSpec,
+) -> (RevokedNodeCredentialsSpec, Revocation) {
     let RevokedNodeCredentialsSpec {
         revoked,
         revoked_keys,
@@ -151,19 +153,22 @@ fn select(wanted: RevokedNodeCredentialsSpec) -> (RevokedNodeCredentialsSpec, Re
 }
 
 /// The entries that expire last, up to `most`. Times are truncated to whole seconds, as they are written, so that they
-/// can be compared with a read list.
+/// can be compared with a read list. A tenant determines the number of entries, so they are not sorted.
 fn last_to_end<T>(
-    entries: BTreeMap<String, T>,
+    mut entries: BTreeMap<String, T>,
     most: usize,
     until: fn(&mut T) -> &mut SystemTime,
 ) -> BTreeMap<String, T> {
-    let whole = |(name, mut entry): (String, T)| {
-        let until = until(&mut entry);
+    for entry in entries.values_mut() {
+        let until = until(entry);
         *until = whole_seconds(*until);
-        (Reverse(*until), name, entry)
-    };
-    let mut entries: Vec<_> = entries.into_iter().map(whole).collect();
-    entries.sort_by(|(one, a, _), (other, b, _)| (one, a).cmp(&(other, b)));
+    }
+    if entries.len() <= most {
+        return entries;
+    }
+    let ended = |(name, mut entry): (String, T)| (Reverse(*until(&mut entry)), name, entry);
+    let mut entries: Vec<_> = entries.into_iter().map(ended).collect();
+    entries.select_nth_unstable_by(most, |(one, a, _), (other, b, _)| (one, a).cmp(&(other, b)));
     entries.truncate(most);
     let entries = entries.into_iter();
     entries.map(|(_, name, entry)| (name, entry)).collect()

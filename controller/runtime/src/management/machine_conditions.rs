@@ -9,6 +9,7 @@ use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::cluster_line;
 use node_attestation_core::ledger::{Record, Records, Stored};
+use node_attestation_core::pace::Pace;
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::{Instant, timeout_at};
 
@@ -117,16 +118,21 @@ impl MachineConditions {
 
     /// Adds the outcomes that are in records but not in conditions: decisions before a restart, and revocations by
     /// operators.
-    pub(super) fn compare(&self, inventory: &CapiInventory, records: &[Arc<Stored>]) {
-        let named = records.iter().filter_map(|stored| {
-            let name = stored.record.holder.machine_name.as_deref()?;
-            stored.record.is_live().then_some((name, &stored.record))
-        });
-        let named: BTreeMap<&str, &Record> = named.collect();
+    pub(super) async fn compare(&self, inventory: &CapiInventory, records: &[Arc<Stored>]) {
+        let mut pace = Pace::default();
+        let mut named: BTreeMap<&str, &Record> = BTreeMap::new();
+        for stored in records {
+            let name = stored.record.holder.machine_name.as_deref();
+            if let Some(name) = name.filter(|_| stored.record.is_live()) {
+                named.insert(name, &stored.record);
+            }
+            pace.step().await;
+        }
         let differing = inventory
             .chosen_machines(|machine| Outcome::of_record(named.get(machine.name)?, machine));
-        for (machine, outcome) in differing.unwrap_or_default() {
+        for (machine, outcome) in differing.await.unwrap_or_default() {
             self.outcomes.add_former(&machine, outcome);
+            pace.step().await;
         }
     }
 

@@ -14,6 +14,7 @@ use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
+use node_attestation_core::pace::Pace;
 use tokio::time::{Instant, timeout};
 
 mod created_again;
@@ -196,7 +197,8 @@ impl Upkeep {
         }
         self.keep_tokens(&mut health).boxed().await;
         if let Ok(records) = self.records().await {
-            self.machine_conditions.compare(&self.inventory, &records);
+            let compared = self.machine_conditions.compare(&self.inventory, &records);
+            compared.boxed().await;
             health.unauthorized = Some(unauthorized_of_records(&self.spec, &records));
         }
         self.tell_machines().boxed().await;
@@ -428,13 +430,15 @@ impl Upkeep {
     /// If `all` is set, the result is complete. Otherwise, it can end after [`MAX_WITHOUT`] names.
     async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
         let records = self.records().await?;
-        let accounted_for: BTreeSet<&str> = records
-            .iter()
-            .filter(|stored| stored.record.is_live())
-            .map(|stored| &stored.record.node_name)
-            .chain(&self.admission.built_in_renewal)
-            .map(NodeName::as_str)
-            .collect();
+        let built_in = self.admission.built_in_renewal.iter();
+        let mut accounted_for: BTreeSet<&str> = built_in.map(NodeName::as_str).collect();
+        let mut pace = Pace::default();
+        for stored in &*records {
+            if stored.record.is_live() {
+                accounted_for.insert(stored.record.node_name.as_str());
+            }
+            pace.step().await;
+        }
         let unaccounted = |name: &str| !accounted_for.contains(name);
         // A Node can be missing temporarily: when a cluster starts, and while its instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;

@@ -11,6 +11,7 @@ use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::NodeIdentity;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::ledger::{AllRecords, Stored, Version};
+use node_attestation_core::pace::Pace;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Identity;
@@ -165,14 +166,15 @@ impl Cache {
         Ok(())
     }
 
-    /// All valid records. They are copied only after a change.
-    pub(super) fn all(&self) -> AllRecords {
-        let mut copy = self.copy.lock();
+    /// All valid records. They are copied only after a change. Other tasks run after a few pages.
+    pub(super) async fn all(&self) -> AllRecords {
         let changes = *self.changes.borrow();
-        if let Some(current) = copy.as_ref().filter(|copy| copy.changes == changes) {
+        let is_current = |copy: &&Snapshot| copy.changes == changes;
+        if let Some(current) = self.copy.lock().as_ref().filter(is_current) {
             return current.records.clone();
         }
         let (mut records, mut last) = (Vec::new(), None::<String>);
+        let mut pace = Pace::default();
         loop {
             let next = self.look(|state| {
                 let (mut next, mut last_of_page) = (Vec::new(), None);
@@ -187,9 +189,11 @@ impl Cache {
             if last.is_none() {
                 break;
             }
+            pace.steps(PAGE).await;
         }
         let records: AllRecords = records.into();
-        *copy = Some(Snapshot {
+        // A record that changed in the meantime is copied by the next call.
+        *self.copy.lock() = Some(Snapshot {
             changes,
             records: records.clone(),
         });
@@ -316,180 +320,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use kubelet_attestation::errors::error_chain;
-    use node_attestation_core::identifiers::RecordUid;
-    use node_attestation_core::ledger::Record;
-    use node_attestation_core::testing::records::{at, claim, provider_id};
-    use serde_json::json;
-    use tracing::Level;
-
-    use super::*;
-    use crate::shared::testing::most_visited;
-    use crate::testing::ThreadLog;
-
-    fn stored(machine: &str, key: u8, endorsement_key: Option<&str>) -> Stored {
-        let claim = claim(machine, "n1", key, 0);
-        let mut record = Record::first(&claim, RecordUid::new([7; 16]), None, at(0));
-        record.holder.endorsement_key = endorsement_key.map(|key| KeyDigest::of(key.as_bytes()));
-        Stored {
-            record,
-            version: Version::new("1"),
-        }
-    }
-
-    fn broken() -> BrokenRecord {
-        BrokenRecord {
-            object: String::new(),
-            field: "spec",
-        }
-    }
-
-    /// Asserts that the index finds the records that a search of all records finds.
-    #[track_caller]
-    fn assert_found(cache: &Cache) {
-        let all = cache.all();
-        for (machine, key, endorsement_key) in [
-            ("m1", 1, None),
-            ("m1", 9, Some("a")),
-            ("m2", 2, Some("b")),
-            ("m3", 1, Some("b")),
-            ("m9", 9, Some("z")),
-        ] {
-            let mut identity = Identity::of(provider_id(machine));
-            identity.endorsement_key = endorsement_key.map(|key| KeyDigest::of(key.as_bytes()));
-            let key = stored(machine, key, None).record.opened.key;
-            let concerned = |stored: &&Arc<Stored>| stored.record.concerns(&identity, key);
-            let expected: Vec<_> = all.iter().filter(concerned).collect();
-            let found = cache.of_machine(&identity, key).unwrap();
-            assert_eq!(found.len(), expected.len(), "{machine}");
-            assert!(expected.iter().all(|one| found.contains(one)), "{machine}");
-        }
-    }
-
-    #[test]
-    fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
-        let cache = Cache::new("default", Arc::default());
-        let put = |name: &str, stored: Result<Stored, BrokenRecord>| {
-            cache.put(name, stored.map(Arc::new));
-            assert_found(&cache);
-        };
-        put("a", Ok(stored("m1", 1, Some("a"))));
-        put("b", Ok(stored("m2", 2, Some("b"))));
-        put("c", Ok(stored("m1", 3, None)));
-        put("d", Ok(stored("m4", 1, Some("b"))));
-        // Another machine has the name now, with another TPM and another key.
-        put("a", Ok(stored("m3", 2, None)));
-        put("b", Err(broken()));
-        cache.remove("d");
-        assert_found(&cache);
-        let mut all = State::default();
-        all.put("e", Ok(Arc::new(stored("m2", 1, Some("a")))));
-        cache.replace(all);
-        assert_found(&cache);
-
-        let found = cache.of_machine(
-            &Identity::of(provider_id("m2")),
-            stored("m2", 9, None).record.opened.key,
-        );
-        assert_eq!(found.unwrap(), [stored("m2", 1, Some("a"))]);
-    }
-
-    #[test]
-    fn unchanged_records_are_not_copied_again() {
-        let cache = Cache::new("default", Arc::default());
-        let put = |name: String| cache.put(&name, Ok(Arc::new(stored("m1", 1, None))));
-        (0..300).for_each(|number| put(number.to_string()));
-        let first = cache.all();
-        assert_eq!(first.len(), 300);
-
-        assert!(Arc::ptr_eq(&first, &cache.all()));
-
-        put("new".to_owned());
-        let second = cache.all();
-        assert_eq!(second.len(), 301);
-        assert!(Arc::ptr_eq(&first[0], &second[0]));
-    }
-
-    #[test]
-    fn all_records_are_copied_in_pages() {
-        let cache = Cache::new("default", Arc::default());
-        for number in 0..10 * PAGE {
-            cache.put(&number.to_string(), Ok(Arc::new(stored("m1", 1, None))));
-        }
-
-        let visited = most_visited(|| assert_eq!(cache.all().len(), 10 * PAGE));
-
-        assert_eq!(visited[&Lock::ClusterRecords], PAGE);
-    }
-
-    #[test]
-    fn a_namespace_limit_is_noted_without_visits_to_others() {
-        let watched = Watched::default();
-        for number in 0..10 * PAGE {
-            watched.set_over_the_limit(&number.to_string(), true);
-        }
-
-        let visited = most_visited(|| {
-            assert!(watched.set_over_the_limit("7", false));
-            assert!(!watched.is_over_the_limit("7") && watched.is_over_the_limit("8"));
-        });
-
-        assert_eq!(visited[&Lock::RecordLimits], 0);
-    }
-
-    #[test]
-    fn a_machine_with_too_many_records_waits() {
-        let cache = Cache::new("default", Arc::default());
-        let machine = Identity::of(provider_id("m1"));
-        let key = stored("m9", 9, None).record.opened.key;
-        let put =
-            |number: usize| cache.put(&number.to_string(), Ok(Arc::new(stored("m1", 1, None))));
-        (0..MAX_OF_MACHINE).for_each(put);
-        assert_eq!(
-            cache.of_machine(&machine, key).unwrap().len(),
-            MAX_OF_MACHINE
-        );
-
-        (MAX_OF_MACHINE..10 * MAX_OF_MACHINE).for_each(put);
-
-        let visited = most_visited(|| {
-            let error = cache.of_machine(&machine, key).unwrap_err();
-            let error = error_chain(&error);
-            assert!(error.contains("more than 1024 node identities"), "{error}");
-        });
-        assert!(visited[&Lock::ClusterRecords] <= 3 * (MAX_OF_MACHINE + 1));
-    }
-
-    /// An object in the cache of the cluster `prod-1` whose spec names another cluster.
-    fn of_another(version: usize) -> Lenient<NodeIdentity> {
-        let record = stored("m1", 1, None).record;
-        let spec = object::spec(&record, "other").unwrap();
-        let object = json!({
-            "metadata": {
-                "namespace": "broken-records", "name": "r", "uid": "u",
-                "resourceVersion": version.to_string(),
-            },
-            "spec": spec,
-        });
-        serde_json::from_value(object).unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ten_thousand_versions_of_a_broken_record_have_100_lines() {
-        let log = ThreadLog::start(Level::INFO);
-        let mut skipped = Skipped::new("NodeIdentity");
-        for version in 0..10_000 {
-            for _ in 0..2 {
-                let (_, entry) = entry(&of_another(version), "prod-1", &mut skipped);
-                assert_eq!(entry.unwrap_err().field, "spec.clusterName");
-            }
-        }
-        assert_eq!(log.count(&["spec.clusterName cannot be read"]), 100);
-
-        tokio::time::advance(Duration::from_mins(1)).await;
-        drop(entry(&of_another(10_000), "prod-1", &mut skipped));
-        // The versions with a line had one each. The others were seen twice.
-        assert_eq!(log.count(&["left_out=19800"]), 1);
-    }
-}
+mod tests;

@@ -320,7 +320,7 @@ impl Records for KubeRecords {
 
     async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.cache.synced().await?;
-        Ok(self.cache.all())
+        Ok(self.cache.all().await)
     }
 
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {

@@ -20,6 +20,7 @@ use crate::verifier::{AttestedIdentity, Identity};
 
 mod expiries;
 mod nodes;
+mod pauses;
 mod retirement;
 mod unwritten;
 

@@ -1,7 +1,9 @@
 use super::*;
 use crate::crd::RevokedGenerations;
 use crate::ledger::*;
+use crate::pace::PAGE;
 use crate::refusal::{Denial, Refusal};
+use crate::testing::pauses;
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, name, opened_at, policy, provider_id,
 };
@@ -433,4 +435,62 @@ fn the_known_entries_and_decisions_are_returned() {
     };
     revocations.decide(decisions.clone());
     assert_eq!(revocations.decisions(), decisions);
+}
+
+#[test]
+fn the_revocations_of_many_records_are_read_in_pages() {
+    let world = World::held(policy());
+    let live = Arc::new(stored(&world));
+    world.revoke("n1", 1);
+    let revoked = Arc::new(stored(&world));
+    let records = vec![live; 3 * PAGE - 1];
+    let records = [&records[..], &[revoked.clone()]].concat();
+
+    let read = RecordRevocations::read(&records, LONGEST, at(1));
+
+    let (read, count) = pauses(read);
+    assert_eq!(count, 3);
+    let expected = RevokedNodeCredentialsSpec::of_records([&revoked.record], LONGEST, at(1));
+    assert_eq!(read.list, expected);
+    let end = expected.revoked.values().next().unwrap().until;
+    assert_eq!(read.first_end, Some(end));
+    // With the same UID, the first end changes the entry of both.
+    let mut longer = (*revoked).clone();
+    longer.record.former_until = Some(end + Duration::from_hours(1));
+    let both = [Arc::new(longer), revoked];
+    let (read, _) = pauses(RecordRevocations::read(&both, LONGEST, at(1)));
+    assert_eq!(read.list.revoked.len(), 1);
+    assert_eq!(read.first_end, Some(end));
+    let (read, _) = pauses(RecordRevocations::read(&[], LONGEST, at(1)));
+    assert_eq!(read.first_end, None);
+}
+
+fn stored(world: &World) -> Stored {
+    let stored = futures::executor::block_on(world.records.read(&name("n1")));
+    stored.unwrap().unwrap()
+}
+
+#[test]
+fn a_revoked_machine_is_found_by_its_index() {
+    let mut list = RevokedNodeCredentialsSpec::default();
+    for number in 0..300_u32 {
+        let key = KeyDigest::of(&number.to_be_bytes()).to_string();
+        let mut entry = revoked_key("n1", 1, 9);
+        entry.provider_id = Some(provider_id(&format!("m{}", number % 100)).to_string());
+        entry.generation = u64::from(number);
+        list.revoked_keys.insert(key, entry);
+    }
+    let other = KeyDigest::of(b"other");
+    let known = KnownRevocations::new(list.clone());
+
+    for machine in 0..100 {
+        let machine = provider_id(&format!("m{machine}"));
+        let mut entries = list.revoked_keys.values();
+        let first = entries.find(|entry| entry.provider_id.as_deref() == Some(machine.as_str()));
+        assert_eq!(known.stops(other, &machine), first);
+    }
+    assert_eq!(known.machines.len(), 100);
+    assert_eq!(known.stops(other, &provider_id("m100")), None);
+    let own = known.stops(KeyDigest::of(&7_u32.to_be_bytes()), &provider_id("m8"));
+    assert_eq!(own.unwrap().generation, 7, "the key first");
 }

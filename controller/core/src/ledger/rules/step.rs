@@ -5,12 +5,12 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use crate::crd::RevokedNodeCredentialsSpec;
 use crate::identifiers::RecordUid;
 use crate::ledger::Grant;
 use crate::ledger::node_removal::OwnedNode;
 use crate::ledger::record::Record;
 use crate::ledger::records::Stored;
+use crate::ledger::revocations::KnownRevocations;
 use crate::refusal::Refusal;
 
 /// The inputs of the decision on a claim.
@@ -25,7 +25,7 @@ pub(in crate::ledger) struct Facts<'a> {
     /// The state of the record's holder, if it was read.
     pub(in crate::ledger) holder: Option<HolderState>,
     /// The certificates and machines that are rejected regardless of the records.
-    pub(in crate::ledger) revoked: &'a RevokedNodeCredentialsSpec,
+    pub(in crate::ledger) revoked: &'a KnownRevocations,
     /// Whether attestation is enforced in the cluster.
     pub(in crate::ledger) is_enforced: bool,
     /// The UID for a new record.

@@ -1,6 +1,6 @@
 //! Publishes the list of revoked certificates in the workload cluster.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
@@ -8,7 +8,9 @@ use kube::Client;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::RevokedNodeCredentialsSpec;
-use node_attestation_core::ledger::{AllRecords, RecordLedger, Revocations};
+use node_attestation_core::ledger::{
+    AllRecords, RecordLedger, RecordRevocations, Revocations, Stored,
+};
 use node_attestation_core::log_lines::LogLines;
 use tokio::time::Instant;
 
@@ -37,6 +39,8 @@ const KEY_ENTRY: usize = 1536;
 #[derive(derive_more::Debug)]
 pub(super) struct RevocationList {
     published: Option<Published>,
+    #[debug(skip)]
+    wanted: Option<Wanted>,
     /// The Cluster, until the check for a Cluster that was created again is complete.
     unknown: Option<Box<OfCluster>>,
     /// The permission that is missing for this check.
@@ -67,11 +71,51 @@ pub(in crate::management) struct OfCluster {
 #[derive(Debug)]
 struct Published {
     at: Instant,
-    records: RevokedNodeCredentialsSpec,
+    records: Arc<RevokedNodeCredentialsSpec>,
     /// The floor that an operator set.
     floor: u64,
     /// The number of records that are not in the list.
     left_out: usize,
+}
+
+/// The list from the records. A tenant determines their number, so the list is computed only after a change.
+struct Wanted {
+    /// The records, without a reason to keep them in memory.
+    records: Weak<[Arc<Stored>]>,
+    /// The longest lifetime in the policy.
+    longest: Duration,
+    at: SystemTime,
+    /// The time at which the first entry ends.
+    first_end: Option<SystemTime>,
+    /// The entries that fit into an object.
+    list: Arc<RevokedNodeCredentialsSpec>,
+    /// The number of records and keys that do not fit.
+    left_out: usize,
+}
+
+impl Wanted {
+    async fn read(records: &AllRecords, longest: Duration, now: SystemTime) -> Self {
+        let read = RecordRevocations::read(records, longest, now).await;
+        let (list, revocation) = revocation::select(read.list);
+        Self {
+            records: Arc::downgrade(records),
+            longest,
+            at: now,
+            first_end: read.first_end,
+            list: Arc::new(list),
+            left_out: revocation.left_out,
+        }
+    }
+
+    /// Whether the same records have the same list at `now`.
+    fn is_of(&self, records: &AllRecords, longest: Duration, now: SystemTime) -> bool {
+        let is_before_end = self.first_end.is_none_or(|end| now < end);
+        // The clock can be set back.
+        self.at <= now
+            && is_before_end
+            && self.longest == longest
+            && self.records.ptr_eq(&Arc::downgrade(records))
+    }
 }
 
 impl RevocationList {
@@ -79,6 +123,7 @@ impl RevocationList {
     fn within(share: &Share) -> Self {
         Self {
             published: None,
+            wanted: None,
             unknown: None,
             forbidden: None,
             failures: Failures::default(),
@@ -115,11 +160,17 @@ impl RevocationList {
         let revocations = ledger.revocations();
         self.compare(client, revocations, now).boxed().await?;
         let longest = ledger.policy().longest_lifetime;
-        let records = records.iter().map(|stored| &stored.record);
-        let records = RevokedNodeCredentialsSpec::of_records(records, longest, now);
+        let known = self.wanted.take();
+        let wanted = match known.filter(|known| known.is_of(&records, longest, now)) {
+            Some(known) => known,
+            None => Wanted::read(&records, longest, now).boxed().await,
+        };
+        let (records, beyond) = (wanted.list.clone(), wanted.left_out);
+        self.wanted = Some(wanted);
         let floor = revocations.decisions().floor;
         let is_current = |published: &&Published| {
-            let is_same = published.records == records && published.floor == floor;
+            let is_same = Arc::ptr_eq(&published.records, &records) || published.records == records;
+            let is_same = is_same && published.floor == floor;
             // Without entries, there is nothing to restore.
             let is_recent = revocations.is_empty() || published.at.elapsed() < COMPARED_AGAIN;
             revocations.is_read() && is_same && is_recent
@@ -138,6 +189,7 @@ impl RevocationList {
             });
             left_out
         };
+        let left_out = left_out + beyond;
         if left_out > 0 {
             return Err(format!(
                 "the list is full: the certificates or keys of {left_out} node identities are not refused"

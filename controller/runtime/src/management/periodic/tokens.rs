@@ -8,6 +8,7 @@ use kubelet_attestation::names::ProviderId;
 use node_attestation_core::crd::BootstrapTokens;
 use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::ledger::{Record, Stored};
+use node_attestation_core::pace::Pace;
 use node_attestation_core::scope::EnforcementState;
 
 use super::{Health, MAX_NAMED, Upkeep, part};
@@ -68,7 +69,8 @@ impl Upkeep {
             Vec::new()
         } else {
             let records = self.records().await.ok()?;
-            locked_out(self.inventory.token_machines()?, &gone, &records, now)
+            let machines = self.inventory.token_machines().await?;
+            locked_out(machines, &gone, &records, now).await
         };
         let count = named.len();
         named.truncate(MAX_NAMED);
@@ -79,17 +81,21 @@ impl Upkeep {
 /// The names of the machines whose token is `gone` and whose nodes need one: they have not joined, their certificate
 /// has expired, or their record was reset. A node whose certificates were revoked is not included, because an operator
 /// must act first.
-fn locked_out(
+async fn locked_out(
     machines: Vec<TokenMachine>,
     gone: &BTreeSet<&TokenId>,
     records: &[Arc<Stored>],
     now: SystemTime,
 ) -> Vec<String> {
-    let live = records.iter().map(|stored| &stored.record);
-    let live = live.filter(|record| record.is_live());
-    let live: BTreeMap<&ProviderId, &Record> = live
-        .map(|record| (&record.holder.provider_id, record))
-        .collect();
+    let mut pace = Pace::default();
+    let mut live: BTreeMap<&ProviderId, &Record> = BTreeMap::new();
+    for stored in records {
+        let record = &stored.record;
+        if record.is_live() {
+            live.insert(&record.holder.provider_id, record);
+        }
+        pace.step().await;
+    }
     let needs_token = |machine: &TokenMachine| {
         let id = machine.provider_id.as_ref();
         match id.and_then(|id| live.get(id)) {
@@ -108,6 +114,7 @@ fn locked_out(
 
 #[cfg(test)]
 mod tests {
+    use futures::future::FutureExt as _;
     use node_attestation_core::identifiers::RecordUid;
     use node_attestation_core::ledger::{Revoked, Tombstone, TombstoneReason, Version};
     use node_attestation_core::testing::records::{at, claim, provider_id};
@@ -136,7 +143,9 @@ mod tests {
             record,
             version: Version::new("1"),
         };
-        locked_out(vec![machine], &[&token].into(), &[Arc::new(stored)], at(20))
+        let records = [Arc::new(stored)];
+        let found = locked_out(vec![machine], &[&token].into(), &records, at(20)).now_or_never();
+        found.expect("one record is less than a page")
     }
 
     fn renewed(record: &mut Record) {

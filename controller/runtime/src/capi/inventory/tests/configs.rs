@@ -292,7 +292,7 @@ fn a_control_plane_machine_owns_its_token() {
 fn only_machines_with_an_unshared_token_are_listed_and_no_pool_members() {
     let (objects, inventory) = cluster(V2);
     let named = || {
-        let mut machines = inventory.token_machines().unwrap();
+        let mut machines = block_on(inventory.token_machines()).unwrap();
         machines.sort_by(|a, b| a.name.cmp(&b.name));
         let machines = machines.into_iter();
         machines

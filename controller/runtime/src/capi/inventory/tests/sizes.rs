@@ -200,10 +200,13 @@ fn lists_of_many_machines_are_visited_in_small_pages() {
     let (_, inventory) = many(|machine| machine);
 
     assert_few("lists", || {
-        assert_eq!(inventory.token_machines().unwrap().len(), MANY + 2);
+        assert_eq!(
+            block_on(inventory.token_machines()).unwrap().len(),
+            MANY + 2
+        );
         assert_eq!(block_on(inventory.tokens()).unwrap().len(), MANY + 2);
         let chosen = inventory.chosen_machines(|machine| Some(machine.name.to_owned()));
-        assert_eq!(chosen.unwrap().len(), MANY + 2);
+        assert_eq!(block_on(chosen).unwrap().len(), MANY + 2);
         assert!(
             block_on(inventory.nodes_without(|_| true))
                 .unwrap()

@@ -5,8 +5,8 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use kube::client::Body;
-use node_attestation_core::crd::MAX_REVOKED;
-use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::crd::{MAX_REVOKED, MAX_REVOKED_KEYS};
+use node_attestation_core::identifiers::{KeyDigest, RecordUid};
 use node_attestation_core::ledger::{Records as _, RevocationDecisions};
 use node_attestation_core::log_lines::Unlimited;
 use node_attestation_core::testing::records::{World, at, name, policy};
@@ -261,4 +261,84 @@ fn only_the_first_failure_of_an_outage_is_a_warning() {
     let text = log.text();
     assert_eq!(log.count(&["WARN"]), 2, "{text}");
     assert!(!text.contains("newly revoked"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn unchanged_records_are_not_read_again_for_the_list() {
+    let (stored, access) = api_server();
+    let world = world();
+    let records = world.records.all().await.unwrap();
+    let mut list = RevocationList::default();
+    let ledger = world.ledger();
+    let mut computed = Vec::new();
+    let mut publish = async |records: &AllRecords, now| {
+        let records = (records.clone(), &ledger);
+        list.publish(access.client(), records, now).await.unwrap();
+        let wanted = list.wanted.as_ref().unwrap().list.clone();
+        let is_new = computed.iter().all(|known| !Arc::ptr_eq(known, &wanted));
+        computed.push(wanted);
+        is_new
+    };
+    let second = Duration::from_secs(1);
+    let revoked = records[0]
+        .record
+        .revoked_generations(policy().longest_lifetime, at(1));
+    let end = revoked.unwrap().until;
+
+    assert!(publish(&records, at(1)).await);
+    assert!(!publish(&records, at(1)).await);
+    assert!(!publish(&records, end - second).await);
+    // The clock was set back.
+    assert!(publish(&records, at(1) - second).await);
+    assert!(!publish(&records, at(1)).await);
+    // Other records.
+    let changed = world.records.all().await.unwrap();
+    assert!(publish(&changed, at(1)).await);
+    assert!(!publish(&changed, at(1)).await);
+    assert_eq!(entries(&stored), 1);
+    // The first entry ends, or the policy changes.
+    let longest = policy().longest_lifetime;
+    let wanted = Wanted::read(&changed, longest, at(1)).await;
+    assert!(wanted.is_of(&changed, longest, end - second));
+    assert!(!wanted.is_of(&changed, longest, end));
+    assert!(!wanted.is_of(&changed, longest + second, at(1)));
+    assert!(!wanted.is_of(&records, longest, at(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_does_not_keep_former_records_in_memory() {
+    let (_stored, access) = api_server();
+    let world = world();
+    let mut list = RevocationList::default();
+    let records = world.records.all().await.unwrap();
+    let former = Arc::downgrade(&records[0]);
+    list.publish(access.client(), (records, &world.ledger()), at(1))
+        .await
+        .unwrap();
+
+    assert!(former.upgrade().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_revoked_keys_that_fit_are_kept_in_memory() {
+    let (_stored, access) = api_server();
+    let world = world();
+    let all = world.records.all().await.unwrap();
+    let numbers = 0..2 * MAX_REVOKED_KEYS;
+    let records = numbers.map(|number| {
+        let mut stored = (*all[0]).clone();
+        stored.record.uid = RecordUid::new(u128::try_from(number).unwrap().to_be_bytes());
+        stored.record.opened.key = KeyDigest::of(&number.to_be_bytes());
+        Arc::new(stored)
+    });
+    let records = AllRecords::from(records.collect::<Vec<_>>());
+    let mut list = RevocationList::within(&Share::alone(64 * OWN_MEMORY));
+
+    let published = list.publish(access.client(), (records, &world.ledger()), at(1));
+
+    let left_out =
+        "the list is full: the certificates or keys of 300 node identities are not refused";
+    assert_eq!(published.await, Err(left_out.to_owned()));
+    let (records, keys) = world.revocations.len();
+    assert_eq!((records, keys), (2 * MAX_REVOKED_KEYS, MAX_REVOKED_KEYS));
 }

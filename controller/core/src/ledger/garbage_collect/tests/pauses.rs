@@ -1,0 +1,61 @@
+//! The pauses of a sweep of many records.
+
+use super::*;
+use crate::identifiers::RecordUid;
+use crate::pace::PAGE;
+use crate::testing::pauses;
+
+const PAGES: usize = 4;
+
+/// A cluster with several pages of records, whose machines are gone.
+fn many() -> World {
+    let world = World::new();
+    for number in 0..PAGES * PAGE {
+        let claim = claim(&format!("x{number}"), &format!("n{number}"), 1, 0);
+        let mut uid = [0; 16];
+        uid[..8].copy_from_slice(&number.to_be_bytes());
+        let record = Record::first(&claim, RecordUid::new(uid), None, at(0));
+        block_on(world.records.create(&record)).unwrap();
+    }
+    world
+}
+
+#[test]
+fn other_tasks_run_after_each_page_of_a_sweep() {
+    let world = many();
+    let ledger = world.ledger();
+
+    let (swept, count) = pauses(ledger.sweep_at(at(1), &BTreeSet::new()));
+
+    assert_eq!(swept.unwrap().live, PAGES * PAGE);
+    // While it looks up the machines, while it remembers which are missing, and while it acts.
+    assert_eq!(count, 3 * PAGES);
+    let (swept, count) = pauses(ledger.sweep_at(at(2), &BTreeSet::new()));
+    assert_eq!(swept.unwrap().held_back, Some(PAGES * PAGE));
+    // It also compares the machines that were missing before.
+    assert_eq!(count, 4 * PAGES);
+}
+
+#[test]
+fn certificates_without_a_record_are_forgotten_in_pages() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    let issued = LastIssued {
+        generation: 1,
+        serial: "1".to_owned(),
+        not_after: at(9),
+        time: at(0),
+        elapsed: Duration::ZERO,
+        boot: None,
+    };
+    for number in 1..=PAGES * PAGE {
+        ledger.issued(&name(&format!("n{number}")), issued.clone());
+    }
+
+    let (swept, count) = pauses(ledger.sweep_at(at(1), &BTreeSet::new()));
+
+    assert_eq!(swept.unwrap().live, 1);
+    assert_eq!(count, PAGES);
+    let kept: Vec<_> = ledger.issued.lock().keys().cloned().collect();
+    assert_eq!(kept, [name("n1")]);
+}
