@@ -92,16 +92,28 @@ pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
     spec.auto_approve_bindings == AutoApproveBindings::Remove
 }
 
+/// The maximum number of attestors in a message. A tenant chooses the names in its records.
+const MAX_ATTESTORS: usize = 8;
+
+/// The attestors beyond [`MAX_ATTESTORS`].
+const OTHERS: &str = "others";
+
 /// The attestors of these records that `spec` does not authorize, with the number of their records. Nodes with such a
 /// record cannot renew.
 pub(crate) fn unauthorized<'a>(
     spec: &KubeletAuthenticationSpec,
     attestors: impl IntoIterator<Item = &'a str>,
 ) -> BTreeMap<String, usize> {
-    let mut unauthorized = BTreeMap::new();
+    let mut unauthorized: BTreeMap<String, usize> = BTreeMap::new();
     for attestor in attestors {
-        if !spec.authorized_attestors.iter().any(|one| one == attestor) {
-            *unauthorized.entry(attestor.to_owned()).or_default() += 1;
+        if spec.authorized_attestors.iter().any(|one| one == attestor) {
+            continue;
+        }
+        let is_full = unauthorized.len() >= MAX_ATTESTORS;
+        match unauthorized.get_mut(attestor) {
+            Some(count) => *count += 1,
+            None if is_full => *unauthorized.entry(OTHERS.to_owned()).or_default() += 1,
+            None => drop(unauthorized.insert(attestor.to_owned(), 1)),
         }
     }
     unauthorized

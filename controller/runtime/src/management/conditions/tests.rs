@@ -280,6 +280,18 @@ fn records_are_counted_only_for_unauthorized_attestors() {
 }
 
 #[test]
+fn a_message_contains_few_of_many_unauthorized_attestors() {
+    let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm"]);
+    let names: Vec<_> = (0..50_000).map(|number| format!("a{number}")).collect();
+    let names = names.iter().map(String::as_str).chain(["a1", "tpm"]);
+
+    assert_eq!(
+        counted(&unauthorized(&spec, names)),
+        "a0 (1), a1 (2), a2 (1), a3 (1), a4 (1), a5 (1), a6 (1), a7 (1), others (49992)"
+    );
+}
+
+#[test]
 fn each_failure_has_its_reason_in_the_ready_condition() {
     let with = |change: &dyn Fn(&mut Health)| {
         let mut health = healthy();
