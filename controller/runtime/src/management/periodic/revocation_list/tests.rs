@@ -334,7 +334,8 @@ async fn only_the_revoked_keys_that_fit_are_kept_in_memory() {
     let records = AllRecords::from(records.collect::<Vec<_>>());
     let mut list = RevocationList::within(&Share::alone(64 * OWN_MEMORY));
 
-    let published = list.publish(access.client(), (records, &world.ledger()), at(1));
+    let ledger = world.ledger();
+    let published = list.publish(access.client(), (records, &ledger), at(1));
 
     let left_out =
         "the list is full: the certificates or keys of 300 node identities are not refused";
