@@ -248,7 +248,7 @@ impl Authorities {
         certificate: &X509Certificate<'_>,
         at: (u32, ASN1Time),
         checks: &mut Checks<'_>,
-    ) -> Result<Result<(), Option<(&Authority, NotIssued)>>, TooManyChecks> {
+    ) -> Result<Result<(), NotListed<'_>>, TooManyChecks> {
         let named = self.0.iter().filter(|one| one.is_named_by(certificate));
         let mut named: Vec<_> = named.collect();
         let id = issuer_key_id(certificate);
@@ -293,6 +293,9 @@ impl Authorities {
         TpmDenial::EndorsementCertificateUntrusted(why)
     }
 }
+
+/// The listed authority that a certificate names as its issuer, and the reason why it did not issue the certificate.
+type NotListed<'a> = Option<(&'a Authority, NotIssued)>;
 
 /// The authorities in the evidence that a certificate names as its issuer.
 #[derive(Debug, Default)]

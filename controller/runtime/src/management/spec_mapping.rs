@@ -113,7 +113,9 @@ pub(crate) fn unauthorized<'a>(
         match unauthorized.get_mut(attestor) {
             Some(count) => *count += 1,
             None if is_full => *unauthorized.entry(OTHERS.to_owned()).or_default() += 1,
-            None => drop(unauthorized.insert(attestor.to_owned(), 1)),
+            None => {
+                unauthorized.insert(attestor.to_owned(), 1);
+            }
         }
     }
     unauthorized
