@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures::FutureExt as _;
+use futures::executor::block_on;
 use kubelet_attestation::binding::KeyBinding;
 use kubelet_attestation::evidence::tpm::{
     CHALLENGE_ANNOTATION, Challenge, ChallengeId, Enrolment, Expiry, Response, TpmEvidence,
@@ -183,13 +183,13 @@ impl Bed {
             machine: &machine,
             asked: now,
         };
-        match verifier.verify(appraisal, now).now_or_never() {
-            Some(Err(Refusal::Fail(Failure::ChallengeIssued { annotations, .. }))) => {
+        match block_on(verifier.verify(appraisal, now)) {
+            Err(Refusal::Fail(Failure::ChallengeIssued { annotations, .. })) => {
                 let is_challenge = |(name, _): &(&str, String)| *name == CHALLENGE_ANNOTATION;
                 let (_, challenge) = annotations.into_iter().find(is_challenge).unwrap();
                 self.fail_with(csr, &Challenge::parse(&challenge).unwrap());
             }
-            Some(Ok(_)) => self.server.decide(&sent.name, &Signer::issue()),
+            Ok(_) => self.server.decide(&sent.name, &Signer::issue()),
             other => panic!("{other:?}"),
         }
     }

@@ -306,17 +306,17 @@ async fn unchanged_records_are_not_read_again_for_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_does_not_keep_former_records_in_memory() {
+async fn a_list_does_not_keep_previous_records_in_memory() {
     let (_stored, access) = api_server();
     let world = world();
     let mut list = RevocationList::default();
     let records = world.records.all().await.unwrap();
-    let former = Arc::downgrade(&records[0]);
+    let previous = Arc::downgrade(&records[0]);
     list.publish(access.client(), (records, &world.ledger()), at(1))
         .await
         .unwrap();
 
-    assert!(former.upgrade().is_none());
+    assert!(previous.upgrade().is_none());
 }
 
 #[tokio::test(start_paused = true)]
