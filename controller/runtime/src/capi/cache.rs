@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::api_discovery::{NotServed, referred};
 use super::departures::Departures;
 use super::objects::{
-    BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, ObjectKey, Raw,
-    Reference, Watched as _,
+    BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, MemberLimit,
+    ObjectKey, Raw, Reference, Watched as _,
 };
 use super::store::{Effect, Members, Store, Stored};
 use super::watch::{Selection, watch_all};
@@ -421,17 +421,17 @@ impl Objects {
         &self.0.departures
     }
 
-    /// Stores an object, or removes it. An object that is equal to the stored one notifies nobody. Returns whether a part
-    /// of the object is not stored, because its namespace uses too much memory.
-    pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> bool {
-        let Effect { is_change, is_cut } = W::put(&self.0.store, key, object);
+    /// Stores an object, or removes it. An object that is equal to the stored one notifies nobody. Returns the limit
+    /// because of which a part of the object is not stored.
+    pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> Option<MemberLimit> {
+        let Effect { is_change, cut } = W::put(&self.0.store, key, object);
         if is_change {
             self.0.changes.send_replace(());
             if W::IS_CLUSTER {
                 self.cluster_changed(key);
             }
         }
-        is_cut
+        cut
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {

@@ -36,6 +36,7 @@ use view::{Need, Needed, View, waiting};
 ///   answers.
 /// - The cost of such an answer does not grow with the number of objects. Iteration over all Machines is paged.
 /// - If two machines have the same provider ID, the result is an error.
+/// - If a limit cut a pool, the result for a value without a machine is an error, not the absence of a machine.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
     objects: Objects,
@@ -117,6 +118,13 @@ impl CapiInventory {
             makes_machines: Arc::default(),
             reading: Arc::default(),
         }
+    }
+
+    /// The `MachinePool` of which only a part of the members is known, with the limit. `None` also while the inventory
+    /// is unavailable.
+    pub(crate) fn unknown_members(&self) -> Option<String> {
+        let cut = self.look(|view| Ok(view.knows_all_members().err()));
+        cut.ok()?.map(|cut| cut.to_string())
     }
 
     /// The API version in which Clusters are watched, with its group.

@@ -28,7 +28,7 @@ pub use cluster::{Cluster, ClusterObserver, ClusterReferences, Endpoint, Referen
 pub(super) use infrastructure::{InfraMachine, InfraMachinePool};
 pub(super) use machine::Machine;
 pub use machine::{Attested, NODE_ATTESTED, told};
-pub(super) use pool::{MachinePool, label_value, last_segment};
+pub(super) use pool::{MachinePool, MemberLimit, label_value, last_segment};
 
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";

@@ -10,8 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
+use node_attestation_core::unshared::Unshared;
+
 use super::api_discovery::NotServed;
-use super::objects::{BootstrapConfig, Cluster, Machine, MachinePool, ObjectKey, Watched};
+use super::objects::{
+    BootstrapConfig, Cluster, Machine, MachinePool, MemberLimit, ObjectKey, Watched,
+};
 use crate::shared::{Lock, Shared, page};
 use crate::table::{Indexed, Table};
 
@@ -22,12 +26,16 @@ mod values;
 
 pub(super) use configs::Referrer;
 pub(super) use members::Members;
-use pool_memory::PoolMemory;
+use pool_memory::{OfPool, PoolMemory};
 pub(super) use values::Ground;
 
 /// The objects of all clusters. Only one task writes.
 #[derive(Debug)]
-pub(super) struct Store(Shared<Places>);
+pub(super) struct Store(
+    Shared<Places>,
+    /// Only the watch of pools uses it.
+    Unshared<PoolMemory>,
+);
 
 /// The index of all objects.
 #[derive(Debug, Default)]
@@ -39,7 +47,6 @@ struct Places {
     machines: BTreeMap<ObjectKey, Arc<Place>>,
     /// The places of pools.
     pools: BTreeMap<ObjectKey, Arc<Place>>,
-    pool_memory: PoolMemory,
 }
 
 /// The members of one Cluster.
@@ -57,8 +64,8 @@ static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 pub(super) struct Effect {
     /// Whether the stored object differs from the previous one.
     pub(super) is_change: bool,
-    /// Whether a part of the object is not stored, because the objects of its namespace use too much memory.
-    pub(super) is_cut: bool,
+    /// The limit because of which a part of the object is not stored.
+    pub(super) cut: Option<MemberLimit>,
 }
 
 /// An object that a [`Store`] keeps.
@@ -72,6 +79,11 @@ pub(super) trait Stored: Watched {
     /// Whether this Machine is being deleted. `None` for an object of another kind.
     fn is_leaving(&self) -> Option<bool> {
         None
+    }
+
+    /// Whether a list would find parts of objects that are not stored although there is now room for them.
+    fn is_list_due(_store: &Store) -> bool {
+        false
     }
 }
 
@@ -88,8 +100,13 @@ trait Member: Watched + Indexed + PartialEq {
         None
     }
 
-    /// Cuts the object to the memory that its namespace has left, and counts the rest. Returns whether it was cut.
-    fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> bool {
+    /// Cuts the object to the memory that its namespace has left, and counts the rest. Returns the limit that cut it.
+    fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> Option<MemberLimit> {
+        None
+    }
+
+    /// The same as [`Stored::is_list_due`].
+    fn has_room_again(_store: &Store) -> bool {
         false
     }
 
@@ -103,7 +120,8 @@ trait Member: Watched + Indexed + PartialEq {
 
 impl Default for Store {
     fn default() -> Self {
-        Self(Shared::new(Lock::Clusters, Places::default()))
+        let places = Shared::new(Lock::Clusters, Places::default());
+        Self(places, Unshared::default())
     }
 }
 
@@ -181,7 +199,13 @@ impl Store {
     /// Whether no pool's members are counted.
     #[cfg(test)]
     pub(super) fn has_no_pool_memory(&self) -> bool {
-        self.0.read(|places| places.pool_memory.is_empty())
+        self.1.lock().is_empty()
+    }
+
+    /// Sets the limit for the members of all pools. There are no pools yet.
+    #[cfg(test)]
+    pub(super) fn limit_pools(&self, limit: crate::memory::KeptLimit) {
+        *self.1.lock() = PoolMemory::new(limit);
     }
 }
 
@@ -215,7 +239,7 @@ impl Stored for Cluster {
         drop(former);
         Effect {
             is_change: true,
-            is_cut: false,
+            cut: None,
         }
     }
 
@@ -230,7 +254,7 @@ impl Stored for Cluster {
 
 impl<M: Member> Stored for M {
     fn put(store: &Store, key: &ObjectKey, mut member: Option<Self>) -> Effect {
-        let is_cut = Self::fit(store, key, member.as_mut());
+        let cut = Self::fit(store, key, member.as_mut());
         let cluster = member.as_ref().map(Self::cluster);
         let cluster = cluster.map(|cluster| ObjectKey::new(key.namespace.as_str(), cluster));
         let (place, former) = store.0.write(|places| {
@@ -263,7 +287,7 @@ impl<M: Member> Stored for M {
                 }
             });
         }
-        Effect { is_change, is_cut }
+        Effect { is_change, cut }
     }
 
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey> {
@@ -276,6 +300,10 @@ impl<M: Member> Stored for M {
 
     fn is_leaving(&self) -> Option<bool> {
         self.deleting()
+    }
+
+    fn is_list_due(store: &Store) -> bool {
+        Self::has_room_again(store)
     }
 }
 
@@ -310,12 +338,33 @@ impl Member for MachinePool {
         &self.cluster
     }
 
-    fn fit(store: &Store, key: &ObjectKey, pool: Option<&mut Self>) -> bool {
-        let room = store.0.read(|places| places.pool_memory.room(key));
-        let fitted = pool.map(|pool| pool.provider_ids.fit(room));
-        let (used, is_cut) = fitted.unwrap_or_default();
-        store.0.write(|places| places.pool_memory.set(key, used));
-        is_cut
+    fn fit(store: &Store, key: &ObjectKey, pool: Option<&mut Self>) -> Option<MemberLimit> {
+        let mut memory = store.1.lock();
+        let Some(pool) = pool else {
+            memory.set(key, OfPool::default());
+            return None;
+        };
+        let (wanted, room) = (pool.provider_ids.memory(), memory.room(key));
+        if wanted > room {
+            pool.cut = Some(memory.exceeded(key, wanted));
+            let place = store.0.read(|places| places.pools.get(key).cloned());
+            match place {
+                Some(place) => place.members.read(|members| {
+                    let known = members.pools.get(&key.name);
+                    let known = known.map(|known| &known.provider_ids);
+                    pool.provider_ids.fit(room, known);
+                }),
+                None => pool.provider_ids.fit(room, None),
+            }
+        }
+        let used = pool.provider_ids.memory();
+        let missing = wanted.saturating_sub(used);
+        memory.set(key, OfPool { used, missing });
+        pool.cut
+    }
+
+    fn has_room_again(store: &Store) -> bool {
+        store.1.lock().is_list_due()
     }
 
     fn config(&self) -> Option<&str> {

@@ -1,6 +1,7 @@
 //! Watches of Cluster API objects in the management cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt as _;
@@ -9,6 +10,7 @@ use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::api_discovery::served;
@@ -17,17 +19,15 @@ use super::objects::{
     Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, WATCH_FILTER_LABEL, Watched,
 };
 use super::store::{Stored, retain};
+use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::metrics::Metrics;
 use crate::watch::{
-    ExponentialBackoff, Skipped, Unreadable, WatchLog, heard_config, is_gone, listening,
-    on_management,
+    ExponentialBackoff, RecoveryLists, Skipped, Unreadable, WatchLog, heard_config,
+    in_smaller_pages, is_gone, listening,
 };
 
 /// The interval at which a missing kind is looked up again.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
-
-/// The reason why only a part of a pool is read.
-const TOO_MANY_MEMBERS: &str = "the members of its namespace's MachinePools use more than 64 MiB; the other members are unknown";
 
 /// The objects that the controller watches. The selection works as in Cluster API's controllers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -112,14 +112,32 @@ impl Objects {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let mut events = std::pin::pin!(on_management(api, heard_config()));
+        let list = Arc::new(Notify::new());
+        let events = in_smaller_pages(api, heard_config(), MANAGEMENT_PAGE_SIZE, list.clone());
+        let mut events = std::pin::pin!(events);
+        let mut recovery = RecoveryLists::default();
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
-        while let Some(event) = events.next().await {
+        loop {
+            let event = tokio::select! {
+                () = recovery.due() => {
+                    list.notify_one();
+                    continue;
+                }
+                event = events.next() => event,
+            };
+            let Some(event) = event else { return };
             told.observe(&event, || {
                 tracing::info!(kind = W::KIND, version = resource.api_version, "watching");
             });
             match event {
-                Ok(event) => self.apply(event, &mut listing, &mut skipped),
+                Ok(event) => {
+                    // A list that is in progress can find the objects.
+                    let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
+                    self.apply(event, &mut listing, &mut skipped);
+                    if !is_in_list && W::is_list_due(self.store()) {
+                        recovery.plan();
+                    }
+                }
                 Err(error) => {
                     self.failed::<W>();
                     if is_gone(&error) {
@@ -204,8 +222,8 @@ impl Objects {
                 Some(false) => self.departures().forget(&key),
                 None => {}
             }
-            if self.put(&key, object) {
-                skipped.note(&metadata, &Unreadable::because(TOO_MANY_MEMBERS));
+            if let Some(limit) = self.put(&key, object) {
+                skipped.note(&metadata, &Unreadable::because(limit.reason()));
             }
         }
         Some(key)

@@ -176,6 +176,7 @@ impl Upkeep {
             return health;
         }
         health.undone.extend(self.server_time.ahead(now()));
+        health.undone.extend(self.inventory.unknown_members());
         self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);

@@ -46,6 +46,12 @@ impl KeptLimit {
         Self::new(container::limit() / part / unit)
     }
 
+    /// The most units that one namespace can have.
+    pub(crate) const fn of_namespace(self) -> usize {
+        let Self(Limit(units)) = self;
+        units / 2
+    }
+
     /// The number of units that a namespace with `own` of `all` used units can still take, with this number of
     /// namespaces.
     pub(crate) fn room(self, used: (usize, usize), namespaces: usize) -> usize {
@@ -61,6 +67,7 @@ mod tests {
     fn kept_objects_of_one_namespace_leave_half_to_others() {
         let limit = KeptLimit::new(64);
         assert_eq!(limit.room((0, 0), 1), 32);
+        assert_eq!(limit.of_namespace(), 32);
         assert_eq!(limit.room((32, 32), 1), 0);
         assert_eq!(limit.room((0, 32), 2), 16);
         assert_eq!(limit.room((0, 48), 4), 4);

@@ -11,7 +11,7 @@ use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::cache::{Cache, Entry, Watched, entry};
 use super::index::{Index, Limits, Put};
@@ -21,7 +21,9 @@ use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::metrics::Metrics;
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::table::Table;
-use crate::watch::{Lenient, Skipped, WatchLog, heard_config, in_smaller_pages, listening};
+use crate::watch::{
+    Lenient, RecoveryLists, Skipped, WatchLog, heard_config, in_smaller_pages, listening,
+};
 
 /// The `NodeIdentity` objects of many clusters, from one watch.
 #[derive(derive_more::Debug, Clone)]
@@ -38,8 +40,8 @@ struct Caches {
     watched: Arc<Watched>,
 }
 
-/// The shortest time between two lists that recover records beyond the limits of a namespace.
-const BETWEEN_LISTS: Duration = Duration::from_mins(10);
+/// The shortest time between two log lines about the limits of one namespace.
+const BETWEEN_LINES: Duration = Duration::from_mins(10);
 
 /// The additional state of the watch.
 struct Watching {
@@ -48,10 +50,8 @@ struct Watching {
     /// The cluster of each record.
     index: Index,
     limits: Limits,
-    /// The time of the next list that recovers records.
-    list_at: Option<Instant>,
-    /// The time of the last such list.
-    listed_at: Option<Instant>,
+    /// The lists that recover records.
+    recovery: RecoveryLists,
     /// Whether the next list recovers records. The known ones stay valid meanwhile.
     is_recovery: bool,
     /// The namespaces with a recent log line about the limits.
@@ -148,8 +148,7 @@ impl Watching {
             listing: Listing::new(limits),
             index: Index::new(limits),
             limits,
-            list_at: None,
-            listed_at: None,
+            recovery: RecoveryLists::default(),
             is_recovery: false,
             logged: HashMap::new(),
             skipped: Skipped::new("NodeIdentity"),
@@ -158,29 +157,22 @@ impl Watching {
 
     /// Waits until a list that recovers records is due.
     async fn list_is_due(&mut self) {
-        match self.list_at {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
-        self.list_at = None;
-        self.listed_at = Some(Instant::now());
+        self.recovery.due().await;
         self.is_recovery = true;
     }
 
     /// Schedules a list if records were left out and now have a place. A tenant can cause this, so it happens rarely.
     fn plan_list(&mut self) {
-        if self.list_at.is_none() && self.index.is_list_due() {
-            let now = Instant::now();
-            let next = self.listed_at.map_or(now, |last| last + BETWEEN_LISTS);
-            self.list_at = Some(next.max(now));
+        if self.index.is_list_due() {
+            self.recovery.plan();
         }
     }
 
-    /// Logs that a namespace has too many records, at most once in [`BETWEEN_LISTS`].
+    /// Logs that a namespace has too many records, at most once in [`BETWEEN_LINES`].
     fn log_limit(&mut self, namespace: &str) {
         let now = Instant::now();
         self.logged
-            .retain(|_, logged| now.duration_since(*logged) < BETWEEN_LISTS);
+            .retain(|_, logged| now.duration_since(*logged) < BETWEEN_LINES);
         if self.logged.insert(namespace.to_owned(), now).is_none() {
             let Limits {
                 records, clusters, ..
@@ -237,16 +229,19 @@ impl Caches {
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
                 let before = std::mem::replace(&mut watching.index, index);
+                // Before the caches are updated: a decision must not miss a record that was known.
+                let over = watching.index.over_the_limit();
+                let over: Vec<_> = over.map(|(namespace, _)| namespace.to_owned()).collect();
+                for namespace in over {
+                    self.set_limit(&namespace, watching);
+                }
                 // Records of a cluster can arrive before a task requests them. They are kept until then.
                 let _used: Vec<_> = records.keys().map(|key| self.cache(key)).collect();
                 for (cluster, cache) in self.all() {
                     cache.replace(records.remove(&cluster).unwrap_or_default());
                 }
-                let both = before.over_the_limit();
-                let both = both.chain(watching.index.over_the_limit());
-                let both: Vec<_> = both.map(|(namespace, _)| namespace.to_owned()).collect();
-                for namespace in both {
-                    self.set_limit(&namespace, watching);
+                for (namespace, _) in before.over_the_limit() {
+                    self.set_limit(namespace, watching);
                 }
                 // After all caches are updated, because waiters read them when they are notified.
                 self.watched.heard.now();
@@ -446,7 +441,7 @@ mod tests {
         caches.watched.heard.now();
         let own = caches.cache(&ObjectKey::new("default", "c4"));
         for record in ["r0", "r1"] {
-            assert_eq!(watching.list_at, None);
+            assert!(!watching.recovery.is_planned());
             caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
         }
         assert!(own.synced().await.is_err());

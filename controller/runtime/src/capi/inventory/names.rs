@@ -17,7 +17,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Too many other machines can have the name.
+    /// Too many other machines can have the name, or a pool member that is not known.
     pub(super) fn naming(
         self,
         of: &'a Machine,
@@ -140,6 +140,11 @@ impl<'a> View<'a> {
                 let listed = self.listed_named(asked.as_str())?.into_iter().next();
                 if let Some(member) = listed {
                     return Ok(Some(member.name));
+                }
+                // A guest can influence these grounds, so they must not win over a member that is not known. The
+                // stronger grounds are names in objects of the Cluster.
+                if weakest > Ground::Machine {
+                    self.knows_all_members()?;
                 }
             }
         }

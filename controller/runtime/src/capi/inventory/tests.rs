@@ -10,6 +10,7 @@ use super::super::testing::{BOTH, Contract, NAMESPACE, answered_by, kept, object
 use super::*;
 
 mod configs;
+mod limits;
 mod members;
 mod names;
 mod sizes;

@@ -121,6 +121,22 @@ impl<'a> View<'a> {
         (found, last.map(ToOwned::to_owned))
     }
 
+    /// Checks that the members of all pools are known. Otherwise, a value without a machine can belong to a member
+    /// that is not known. Such a member exists: it must not lose its record, and its requests wait.
+    ///
+    /// # Errors
+    ///
+    /// A limit cut a pool.
+    pub(super) fn knows_all_members(self) -> Result<(), Unavailable> {
+        match self.members.cut_pool() {
+            None => Ok(()),
+            Some((name, limit)) => Err(Unavailable::new(format!(
+                "MachinePool {name}: {}",
+                limit.reason()
+            ))),
+        }
+    }
+
     /// The pool members without a Machine whose Node must have this name.
     ///
     /// # Errors
@@ -144,6 +160,10 @@ impl<'a> View<'a> {
     }
 
     /// The machine with this ID. For a pool member without a Machine, also the object that can create the Machine.
+    ///
+    /// # Errors
+    ///
+    /// Two machines have the ID, or a member that is not known can have it.
     pub(super) fn by_provider_id(
         self,
         id: &ProviderId,
@@ -162,6 +182,9 @@ impl<'a> View<'a> {
         }
         if let Some((name, machine)) = holders.machines.first() {
             return Ok(Some((self.machine(name, machine), None)));
+        }
+        if holders.pools.is_empty() {
+            self.knows_all_members()?;
         }
         // A pool member without a Machine, or whose Machine does not exist yet.
         let listed = holders.pools.first().map(|(name, pool)| {
@@ -216,7 +239,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Too many machines have the name on another ground.
+    /// Too many machines have the name on another ground, or only a member that is not known can have it.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         let mut named = BTreeMap::new();
         for ground in Ground::ALL {
@@ -232,7 +255,11 @@ impl<'a> View<'a> {
         }
         let named = named.into_iter();
         let named = named.map(|(name, machine)| self.machine(name, machine));
-        Ok(named.chain(self.listed_named(wanted)?).collect())
+        let all: Vec<Machine> = named.chain(self.listed_named(wanted)?).collect();
+        if all.is_empty() {
+            self.knows_all_members()?;
+        }
+        Ok(all)
     }
 
     pub(super) fn machine(self, name: &str, machine: &objects::Machine) -> Machine {

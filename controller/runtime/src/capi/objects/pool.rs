@@ -16,6 +16,35 @@ use crate::shared::visited;
 /// The maximum number of pool members to keep: the limit of the v1beta2 definition.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 
+/// A limit because of which only a part of a pool's members is known. Nothing is known about the other members: they
+/// must not count as missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::capi) enum MemberLimit {
+    /// The pool has more members than its definition allows.
+    OfPool,
+    /// The pools of the namespace use the memory that one namespace can have.
+    OfNamespace,
+    /// The pools of all namespaces use the memory for members.
+    OfProcess,
+}
+
+impl MemberLimit {
+    /// The reason why some members are not known.
+    pub(in crate::capi) const fn reason(self) -> &'static str {
+        match self {
+            Self::OfPool => "it has more than 10,000 members; the other members are unknown",
+            Self::OfNamespace => {
+                "the members of its namespace's MachinePools use 1/16 of the controller's memory limit; the other \
+                 members are unknown"
+            }
+            Self::OfProcess => {
+                "the members of the MachinePools of all namespaces use 1/8 of the controller's memory limit; the other \
+                 members are unknown"
+            }
+        }
+    }
+}
+
 /// The memory of a member in addition to its provider ID: the text's header, and two entries of the index.
 const MEMBER_LEN: usize = 128;
 
@@ -27,6 +56,8 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
     pub(in crate::capi) provider_ids: MemberIds,
+    /// The limit because of which some members are not in `provider_ids`.
+    pub(in crate::capi) cut: Option<MemberLimit>,
     /// The `KubeadmConfig`.
     pub(in crate::capi) config: Option<ConfigReference>,
     pub(in crate::capi) infrastructure: Option<Reference>,
@@ -68,16 +99,16 @@ impl Kept for MachinePool {
         let template = template.unwrap_or_default();
         let bootstrap = template.bootstrap.unwrap_or_default();
         let ids = spec.provider_ids.unwrap_or_default();
+        let mut ids = ids.iter().filter_map(|id| ProviderId::parse(id).ok());
+        let provider_ids = ids.by_ref().take(MAX_PROVIDER_IDS).collect();
+        let cut = ids.next().map(|_| MemberLimit::OfPool);
         let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
             has_bootstrap_data: bootstrap.has_data() || told,
-            provider_ids: ids
-                .iter()
-                .filter_map(|id| ProviderId::parse(id).ok())
-                .take(MAX_PROVIDER_IDS)
-                .collect(),
+            provider_ids,
+            cut,
             config: bootstrap.config(&namespace),
             infrastructure: Reference::within(&namespace, template.infrastructure_ref),
             uid: metadata.uid?,
@@ -103,12 +134,21 @@ impl MemberIds {
         self.0.iter()
     }
 
-    /// Removes the IDs that do not fit into this memory. Returns the memory of the others, and whether an ID was removed.
-    pub(in crate::capi) fn fit(&mut self, room: usize) -> (usize, bool) {
-        let all = self.0.len();
-        let mut used = 0;
+    /// The memory of the IDs.
+    pub(in crate::capi) fn memory(&self) -> usize {
+        self.0.iter().map(memory_of).sum()
+    }
+
+    /// Removes IDs that do not fit into this memory. The IDs in `known`, which had a place before, stay.
+    pub(in crate::capi) fn fit(&mut self, room: usize, known: Option<&Self>) {
+        let is_known = |id: &ProviderId| known.is_some_and(|known| known.contains(id));
+        let stay = self.0.iter().filter(|id| is_known(id));
+        let mut used: usize = stay.map(memory_of).sum();
         self.0.retain(|id| {
-            let next = used + id.as_str().len() + MEMBER_LEN;
+            if is_known(id) {
+                return true;
+            }
+            let next = used + memory_of(id);
             let fits = next <= room;
             if fits {
                 used = next;
@@ -116,7 +156,6 @@ impl MemberIds {
             fits
         });
         self.0.shrink_to_fit();
-        (used, self.0.len() < all)
     }
 
     /// Whether the pool has a member with this ID.
@@ -134,6 +173,10 @@ impl MemberIds {
         let named = self.0.iter().skip(before);
         visited(named.take_while(move |id| last_segment(id) == Some(name)))
     }
+}
+
+fn memory_of(id: &ProviderId) -> usize {
+    id.as_str().len() + MEMBER_LEN
 }
 
 fn order(id: &ProviderId) -> (Option<&str>, &str) {

@@ -12,7 +12,7 @@ use super::configs::{Configs, Referrer};
 use super::values::{Ground, Value};
 use crate::capi::api_discovery::NotServed;
 use crate::capi::objects::{
-    BootstrapConfig, ConfigReference, Machine, MachinePool, label_value, last_segment,
+    BootstrapConfig, ConfigReference, Machine, MachinePool, MemberLimit, label_value, last_segment,
 };
 use crate::table::{Indexed, Table};
 
@@ -133,6 +133,12 @@ impl Members {
         member: &str,
     ) -> impl Iterator<Item = (&str, &MachinePool)> {
         self.pools.with(Value::Member(member))
+    }
+
+    /// A pool of which only a part of the members is known, with the limit that cut it.
+    pub(in crate::capi) fn cut_pool(&self) -> Option<(&str, MemberLimit)> {
+        let mut pools = self.pools.with(Value::Cut);
+        pools.find_map(|(name, pool)| Some((name, pool.cut?)))
     }
 
     /// Whether a Machine refers to this pool.
@@ -281,7 +287,9 @@ impl Indexed for MachinePool {
         });
         let label = label_value(name);
         let label = (label != name).then_some(Value::Label(label));
-        ids.chain(self.config().map(Value::Config)).chain(label)
+        let cut = self.cut.map(|_| Value::Cut);
+        let values = ids.chain(self.config().map(Value::Config));
+        values.chain(label).chain(cut)
     }
 }
 

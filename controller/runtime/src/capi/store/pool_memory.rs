@@ -1,8 +1,8 @@
 //! The memory of the members of `MachinePools`, by namespace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::capi::objects::ObjectKey;
+use crate::capi::objects::{MemberLimit, ObjectKey};
 use crate::memory::KeptLimit;
 
 /// The part of the container's memory for the members of all `MachinePools`: 128 MiB of 1 GiB. A namespace has at most
@@ -14,57 +14,174 @@ const PART: usize = 8;
 #[derive(Debug)]
 pub(super) struct PoolMemory {
     limit: KeptLimit,
-    pools: BTreeMap<ObjectKey, usize>,
+    pools: BTreeMap<ObjectKey, OfPool>,
+    /// The used memory of each namespace.
     namespaces: BTreeMap<String, usize>,
+    /// The used memory.
     all: usize,
+    /// The pools that are cut, by namespace: the memory that each one lacks, and its name.
+    cut: BTreeMap<String, BTreeSet<(usize, String)>>,
+}
+
+/// The memory of a pool's members.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OfPool {
+    /// The memory of the known members.
+    pub(super) used: usize,
+    /// The memory that the other members need.
+    pub(super) missing: usize,
 }
 
 impl Default for PoolMemory {
     fn default() -> Self {
-        Self {
-            limit: KeptLimit::of_memory(PART, 1),
-            pools: BTreeMap::new(),
-            namespaces: BTreeMap::new(),
-            all: 0,
-        }
+        Self::new(KeptLimit::of_memory(PART, 1))
     }
 }
 
 impl PoolMemory {
-    /// The memory that this pool can use, including the memory that it uses.
-    pub(super) fn room(&self, pool: &ObjectKey) -> usize {
-        let (used, known) = (self.used(pool), self.namespaces.get(&pool.namespace));
-        let of_namespace = known.copied().unwrap_or_default().saturating_sub(used);
-        let namespaces = self.namespaces.len() + usize::from(known.is_none());
-        let all = self.all.saturating_sub(used);
-        self.limit.room((of_namespace, all), namespaces)
+    pub(super) const fn new(limit: KeptLimit) -> Self {
+        Self {
+            limit,
+            pools: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            all: 0,
+            cut: BTreeMap::new(),
+        }
     }
 
-    /// Sets the memory that this pool uses.
-    pub(super) fn set(&mut self, pool: &ObjectKey, bytes: usize) {
-        let before = self.used(pool);
-        if bytes == before {
+    /// The memory that this pool can use, including the memory that it uses. A pool keeps the memory that it uses,
+    /// however much other pools use: without it, members that were known would be unknown.
+    pub(super) fn room(&self, pool: &ObjectKey) -> usize {
+        let used = self.of(pool).used;
+        let of_namespace = self.of_namespace(&pool.namespace).saturating_sub(used);
+        let all = self.all.saturating_sub(used);
+        let room = self.limit.room((of_namespace, all), self.count(pool));
+        room.max(used)
+    }
+
+    /// The limit that a pool exceeds with this memory, which is more than its [`room`](Self::room).
+    pub(super) fn exceeded(&self, pool: &ObjectKey, wanted: usize) -> MemberLimit {
+        let used = self.of(pool).used;
+        let others = self.of_namespace(&pool.namespace).saturating_sub(used);
+        if others.saturating_add(wanted) > self.limit.of_namespace() {
+            MemberLimit::OfNamespace
+        } else {
+            MemberLimit::OfProcess
+        }
+    }
+
+    /// Sets the memory of this pool.
+    pub(super) fn set(&mut self, pool: &ObjectKey, next: OfPool) {
+        let before = self.of(pool);
+        if next == before {
             return;
         }
-        self.all = (self.all + bytes).saturating_sub(before);
+        self.all = (self.all + next.used).saturating_sub(before.used);
         let of_namespace = self.namespaces.entry(pool.namespace.clone()).or_default();
-        *of_namespace = (*of_namespace + bytes).saturating_sub(before);
+        *of_namespace = (*of_namespace + next.used).saturating_sub(before.used);
         if *of_namespace == 0 {
             self.namespaces.remove(&pool.namespace);
         }
-        if bytes == 0 {
+        let cut = self.cut.entry(pool.namespace.clone()).or_default();
+        cut.remove(&(before.missing, pool.name.clone()));
+        if next.missing > 0 {
+            cut.insert((next.missing, pool.name.clone()));
+        }
+        if cut.is_empty() {
+            self.cut.remove(&pool.namespace);
+        }
+        if next == OfPool::default() {
             self.pools.remove(pool);
         } else {
-            self.pools.insert(pool.clone(), bytes);
+            self.pools.insert(pool.clone(), next);
         }
     }
 
-    fn used(&self, pool: &ObjectKey) -> usize {
+    /// Whether there is now room for all members of a pool that is cut. A list finds them. The pools of one namespace
+    /// can be in the way of another one.
+    pub(super) fn is_list_due(&self) -> bool {
+        self.cut.iter().any(|(namespace, pools)| {
+            let own = self.of_namespace(namespace);
+            let namespaces = self.namespaces.len() + usize::from(own == 0);
+            let room = self.limit.room((own, self.all), namespaces);
+            pools.first().is_some_and(|(missing, _)| *missing <= room)
+        })
+    }
+
+    fn of(&self, pool: &ObjectKey) -> OfPool {
         self.pools.get(pool).copied().unwrap_or_default()
+    }
+
+    fn of_namespace(&self, namespace: &str) -> usize {
+        self.namespaces.get(namespace).copied().unwrap_or_default()
+    }
+
+    /// The number of namespaces with members, including the one of this pool.
+    fn count(&self, pool: &ObjectKey) -> usize {
+        let is_new = !self.namespaces.contains_key(&pool.namespace);
+        self.namespaces.len() + usize::from(is_new)
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.pools.is_empty() && self.namespaces.is_empty() && self.all == 0
+        self.pools.is_empty() && self.namespaces.is_empty() && self.all == 0 && self.cut.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey::new(namespace, name)
+    }
+
+    /// Gives this pool as much of the memory as it gets, and returns it.
+    fn take(memory: &mut PoolMemory, pool: &ObjectKey, wanted: usize) -> usize {
+        let used = wanted.min(memory.room(pool));
+        let missing = wanted - used;
+        memory.set(pool, OfPool { used, missing });
+        used
+    }
+
+    #[test]
+    fn a_pool_keeps_its_memory_when_other_namespaces_use_the_rest() {
+        let mut memory = PoolMemory::new(KeptLimit::new(64));
+        let (own, added) = (pool("c", "p1"), pool("c", "p2"));
+        assert_eq!(take(&mut memory, &own, 20), 20);
+        let others = ["a", "b"].map(|namespace| take(&mut memory, &pool(namespace, "p"), 64));
+        assert_eq!(others, [28, 5], "what the first pool has left");
+
+        assert_eq!(take(&mut memory, &own, 20), 20, "the same as before");
+        assert_eq!(memory.room(&added), 0);
+        assert_eq!(take(&mut memory, &own, 10), 10);
+        assert_eq!(take(&mut memory, &own, 20), 15, "others have the rest");
+        assert!(memory.all <= 64);
+    }
+
+    #[test]
+    fn a_list_is_due_when_a_cut_pool_fits_and_not_before() {
+        let mut memory = PoolMemory::new(KeptLimit::new(64));
+        let hostile = ["a", "b"].map(|namespace| pool(namespace, "p"));
+        assert_eq!(
+            hostile.each_ref().map(|pool| take(&mut memory, pool, 64)),
+            [32, 16]
+        );
+        let own = pool("c", "p");
+        assert_eq!(take(&mut memory, &own, 30), 5);
+        assert_eq!(memory.exceeded(&own, 30), MemberLimit::OfProcess);
+        assert_eq!(memory.exceeded(&own, 33), MemberLimit::OfNamespace);
+        assert!(!memory.is_list_due());
+
+        take(&mut memory, &hostile[0], 20);
+        assert!(!memory.is_list_due(), "there is room for 7 of 25");
+        take(&mut memory, &hostile[0], 0);
+        assert!(memory.is_list_due());
+
+        assert_eq!(take(&mut memory, &own, 30), 30);
+        assert!(!memory.is_list_due());
+        take(&mut memory, &own, 0);
+        take(&mut memory, &hostile[1], 0);
+        assert!(memory.is_empty());
     }
 }

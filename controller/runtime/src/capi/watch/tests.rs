@@ -5,7 +5,7 @@ use node_attestation_core::inventory::Inventory as _;
 use serde_json::{Value, json};
 use tracing::Level;
 
-use super::super::objects::Watched as _;
+use super::super::objects::{MemberLimit, Watched as _};
 use super::super::store::Members;
 use super::super::testing::{Contract, NAMESPACE, objects, with};
 use super::*;
@@ -333,7 +333,7 @@ fn pool_members_over_the_memory_of_their_namespace_are_unknown_and_logged() {
     assert!(knows(NAMESPACE, last, 0) && !knows(NAMESPACE, last, 9_999));
     let told = log.text();
     assert!(
-        told.contains(TOO_MANY_MEMBERS) && told.contains("p10"),
+        told.contains(MemberLimit::OfNamespace.reason()) && told.contains("p10"),
         "{told}"
     );
     seen("tenant-b", last);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::capi::objects::MemberLimit;
 use crate::capi::objects::pool::MAX_PROVIDER_IDS;
 
 #[test]
@@ -103,11 +104,13 @@ fn a_pool_has_at_most_as_many_members_as_its_definition_allows() {
         .map(|number| format!("a:///{number}"))
         .collect();
     let ids: Vec<_> = ids.iter().map(String::as_str).collect();
-    for (count, expected) in [
-        (MAX_PROVIDER_IDS, MAX_PROVIDER_IDS),
-        (2 * MAX_PROVIDER_IDS, MAX_PROVIDER_IDS),
+    for (count, cut) in [
+        (MAX_PROVIDER_IDS, None),
+        (MAX_PROVIDER_IDS + 1, Some(MemberLimit::OfPool)),
+        (2 * MAX_PROVIDER_IDS, Some(MemberLimit::OfPool)),
     ] {
         let pool: MachinePool = kept(Contract::V1Beta2.pool("p1", &ids[..count])).unwrap();
-        assert_eq!(pool.provider_ids.iter().count(), expected);
+        assert_eq!(pool.provider_ids.iter().count(), MAX_PROVIDER_IDS);
+        assert_eq!(pool.cut, cut, "{count}");
     }
 }

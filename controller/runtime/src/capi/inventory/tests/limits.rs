@@ -1,0 +1,164 @@
+//! Pools of which a limit cuts a part: nothing is known about the other members.
+
+use node_attestation_core::inventory::Naming;
+use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
+use node_attestation_core::testing::records::{at, claim, policy};
+
+use super::super::super::objects::MemberLimit;
+use super::super::super::store::Stored as _;
+use super::*;
+use crate::memory::KeptLimit;
+
+const MEMBERS: [&str; 2] = ["metal:///p1", "metal:///p2"];
+
+/// The memory of one of these members.
+const MEMBER: usize = 11 + 128;
+
+/// Cluster `prod-1`, with memory for 16 pool members.
+fn with_little_memory() -> (Objects, CapiInventory) {
+    let (objects, inventory) = cluster(V2);
+    objects.store().limit_pools(KeptLimit::new(16 * MEMBER));
+    (objects, inventory)
+}
+
+fn see_pool(objects: &Objects, members: &[&str]) {
+    seen::<MachinePool>(objects, V2.pool("p1", members));
+    configured(objects, V2.config("p1", "poolp1"));
+}
+
+/// Pools of other namespaces that use as much memory as they get.
+fn flood(objects: &Objects) {
+    let ids: Vec<String> = (0..20)
+        .map(|number| format!("metal:///{number:0>2}"))
+        .collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    for namespace in ["tenant-b", "tenant-c", "tenant-d"] {
+        let pool = V2.pool("p1", &ids);
+        let pool = with(pool, "/metadata/namespace", json!(namespace));
+        seen::<MachinePool>(objects, pool);
+    }
+}
+
+fn remove_pool(objects: &Objects, namespace: &str) {
+    objects.put::<MachinePool>(&ObjectKey::new(namespace, "p1"), None);
+}
+
+/// The reason why requests wait for a member that is not known.
+fn cut_by(limit: MemberLimit) -> String {
+    format!("MachinePool p1: {}", limit.reason())
+}
+
+#[test]
+fn a_cut_pool_member_waits_and_is_found_when_there_is_room_again() {
+    let (objects, inventory) = with_little_memory();
+    flood(&objects);
+    see_pool(&objects, &MEMBERS);
+
+    assert!(by_id(&inventory, MEMBERS[0]).is_some());
+    let reason = cut_by(MemberLimit::OfProcess);
+    assert_eq!(not_now(&inventory, MEMBERS[1]), reason);
+    let named = block_on(inventory.by_name("p2")).unwrap_err();
+    assert_eq!(named.to_string(), reason);
+    assert_eq!(inventory.unknown_members(), Some(reason));
+    // Other machines of the Cluster are served.
+    assert!(by_id(&inventory, "generic:///rack/m1").is_some());
+    assert_eq!(block_on(inventory.by_name("m1")).unwrap().len(), 1);
+    assert!(!MachinePool::is_list_due(objects.store()));
+
+    remove_pool(&objects, "tenant-b");
+
+    assert!(MachinePool::is_list_due(objects.store()));
+    see_pool(&objects, &MEMBERS);
+    assert!(by_id(&inventory, MEMBERS[1]).is_some());
+    assert_eq!(block_on(inventory.by_name("p2")).unwrap().len(), 1);
+    assert_eq!(inventory.unknown_members(), None);
+    // With all members known, another ID does not exist.
+    assert_eq!(by_id(&inventory, "metal:///p3"), None);
+    assert!(block_on(inventory.by_name("p3")).unwrap().is_empty());
+}
+
+#[test]
+fn the_limit_of_a_namespace_is_the_reason_for_its_own_pools() {
+    let (objects, inventory) = with_little_memory();
+    let ids: Vec<String> = (10..30)
+        .map(|number| format!("metal:///{number}"))
+        .collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+
+    see_pool(&objects, &ids);
+
+    assert!(by_id(&inventory, ids[7]).is_some(), "half of the memory");
+    let reason = cut_by(MemberLimit::OfNamespace);
+    assert_eq!(not_now(&inventory, ids[8]), reason);
+}
+
+#[test]
+fn pools_of_other_namespaces_do_not_remove_a_known_member() {
+    let (objects, inventory) = with_little_memory();
+    see_pool(&objects, &MEMBERS);
+    flood(&objects);
+
+    // The pool changes. The new member sorts before the others.
+    see_pool(&objects, &["metal:///p0", MEMBERS[0], MEMBERS[1]]);
+
+    for member in MEMBERS {
+        assert!(by_id(&inventory, member).is_some(), "{member}");
+    }
+    let reason = cut_by(MemberLimit::OfProcess);
+    assert_eq!(not_now(&inventory, "metal:///p0"), reason);
+}
+
+#[test]
+fn a_sweep_retires_a_member_that_left_its_pool_and_not_one_that_is_cut() {
+    for (is_cut, expected) in [(false, &["n2"][..]), (true, &[])] {
+        let (objects, inventory) = with_little_memory();
+        see_pool(&objects, &MEMBERS);
+        let ledger = RecordLedger::in_memory(Arc::new(inventory), policy());
+        for (machine, node, key) in [("p1", "n1", 1), ("p2", "n2", 2)] {
+            let claim = Claim {
+                machine_name: None,
+                ..claim(machine, node, key, 0)
+            };
+            block_on(ledger.claim(&claim, at(0))).unwrap();
+        }
+        if is_cut {
+            // As after a restart of the controller.
+            remove_pool(&objects, NAMESPACE);
+            flood(&objects);
+            see_pool(&objects, &MEMBERS);
+        } else {
+            see_pool(&objects, &MEMBERS[..1]);
+        }
+
+        let mut retired = Vec::new();
+        for round in 0..3 {
+            let now = at(1) + round * MISSING_MACHINE_TIMEOUT;
+            let swept = block_on(ledger.sweep_at(now, &BTreeSet::new())).unwrap();
+            assert_eq!(swept.held_back, None);
+            retired.extend(swept.done.into_iter().map(|one| one.node_name.to_string()));
+        }
+
+        assert_eq!(retired, expected, "{is_cut}");
+    }
+}
+
+#[test]
+fn a_name_that_only_a_guest_reports_waits_if_a_pool_is_cut() {
+    let (objects, inventory) = with_little_memory();
+    let naming = |asked: &str| {
+        let machine = block_on(inventory.by_machine_name("m1")).unwrap().unwrap();
+        let asked = NodeName::parse(asked).unwrap();
+        block_on(inventory.naming(&machine, &asked))
+    };
+    see_pool(&objects, &MEMBERS);
+    assert_eq!(naming("m1.example.com").unwrap(), Naming::Own);
+    remove_pool(&objects, NAMESPACE);
+    flood(&objects);
+    see_pool(&objects, &MEMBERS);
+
+    let error = naming("m1.example.com").unwrap_err();
+    assert_eq!(error.to_string(), cut_by(MemberLimit::OfProcess));
+    for own in ["m1", "m1-infra"] {
+        assert_eq!(naming(own).unwrap(), Naming::Own, "{own}");
+    }
+}
