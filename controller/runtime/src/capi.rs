@@ -33,7 +33,7 @@ pub(crate) use objects::{
     CORE_API_VERSION, PAUSED_ANNOTATION, WATCH_FILTER_LABEL, are_same, is_paused,
 };
 pub(crate) use own_tokens::{OwnToken, own_tokens};
-pub(crate) use owner::{is_cluster, renew_version};
+pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 #[cfg(test)]
 pub(crate) use testing::{ca_secret, ca_secret_without_key};

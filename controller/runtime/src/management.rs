@@ -51,6 +51,7 @@ mod conditions;
 mod desired_state;
 mod enablement;
 mod infra_cluster;
+mod kept_authentications;
 mod leader;
 mod machine_conditions;
 mod periodic;

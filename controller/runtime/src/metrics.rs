@@ -19,6 +19,7 @@ mod process;
 mod watches;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use node_attestation_core::verifier::Verifiers;
@@ -68,6 +69,8 @@ struct Inner {
     watch_failures: Family<Labels<1>, Counter>,
     terms: Family<Labels<1>, Counter>,
     clusters: Live<Cluster>,
+    /// The number of clusters that are not kept.
+    left_out: AtomicUsize,
     watches: Live<Watch>,
     leases: Live<Lease>,
     beats: Live<health::Beat>,
@@ -150,6 +153,7 @@ impl Metrics {
             watch_failures: Family::default(),
             terms: Family::default(),
             clusters: Live::default(),
+            left_out: AtomicUsize::new(0),
             watches: Live::default(),
             leases: Live::default(),
             beats: Live::default(),
@@ -244,6 +248,13 @@ impl Metrics {
         inner.signer_requests.get_or_create(&labels).inc();
         let durations = inner.signer_durations.get_or_create(&labels);
         durations.observe(took.as_secs_f64());
+    }
+
+    /// Sets the number of clusters that are not kept, because their namespace or all namespaces use too much memory.
+    pub(crate) fn left_out_clusters(&self, count: usize) {
+        if let Some(inner) = &self.0 {
+            inner.left_out.store(count, Ordering::Relaxed);
+        }
     }
 
     /// The metrics of a cluster. They end when the last clone is dropped.

@@ -1,6 +1,7 @@
 //! Conditions in the Cluster API style.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kubelet_attestation::errors::shortened;
 
 /// Whether kubelets of the Cluster can get certificates. If not, the reason shows the problem to fix.
 pub const READY: &str = "Ready";
@@ -142,8 +143,26 @@ pub mod reason {
     pub const NOT_MEASURED: &str = "NotMeasured";
 }
 
-/// The maximum size of a condition's message in Kubernetes, in bytes.
-const MAX_MESSAGE: usize = 32 * 1024;
+/// The types of the controller's conditions. Conditions of other types belong to other controllers.
+const OWN: [&str; 13] = [
+    READY,
+    AUTO_APPROVE_PATHS_CLOSED,
+    WORKLOAD_CLUSTER_REACHABLE,
+    AWS_IDENTITY_RESOLVED,
+    AWS_CREDENTIALS_READY,
+    ENDORSEMENT_KEY_LISTS_READ,
+    ENDORSEMENT_CERTIFICATES_VALID,
+    BOOT_MEASURED,
+    RECORD_ATTESTORS_AUTHORIZED,
+    ATTESTORS_AVAILABLE,
+    SERVICE_RANGES_KNOWN,
+    NODES_CAN_RETURN,
+    CONTROL_PLANE_SUPPORTED,
+];
+
+/// The maximum size of a condition's message that the controller writes, in bytes. Kubernetes allows 32 KiB, but the
+/// controller keeps the conditions of each Cluster.
+const MAX_MESSAGE: usize = 4 * 1024;
 
 /// The status of a condition. `Display` writes the value of the condition's field `status`.
 #[derive(derive_more::Display, Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +184,7 @@ pub struct ConditionReport {
     pub holds: ConditionStatus,
     /// The reason, in one word.
     pub reason: &'static str,
-    /// The message for operators. It can be empty, and is cut at 32 KiB.
+    /// The message for operators. It can be empty, and is cut at 4 KiB.
     pub message: String,
 }
 
@@ -182,12 +201,11 @@ pub fn set(
     let status = report.holds.to_string();
     let since = find(conditions, report.of).filter(|one| one.status == status);
     let since = since.map_or(now, |one| &one.last_transition_time);
-    let end = report.message.floor_char_boundary(MAX_MESSAGE);
     let next = Condition {
         type_: report.of.to_owned(),
         status,
         reason: report.reason.to_owned(),
-        message: report.message.get(..end).unwrap_or_default().to_owned(),
+        message: shortened(&report.message, MAX_MESSAGE).to_owned(),
         observed_generation,
         last_transition_time: since.clone(),
     };
@@ -198,6 +216,18 @@ pub fn set(
     conditions.push(next);
     conditions.sort_by(|a, b| rank(a).cmp(&rank(b)));
     true
+}
+
+/// Whether the controller writes conditions of this type.
+pub fn is_own(of: &str) -> bool {
+    OWN.contains(&of)
+}
+
+/// Shortens the message to the length that the controller writes. Other clients can write longer ones.
+pub fn shorten(condition: &mut Condition) {
+    let end = shortened(&condition.message, MAX_MESSAGE).len();
+    condition.message.truncate(end);
+    condition.message.shrink_to_fit();
 }
 
 /// Finds the condition of this type.
@@ -289,5 +319,24 @@ mod tests {
         set(&mut conditions, &report, Some(1), &at(1));
 
         assert_eq!(conditions[0].message, "a".repeat(MAX_MESSAGE - 1));
+        let mut long = conditions[0].clone();
+        long.message = report.message;
+        shorten(&mut long);
+        assert_eq!(long, conditions[0]);
+    }
+
+    #[test]
+    fn each_condition_type_of_the_controller_is_its_own() {
+        let (types, _) = include_str!("conditions.rs")
+            .split_once("pub mod reason")
+            .unwrap();
+        let types = types
+            .lines()
+            .filter_map(|line| line.strip_prefix("pub const "));
+        let types: Vec<&str> = types.filter_map(|line| line.split('"').nth(1)).collect();
+
+        assert_eq!(types.len(), OWN.len());
+        assert!(types.into_iter().all(is_own));
+        assert!(!is_own("Paused"));
     }
 }

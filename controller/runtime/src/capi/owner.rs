@@ -12,12 +12,15 @@ pub(crate) fn is_cluster(owner: &OwnerReference) -> bool {
     owner.kind == Cluster::KIND && group == Some(CORE_GROUP)
 }
 
-/// Sets the API version of the reference to the version in `now`, if both refer to the same object. Returns whether the
-/// version changed.
-pub(crate) fn renew_version(owner: &mut OwnerReference, now: &OwnerReference) -> bool {
-    let is_former = owner.uid == now.uid && owner.api_version != now.api_version;
-    if is_former {
-        owner.api_version.clone_from(&now.api_version);
-    }
-    is_former
+/// Whether both references refer to the same Cluster, in different API versions.
+pub(crate) fn has_former_version(owner: &OwnerReference, now: &OwnerReference) -> bool {
+    is_cluster(owner) && owner.uid == now.uid && owner.api_version != now.api_version
+}
+
+/// Sets the API versions of the references to the version in `now`, if they refer to the same Cluster.
+pub(crate) fn renew_versions(owners: &mut [OwnerReference], now: &OwnerReference) {
+    let former = owners
+        .iter_mut()
+        .filter(|owner| has_former_version(owner, now));
+    former.for_each(|owner| owner.api_version.clone_from(&now.api_version));
 }

@@ -13,16 +13,20 @@ use kube::api::Api;
 use kube::runtime::watcher::Event;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::KubeletAuthentication;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use super::enablement::Enablement;
+use super::enablement::{Enablement, LeftOut};
+use super::kept_authentications::{KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY};
 use super::supervisor::supervise;
 use super::{Controller, Shared};
-use crate::capi::{ObjectKey, PAUSED_ANNOTATION, WATCH_FILTER_LABEL};
+use crate::capi::ObjectKey;
+use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::log_lines::ClusterLines;
-use crate::watch::{Lenient, Skipped, WatchLog, measured, on_management, watch_config};
+use crate::watch::{
+    Lenient, RecoveryLists, Skipped, Unreadable, WatchLog, in_smaller_pages, measured, watch_config,
+};
 
 /// The interval between heartbeats of a loop that waits for events.
 const BEAT: Duration = Duration::from_secs(5);
@@ -33,12 +37,6 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// The wait before a supervisor restarts after a panic.
 const RESTART: Duration = Duration::from_secs(30);
 
-/// The prefix of the annotations to keep.
-const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
-
-/// The maximum number of these annotations, and of owners, to keep from an object. Honest objects have a few.
-const MAX_METADATA: usize = 64;
-
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
     let mut registry = ClusterRegistry {
@@ -46,11 +44,15 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
         is_listed: false,
         shared: shared.clone(),
         clusters: BTreeMap::new(),
+        ending: BTreeSet::new(),
+        memory: KeptMemory::default(),
+        recovery: RecoveryLists::default(),
         listed: BTreeSet::new(),
         tasks: JoinSet::new(),
         skipped: Skipped::new("KubeletAuthentication"),
     };
-    let mut events = authentications(&shared.controller).boxed();
+    let list = Arc::new(Notify::new());
+    let mut events = authentications(&shared.controller, list.clone()).boxed();
     let metrics = &shared.controller.settings.metrics;
     let heartbeat = metrics.heartbeat("the registry of clusters", SILENCE);
     let mut stop = pin!(stop);
@@ -62,8 +64,11 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
             Some(event) = events.next() => registry.apply(event),
             Some(ended) = registry.tasks.join_next() => registry.ended(ended),
             () = registry.enablement.due(), if registry.is_listed => registry.enable(),
+            () = registry.recovery.due() => list.notify_one(),
         }
+        metrics.left_out_clusters(registry.memory.left_out());
     }
+    metrics.left_out_clusters(0);
     registry.clusters.clear();
     // Each task has a deadline.
     while registry.tasks.join_next().await.is_some() {}
@@ -77,8 +82,14 @@ struct ClusterRegistry {
     /// so that the release of the previous service does not remove the new admission policy. Dropping a channel ends
     /// the service of its cluster.
     clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
-    /// The keys of the current list, as far as it is complete.
-    listed: BTreeSet<ObjectKey>,
+    /// The keys whose task ends because their objects are left out.
+    ending: BTreeSet<ObjectKey>,
+    /// The memory of the objects. Objects beyond its limit are left out.
+    memory: KeptMemory,
+    /// The lists that find objects that were left out.
+    recovery: RecoveryLists,
+    /// The digests of the keys of the current list, as far as it is complete.
+    listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
     skipped: Skipped,
     enablement: Enablement,
@@ -88,20 +99,22 @@ struct ClusterRegistry {
 
 /// The `KubeletAuthentication` of a cluster, or `None` after its deletion. The channel is closed when this replica
 /// stops being the leader.
-pub(super) type Authentication = Option<Arc<KubeletAuthentication>>;
+pub(super) type Authentication = Option<Arc<KeptAuthentication>>;
 
 impl ClusterRegistry {
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
+        // A list that is in progress can find the objects that were left out.
+        let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(seen) | Event::Apply(seen) => {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
-                self.listed.insert(key.clone());
+                self.listed.insert(self.memory.digest(&key));
                 match seen.object {
-                    Ok(authentication) => self.put(key, lean(authentication)),
+                    Ok(authentication) => self.put(key, KeptAuthentication::new(authentication)),
                     // The last state that could be decoded stays.
                     Err(ref error) => self.skipped.note(seen.meta(), error),
                 }
@@ -109,31 +122,65 @@ impl ClusterRegistry {
             Event::InitDone => {
                 self.is_listed = true;
                 for (key, authentication) in &self.clusters {
-                    if !self.listed.contains(key) {
+                    if !self.listed.contains(&self.memory.digest(key)) {
+                        self.memory.remove(key);
                         authentication.send_replace(None);
                     }
                 }
+                let listed = &self.listed;
+                self.memory
+                    .retain_left_out(|digest| listed.contains(&digest));
             }
             Event::Delete(seen) => {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
-                self.listed.remove(&key);
+                self.listed.remove(&self.memory.digest(&key));
+                self.memory.remove(&key);
                 if let Some(authentication) = self.clusters.get(&key) {
                     authentication.send_replace(None);
                 }
             }
         }
+        if !is_in_list {
+            self.plan_list();
+        }
+    }
+
+    /// Plans a list if there is now room for an object that was left out.
+    fn plan_list(&mut self) {
+        if self.memory.is_list_due() {
+            self.recovery.plan();
+        }
     }
 
     /// Creates and updates the `KubeletAuthentication`s of Clusters that authorize attestors themselves.
     fn enable(&mut self) {
-        let clusters = &self.clusters;
-        let known = |key: &ObjectKey| clusters.get(key)?.borrow().clone();
+        let (clusters, memory) = (&self.clusters, &self.memory);
+        let known = |key: &ObjectKey| match clusters.get(key) {
+            Some(known) => Ok(known.borrow().clone()),
+            None if memory.has_left_out(key) => Err(LeftOut),
+            None => Ok(None),
+        };
         self.enablement.look(known);
     }
 
-    fn put(&mut self, key: ObjectKey, authentication: KubeletAuthentication) {
+    fn put(&mut self, key: ObjectKey, authentication: KeptAuthentication) {
+        let put = self.memory.put(&key, &authentication);
+        for key in put.displaced {
+            self.leave_out(key);
+        }
+        if !put.is_kept {
+            let error = Unreadable::because(TOO_MUCH_MEMORY);
+            self.skipped.note(&authentication.metadata, &error);
+            self.leave_out(key);
+            return;
+        }
+        if self.ending.contains(&key) {
+            // A list finds it after its former task has ended.
+            self.memory.postpone(&key);
+            return;
+        }
         let authentication = Some(Arc::new(authentication));
         if let Some(known) = self.clusters.get(&key) {
             known.send_replace(authentication);
@@ -144,9 +191,19 @@ impl ClusterRegistry {
         self.clusters.insert(key, sender);
     }
 
+    /// Ends the task of this object. Its cluster is not released, because the object exists.
+    fn leave_out(&mut self, key: ObjectKey) {
+        if self.clusters.remove(&key).is_some() {
+            self.ending.insert(key);
+        }
+    }
+
     /// Forgets a released cluster, or serves it again if its object was created again in the meantime.
     fn ended(&mut self, ended: Result<ObjectKey, JoinError>) {
         let Ok(key) = ended else { return };
+        if self.ending.remove(&key) {
+            self.plan_list();
+        }
         let Some(sender) = self.clusters.get(&key) else {
             return;
         };
@@ -183,29 +240,10 @@ impl ClusterRegistry {
     }
 }
 
-/// The object without the metadata that are never used. It is kept for as long as it exists, and its writers can add
-/// thousands of labels, annotations and owners.
-fn lean(mut authentication: KubeletAuthentication) -> KubeletAuthentication {
-    let metadata = &mut authentication.metadata;
-    metadata.finalizers = None;
-    if let Some(labels) = &mut metadata.labels {
-        labels.retain(|key, _| key == WATCH_FILTER_LABEL);
-    }
-    if let Some(annotations) = metadata.annotations.take() {
-        let is_used = |key: &String| key == PAUSED_ANNOTATION || key.starts_with(OWN_ANNOTATIONS);
-        let used = annotations.into_iter().filter(|(key, _)| is_used(key));
-        metadata.annotations = Some(used.take(MAX_METADATA).collect());
-    }
-    let owners = metadata.owner_references.as_ref();
-    if owners.is_some_and(|owners| owners.len() > MAX_METADATA) {
-        metadata.owner_references = None;
-    }
-    authentication
-}
-
-/// A watch of all `KubeletAuthentication`s. It never ends.
+/// A watch of all `KubeletAuthentication`s. It never ends. `list` restarts it.
 fn authentications(
     controller: &Controller,
+    list: Arc<Notify>,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
     let metrics = controller.settings.metrics.watch("KubeletAuthentication");
     let client = measured(controller.management.clone(), &metrics);
@@ -214,43 +252,9 @@ fn authentications(
         None => Api::all(client),
     };
     let mut log = WatchLog::new("KubeletAuthentication").measured_by(metrics);
-    on_management(api, watch_config()).filter_map(move |event| {
+    let events = in_smaller_pages(api, watch_config(), MANAGEMENT_PAGE_SIZE, list);
+    events.filter_map(move |event| {
         log.observe(&event, || {});
         std::future::ready(event.ok())
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-    use node_attestation_core::crd::{AWS_ACCOUNT_ANNOTATION, KubeletAuthenticationSpec};
-
-    use super::*;
-
-    #[test]
-    fn the_kept_metadata_of_an_object_is_bounded() {
-        let spec = KubeletAuthenticationSpec::new("prod-1", &["insecure"]);
-        let mut plain = KubeletAuthentication::new("prod-1", spec);
-        let pair = |key: &str| (key.to_owned(), "a".to_owned());
-        plain.metadata.labels = Some([pair(WATCH_FILTER_LABEL)].into());
-        let annotations = [PAUSED_ANNOTATION, AWS_ACCOUNT_ANNOTATION];
-        plain.metadata.annotations = Some(annotations.map(pair).into());
-        plain.metadata.owner_references = Some(vec![OwnerReference::default()]);
-        assert_eq!(lean(plain.clone()).metadata, plain.metadata);
-
-        let mut full = plain.clone();
-        let many = || (0..100_000).map(|number| pair(&format!("b{number}")));
-        let metadata = &mut full.metadata;
-        metadata.labels.get_or_insert_default().extend(many());
-        metadata.annotations.get_or_insert_default().extend(many());
-        metadata.finalizers = Some(many().map(|(key, _)| key).collect());
-        assert_eq!(lean(full.clone()).metadata, plain.metadata);
-
-        let own = many().map(|(key, value)| (format!("{OWN_ANNOTATIONS}{key}"), value));
-        full.metadata.annotations = Some(own.collect());
-        full.metadata.owner_references = Some(vec![OwnerReference::default(); 1000]);
-        let kept = lean(full).metadata;
-        assert_eq!(kept.annotations.unwrap().len(), MAX_METADATA);
-        assert_eq!(kept.owner_references, None);
-    }
 }

@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
-use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::step::{Outcome, Step, step, take};
 use super::Shared;
+use super::kept_authentications::KeptAuthentication;
 use crate::capi::{Cluster, ObjectKey, OwnAttestors};
 
 /// The limit of concurrent steps.
@@ -58,6 +58,10 @@ pub(super) struct Enablement {
     schedule: Schedule,
     tasks: JoinSet<(ObjectKey, Outcome)>,
 }
+
+/// The `KubeletAuthentication` exists and is left out, so there is no step for its Cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LeftOut;
 
 /// The order of the steps. A search visits all Clusters, so searches are at least [`GATHER`] apart, and no step causes
 /// one.
@@ -124,13 +128,15 @@ impl Enablement {
     /// Starts the steps that are due, within the limit. `known` returns the `KubeletAuthentication` of a Cluster.
     pub(super) fn look(
         &mut self,
-        known: impl Fn(&ObjectKey) -> Option<Arc<KubeletAuthentication>>,
+        known: impl Fn(&ObjectKey) -> Result<Option<Arc<KeptAuthentication>>, LeftOut>,
     ) {
         let now = Instant::now();
         let objects = &self.shared.objects;
         let version = objects.cluster_version();
         let step = |key: &ObjectKey, cluster: &Cluster| {
-            let step = step(cluster, known(key).as_deref(), version.as_deref())?;
+            let known = known(key).ok()?;
+            let known = known.as_ref().map(|known| &***known);
+            let step = step(cluster, known, version.as_deref())?;
             let wanted = Wanted {
                 cluster_uid: cluster.uid.clone(),
                 attestors: cluster.attestors.clone(),

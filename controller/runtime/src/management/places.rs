@@ -39,6 +39,12 @@ pub(super) struct Place {
     is_placed: watch::Receiver<bool>,
 }
 
+/// The creation time in seconds since 1970.
+pub(super) fn created(authentication: &KubeletAuthentication) -> i64 {
+    let created = authentication.metadata.creation_timestamp.as_ref();
+    created.map_or(i64::MAX, |time| time.0.as_second())
+}
+
 impl Places {
     pub(super) fn new(limit: NonZeroUsize) -> Self {
         Self {
@@ -49,9 +55,7 @@ impl Places {
 
     /// Registers the cluster with this `KubeletAuthentication` for a place.
     pub(super) fn place(&self, key: &ObjectKey, authentication: &KubeletAuthentication) -> Place {
-        let created = authentication.metadata.creation_timestamp.as_ref();
-        let created = created.map_or(i64::MAX, |time| time.0.as_second());
-        let age = (created, key.name.clone());
+        let age = (created(authentication), key.name.clone());
         let (sender, is_placed) = watch::channel(false);
         self.namespaces.write(|namespaces| {
             let namespace = namespaces.entry(key.namespace.clone()).or_default();

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::error_chain;
-use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus};
+use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus, conditions};
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::Instant;
 
 use super::Shared;
+use super::kept_authentications::KeptAuthentication;
 use crate::capi::ObjectKey;
 use crate::client::in_time;
 use crate::metrics::{Metrics, Written};
+use crate::watch::readable_one_of;
 
 /// The deadline for one write.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -44,7 +46,7 @@ impl StatusWriter {
     /// Writes `status` if it differs from the object's. If it is not written, returns the time of the next attempt.
     pub(super) async fn write(
         &mut self,
-        known: &KubeletAuthentication,
+        known: &KeptAuthentication,
         status: KubeletAuthenticationStatus,
     ) -> Option<Instant> {
         if known.status.as_ref() == Some(&status) {
@@ -54,10 +56,9 @@ impl StatusWriter {
             return Some(self.not_before);
         }
         let name = known.metadata.name.as_deref().unwrap_or_default();
-        let mut next = known.clone();
+        let mut next = KubeletAuthentication::clone(known);
         next.status = Some(status);
-        let options = PostParams::default();
-        let write = self.api.replace_status(name, &options, &next);
+        let write = self.replace(name, next, known.has_other_conditions);
         let (written, error) = match in_time(DEADLINE, write).await {
             Ok(_) => {
                 self.metrics.status_written(Written::Ok);
@@ -78,5 +79,100 @@ impl StatusWriter {
         self.failures = self.failures.saturating_add(1);
         self.not_before = Instant::now() + wait.min(LAST_RETRY);
         Some(self.not_before)
+    }
+
+    /// Replaces the status. The conditions of other controllers, which are not kept, stay. If they changed since the
+    /// object was read, the write is a conflict.
+    async fn replace(
+        &self,
+        name: &str,
+        mut next: KubeletAuthentication,
+        has_other_conditions: bool,
+    ) -> kube::Result<()> {
+        if has_other_conditions
+            && let Some(status) = &mut next.status
+            && let Some(stored) = readable_one_of(&self.api, name).await?
+        {
+            let stored = stored.status.map(|status| status.conditions);
+            let stored = stored.into_iter().flatten();
+            let others = stored.filter(|one| !conditions::is_own(&one.type_));
+            status.conditions.extend(others);
+        }
+        let options = PostParams::default();
+        self.api.replace_status(name, &options, &next).await?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http_body_util::{BodyExt as _, Full};
+    use hyper::body::Bytes;
+    use hyper::{Method, Request, Response};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    fn condition(of: &str, message: &str) -> Value {
+        json!({
+            "type": of, "status": "True", "reason": "Known", "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    }
+
+    /// The methods of the calls and the conditions in the write, of an object with these conditions.
+    async fn written(conditions: &[Value]) -> (Vec<Method>, Value) {
+        let stored = json!({
+            "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
+            "kind": "KubeletAuthentication",
+            "metadata": {"name": "prod-1", "namespace": "default", "resourceVersion": "7"},
+            "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
+            "status": {"conditions": conditions},
+        });
+        let calls: Arc<Mutex<(Vec<Method>, Value)>> = Arc::default();
+        let (noted, answer) = (calls.clone(), stored.clone());
+        let access = ClusterAccess::in_memory(move |request: Request<kube::client::Body>| {
+            let (noted, answer) = (noted.clone(), answer.clone());
+            async move {
+                let method = request.method().clone();
+                if method == Method::PUT {
+                    let object = request.into_body().collect().await.unwrap().to_bytes();
+                    let object: Value = serde_json::from_slice(&object).unwrap();
+                    assert_eq!(object["metadata"]["resourceVersion"], "7");
+                    noted.lock().unwrap().1 = object["status"]["conditions"].clone();
+                }
+                noted.lock().unwrap().0.push(method);
+                Response::new(Full::new(Bytes::from(answer.to_string())))
+            }
+        });
+        let mut writer = StatusWriter {
+            api: Api::namespaced(access.client().clone(), "default"),
+            metrics: Metrics::default(),
+            not_before: Instant::now(),
+            failures: 0,
+        };
+        let known = KeptAuthentication::new(serde_json::from_value(stored).unwrap());
+        let mut status = known.status.clone().unwrap();
+        status.observed_generation = Some(1);
+        writer.write(&known, status).await;
+        assert_eq!(writer.failures, 0);
+        calls.lock().unwrap().clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_write_keeps_the_conditions_of_other_controllers() {
+        let own = condition("Ready", "own");
+        let other = condition("Approved", &"a".repeat(32 * 1024));
+
+        let (calls, conditions) = written(std::slice::from_ref(&own)).await;
+        assert_eq!(calls, [Method::PUT]);
+        assert_eq!(conditions, json!([own]));
+
+        let (calls, conditions) = written(&[other.clone(), own.clone()]).await;
+        assert_eq!(calls, [Method::GET, Method::PUT]);
+        assert_eq!(conditions, json!([own, other]));
     }
 }

@@ -31,6 +31,7 @@ use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Fingerprint, Parsed, Service, Sources};
 use super::infra_cluster::InfraCluster;
+use super::kept_authentications::KeptAuthentication;
 use super::places::Place;
 use super::single_object::Observed;
 use super::status_writer::StatusWriter;
@@ -107,7 +108,7 @@ async fn selected(
     shared: &Shared,
     key: &ObjectKey,
     authentication: &mut watch::Receiver<Authentication>,
-) -> Option<(Observed<Cluster>, Arc<KubeletAuthentication>)> {
+) -> Option<(Observed<Cluster>, Arc<KeptAuthentication>)> {
     let selection = &shared.controller.settings.selection;
     let mut objects = shared.objects.changes_of(key);
     let mut cluster = Observed::Unknown;

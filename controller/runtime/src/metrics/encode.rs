@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use node_attestation_core::time::since_epoch;
@@ -62,7 +63,7 @@ impl Collector for Snapshot {
                 family.encode(describe(&mut encoder, metric)?)?;
             }
         }
-        clusters(&mut encoder, &inner.clusters.all())?;
+        clusters(&mut encoder, inner)?;
         leases(&mut encoder, inner)?;
         watches(&mut encoder, inner)?;
         process(&mut encoder, Usage::now(), inner.started)
@@ -87,7 +88,7 @@ fn gauge(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, series: Series) -
     Ok(())
 }
 
-fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::Result {
+fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let now = unix(now());
     let mut phases: BTreeMap<&str, u32> = BTreeMap::new();
     let [
@@ -99,6 +100,11 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, all: &[Arc<Cluster>]) -> fmt::R
         mut vendors,
         mut unmeasured,
     ] = [const { Series::new() }; 7];
+    let left_out = inner.left_out.load(Ordering::Relaxed);
+    if left_out > 0 {
+        phases.insert("stopped", u32::try_from(left_out).unwrap_or(u32::MAX));
+    }
+    let all = inner.clusters.all();
     // A cluster that was created again can appear twice.
     let all: BTreeMap<_, _> = all.iter().map(|one| (one.labels(), one)).collect();
     for cluster in all.into_values() {

@@ -21,7 +21,9 @@ use tokio::task::JoinSet;
 use super::cache::{Cache, State};
 use super::object;
 use super::watch::RecordsWatch;
-use crate::capi::{ObjectKey, is_cluster, renew_version, required_cluster_resource};
+use crate::capi::{
+    ObjectKey, has_former_version, is_cluster, renew_versions, required_cluster_resource,
+};
 use crate::client::{CONTROLLER, CallError, Pages, call, merge, post};
 use crate::metrics::{Metrics, Written};
 use crate::watch::{MetadataOf, metadata_page_of, readable_one_of};
@@ -148,8 +150,8 @@ impl KubeRecords {
             version,
             mut owners,
         } = record;
-        if let Some(owner) = owners.iter_mut().find(|owner| is_cluster(owner)) {
-            renew_version(owner, cluster);
+        if owners.iter().any(is_cluster) {
+            renew_versions(&mut owners, cluster);
         } else {
             owners.push(cluster.clone());
         }
@@ -237,7 +239,7 @@ impl Unowned {
     fn of(record: ObjectMeta, cluster: &OwnerReference) -> Option<Self> {
         let owners = record.owner_references.unwrap_or_default();
         let owner = owners.iter().find(|owner| is_cluster(owner));
-        let is_owned = owner.is_some_and(|owner| !renew_version(&mut owner.clone(), cluster));
+        let is_owned = owner.is_some_and(|owner| !has_former_version(owner, cluster));
         Some(Self {
             name: record.name.filter(|_| !is_owned)?,
             version: record.resource_version,

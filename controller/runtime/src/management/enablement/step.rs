@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::capi::{
     Cluster, InvalidOwnAttestors, ObjectKey, OwnAttestors, WATCH_FILTER_LABEL, are_same,
-    cluster_resource, is_cluster, is_paused, renew_version,
+    cluster_resource, has_former_version, is_paused, renew_versions,
 };
 use crate::client::{in_time, merge, post};
 use crate::clock::now;
@@ -103,18 +103,22 @@ pub(super) fn step(
 /// object whose owner reference has an API version that is not served.
 fn of_owner(cluster: &Cluster, known: &KubeletAuthentication, version: &str) -> Option<Step> {
     let metadata = &known.metadata;
-    let mut owners = metadata.owner_references.clone()?;
+    let owners = metadata.owner_references.as_ref()?;
     let now = OwnerReference {
         api_version: version.to_owned(),
         uid: cluster.uid.clone(),
         ..OwnerReference::default()
     };
-    let mut owner = owners.iter_mut().filter(|owner| is_cluster(owner));
-    let is_renewed = owner.any(|owner| renew_version(owner, &now));
+    // A search calls this for each Cluster, so the owners are only copied for a step.
+    let has_former = owners.iter().any(|owner| has_former_version(owner, &now));
     let is_ours = is_made_here(known) && metadata.deletion_timestamp.is_none();
-    (is_renewed && is_ours && !is_paused(metadata)).then(|| Step::Own {
-        resource_version: metadata.resource_version.clone(),
-        owners,
+    (has_former && is_ours && !is_paused(metadata)).then(|| {
+        let mut owners = owners.clone();
+        renew_versions(&mut owners, &now);
+        Step::Own {
+            resource_version: metadata.resource_version.clone(),
+            owners,
+        }
     })
 }
 

@@ -1,0 +1,373 @@
+//! The kept `KubeletAuthentication`s: their fields in use, and the limit for their memory.
+//!
+//! Each object is kept for as long as it exists, with a task. A tenant can create any number of them, each with up to
+//! 1.5 MB, without a Cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io;
+use std::ops::Deref;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kubelet_attestation::errors::shortened;
+use node_attestation_core::crd::{KubeletAuthentication, RELEASED_MACHINES_ANNOTATION, conditions};
+use serde::Serialize;
+
+use super::places::created;
+use crate::capi::{ObjectKey, PAUSED_ANNOTATION, WATCH_FILTER_LABEL};
+use crate::memory::KeptLimit;
+
+/// The prefix of the annotations to keep.
+const OWN_ANNOTATIONS: &str = "attestation.cluster.x-k8s.io/";
+
+/// The maximum number of these annotations, and of owners, to keep from an object. Honest objects have a few.
+const MAX_METADATA: usize = 64;
+
+/// The maximum length of each text of an owner: the longest name of an object.
+const MAX_OWNER_TEXT: usize = 253;
+
+/// The maximum length of an annotation's value. Longer values are truncated, and are invalid in either form. The list
+/// of released machines can be longer: without a part of it, machines would stay revoked.
+const MAX_ANNOTATION: usize = 512;
+
+/// The part of the container's memory for all `KubeletAuthentication`s: 128 MiB of 1 GiB. A namespace has at most half:
+/// 4,096 objects without lists of authorities or keys.
+const PART: usize = 8;
+
+/// The memory of an object in addition to its values, with its task.
+const OBJECT_LEN: usize = 6 * 1024;
+
+/// The unit of counting, so that an object with its conditions needs no more than a new object.
+const STEP: usize = 16 * 1024;
+
+/// The memory of a value in addition to its text.
+const VALUE_LEN: usize = 32;
+
+/// The copies of the spec in the tasks and the verifiers of a served cluster.
+const SPEC_COPIES: usize = 2;
+
+/// The reason why an object is not kept.
+pub(super) const TOO_MUCH_MEMORY: &str = "it is not served: the KubeletAuthentications of its namespace use 1/16 of the controller's memory limit, or \
+     those of all namespaces use 1/8. Delete those of Clusters that no longer exist";
+
+/// A `KubeletAuthentication` with the fields in use.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct KeptAuthentication {
+    object: KubeletAuthentication,
+    /// Whether the object has conditions of other controllers. They are not kept, and must not be removed.
+    pub(super) has_other_conditions: bool,
+}
+
+impl Deref for KeptAuthentication {
+    type Target = KubeletAuthentication;
+
+    fn deref(&self) -> &KubeletAuthentication {
+        &self.object
+    }
+}
+
+impl KeptAuthentication {
+    /// Removes the fields that are not used. The messages of own conditions have the length that the controller writes.
+    pub(super) fn new(mut object: KubeletAuthentication) -> Self {
+        object.metadata = lean(object.metadata);
+        let mut has_other_conditions = false;
+        if let Some(status) = &mut object.status {
+            let all = status.conditions.len();
+            status
+                .conditions
+                .retain(|one| conditions::is_own(&one.type_));
+            has_other_conditions = status.conditions.len() < all;
+            status.conditions.iter_mut().for_each(conditions::shorten);
+            status.conditions.shrink_to_fit();
+        }
+        Self {
+            object,
+            has_other_conditions,
+        }
+    }
+
+    /// The approximate memory of the object, with the copies of its spec.
+    fn memory(&self) -> usize {
+        let copies = weight(&self.object.spec).saturating_mul(SPEC_COPIES);
+        let memory = weight(&self.object).saturating_add(copies);
+        let memory = memory.saturating_add(OBJECT_LEN);
+        memory.checked_next_multiple_of(STEP).unwrap_or(usize::MAX)
+    }
+}
+
+fn lean(metadata: ObjectMeta) -> ObjectMeta {
+    let is_filter = |(key, _): &(String, String)| key == WATCH_FILTER_LABEL;
+    let labels = metadata.labels.map(|labels| {
+        let kept = labels.into_iter().filter(is_filter);
+        kept.collect()
+    });
+    let is_used = |key: &str| key == PAUSED_ANNOTATION || key.starts_with(OWN_ANNOTATIONS);
+    let annotations = metadata.annotations.map(|annotations| {
+        let used = annotations.into_iter().filter(|(key, _)| is_used(key));
+        let used = used.take(MAX_METADATA).map(|(key, value)| {
+            let is_list = key == RELEASED_MACHINES_ANNOTATION;
+            let is_short = is_list || value.len() <= MAX_ANNOTATION;
+            let value = if is_short {
+                value
+            } else {
+                shortened(&value, MAX_ANNOTATION).to_owned()
+            };
+            (key, value)
+        });
+        used.collect()
+    });
+    // All or none: the owners are written again when the API version of one of them changes.
+    let owners = metadata.owner_references;
+    let owner_references =
+        owners.filter(|owners| owners.len() <= MAX_METADATA && owners.iter().all(is_short));
+    ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        generation: metadata.generation,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        labels,
+        annotations,
+        owner_references,
+        ..ObjectMeta::default()
+    }
+}
+
+fn is_short(owner: &OwnerReference) -> bool {
+    let OwnerReference {
+        api_version,
+        kind,
+        name,
+        uid,
+        ..
+    } = owner;
+    let mut texts = [api_version, kind, name, uid].into_iter();
+    texts.all(|text| text.len() <= MAX_OWNER_TEXT)
+}
+
+/// The approximate memory of a value: its length as JSON, and the memory of each value in it.
+fn weight(value: &impl Serialize) -> usize {
+    let mut weight = Weight(0);
+    match serde_json::to_writer(&mut weight, value) {
+        Ok(()) => weight.0,
+        // Neither the values nor the writer can fail.
+        Err(_) => usize::MAX,
+    }
+}
+
+/// Counts what is written.
+struct Weight(usize);
+
+impl io::Write for Weight {
+    fn write(&mut self, json: &[u8]) -> io::Result<usize> {
+        // Each element of a list and each field begins with one of these.
+        let is_value = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
+        let values = json.iter().filter(is_value).count();
+        self.0 += json.len() + values * VALUE_LEN;
+        Ok(json.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The memory of the kept objects, by namespace. The oldest objects of a namespace are kept.
+#[derive(Debug)]
+pub(super) struct KeptMemory {
+    limit: KeptLimit,
+    namespaces: BTreeMap<String, OfNamespace>,
+    /// The memory of all kept objects.
+    all: usize,
+    /// The number of objects that are left out.
+    left_out: usize,
+    digest: RandomState,
+}
+
+#[derive(Debug, Default)]
+struct OfNamespace {
+    /// The kept objects by name, each with its creation time and its memory.
+    kept: BTreeMap<String, (i64, usize)>,
+    /// The kept objects by age.
+    by_age: BTreeSet<(i64, String)>,
+    bytes: usize,
+    left_out: LeftOut,
+}
+
+/// The objects that are left out: the digests of their names, and their memory. A tenant can create any number.
+#[derive(Debug, Default)]
+struct LeftOut {
+    by_digest: BTreeMap<u64, usize>,
+    by_memory: BTreeSet<(usize, u64)>,
+}
+
+/// The result of [`KeptMemory::put`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Put {
+    /// Whether the object is within the limits.
+    pub(super) is_kept: bool,
+    /// The younger objects of the namespace that are left out instead.
+    pub(super) displaced: Vec<ObjectKey>,
+}
+
+impl Default for KeptMemory {
+    fn default() -> Self {
+        Self::new(KeptLimit::of_memory(PART, 1))
+    }
+}
+
+impl KeptMemory {
+    fn new(limit: KeptLimit) -> Self {
+        Self {
+            limit,
+            namespaces: BTreeMap::new(),
+            all: 0,
+            left_out: 0,
+            digest: RandomState::new(),
+        }
+    }
+
+    /// A number for the key of an object, which takes less memory than the key.
+    pub(super) fn digest(&self, key: &ObjectKey) -> u64 {
+        self.digest.hash_one(key)
+    }
+
+    /// Counts this object. If there is no room for it, younger objects of its namespace are left out, or the object
+    /// itself. An object that does not grow keeps its place.
+    pub(super) fn put(&mut self, key: &ObjectKey, object: &KeptAuthentication) -> Put {
+        let (created, bytes) = (created(object), object.memory());
+        let former = self.remove(key);
+        let is_new = !self.namespaces.contains_key(&key.namespace);
+        let namespaces = self.namespaces.len() + usize::from(is_new);
+        let namespace = self.namespaces.entry(key.namespace.clone()).or_default();
+        let room = |freed: usize| {
+            let own = namespace.bytes.saturating_sub(freed);
+            let all = self.all.saturating_sub(freed);
+            self.limit.room((own, all), namespaces)
+        };
+        let age = (created, key.name.clone());
+        let (mut freed, mut displaced) = (0, Vec::new());
+        let younger = namespace.by_age.iter().rev();
+        let mut younger = younger.take_while(|other| **other > age);
+        let is_kept = loop {
+            if bytes <= room(freed).max(former) {
+                break true;
+            }
+            let Some((_, name)) = younger.next() else {
+                break false;
+            };
+            freed += namespace.kept.get(name).map_or(0, |(_, bytes)| *bytes);
+            displaced.push(ObjectKey::new(key.namespace.as_str(), name.as_str()));
+        };
+        if !is_kept {
+            self.leave_out(key, bytes);
+            return Put {
+                is_kept,
+                displaced: Vec::new(),
+            };
+        }
+        for other in &displaced {
+            let bytes = self.remove(other);
+            self.leave_out(other, bytes);
+        }
+        self.all += bytes;
+        let namespace = self.namespaces.entry(key.namespace.clone()).or_default();
+        namespace.bytes += bytes;
+        namespace.kept.insert(key.name.clone(), (created, bytes));
+        namespace.by_age.insert(age);
+        Put { is_kept, displaced }
+    }
+
+    /// Leaves a kept object out, although there is room for it.
+    pub(super) fn postpone(&mut self, key: &ObjectKey) {
+        let bytes = self.remove(key);
+        self.leave_out(key, bytes);
+    }
+
+    fn leave_out(&mut self, key: &ObjectKey, bytes: usize) {
+        let digest = self.digest(key);
+        let namespace = self.namespaces.entry(key.namespace.clone()).or_default();
+        namespace.left_out.by_digest.insert(digest, bytes);
+        namespace.left_out.by_memory.insert((bytes, digest));
+        self.left_out += 1;
+    }
+
+    /// Forgets an object. Returns its memory if it was kept.
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> usize {
+        let digest = self.digest(key);
+        let Some(namespace) = self.namespaces.get_mut(&key.namespace) else {
+            return 0;
+        };
+        let kept = namespace.kept.remove(&key.name);
+        let bytes = kept.map_or(0, |(created, bytes)| {
+            namespace.by_age.remove(&(created, key.name.clone()));
+            bytes
+        });
+        namespace.bytes = namespace.bytes.saturating_sub(bytes);
+        self.all = self.all.saturating_sub(bytes);
+        if namespace.left_out.remove(digest) {
+            self.left_out = self.left_out.saturating_sub(1);
+        }
+        if namespace.is_empty() {
+            self.namespaces.remove(&key.namespace);
+        }
+        bytes
+    }
+
+    /// Forgets the objects that are left out and do not exist.
+    pub(super) fn retain_left_out(&mut self, exists: impl Fn(u64) -> bool) {
+        for namespace in self.namespaces.values_mut() {
+            let digests = namespace.left_out.by_digest.keys().copied();
+            let gone: Vec<u64> = digests.filter(|digest| !exists(*digest)).collect();
+            for digest in gone {
+                namespace.left_out.remove(digest);
+                self.left_out = self.left_out.saturating_sub(1);
+            }
+        }
+        self.namespaces.retain(|_, namespace| !namespace.is_empty());
+    }
+
+    /// Whether this object exists and is left out.
+    pub(super) fn has_left_out(&self, key: &ObjectKey) -> bool {
+        let namespace = self.namespaces.get(&key.namespace);
+        let digest = self.digest(key);
+        namespace.is_some_and(|one| one.left_out.by_digest.contains_key(&digest))
+    }
+
+    /// The number of objects that are left out.
+    pub(super) const fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// Whether there is now room for an object that is left out. A list finds it. The objects of one namespace can be in
+    /// the way of another one.
+    pub(super) fn is_list_due(&self) -> bool {
+        let namespaces = self.namespaces.len();
+        self.namespaces.values().any(|namespace| {
+            let room = self.limit.room((namespace.bytes, self.all), namespaces);
+            let smallest = namespace.left_out.by_memory.first();
+            smallest.is_some_and(|(bytes, _)| *bytes <= room)
+        })
+    }
+}
+
+impl OfNamespace {
+    fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.left_out.by_digest.is_empty()
+    }
+}
+
+impl LeftOut {
+    /// Removes an object. Returns whether it was left out.
+    fn remove(&mut self, digest: u64) -> bool {
+        let Some(bytes) = self.by_digest.remove(&digest) else {
+            return false;
+        };
+        self.by_memory.remove(&(bytes, digest))
+    }
+}
+
+#[cfg(test)]
+mod tests;
