@@ -157,6 +157,11 @@ impl Cache {
     /// Waits until the records are listed, and the API server has responded recently.
     pub(super) async fn synced(&self) -> Result<(), Unavailable> {
         self.wait(|_| self.watched.heard.is_recent()).await?;
+        self.complete()
+    }
+
+    /// Checks that no record is left out. A list can leave out records between [`synced`](Self::synced) and a look.
+    pub(super) fn complete(&self) -> Result<(), Unavailable> {
         ensure!(
             !self.watched.is_over_the_limit(&self.namespace),
             Unavailable::new(TooManyRecords {

@@ -48,6 +48,8 @@ pub(super) struct Index {
     namespaces: BTreeMap<String, OfNamespace>,
     /// The number of kept records of all namespaces.
     kept: usize,
+    /// The number of kept records that the previous index kept, too.
+    kept_again: usize,
     digest: RandomState,
 }
 
@@ -55,11 +57,24 @@ pub(super) struct Index {
 struct OfNamespace {
     /// The cluster of each kept record.
     kept: BTreeMap<Box<str>, Arc<str>>,
+    /// The number of kept records that the previous index kept, too.
+    kept_again: usize,
     /// The number of kept records of each cluster.
     clusters: BTreeMap<Arc<str>, usize>,
     /// The digests of the names of the records beyond the limits. A tenant can create any number of records, so only
     /// these 8 bytes are kept.
     left_out: BTreeSet<u64>,
+}
+
+/// The records that a list must find a place for, because they were kept before it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reserved {
+    /// Whether the record is one of them.
+    is_kept: bool,
+    /// The places for the others in its namespace.
+    of_namespace: usize,
+    /// The places for the others in all namespaces.
+    all: usize,
 }
 
 /// The result of [`Index::put`].
@@ -77,6 +92,7 @@ impl Index {
             limits,
             namespaces: BTreeMap::new(),
             kept: 0,
+            kept_again: 0,
             digest: RandomState::new(),
         }
     }
@@ -89,6 +105,30 @@ impl Index {
 
     /// Adds the record of this cluster, unless the namespace has reached a limit.
     pub(super) fn put(&mut self, cluster: &ObjectKey, name: &str) -> Put {
+        self.put_with(cluster, name, Reserved::default())
+    }
+
+    /// Adds the record of a list. The records that `before` keeps stay within the limits, regardless of the order of the
+    /// list: new records of other namespaces never take their places.
+    pub(super) fn put_listed(&mut self, cluster: &ObjectKey, name: &str, before: &Self) -> Put {
+        let own = self.namespaces.get(&cluster.namespace);
+        let is_new = own.is_none_or(|own| !own.kept.contains_key(name));
+        let known = before.cluster_of(&cluster.namespace, name);
+        let is_kept = is_new && known.as_ref() == Some(cluster);
+        let kept_before = before.namespaces.get(&cluster.namespace);
+        let kept_before = kept_before.map_or(0, |one| one.kept.len());
+        let kept_again = own.map_or(0, |own| own.kept_again) + usize::from(is_kept);
+        let reserved = Reserved {
+            is_kept,
+            of_namespace: kept_before.saturating_sub(kept_again),
+            all: before
+                .kept
+                .saturating_sub(self.kept_again + usize::from(is_kept)),
+        };
+        self.put_with(cluster, name, reserved)
+    }
+
+    fn put_with(&mut self, cluster: &ObjectKey, name: &str, reserved: Reserved) -> Put {
         let digest = self.digest.hash_one(name);
         let is_new = !self.namespaces.contains_key(&cluster.namespace);
         let namespaces = self.namespaces.len() + usize::from(is_new);
@@ -105,10 +145,12 @@ impl Index {
         self.kept -= usize::from(former.is_some());
         let former = former.map(|former| ObjectKey::new(cluster.namespace.as_str(), &*former));
         let is_known = namespace.clusters.contains_key(&*cluster.name);
-        let used = (namespace.kept.len(), self.kept);
-        let is_kept = namespace.kept.len() < self.limits.records
-            && self.limits.all.room(used, namespaces) > 0
-            && (is_known || namespace.clusters.len() < self.limits.clusters);
+        let own = namespace.kept.len() + reserved.of_namespace;
+        let used = (own, self.kept + reserved.all);
+        let is_kept = reserved.is_kept
+            || own < self.limits.records
+                && self.limits.all.room(used, namespaces) > 0
+                && (is_known || namespace.clusters.len() < self.limits.clusters);
         if !is_kept {
             namespace.left_out.insert(digest);
             return Put { is_kept, former };
@@ -118,7 +160,9 @@ impl Index {
         let own = own.map_or_else(|| Arc::from(cluster.name.as_str()), |(own, _)| own.clone());
         *namespace.clusters.entry(own.clone()).or_default() += 1;
         namespace.kept.insert(name.into(), own);
+        namespace.kept_again += usize::from(reserved.is_kept);
         self.kept += 1;
+        self.kept_again += usize::from(reserved.is_kept);
         Put { is_kept, former }
     }
 
@@ -294,6 +338,33 @@ mod tests {
             index.remove("c", &name.to_string());
         }
         assert!(index.is_list_due(), "there is room for those of c");
+    }
+
+    #[test]
+    fn a_list_keeps_known_records_before_new_ones_of_other_namespaces() {
+        let limits = Limits {
+            records: 100,
+            clusters: 100,
+            all: KeptLimit::new(64),
+        };
+        let mut before = Index::new(limits);
+        for name in 0..20 {
+            assert!(before.put(&key("z", "c"), &name.to_string()).is_kept);
+        }
+        let mut listed = Index::new(limits);
+        let mut kept = |namespace: &str, names: std::ops::Range<usize>| {
+            let put = |name: &usize| {
+                let put = listed.put_listed(&key(namespace, "c"), &name.to_string(), &before);
+                put.is_kept
+            };
+            names.filter(put).count()
+        };
+
+        assert_eq!(kept("a", 0..100), 28);
+        assert_eq!(kept("b", 0..100), 5);
+        assert_eq!(kept("z", 0..21), 20, "its known ones, and no new one");
+        assert_eq!(kept("z", 0..20), 20, "again");
+        assert!(listed.kept <= 64);
     }
 
     #[test]

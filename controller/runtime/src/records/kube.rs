@@ -254,6 +254,7 @@ impl Records for KubeRecords {
         let object = self.name(name);
         self.cache.synced().await?;
         let known = self.cache.look(|state| state.get(&object).cloned());
+        self.cache.complete()?;
         let known = known.transpose().map_err(Unavailable::new)?;
         Ok(known.map(Arc::unwrap_or_clone))
     }
@@ -264,7 +265,9 @@ impl Records for KubeRecords {
         key: KeyDigest,
     ) -> Result<Vec<Stored>, Unavailable> {
         self.cache.synced().await?;
-        self.cache.of_machine(identity, key)
+        let found = self.cache.of_machine(identity, key)?;
+        self.cache.complete()?;
+        Ok(found)
     }
 
     async fn caught_up(&self, name: &NodeName, version: &Version) -> Result<(), Unavailable> {
@@ -322,7 +325,9 @@ impl Records for KubeRecords {
 
     async fn all(&self) -> Result<AllRecords, Unavailable> {
         self.cache.synced().await?;
-        Ok(self.cache.all().await)
+        let all = self.cache.all().await;
+        self.cache.complete()?;
+        Ok(all)
     }
 
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable> {

@@ -211,11 +211,14 @@ impl Caches {
                     return;
                 };
                 let Watching {
-                    listing, skipped, ..
+                    listing,
+                    index: before,
+                    skipped,
+                    ..
                 } = watching;
                 let Listing { records, index } = listing;
                 let name = name_of(&object);
-                let Put { is_kept, former } = index.put(&cluster, name);
+                let Put { is_kept, former } = index.put_listed(&cluster, name, before);
                 if let Some(records) = former.and_then(|former| records.get_mut(&former)) {
                     records.remove(name);
                 }
@@ -243,6 +246,7 @@ impl Caches {
                 for (namespace, _) in before.over_the_limit() {
                     self.set_limit(namespace, watching);
                 }
+                watching.plan_list();
                 // After all caches are updated, because waiters read them when they are notified.
                 self.watched.heard.now();
                 self.clusters
