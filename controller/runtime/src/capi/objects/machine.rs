@@ -60,8 +60,8 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
-    /// Whether the infrastructure has reported everything that it reports for a booting machine. The addresses come
-    /// with this state, after the provider ID.
+    /// Whether everything is known that the infrastructure reports for a booting machine. The addresses come with this
+    /// state, after the provider ID. Beyond their limits, other addresses and names can belong to the machine.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
     /// The `KubeadmConfig`.
@@ -170,6 +170,7 @@ impl Kept for Machine {
         let bootstrap = spec.bootstrap.unwrap_or_default();
         let attested = status.attested();
         let mut reported = status.addresses.unwrap_or_default();
+        let count = reported.len();
         reported.truncate(MAX_ADDRESSES);
         let mut room = MAX_REPORTED_LEN;
         reported.retain(|one| {
@@ -178,6 +179,7 @@ impl Kept for Machine {
             room = rest.unwrap_or(room);
             rest.is_some()
         });
+        let are_all = reported.len() == count;
         let host_names = host_names(&reported);
         let (addresses, dns_names) = told_apart(reported);
         let initialization = status.initialization.as_ref();
@@ -189,7 +191,8 @@ impl Kept for Machine {
             cluster: cluster_of(spec.cluster_name, &metadata)?,
             deleting: is_deleting(&metadata),
             has_bootstrap_data: bootstrap.has_data() || told,
-            provisioned: provisioned == Some(true) || status.infrastructure_ready == Some(true),
+            provisioned: are_all
+                && (provisioned == Some(true) || status.infrastructure_ready == Some(true)),
             config: bootstrap.config(&namespace),
             infra_name: infrastructure.as_ref().map(|one| one.name.clone()),
             infrastructure: infrastructure

@@ -87,7 +87,11 @@ fn the_reported_addresses_of_a_machine_have_a_limit_in_total() {
     let ipv6: Vec<String> = (0..64)
         .map(|number| format!("fd00:1111:1111:1111:1111:1111:1111:11{number}"))
         .collect();
-    assert_eq!((ipv6[63].len(), of(&ipv6).addresses.len()), (39, 64));
+    let machine = of(&ipv6);
+    assert_eq!((ipv6[63].len(), machine.addresses.len()), (39, 64));
+    assert!(machine.provisioned);
+    let more: Vec<String> = ipv6.iter().cloned().chain(["fd00::1".to_owned()]).collect();
+    assert!(!of(&more).provisioned, "another address can be its own");
     let name = |number: usize| format!("{number:0>63}.{}", "a.".repeat(92) + "abcde");
     let names: Vec<String> = (0..64).map(name).collect();
     assert_eq!(names[0].len(), 253);
@@ -96,6 +100,7 @@ fn the_reported_addresses_of_a_machine_have_a_limit_in_total() {
         (machine.dns_names.len(), machine.host_names.len()),
         (16, 16)
     );
+    assert!(!machine.provisioned, "another name can be its own");
 }
 
 #[test]
