@@ -139,6 +139,21 @@ fn the_page_has_each_metric_with_its_type_and_labels_and_no_other() {
 }
 
 #[tokio::test]
+async fn clusters_that_are_left_out_count_as_stopped() {
+    let (metrics, _kept) = busy();
+    let has = |line: &str| {
+        let text = metrics.text(Format::OpenMetrics);
+        text.lines().any(|one| one.starts_with(line))
+    };
+    assert!(!has(r#"node_attestation_clusters{phase="stopped"}"#));
+
+    metrics.left_out_clusters(3);
+
+    assert!(has(r#"node_attestation_clusters{phase="stopped"} 3.0"#));
+    assert!(has(r#"node_attestation_clusters{phase="serving"} 1.0"#));
+}
+
+#[tokio::test]
 async fn each_metric_has_its_counted_value() {
     let (metrics, _kept) = busy();
     let text = metrics.text(Format::OpenMetrics);
