@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt as _};
 use kube::Resource;
-use kube::api::{Api, ListParams, WatchParams};
-use kube::core::WatchEvent;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
