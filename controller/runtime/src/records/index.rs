@@ -1,6 +1,6 @@
 //! The kept records of each namespace, and the limits for them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
@@ -61,9 +61,11 @@ struct OfNamespace {
     kept_again: usize,
     /// The number of kept records of each cluster.
     clusters: BTreeMap<Arc<str>, usize>,
-    /// The digests of the names of the records beyond the limits. A tenant can create any number of records, so only
-    /// these 8 bytes are kept.
-    left_out: BTreeSet<u64>,
+    /// The records beyond the limits: the digest of each name, and of its cluster. A tenant can create any number of
+    /// records, so only these 16 bytes are kept.
+    left_out: BTreeMap<u64, u64>,
+    /// The number of records of each cluster, by the digest of its name, including the records beyond the limits.
+    all_clusters: BTreeMap<u64, usize>,
 }
 
 /// The records that a list must find a place for, because they were kept before it.
@@ -129,7 +131,6 @@ impl Index {
     }
 
     fn put_with(&mut self, cluster: &ObjectKey, name: &str, reserved: Reserved) -> Put {
-        let digest = self.digest.hash_one(name);
         let is_new = !self.namespaces.contains_key(&cluster.namespace);
         let namespaces = self.namespaces.len() + usize::from(is_new);
         let namespace = self.namespaces.entry(cluster.namespace.clone());
@@ -141,9 +142,11 @@ impl Index {
                 former: None,
             };
         }
-        let former = namespace.remove(name);
+        let former = namespace.remove(name, &self.digest);
         self.kept -= usize::from(former.is_some());
         let former = former.map(|former| ObjectKey::new(cluster.namespace.as_str(), &*former));
+        let digest_of_cluster = self.digest.hash_one(&*cluster.name);
+        *namespace.all_clusters.entry(digest_of_cluster).or_default() += 1;
         let is_known = namespace.clusters.contains_key(&*cluster.name);
         let own = namespace.kept.len() + reserved.of_namespace;
         let used = (own, self.kept + reserved.all);
@@ -152,10 +155,10 @@ impl Index {
                 && self.limits.all.room(used, namespaces) > 0
                 && (is_known || namespace.clusters.len() < self.limits.clusters);
         if !is_kept {
-            namespace.left_out.insert(digest);
+            let digest = self.digest.hash_one(name);
+            namespace.left_out.insert(digest, digest_of_cluster);
             return Put { is_kept, former };
         }
-        namespace.left_out.remove(&digest);
         let own = namespace.clusters.get_key_value(&*cluster.name);
         let own = own.map_or_else(|| Arc::from(cluster.name.as_str()), |(own, _)| own.clone());
         *namespace.clusters.entry(own.clone()).or_default() += 1;
@@ -169,11 +172,8 @@ impl Index {
     /// Removes a record. Returns its cluster if it was kept.
     pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<ObjectKey> {
         let of_namespace = self.namespaces.get_mut(namespace)?;
-        let cluster = of_namespace.remove(name);
+        let cluster = of_namespace.remove(name, &self.digest);
         self.kept -= usize::from(cluster.is_some());
-        if cluster.is_none() {
-            of_namespace.left_out.remove(&self.digest.hash_one(name));
-        }
         if of_namespace.kept.is_empty() && of_namespace.left_out.is_empty() {
             self.namespaces.remove(namespace);
         }
@@ -198,19 +198,33 @@ impl Index {
     pub(super) fn is_list_due(&self) -> bool {
         self.namespaces.values().any(|one| {
             let (kept, left_out) = (one.kept.len(), one.left_out.len());
-            if left_out == 0 || kept.saturating_add(left_out) > self.limits.records {
+            let Limits {
+                records,
+                clusters,
+                all,
+            } = self.limits;
+            if left_out == 0
+                || kept.saturating_add(left_out) > records
+                || one.all_clusters.len() > clusters
+            {
                 return false;
             }
-            let Limits { all, .. } = self.limits;
             left_out <= all.room((kept, self.kept), self.namespaces.len())
         })
     }
 }
 
 impl OfNamespace {
-    /// Removes a kept record, and returns its cluster.
-    fn remove(&mut self, name: &str) -> Option<Arc<str>> {
-        let cluster = self.kept.remove(name)?;
+    /// Removes a record. Returns its cluster if it was kept.
+    fn remove(&mut self, name: &str, digest: &RandomState) -> Option<Arc<str>> {
+        let Some(cluster) = self.kept.remove(name) else {
+            let cluster = self.left_out.remove(&digest.hash_one(name));
+            if let Some(cluster) = cluster {
+                self.uncount(cluster);
+            }
+            return None;
+        };
+        self.uncount(digest.hash_one(&*cluster));
         if let Some(count) = self.clusters.get_mut(&cluster) {
             *count -= 1;
             if *count == 0 {
@@ -218,6 +232,15 @@ impl OfNamespace {
             }
         }
         Some(cluster)
+    }
+
+    fn uncount(&mut self, cluster: u64) {
+        if let Some(count) = self.all_clusters.get_mut(&cluster) {
+            *count -= 1;
+            if *count == 0 {
+                self.all_clusters.remove(&cluster);
+            }
+        }
     }
 }
 
@@ -312,6 +335,41 @@ mod tests {
 
         index.put(&key("a", "c"), "4");
         assert!(!index.is_list_due());
+    }
+
+    #[test]
+    fn no_list_is_due_while_records_have_too_many_clusters() {
+        let limits = Limits {
+            records: 100,
+            ..SMALL
+        };
+        let mut index = Index::new(limits);
+        for cluster in ["c1", "c2", "c3", "c4"] {
+            for name in ["1", "2"] {
+                index.put(&key("a", cluster), &format!("{cluster}.{name}"));
+            }
+        }
+        assert_eq!(index.left_out("a"), 4);
+
+        // Each deletion leaves more clusters than the limit.
+        for name in ["c1.1", "c2.1", "c3.1", "c3.2"] {
+            index.remove("a", name);
+            assert!(!index.is_list_due(), "{name}");
+        }
+        index.put(&key("a", "c4"), "c1.2");
+        assert!(index.is_list_due(), "c2 and c4 remain");
+
+        // Records of known clusters count only as records.
+        let mut index = Index::new(SMALL);
+        for name in ["1", "2", "3", "4", "5"] {
+            index.put(&key("a", "c"), name);
+        }
+        index.remove("a", "1");
+        assert!(!index.is_list_due());
+        index.remove("a", "5");
+        assert!(index.is_list_due());
+        index.put(&key("a", "c"), "4");
+        assert_eq!(index.namespaces["a"].all_clusters.len(), 1);
     }
 
     #[test]
