@@ -276,16 +276,23 @@ fn are_short<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Unre
     Ok(())
 }
 
+/// Replaces a Namespace. The last readable state of one that cannot be parsed stays.
+///
+/// # Errors
+///
+/// The Namespace cannot be parsed.
 pub(crate) fn put_namespace(
     store: &IdentityStore,
     key: &ObjectKey,
     object: Option<&MetadataOf<Namespace>>,
-) {
+) -> Result<(), Unreadable> {
+    readable(object)?;
     let facts = object.map(|object| NamespaceFacts::new(object.labels(), object.annotations()));
     store.update(|objects| match facts {
         Some(facts) => drop(objects.namespaces.insert(key.name.clone(), facts)),
         None => drop(objects.namespaces.remove(&key.name)),
     });
+    Ok(())
 }
 
 /// Replaces a Secret. An unparsable Secret has no keys.
@@ -332,7 +339,7 @@ pub(crate) fn put_config_map(
 }
 
 /// The error of an object that exists but cannot be parsed.
-fn readable<K>(object: Option<&Lenient<K>>) -> Result<(), Unreadable> {
+fn readable<K, R>(object: Option<&Lenient<K, R>>) -> Result<(), Unreadable> {
     match object.map(|object| &object.object) {
         Some(Err(error)) => Err(error.clone()),
         Some(Ok(_)) | None => Ok(()),

@@ -162,10 +162,7 @@ impl IdentityWatch {
                 filled.follow(on_management(api, config), log, put).await;
             }
             _ => {
-                let put = |key: &ObjectKey, object: Option<&_>| {
-                    put_namespace(store, key, object);
-                    Ok(())
-                };
+                let put = |key: &ObjectKey, object: Option<&_>| put_namespace(store, key, object);
                 let events = on_management(Api::all(client), config);
                 filled.follow(events, log, put).await;
             }

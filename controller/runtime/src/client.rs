@@ -30,7 +30,9 @@ mod server_time;
 pub mod testing;
 
 pub use call::CallError;
-pub(crate) use call::{CALL_DEADLINE, CONTROLLER, Pages, call, cause, in_time, merge, pages, post};
+pub(crate) use call::{
+    CALL_DEADLINE, CONTROLLER, PageSize, Pages, call, cause, in_time, merge, pages, post,
+};
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub use lookup::addresses;

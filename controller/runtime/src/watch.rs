@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::client::{Excess, LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
+use crate::client::{LONGEST_WATCH, MANAGEMENT_PAGE_SIZE, cause};
 
 mod heard;
 mod lenient;
@@ -57,8 +57,8 @@ const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
 /// The time without a failure after which the wait is reset.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// A watch that uses smaller list pages if a page was too long to be read, down to one object, because an API server
-/// can store requests that are far larger than honest ones. `relist` restarts the watch.
+/// A watch that reads a part of its list in smaller pages if a page is too long, down to one object, because an API
+/// server can store requests that are far larger than honest ones. `relist` restarts the watch.
 ///
 /// A watch that failed also lists again, and so does a silent one (see [`steps()`]). After an outage, etcd could have been
 /// restored from a backup.
@@ -72,11 +72,10 @@ where
     K: Clone + DeserializeOwned + Debug + Send + 'static,
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
-    let begin = move |page: u32| steps(api.clone(), config.clone().page_size(page));
+    let begin = move || steps(api.clone(), config.clone(), first_page);
     let watching = Watching {
-        events: begin(first_page),
+        events: begin(),
         began: Instant::now(),
-        page: first_page,
         waits: ExponentialBackoff::default(),
         next: Instant::now(),
     };
@@ -91,19 +90,11 @@ where
                     },
                     () = relist.notified() => {}
                 }
-                watching.restart(begin(watching.page));
+                watching.restart(begin());
             };
-            match &event {
-                Ok(Event::InitDone) => watching.page = first_page,
-                Ok(_) => {}
-                Err(error) => {
-                    if watching.page > 1 && is_too_large(error) {
-                        watching.page = (watching.page / 4).max(1);
-                    } else {
-                        watching.wait();
-                    }
-                    watching.restart(begin(watching.page));
-                }
+            if event.is_err() {
+                watching.wait();
+                watching.restart(begin());
             }
             Some((event, watching))
         }
@@ -115,7 +106,6 @@ struct Watching<K> {
     events: BoxStream<'static, watcher::Result<Event<K>>>,
     /// The start of `events`.
     began: Instant,
-    page: u32,
     waits: ExponentialBackoff,
     next: Instant,
 }
@@ -143,11 +133,6 @@ impl<K> Watching<K> {
     }
 }
 
-/// Whether a page of a list was too long to be read. The watch then continues with a list in smaller pages.
-pub fn is_too_large(error: &watcher::Error) -> bool {
-    cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
-}
-
 /// A random part of `whole`. Without random bytes, it is 0, and watches end and start together.
 fn random_part(whole: Duration) -> Duration {
     let mut random = [0];
@@ -158,6 +143,11 @@ fn random_part(whole: Duration) -> Duration {
 /// Whether the API server no longer serves this version of a kind.
 pub fn is_gone(error: &watcher::Error) -> bool {
     cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
+}
+
+/// Whether the API server no longer has the state that a list or a watch continues.
+pub(crate) fn is_expired(error: &watcher::Error) -> bool {
+    cause::<Box<Status>>(error).is_some_and(|status| status.code == 410)
 }
 
 /// The configuration of a watch with a timeout of 8 to 10 minutes. It is random, so that many watches do not end

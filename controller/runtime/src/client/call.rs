@@ -114,19 +114,70 @@ where
     Ok(all)
 }
 
+/// The number of objects to request in the next page of a list.
+///
+/// A page that is too long is requested again with fewer objects. The pages after its objects grow again, because a few
+/// large objects of one tenant must not make the lists of all tenants longer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PageSize {
+    most: u32,
+    size: u32,
+    /// The number of objects until the end of the last page that was too long.
+    rest: u32,
+}
+
+impl PageSize {
+    /// Begins with the largest size.
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            most,
+            size: most,
+            rest: 0,
+        }
+    }
+
+    /// The number of objects to request.
+    pub(crate) fn limit(self) -> u32 {
+        match self.rest {
+            0 => self.size,
+            rest => self.size.min(rest),
+        }
+    }
+
+    /// Continues after a page that was read.
+    pub(crate) fn read(&mut self) {
+        self.rest = self.rest.saturating_sub(self.limit());
+        if self.rest == 0 {
+            self.size = self.most.min(self.size.saturating_mul(4));
+        }
+    }
+
+    /// Shrinks after a failure. Returns whether a smaller page could be read.
+    pub(crate) fn shrink(&mut self, error: &(dyn Error + 'static)) -> bool {
+        let limit = self.limit();
+        let is_too_large = cause::<Excess>(error).is_some_and(|excess| excess.is_of_size());
+        if !is_too_large || limit <= 1 {
+            return false;
+        }
+        self.rest = limit;
+        self.size = (limit / 4).max(1);
+        true
+    }
+}
+
 /// The pages of a list, so that a caller can process each before the next one is read.
 #[derive(Debug)]
 pub(crate) struct Pages {
     /// The parameters of the next page. `None` after the last one.
     next: Option<ListParams>,
-    limit: u32,
+    size: PageSize,
 }
 
 impl Pages {
     pub(crate) fn new(wanted: ListParams) -> Self {
         Self {
             next: Some(wanted),
-            limit: MANAGEMENT_PAGE_SIZE,
+            size: PageSize::new(MANAGEMENT_PAGE_SIZE),
         }
     }
 
@@ -143,22 +194,16 @@ impl Pages {
             return Ok(None);
         };
         let answer = loop {
-            match call(list(page.clone().limit(self.limit))).await {
-                Err(error) if self.limit > 1 && is_too_large(&error) => {
-                    self.limit = (self.limit / 4).max(1);
-                }
+            match call(list(page.clone().limit(self.size.limit()))).await {
+                Err(error) if self.size.shrink(&error) => {}
                 answer => break answer?,
             }
         };
-        self.limit = MANAGEMENT_PAGE_SIZE.min(self.limit.saturating_mul(4));
+        self.size.read();
         let next = answer.metadata.continue_.filter(|next| !next.is_empty());
         self.next = next.map(|next| page.continue_token(&next));
         Ok(Some(answer.items))
     }
-}
-
-fn is_too_large(error: &CallError) -> bool {
-    cause::<Excess>(error).is_some_and(|excess| excess.is_of_size())
 }
 
 /// The parameters for writing a whole object as `manager`.

@@ -4,7 +4,7 @@
 //!
 //! - A call does not wait for another call. It can wait for a new connection; these are made one at a time.
 //! - A dead connection is detected, even while nothing is sent. After a call without a timely response, a connection
-//!   gets no further calls.
+//!   gets no further calls. A call to an operator's API server that is dropped early has no effect on others.
 //! - For each call and each connection, the number of received bytes that are not read yet is limited.
 //! - The processor time of connections to a tenant's API server is limited for its namespace.
 
@@ -29,7 +29,7 @@ use rustls::client::Resumption;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tower::util::BoxCloneSyncService;
@@ -61,6 +61,11 @@ const MAX_CALLS: usize = 100;
 
 /// The maximum number of attempts to send a call, if connections close before it is sent.
 const MAX_ATTEMPTS: usize = 3;
+
+/// The time for a response from an operator's API server, after which a dropped call shows that its connection could be
+/// dead. It is shorter than the deadlines of all calls. A tenant can cause calls that are dropped at any time, such as
+/// the lists of Secrets of a Cluster that is deleted, and all tenants would then wait for a new connection.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The limits of received bytes that are not read yet.
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +109,8 @@ pub(super) struct Connections {
     share: Share,
     /// Of a tenant's API server.
     processor: Option<Processor>,
+    /// The time without a response after which a dropped call ends the use of its connection.
+    patience: Duration,
     open: Shared<Vec<Connection>>,
     /// Each API server has a separate lock. Tenants do not choose the address of the management cluster.
     dialling: Turnstile<()>,
@@ -132,6 +139,10 @@ impl Connections {
             windows,
             share: Share::new(namespace, windows.own),
             processor: (named_by == NamedBy::Tenant).then(|| Processor::of(namespace)),
+            patience: match named_by {
+                NamedBy::Operator => PATIENCE,
+                NamedBy::Tenant => Duration::ZERO,
+            },
             open: Shared::new(Lock::Connections, Vec::new()),
             dialling: Turnstile::default(),
         });
@@ -225,6 +236,7 @@ impl Connections {
             sender,
             calls: Arc::new(holding),
             is_silent: Arc::default(),
+            patience: self.patience,
         })
     }
 }
@@ -295,17 +307,25 @@ struct Connection {
     calls: Arc<Holding>,
     /// Whether a call was dropped before its response arrived.
     is_silent: Arc<AtomicBool>,
+    /// The time without a response before such a call counts.
+    patience: Duration,
 }
 
 /// A call, with the flag of its connection until the response arrives.
 ///
-/// If the call is dropped before that, no other call uses the connection. So other calls do not have to wait until
-/// pings fail.
-struct Unanswered(Option<Arc<AtomicBool>>);
+/// If the call is dropped before that, and has waited for some time, no other call uses the connection. So other calls do
+/// not have to wait until pings fail.
+struct Unanswered {
+    is_silent: Option<Arc<AtomicBool>>,
+    /// The time from which the response is late.
+    late: Instant,
+}
 
 impl Drop for Unanswered {
     fn drop(&mut self) {
-        if let Some(is_silent) = &self.0 {
+        if let Some(is_silent) = &self.is_silent
+            && Instant::now() >= self.late
+        {
             is_silent.store(true, Ordering::Relaxed);
         }
     }
@@ -350,9 +370,12 @@ impl Connection {
             Sender::Http2 { sender, .. } => sender.try_send_request(request).boxed(),
         };
         let connection = self.calls.clone();
-        let mut unanswered = Unanswered(Some(self.is_silent.clone()));
+        let mut unanswered = Unanswered {
+            is_silent: Some(self.is_silent.clone()),
+            late: Instant::now() + self.patience,
+        };
         let answer = call.map(move |answer| {
-            drop(unanswered.0.take());
+            drop(unanswered.is_silent.take());
             let answer = answer?;
             Ok(answer.map(|body| Answer {
                 body,
@@ -394,103 +417,4 @@ impl HttpBody for Answer {
 }
 
 #[cfg(test)]
-mod tests {
-    use rustls::RootCertStore;
-    use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
-
-    use super::*;
-    use crate::client::response_limits::MANAGEMENT_CALLS_AT_ONCE;
-    use crate::shared::testing::most_visited;
-
-    #[tokio::test]
-    async fn a_handshake_uses_processor_time_of_its_namespace() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            let (mut tcp, _) = listener.accept().await.unwrap();
-            tcp.write_all(b"no TLS").await.unwrap();
-        });
-        let dial = service_fn(move |_| async move {
-            let tcp = TcpStream::connect(address).await?;
-            Ok::<_, BoxError>(TokioIo::new(tcp))
-        });
-        let processor = Processor::slow();
-        let windows = Windows::of(NamedBy::Tenant);
-        let connections = Connections {
-            dial: Dial::new(dial),
-            tls: TlsConnector::from(Arc::new(no_trust())),
-            server_name: Some("a.example".to_owned()),
-            windows,
-            share: Share::new("a", windows.own),
-            processor: Some(processor.clone()),
-            open: Shared::new(Lock::Connections, Vec::new()),
-            dialling: Turnstile::default(),
-        };
-
-        let server = Uri::from_static("https://a.example");
-        assert!(connections.connect(&server).await.is_err());
-
-        assert!(processor.missing() > Duration::from_secs(1));
-    }
-
-    #[tokio::test]
-    async fn a_silent_connection_is_probed() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let tcp = TcpStream::connect(listener.local_addr().unwrap());
-        let tcp = tcp.await.unwrap();
-        assert!(!SockRef::from(&tcp).keepalive().unwrap());
-
-        probe_while_idle(&tcp).unwrap();
-
-        let socket = SockRef::from(&tcp);
-        assert!(socket.keepalive().unwrap());
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), PING_AFTER);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PING_DEADLINE);
-        assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
-    }
-
-    #[tokio::test]
-    async fn a_call_visits_each_open_connection_once() {
-        let connections = Connections {
-            dial: BoxCloneSyncService::new(service_fn(|_| async { Err("unused".into()) })),
-            tls: TlsConnector::from(Arc::new(no_trust())),
-            server_name: None,
-            windows: Windows::of(NamedBy::Operator),
-            share: Share::alone(usize::MAX),
-            processor: None,
-            open: Shared::new(Lock::Connections, Vec::new()),
-            dialling: Turnstile::default(),
-        };
-        let mut driven = Vec::new();
-        for _ in 0..MANAGEMENT_CALLS_AT_ONCE {
-            let (near, far) = tokio::io::duplex(64);
-            let made = http1::handshake(TokioIo::new(near)).await;
-            let (sender, connection) = made.unwrap();
-            driven.push((far, connection));
-            let connection = Connection {
-                sender: Sender::Http1(sender),
-                // A call runs on each.
-                calls: Arc::new(connections.share.holding()),
-                is_silent: Arc::default(),
-            };
-            connections.open.write(|open| open.push(connection));
-        }
-
-        let visited = most_visited(|| {
-            let request = Box::new(Request::new(Body::empty()));
-            assert!(connections.begin_on_open(request).is_err());
-        });
-
-        assert_eq!(visited[&Lock::Connections], MANAGEMENT_CALLS_AT_ONCE);
-        assert_eq!(driven.len(), MANAGEMENT_CALLS_AT_ONCE);
-    }
-
-    fn no_trust() -> ClientConfig {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider);
-        let builder = builder.with_safe_default_protocol_versions().unwrap();
-        let none = RootCertStore::empty();
-        builder.with_root_certificates(none).with_no_client_auth()
-    }
-}
+mod tests;

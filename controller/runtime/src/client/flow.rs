@@ -1,5 +1,5 @@
-//! The rate limit for watches and lists of tenants' API servers. Reading them takes processor time that other clusters
-//! need.
+//! The rate limit for responses of tenants' API servers. Reading them takes processor time that other clusters need, and
+//! no processor-time budget covers the decoding, which happens in the task of the caller.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::shared::{Lock, Shared};
 
-/// The rate of each API server: 50 joins per second, with bursts of 200.
+/// The rate of each API server: about 25 joins per second, with bursts of 100.
 const OWN: Rate = Rate {
     bytes_a_second: 1024 * 1024,
     burst: Duration::from_secs(4),
 };
 
-/// The shared rate of all API servers above their own rates: 400 joins per second, with bursts of 2,000.
+/// The shared rate of all API servers above their own rates: about 200 joins per second, with bursts of 1,000.
 const COMMON: Rate = Rate {
     bytes_a_second: 8 * 1024 * 1024,
     burst: Duration::from_secs(4),
@@ -115,7 +115,7 @@ impl Rate {
     }
 }
 
-/// The traffic of the watches and lists of one API server.
+/// The traffic of the responses of one API server.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     /// Only the calls of this API server use it.

@@ -34,7 +34,7 @@ pub(crate) const PAGE_SIZE: u32 = 16;
 /// The page size for the management cluster, as in client-go: 100,000 Machines take 200 pages.
 pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 
-/// The maximum JSON length of one object. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes become base64,
+/// The maximum JSON length of one object, or of an event. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes become base64,
 /// and annotations (up to 256 KiB) can be escaped with six bytes per byte.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
@@ -46,9 +46,14 @@ const MAX_PAGE_LEN: usize = 12 * 1024 * 1024;
 /// many as 500 honest objects have.
 const MAX_PAGE_VALUES: usize = 256 * 1024;
 
-/// A page with at most this number of objects has no limit of values. Each object must be readable, or it would hide
-/// the others.
-const FEW: usize = 8;
+/// The number of objects for which a page always has enough values, whatever tenants write.
+const FEW: usize = 4;
+
+/// The maximum number of values of an object in a list or a watch of an operator's API server. The rest of a larger
+/// object is removed, and the object is unreadable. A `MachinePool` with 10,000 members has about 60,000 values.
+///
+/// The other values are those of the fields that are never removed, and of the list.
+const MAX_VALUES_OF_OBJECT: usize = MAX_PAGE_VALUES / FEW - 512;
 
 /// The maximum JSON length of a page from a tenant's API server: several times the length of honest requests. If a page
 /// is longer, smaller pages are requested, down to one object.
@@ -71,6 +76,14 @@ const REQUESTS: &str = "/certificatesigningrequests";
 /// The maximum number of values of a CSR in a list or a watch: half of the limit for a page or an event, so that a page
 /// with one CSR can always be read.
 const MAX_VALUES_OF_REQUEST: usize = MIN_VALUES / 2;
+
+/// The maximum JSON length of a CSR in a response to a single call, and of an error, from a tenant's API server. A
+/// request has up to 64 KiB, which becomes 88 KiB of base64, and its certificate has a few kilobytes.
+const MAX_LEN_OF_REQUEST: usize = 256 * 1024;
+
+/// The maximum JSON length of another object in a response to a single call of a tenant's API server. A list of revoked
+/// credentials, the largest honest object, has up to the 1.5 MiB that etcd accepts.
+const MAX_LEN_OF_SINGLE: usize = 2 * 1024 * 1024;
 
 /// The memory that is reserved for undecoded responses of one tenant's API server: a page of honest CSRs for each
 /// signer.
@@ -142,38 +155,63 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     let page = parameter(asked, "limit=").map(|limit| limit.parse::<usize>().unwrap_or(1));
     let one = Limits {
         lines,
-        ..one_object(named_by)
+        bytes: MAX_OBJECT_LEN,
+        ..Limits::ANY
     };
     match (named_by, page.filter(|_| !lines)) {
-        (NamedBy::Operator, None) => one,
-        (NamedBy::Operator, Some(items)) => Limits {
+        (NamedBy::Operator, None) => Limits {
+            // A single object and a document are read whole.
+            object: if lines {
+                MAX_VALUES_OF_OBJECT
+            } else {
+                usize::MAX
+            },
+            ..one
+        },
+        (NamedBy::Operator, Some(_)) => Limits {
             bytes: MAX_PAGE_LEN,
-            values: if items > FEW {
-                MAX_PAGE_VALUES
-            } else {
-                usize::MAX
-            },
+            values: MAX_PAGE_VALUES,
+            object: MAX_VALUES_OF_OBJECT,
             ..one
         },
-        (NamedBy::Tenant, page) => Limits {
-            bytes: match page {
-                Some(2..) => MAX_TENANT_PAGE_LEN,
-                Some(_) | None => MAX_OBJECT_LEN,
-            },
-            values: match page {
-                Some(items) => items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
-                None if lines || asked.path().contains(REQUESTS) => MIN_VALUES,
-                None => MAX_VALUES,
-            },
-            items: page.unwrap_or(usize::MAX),
-            // A requester can set any number of labels.
-            object: if asked.path().ends_with(REQUESTS) {
-                MAX_VALUES_OF_REQUEST
-            } else {
-                usize::MAX
-            },
-            ..one
-        },
+        (NamedBy::Tenant, page) => {
+            let is_request = asked.path().contains(REQUESTS);
+            Limits {
+                bytes: match page {
+                    Some(2..) => MAX_TENANT_PAGE_LEN,
+                    Some(_) => MAX_OBJECT_LEN,
+                    None if lines => MAX_OBJECT_LEN,
+                    None if is_request => MAX_LEN_OF_REQUEST,
+                    None => MAX_LEN_OF_SINGLE,
+                },
+                values: match page {
+                    Some(items) => items.saturating_mul(VALUES_AN_ITEM).max(MIN_VALUES),
+                    None if lines || is_request => MIN_VALUES,
+                    None => MAX_VALUES,
+                },
+                items: page.unwrap_or(usize::MAX),
+                // A requester can set any number of labels.
+                object: if asked.path().ends_with(REQUESTS) {
+                    MAX_VALUES_OF_REQUEST
+                } else {
+                    usize::MAX
+                },
+                ..one
+            }
+        }
+    }
+}
+
+/// The limits for an error, which is a single object.
+fn limits_of_error(named_by: NamedBy) -> Limits {
+    let (bytes, values) = match named_by {
+        NamedBy::Operator => (MAX_OBJECT_LEN, usize::MAX),
+        NamedBy::Tenant => (MAX_LEN_OF_REQUEST, MIN_VALUES),
+    };
+    Limits {
+        bytes,
+        values,
+        ..Limits::ANY
     }
 }
 
@@ -195,17 +233,6 @@ fn namespace_of(asked: &Uri) -> &str {
     found.and_then(|_| parts.next()).unwrap_or_default()
 }
 
-fn one_object(named_by: NamedBy) -> Limits {
-    Limits {
-        bytes: MAX_OBJECT_LEN,
-        values: match named_by {
-            NamedBy::Operator => usize::MAX,
-            NamedBy::Tenant => MAX_VALUES,
-        },
-        ..Limits::ANY
-    }
-}
-
 /// A service with limits for its calls and responses.
 #[derive(Debug, Clone)]
 pub(crate) struct Bounded<S> {
@@ -213,7 +240,7 @@ pub(crate) struct Bounded<S> {
     named_by: NamedBy,
     turns: FairTurns,
     share: Share,
-    /// The flow of watches and lists.
+    /// The flow of responses, if the API server is a tenant's.
     flow: Option<Flow>,
     pages: Pages,
     cuts: Arc<Cuts>,
@@ -304,8 +331,9 @@ where
         };
         let line = self.turns.line(&ObjectKey::new(tenant, ""));
         let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();
-        let flow = self.flow.clone().filter(|_| limits.lines || is_page);
-        let cuts = self.cuts.clone();
+        let flow = self.flow.clone();
+        // Of an operator's API server, the watch logs the object.
+        let cuts = flow.is_some().then(|| self.cuts.clone());
         if is_page
             && flow.is_some()
             && let Err(excess) = self.count_page(request.uri())
@@ -323,11 +351,10 @@ where
                 .await
                 .map_err(|_| Excess::Time)?;
             let answer = answer.map_err(Into::into)?;
-            // An error is a single object.
             let limits = if answer.status().is_success() {
                 limits
             } else {
-                one_object(named_by)
+                limits_of_error(named_by)
             };
             let (turn, deadline) = if limits.lines {
                 // The turn is not held until a watch ends.
@@ -335,7 +362,7 @@ where
             } else {
                 (Some(turn), deadline)
             };
-            let page = flow.as_ref().filter(|_| !limits.lines);
+            let page = flow.as_ref().filter(|_| is_page);
             let pause = page.and_then(|flow| flow.count_page().err());
             Ok(answer.map(|body| BoundedBody {
                 body,
@@ -363,20 +390,21 @@ pub(crate) struct BoundedBody<B> {
     deadline: Pin<Box<Sleep>>,
     flow: Option<Flow>,
     pause: Option<Pin<Box<Sleep>>>,
-    cuts: Arc<Cuts>,
+    /// The log of truncated CSRs, if the API server is a tenant's.
+    cuts: Option<Arc<Cuts>>,
     _turn: Option<Turn>,
 }
 
-impl<B> BoundedBody<B> {
-    fn log_cut(&self) {
+impl Cuts {
+    fn log(&self) {
         const MESSAGE: &str = "a request with too many labels or other fields is not read";
         let max = MAX_VALUES_OF_REQUEST;
         let is_first = CUTS_TOLD
-            .take(&mut *self.cuts.next.lock(), Instant::now())
+            .take(&mut *self.next.lock(), Instant::now())
             .is_ok();
         if is_first {
             cluster_line!(
-                &self.cuts.lines,
+                &self.lines,
                 WARN,
                 max,
                 "{MESSAGE}; further ones within an hour are logged with -v"
@@ -385,7 +413,9 @@ impl<B> BoundedBody<B> {
             tracing::debug!(max, "{MESSAGE}");
         }
     }
+}
 
+impl<B> BoundedBody<B> {
     /// The part of this chunk to forward. A reader of lines keeps the memory of the longest line.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let wait = self
@@ -394,8 +424,10 @@ impl<B> BoundedBody<B> {
             .and_then(|flow| flow.count(piece.len()).err());
         self.pause = wait.map(|wait| Box::pin(sleep(wait)));
         let passed = self.sieve.pass(piece)?;
-        if self.sieve.take_cut() {
-            self.log_cut();
+        if self.sieve.take_cut()
+            && let Some(cuts) = &self.cuts
+        {
+            cuts.log();
         }
         self.longest = self.longest.max(self.sieve.passed());
         if self.holding.resize(self.longest) {

@@ -98,10 +98,9 @@ impl KubeRecords {
         while let Some(page) = pages.next(list).await? {
             // Not a collected iterator, which would keep the memory of the page.
             let mut unowned = Vec::new();
-            unowned.extend(
-                page.into_iter()
-                    .filter_map(|record| Unowned::of(record.metadata, &owner)),
-            );
+            // The owners of a record with too many values are not known, and are not replaced.
+            let readable = page.into_iter().filter(|record| record.object.is_ok());
+            unowned.extend(readable.filter_map(|record| Unowned::of(record.metadata, &owner)));
             for record in unowned {
                 self.own(record, &owner).await?;
             }

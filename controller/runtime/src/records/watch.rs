@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use kube::api::Api;
-use kube::runtime::watcher::Event;
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
 use tokio::sync::Notify;
@@ -22,7 +22,8 @@ use crate::metrics::Metrics;
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::table::Table;
 use crate::watch::{
-    Lenient, RecoveryLists, Skipped, WatchLog, heard_config, in_smaller_pages, listening,
+    Lenient, RecoveryLists, Skipped, WatchLog, heard_config, in_smaller_pages, is_expired,
+    listening,
 };
 
 /// The `NodeIdentity` objects of many clusters, from one watch.
@@ -52,7 +53,7 @@ struct Watching {
     limits: Limits,
     /// The lists that recover records.
     recovery: RecoveryLists,
-    /// Whether the next list recovers records. The known ones stay valid meanwhile.
+    /// Whether the list, or the next one, recovers records. The known ones stay valid meanwhile.
     is_recovery: bool,
     /// The namespaces with a recent log line about the limits.
     logged: HashMap<String, Instant>,
@@ -111,8 +112,9 @@ impl RecordsWatch {
                     event = events.next() => {
                         let Some(event) = event else { return };
                         log.observe(&event, || {});
-                        if let Ok(event) = event {
-                            told.apply(event, &mut watching);
+                        match event {
+                            Ok(event) => told.apply(event, &mut watching),
+                            Err(error) => watching.failed(&error),
                         }
                     }
                 }
@@ -161,6 +163,12 @@ impl Watching {
         self.is_recovery = true;
     }
 
+    /// Notes that the watch failed. A list that recovers records can take so long that it expires, and starts again. After
+    /// any other failure, the known records can be outdated.
+    fn failed(&mut self, error: &watcher::Error) {
+        self.is_recovery &= is_expired(error);
+    }
+
     /// Schedules a list if records were left out and now have a place. A tenant can cause this, so it happens rarely.
     fn plan_list(&mut self) {
         if self.index.is_list_due() {
@@ -202,7 +210,7 @@ impl Caches {
             Event::Init => {
                 watching.listing = Listing::new(watching.limits);
                 // If a list recovers records, the known ones are only as old as the last event.
-                if !std::mem::take(&mut watching.is_recovery) {
+                if !watching.is_recovery {
                     self.watched.heard.outdated();
                 }
             }
@@ -228,6 +236,7 @@ impl Caches {
                 }
             }
             Event::InitDone => {
+                watching.is_recovery = false;
                 let listing = Listing::new(watching.limits);
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
@@ -327,7 +336,8 @@ impl Caches {
 
 impl Watching {
     /// The cluster of this record. The spec determines it. An object that cannot be decoded belongs to the cluster
-    /// whose cache already contains it or, if there is none, to the cluster in its label.
+    /// whose cache already contains it or, if there is none, to the cluster in its label. An object with too many labels
+    /// has no label that can be read, so the part of its name before the first dot counts.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
         let namespace = object.namespace()?;
         if let Ok(read) = &object.object {
@@ -335,8 +345,9 @@ impl Watching {
             return Some(ObjectKey::new(namespace, cluster));
         }
         let known = self.index.cluster_of(&namespace, name_of(object));
-        let labelled = object.labels().get(CLUSTER_NAME_LABEL);
-        known.or_else(|| Some(ObjectKey::new(namespace, labelled?.as_str())))
+        let labelled = object.labels().get(CLUSTER_NAME_LABEL).map(String::as_str);
+        let named = || Some(name_of(object).split_once('.')?.0);
+        known.or_else(|| Some(ObjectKey::new(namespace, labelled.or_else(named)?)))
     }
 }
 
@@ -350,143 +361,4 @@ fn is_dead(_: &ObjectKey, cache: &mut Arc<Cache>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use kubelet_attestation::errors::error_chain;
-    use serde_json::json;
-
-    use super::*;
-    use crate::shared::PAGE;
-    use crate::shared::testing::{all_visited, most_visited};
-
-    /// An object that is no record, with the label of this cluster.
-    fn unreadable(cluster: &str, name: &str) -> Lenient<NodeIdentity> {
-        let object = json!({
-            "metadata": {
-                "namespace": "default", "name": name, "labels": {CLUSTER_NAME_LABEL: cluster},
-            },
-            "spec": "unreadable",
-        });
-        serde_json::from_value(object).unwrap()
-    }
-
-    /// Caches with undecodable records `r0`, `r1`, and so on, each in a separate cluster `c0`, `c1`, and so on.
-    fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
-        let (caches, mut watching) = (Caches::default(), Watching::new(limits));
-        for number in 0..count {
-            let object = unreadable(&format!("c{number}"), &format!("r{number}"));
-            caches.apply(Event::Apply(object), &mut watching);
-        }
-        (caches, watching)
-    }
-
-    fn has(caches: &Caches, cluster: &str, record: &str) -> bool {
-        let cache = caches.known(&ObjectKey::new("default", cluster));
-        cache.is_some_and(|cache| cache.look(|state| state.get(record).is_some()))
-    }
-
-    #[test]
-    fn a_broken_record_is_found_among_many_clusters_without_a_search() {
-        let (caches, mut watching) = with_records(1000, Limits::of_process());
-        assert!(has(&caches, "c180", "r180"));
-
-        let visited = all_visited(|| {
-            caches.apply(Event::Apply(unreadable("c1", "r180")), &mut watching);
-        });
-
-        assert!(visited < 20, "{visited}");
-        assert!(has(&caches, "c180", "r180") && !has(&caches, "c1", "r180"));
-    }
-
-    #[test]
-    fn a_list_of_many_clusters_is_applied_in_pages() {
-        let (caches, mut watching) = with_records(3 * PAGE, Limits::of_process());
-
-        let visited = most_visited(|| {
-            caches.apply(Event::Init, &mut watching);
-            caches.apply(Event::InitDone, &mut watching);
-        });
-
-        assert_eq!(visited[&Lock::RecordCaches], PAGE);
-        assert!(caches.all().is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn records_beyond_the_limit_are_not_kept_and_their_namespace_waits() {
-        let limits = Limits {
-            records: 3,
-            clusters: 3,
-            ..Limits::of_process()
-        };
-        let (caches, mut watching) = with_records(3, limits);
-        caches.watched.heard.now();
-        let [own, other] =
-            ["default", "other"].map(|namespace| caches.cache(&ObjectKey::new(namespace, "c0")));
-        own.synced().await.unwrap();
-
-        caches.apply(Event::Apply(unreadable("c0", "r3")), &mut watching);
-
-        assert!(!has(&caches, "c0", "r3"));
-        let error = error_chain(&own.synced().await.unwrap_err());
-        assert!(error.contains("namespace default has more than"), "{error}");
-        other.synced().await.unwrap();
-
-        caches.apply(Event::Delete(unreadable("c0", "r3")), &mut watching);
-        own.synced().await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
-        let limits = Limits {
-            records: 3,
-            clusters: 5,
-            ..Limits::of_process()
-        };
-        let (caches, mut watching) = with_records(5, limits);
-        caches.watched.heard.now();
-        let own = caches.cache(&ObjectKey::new("default", "c4"));
-        for record in ["r0", "r1"] {
-            assert!(!watching.recovery.is_planned());
-            caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
-        }
-        assert!(own.synced().await.is_err());
-
-        watching.list_is_due().await;
-        caches.apply(Event::Init, &mut watching);
-        assert!(
-            caches.watched.heard.is_recent(),
-            "other namespaces continue"
-        );
-        for number in 2..5 {
-            let object = unreadable(&format!("c{number}"), &format!("r{number}"));
-            caches.apply(Event::InitApply(object), &mut watching);
-        }
-        caches.apply(Event::InitDone, &mut watching);
-
-        own.synced().await.unwrap();
-        assert!(has(&caches, "c4", "r4"));
-        caches.apply(Event::Init, &mut watching);
-        assert!(!caches.watched.heard.is_recent(), "a different list");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn lists_that_recover_records_are_ten_minutes_apart() {
-        let (_, mut watching) = with_records(0, Limits::of_process());
-        watching.limits.records = 1;
-        watching.index = Index::new(watching.limits);
-        let begin = Instant::now();
-        let mut lists = Vec::new();
-        for _ in 0..3 {
-            for record in ["r0", "r1"] {
-                watching.index.put(&ObjectKey::new("default", "c"), record);
-            }
-            watching.index.remove("default", "r0");
-            watching.plan_list();
-            watching.list_is_due().await;
-            lists.push(begin.elapsed().as_secs());
-            watching.index = Index::new(watching.limits);
-        }
-
-        // Timers have a resolution of one millisecond.
-        assert_eq!(lists, [0, 600, 1200]);
-    }
-}
+mod tests;

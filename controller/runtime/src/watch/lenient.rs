@@ -55,6 +55,8 @@ const MAX_NAME_LEN: usize = 253;
 /// - Any JSON value can be decoded, so an object never makes a list or a watch unreadable.
 /// - An invalid object keeps the metadata that are used, each field separately. A field with an invalid type counts as
 ///   missing. An invalid `deletionTimestamp` counts as present.
+/// - An object whose excess the client has removed is unreadable. It keeps its name, its namespace, its UID, its versions
+///   and its times.
 #[derive(Debug, Clone)]
 pub struct Lenient<K, R = K> {
     /// The metadata.
@@ -93,6 +95,13 @@ impl From<serde_json::Error> for Unreadable {
 }
 
 type Fields = BTreeMap<String, Box<RawValue>>;
+
+/// The member of an object whose excess the client has removed.
+const EXCESS_REMOVED: &str = "$excessRemoved";
+
+/// The reason why such an object is unreadable: the rest would pass for the whole.
+const TOO_MANY_VALUES: &str =
+    "it has too many values, such as labels, annotations, owners or list entries";
 
 /// The name with which `serde_json` returns a value as text, without a depth limit.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
@@ -146,6 +155,20 @@ fn metadata_of(fields: &Fields) -> ObjectMeta {
 #[derive(Deserialize)]
 struct Metadata {
     metadata: ObjectMeta,
+    /// [`EXCESS_REMOVED`].
+    #[serde(rename = "$excessRemoved")]
+    cut: Option<IgnoredAny>,
+}
+
+/// The metadata that every object has. Others of an object whose excess was removed can be incomplete.
+fn identity_of(metadata: ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        labels: None,
+        annotations: None,
+        owner_references: None,
+        finalizers: None,
+        ..metadata
+    }
 }
 
 impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
@@ -154,17 +177,20 @@ impl<'de, K: DeserializeOwned, R> Deserialize<'de> for Lenient<K, R> {
         let (metadata, object) = parsed(text.get());
         Ok(Self {
             metadata,
-            object: object.map_err(Unreadable::from),
+            object,
             resource: PhantomData,
         })
     }
 }
 
 /// The metadata of an object, and the object.
-fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, serde_json::Result<K>) {
+fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, Result<K, Unreadable>) {
     // Most objects are valid, and need no separate handling of their fields.
-    if let Ok(object) = serde_json::from_str(text)
-        && let Ok(Metadata { metadata }) = serde_json::from_str(text)
+    if let Ok(Metadata {
+        metadata,
+        cut: None,
+    }) = serde_json::from_str(text)
+        && let Ok(object) = serde_json::from_str(text)
     {
         return (metadata, Ok(object));
     }
@@ -173,11 +199,17 @@ fn parsed<K: DeserializeOwned>(text: &str) -> (ObjectMeta, serde_json::Result<K>
     let metadata = fields.remove("metadata");
     let metadata = metadata.and_then(|text| serde_json::from_str(text.get()).ok());
     let metadata = metadata_of(&metadata.unwrap_or_default());
+    if fields.contains_key(EXCESS_REMOVED) {
+        return (
+            identity_of(metadata),
+            Err(Unreadable::because(TOO_MANY_VALUES)),
+        );
+    }
     let object = to_raw_value(&metadata).and_then(|text| {
         fields.insert("metadata".to_owned(), text);
         serde_json::from_str(&serde_json::to_string(&fields)?)
     });
-    (metadata, object)
+    (metadata, object.map_err(Unreadable::from))
 }
 
 impl<K, R: Resource> Resource for Lenient<K, R> {

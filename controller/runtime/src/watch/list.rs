@@ -125,6 +125,6 @@ mod tests {
         let expected = (0..OBJECTS).map(|number| number.to_string());
         assert!(names.eq(expected), "each once, in order");
         let limits = limits.lock().unwrap().clone();
-        assert_eq!(limits[..5], [500, 125, 31, 7, 28], "{limits:?}");
+        assert_eq!(limits, [500, 125, 31, 7, 7, 7, 7, 3, 28], "{limits:?}");
     }
 }

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{Lenient, page_of};
+use crate::client::PageSize;
 
 /// The time for which a watch can outlive its timeout, as in kube's watcher. After that, the connection is dead.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -29,9 +30,13 @@ const DEFAULT_TIMEOUT: u32 = 290;
 /// - after a watch without an event or a bookmark. An API server sends a bookmark each minute, and before the end of a
 ///   watch. Without one, it may not have reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known one.
+///
+/// The list has pages of at most `most` objects. If a page is too long, only its objects are read in smaller pages, and
+/// the list continues. Otherwise, a few large objects of one tenant would make the lists of all tenants longer.
 pub(super) fn steps<K, R>(
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
+    most: u32,
 ) -> BoxStream<'static, watcher::Result<Event<Lenient<K, R>>>>
 where
     K: Clone + DeserializeOwned + Debug + Send + 'static,
@@ -40,6 +45,7 @@ where
     let steps = Steps {
         api,
         config,
+        size: PageSize::new(most),
         state: State::Begin,
     };
     let events = stream::unfold(steps, |mut steps| async move {
@@ -57,6 +63,7 @@ where
 struct Steps<K, R> {
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
+    size: PageSize,
     state: State<Lenient<K, R>>,
 }
 
@@ -149,17 +156,21 @@ where
 
     /// Reads the page with this token, or the first one.
     async fn list(&mut self, token: Option<String>) -> Step<Lenient<K, R>> {
-        let page = ListParams {
+        let wanted = ListParams {
             label_selector: self.config.label_selector.clone(),
             field_selector: self.config.field_selector.clone(),
-            limit: self.config.page_size,
             continue_token: token,
             ..ListParams::default()
         };
-        let page = match page_of(&self.api, &page).await {
-            Ok(page) => page,
-            Err(error) => return failed(watcher::Error::InitialListFailed(error)),
+        let page = loop {
+            let wanted = wanted.clone().limit(self.size.limit());
+            match page_of(&self.api, &wanted).await {
+                Ok(page) => break page,
+                Err(error) if self.size.shrink(&error) => {}
+                Err(error) => return failed(watcher::Error::InitialListFailed(error)),
+            }
         };
+        self.size.read();
         let is_given = |text: &String| !text.is_empty();
         let version = page.metadata.resource_version.filter(is_given);
         let next = page.metadata.continue_.filter(is_given);

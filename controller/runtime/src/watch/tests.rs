@@ -14,6 +14,8 @@ use tower::layer::layer_fn;
 use super::*;
 use crate::client::{Bounded, NamedBy};
 
+mod pages;
+
 #[tokio::test(start_paused = true)]
 async fn waits_for_an_api_server_double_until_a_watch_succeeds() {
     let mut waits = ExponentialBackoff::default();

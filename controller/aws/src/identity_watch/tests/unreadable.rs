@@ -1,6 +1,8 @@
 //! Objects of a tenant that cannot be read.
 
+use k8s_openapi::api::core::v1::Namespace;
 use node_attestation_runtime::testing::hostile_values;
+use node_attestation_runtime::watch::NoFields;
 
 use super::*;
 use crate::identity_read::Reader;
@@ -264,4 +266,30 @@ async fn objects_too_large_for_a_page_do_not_block_others() {
     assert_eq!(bed.store.clusters().map(|clusters| clusters.len()), Some(1));
     sleep(Duration::from_mins(1)).await;
     assert_eq!(bed.resolve(), Ok(()));
+}
+
+#[test]
+fn a_namespace_with_too_many_labels_keeps_its_last_known_labels() {
+    let store = IdentityStore::new(TenancySettings::default(), "capa-system");
+    let key = ObjectKey::new("", "tenant-a");
+    let namespace = |labels: Value, removed: Value| -> Lenient<NoFields, Namespace> {
+        let metadata = json!({"name": "tenant-a", "labels": labels});
+        let object = json!({"metadata": metadata, "$excessRemoved": removed});
+        serde_json::from_value(object).unwrap()
+    };
+    let known = namespace(json!({"team": "a"}), Value::Null);
+    put_namespace(&store, &key, Some(&known)).unwrap();
+
+    let cut = namespace(json!({"other": ""}), json!(true));
+    let error = put_namespace(&store, &key, Some(&cut)).unwrap_err();
+
+    assert!(error.to_string().contains("too many values"), "{error}");
+    let labels = || {
+        let mut labels = None;
+        store.update(|all| labels = all.namespaces.get("tenant-a").map(|it| it.labels.clone()));
+        labels
+    };
+    assert_eq!(labels().unwrap(), [("team".into(), "a".into())].into());
+    put_namespace(&store, &key, None).unwrap();
+    assert_eq!(labels(), None);
 }

@@ -17,6 +17,10 @@ const REMOVED: usize = 4;
 /// The maximum length of the keys to recognize.
 const MAX_KEY_LEN: usize = 16;
 
+/// The last member of an object whose excess was removed, with the comma before it. No API server has a field with this
+/// name. [`Lenient`](crate::watch::Lenient) reads such an object as unreadable.
+const CUT_MEMBER: &[u8] = br#","$excessRemoved":true"#;
+
 /// The limits for a JSON text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::client) struct Limits {
@@ -30,7 +34,8 @@ pub(in crate::client) struct Limits {
     /// The maximum number of elements of top-level arrays. These are the objects of a list.
     pub(in crate::client) items: usize,
     /// The maximum number of values of one object in a list or a watch. The rest of a larger object is removed, so that
-    /// the other objects can be read.
+    /// the other objects can be read. The object then ends with [`CUT_MEMBER`], and keeps the fields of its metadata
+    /// that are no lists or maps, such as its name.
     pub(in crate::client) object: usize,
 }
 
@@ -71,6 +76,8 @@ pub(in crate::client) struct Sieve {
     is_rest: bool,
     /// Whether an object exceeded its limit.
     cut: bool,
+    /// Whether the current object exceeded its limit.
+    is_cut: bool,
     size: Size,
 }
 
@@ -101,6 +108,7 @@ impl Sieve {
             skipped: None,
             is_rest: false,
             cut: false,
+            is_cut: false,
             size: Size::default(),
         }
     }
@@ -125,6 +133,14 @@ impl Sieve {
         let mut from = 0;
         let mut index = 0;
         while let Some(&byte) = piece.get(index) {
+            if self.ends_cut_object(byte) {
+                let passed = passed.get_or_insert_default();
+                passed.extend(piece.get(from..index).unwrap_or_default());
+                passed.extend(CUT_MEMBER);
+                from = index;
+                self.add(CUT_MEMBER.len());
+                self.is_cut = false;
+            }
             let was_skipped = self.skipped.is_some();
             self.read(byte)?;
             match (was_skipped, self.skipped.is_some()) {
@@ -245,6 +261,7 @@ impl Sieve {
         }
         if self.open.len() == self.depth_of_objects() - 1 {
             self.size.object = 0;
+            self.is_cut = false;
         }
         let in_object = matches!(self.open.last(), Some(Container::Object { .. }));
         self.open.push(if byte == b'{' {
@@ -267,15 +284,34 @@ impl Sieve {
         if self.limits.lines { 2 } else { 3 }
     }
 
-    /// Whether the current object exceeds its limit.
+    /// Whether the current object exceeds its limit, and the rest of the innermost container is removed.
+    ///
+    /// The members of an object and of its metadata are kept. An API server sorts the fields of a custom resource, so
+    /// that labels come before the name.
     fn is_over(&self) -> bool {
-        self.size.object > self.limits.object && self.open.len() > self.depth_of_objects()
+        let depth = self.depth_of_objects();
+        let is_metadata = matches!(
+            self.open.last(),
+            Some(Container::Object { metadata: true, .. })
+        );
+        let kept = depth + usize::from(is_metadata && self.open.len() == depth + 1);
+        self.size.object > self.limits.object && self.open.len() > kept
     }
 
     fn skip_the_rest(&mut self) {
         self.skipped = Some(0);
         self.is_rest = true;
         self.cut = true;
+        self.is_cut = true;
+    }
+
+    /// Whether this byte ends an object whose excess was removed.
+    fn ends_cut_object(&self, byte: u8) -> bool {
+        self.is_cut
+            && byte == b'}'
+            && self.text == Text::Outside
+            && self.skipped.is_none()
+            && self.open.len() == self.depth_of_objects()
     }
 
     fn count(&mut self) {

@@ -9,6 +9,8 @@ use http_body_util::{BodyExt as _, StreamBody};
 
 use super::*;
 
+mod management;
+
 const OBJECT: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests/a/status";
 const NODE: &str = "https://h/api/v1/nodes/a";
 const PAGE: &str = "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=16";
@@ -290,30 +292,6 @@ async fn a_response_that_never_starts_times_out() {
     assert_eq!(begun.elapsed(), ANSWER_DEADLINE);
 }
 
-#[tokio::test]
-async fn a_page_of_many_objects_of_a_management_cluster_has_few_values() {
-    let labels = |count: usize| {
-        let labels: Vec<_> = (0..count).map(|number| format!("\"{number}\":1")).collect();
-        let labels = labels.join(",");
-        format!("{{\"items\":[{{\"metadata\":{{\"labels\":{{{labels}}}}}}}]}}")
-    };
-    let read = async |url: &str, count: usize| {
-        let page = labels(count).into_bytes();
-        read(url, 200, stream::iter([page])).await.map(drop)
-    };
-    let machines = "https://a/apis/cluster.x-k8s.io/v1beta2/machines";
-    let many = format!("{machines}?limit=500");
-    assert_eq!(read(&many, 100_000).await, Ok(()));
-    let excess = read(&many, MAX_PAGE_VALUES).await.unwrap_err();
-    assert_eq!(excess, Excess::Values(MAX_PAGE_VALUES));
-    assert!(excess.is_of_size(), "a smaller page is requested");
-    // Each object is read, or it would hide the others.
-    let few = format!("{machines}?limit=7");
-    assert_eq!(read(&few, MAX_PAGE_VALUES).await, Ok(()));
-    // etcd takes 1.5 MiB.
-    const { assert!(7 * 1536 * 1024 <= MAX_PAGE_LEN) };
-}
-
 /// The known ways to cause a large memory use with few bytes, on a page of a list, and as an event.
 fn amplified() -> [(&'static str, String, Excess); 4] {
     let many = |element: &str| vec![element; MAX_TENANT_PAGE_LEN / 3 - 100].join(",");
@@ -362,23 +340,56 @@ async fn megabytes_of_managed_fields_are_removed() {
 async fn a_response_with_endless_managed_fields_ends() {
     let begin = br#"{"metadata":{"name":"a","managedFields":[""#.to_vec();
     let whole = || stream::iter([begin.clone()]).chain(stream::repeat(vec![b'x'; 1024 * 1024]));
-    for named_by in [NamedBy::Operator, NamedBy::Tenant] {
+    for (named_by, max) in [
+        (NamedBy::Operator, MAX_OBJECT_LEN),
+        (NamedBy::Tenant, MAX_LEN_OF_REQUEST),
+    ] {
         let read = read_of(named_by, OBJECT, 200, Box::pin(whole())).await;
-        assert_eq!(read, Err(Excess::Length(MAX_OBJECT_LEN)), "{named_by:?}");
+        assert_eq!(read, Err(Excess::Length(max)), "{named_by:?}");
     }
 }
 
 #[tokio::test]
-async fn a_tenant_page_is_limited_more_than_a_single_object() {
+async fn each_response_of_a_tenants_api_server_has_a_limited_length() {
     let alone = PAGE.replace("limit=16", "limit=1");
-    for (url, max) in [
-        (PAGE, MAX_TENANT_PAGE_LEN),
-        (&*alone, MAX_OBJECT_LEN),
-        (OBJECT, MAX_OBJECT_LEN),
+    let request = OBJECT.trim_end_matches("/status");
+    for (url, status, max) in [
+        (PAGE, 200, MAX_TENANT_PAGE_LEN),
+        (&*alone, 200, MAX_OBJECT_LEN),
+        (NODE, 200, MAX_LEN_OF_SINGLE),
+        (OBJECT, 200, MAX_LEN_OF_REQUEST),
+        (request, 200, MAX_LEN_OF_REQUEST),
+        (PAGE, 403, MAX_LEN_OF_REQUEST),
+        (NODE, 403, MAX_LEN_OF_REQUEST),
+        (WATCH, 403, MAX_LEN_OF_REQUEST),
     ] {
-        let read = async |len| read_of(NamedBy::Tenant, url, 200, of_length(len)).await;
-        assert_eq!(read(max).await, Ok(max));
-        assert_eq!(read(max + 1).await, Err(Excess::Length(max)));
+        let read = async |len| read_of(NamedBy::Tenant, url, status, of_length(len)).await;
+        assert_eq!(read(max).await, Ok(max), "{status} {url}");
+        let excess = Err(Excess::Length(max));
+        assert_eq!(read(max + 1).await, excess, "{status} {url}");
+    }
+    // The largest request in base64, and as much again for everything else.
+    const { assert!(MAX_LEN_OF_REQUEST > 2 * 64 * 1024 * 4 / 3) };
+}
+
+#[tokio::test(start_paused = true)]
+async fn single_responses_of_a_tenants_api_server_have_a_rate() {
+    const MIB: usize = 1024 * 1024;
+    let server = tower::service_fn(|_: Request<()>| async {
+        let text = format!("\"{}\"", "x".repeat(MIB));
+        Ok::<_, Infallible>(Response::new(http_body_util::Full::new(Bytes::from(text))))
+    });
+    for (named_by, is_limited) in [(NamedBy::Operator, false), (NamedBy::Tenant, true)] {
+        let mut service = Bounded::new(server, named_by, "tenant");
+        let begun = Instant::now();
+        for _ in 0..400 {
+            let request = Request::builder().uri(NODE).body(()).unwrap();
+            let answer = service.call(request).await.unwrap();
+            answer.into_body().collect().await.unwrap();
+        }
+        // One MiB a second of its own, and 8 of all clusters together.
+        let waited = begun.elapsed();
+        assert_eq!(waited > Duration::from_secs(30), is_limited, "{waited:?}");
     }
 }
 

@@ -423,9 +423,11 @@ fn with_records(
                     .iter()
                     .map(|(name, owner)| {
                         let owners: Vec<_> = owner.iter().collect();
-                        json!({"metadata": {
+                        let metadata = json!({
                             "name": name, "namespace": "default", "resourceVersion": "7", "ownerReferences": owners,
-                        }})
+                        });
+                        let is_cut = name.ends_with(".cut").then_some(true);
+                        json!({"metadata": metadata, "$excessRemoved": is_cut})
                     })
                     .collect();
                 json!({

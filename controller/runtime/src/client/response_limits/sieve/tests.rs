@@ -119,8 +119,75 @@ fn an_oversized_object_is_truncated_without_affecting_others() {
             assert_eq!(cut["metadata"]["name"], "large");
             assert!(cut["metadata"]["x"].as_object().unwrap().len() < 20);
             assert_eq!(cut["spec"], json!({}));
+            assert_eq!(cut["$excessRemoved"], true);
         }
     }
+}
+
+/// A custom resource with this number of labels, in the order of an API server, which sorts the fields.
+fn sorted(name: &str, labels: usize) -> String {
+    let labels: Vec<String> = (0..labels)
+        .map(|number| format!(r#""{number}":"""#))
+        .collect();
+    let labels = labels.join(",");
+    let owners = r#""ownerReferences":[{"uid":"a"}],"uid":"b""#;
+    let metadata =
+        format!(r#""labels":{{{labels}}},"managedFields":[{{}}],"name":"{name}",{owners}"#);
+    format!(r#"{{"metadata":{{{metadata}}},"spec":{{"c":[1]}}}}"#)
+}
+
+#[test]
+fn a_truncated_object_keeps_a_name_after_its_labels_and_is_marked() {
+    let limits = Limits {
+        object: 23,
+        ..Limits::ANY
+    };
+    let list = format!(
+        r#"{{"metadata":{{}},"items":[{},{},{}]}}"#,
+        sorted("large", 21),
+        sorted("exact", 10),
+        sorted("larger", 100)
+    );
+    for piece in [1, 2, 7, 64, list.len()] {
+        let mut sieve = Sieve::new(limits);
+        let mut passed = Vec::new();
+        for piece in list.as_bytes().chunks(piece) {
+            passed.extend(sieve.pass(Bytes::copy_from_slice(piece)).unwrap());
+        }
+        assert_eq!(sieve.passed(), passed.len());
+        let passed: Value = serde_json::from_slice(&passed).unwrap();
+        for (index, name) in [(0, "large"), (2, "larger")] {
+            let cut = &passed["items"][index];
+            assert_eq!(cut["metadata"]["name"], name);
+            assert_eq!(cut["metadata"]["uid"], "b");
+            assert_eq!(cut["metadata"]["ownerReferences"], json!([]));
+            assert_eq!(cut["spec"], json!({}));
+            assert_eq!(cut["$excessRemoved"], true);
+        }
+        let whole: Value = serde_json::from_str(&sorted("exact", 10)).unwrap();
+        let mut exact = passed["items"][1].clone();
+        exact["metadata"]["managedFields"] = json!([{}]);
+        assert_eq!(exact, whole);
+    }
+}
+
+#[test]
+fn an_object_is_truncated_if_it_has_one_value_too_many() {
+    let counted = |object: usize| {
+        let limits = Limits {
+            object,
+            ..Limits::ANY
+        };
+        let mut sieve = Sieve::new(limits);
+        let list = format!(r#"{{"items":[{}]}}"#, sorted("a", 100));
+        sieve.pass(list.into()).unwrap();
+        sieve.take_cut()
+    };
+    let exactly = (0..1000).find(|&limit| !counted(limit)).unwrap();
+
+    assert!(counted(exactly - 1));
+    // The labels, and a few values more.
+    assert!((100..120).contains(&exactly), "{exactly}");
 }
 
 #[test]

@@ -27,6 +27,8 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
             "prod-1.n5",
             Some(in_former_version(owner("Cluster", "now"))),
         ),
+        // It has more owners than the client reads, and none of them is replaced.
+        ("prod-1.cut", Some(owner("ConfigMap", "c"))),
     ]);
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
 

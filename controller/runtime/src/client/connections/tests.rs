@@ -1,0 +1,129 @@
+use rustls::RootCertStore;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::client::response_limits::MANAGEMENT_CALLS_AT_ONCE;
+use crate::shared::testing::most_visited;
+
+#[tokio::test]
+async fn a_handshake_uses_processor_time_of_its_namespace() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        tcp.write_all(b"no TLS").await.unwrap();
+    });
+    let dial = service_fn(move |_| async move {
+        let tcp = TcpStream::connect(address).await?;
+        Ok::<_, BoxError>(TokioIo::new(tcp))
+    });
+    let processor = Processor::slow();
+    let windows = Windows::of(NamedBy::Tenant);
+    let connections = Connections {
+        dial: Dial::new(dial),
+        tls: TlsConnector::from(Arc::new(no_trust())),
+        server_name: Some("a.example".to_owned()),
+        windows,
+        share: Share::new("a", windows.own),
+        processor: Some(processor.clone()),
+        patience: Duration::ZERO,
+        open: Shared::new(Lock::Connections, Vec::new()),
+        dialling: Turnstile::default(),
+    };
+
+    let server = Uri::from_static("https://a.example");
+    assert!(connections.connect(&server).await.is_err());
+
+    assert!(processor.missing() > Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_probed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tcp = TcpStream::connect(listener.local_addr().unwrap());
+    let tcp = tcp.await.unwrap();
+    assert!(!SockRef::from(&tcp).keepalive().unwrap());
+
+    probe_while_idle(&tcp).unwrap();
+
+    let socket = SockRef::from(&tcp);
+    assert!(socket.keepalive().unwrap());
+    assert_eq!(socket.tcp_keepalive_time().unwrap(), PING_AFTER);
+    assert_eq!(socket.tcp_keepalive_interval().unwrap(), PING_DEADLINE);
+    assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
+}
+
+#[tokio::test]
+async fn a_call_visits_each_open_connection_once() {
+    let connections = Connections {
+        dial: BoxCloneSyncService::new(service_fn(|_| async { Err("unused".into()) })),
+        tls: TlsConnector::from(Arc::new(no_trust())),
+        server_name: None,
+        windows: Windows::of(NamedBy::Operator),
+        share: Share::alone(usize::MAX),
+        processor: None,
+        patience: PATIENCE,
+        open: Shared::new(Lock::Connections, Vec::new()),
+        dialling: Turnstile::default(),
+    };
+    let mut driven = Vec::new();
+    for _ in 0..MANAGEMENT_CALLS_AT_ONCE {
+        let (near, far) = tokio::io::duplex(64);
+        let made = http1::handshake(TokioIo::new(near)).await;
+        let (sender, connection) = made.unwrap();
+        driven.push((far, connection));
+        let connection = Connection {
+            sender: Sender::Http1(sender),
+            // A call runs on each.
+            calls: Arc::new(connections.share.holding()),
+            is_silent: Arc::default(),
+            patience: PATIENCE,
+        };
+        connections.open.write(|open| open.push(connection));
+    }
+
+    let visited = most_visited(|| {
+        let request = Box::new(Request::new(Body::empty()));
+        assert!(connections.begin_on_open(request).is_err());
+    });
+
+    assert_eq!(visited[&Lock::Connections], MANAGEMENT_CALLS_AT_ONCE);
+    assert_eq!(driven.len(), MANAGEMENT_CALLS_AT_ONCE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_late_call_ends_the_use_of_a_connection_to_the_operators_server() {
+    let early = PATIENCE.saturating_sub(Duration::from_millis(1));
+    for (patience, waited, is_over) in [
+        (PATIENCE, early, false),
+        (PATIENCE, PATIENCE, true),
+        (Duration::ZERO, Duration::ZERO, true),
+    ] {
+        // Nothing answers at the other end.
+        let (near, _far) = tokio::io::duplex(1024);
+        let made = http1::handshake(TokioIo::new(near)).await;
+        let (sender, _driven) = made.unwrap();
+        let mut connection = Connection {
+            sender: Sender::Http1(sender),
+            calls: Arc::new(Share::alone(usize::MAX).holding()),
+            is_silent: Arc::default(),
+            patience,
+        };
+
+        let call = connection.begin(Request::new(Body::empty()));
+        tokio::time::advance(waited).await;
+        drop(call);
+
+        let is_silent = connection.is_silent.load(Ordering::Relaxed);
+        assert_eq!(is_silent, is_over, "{waited:?} of {patience:?}");
+    }
+}
+
+fn no_trust() -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let none = RootCertStore::empty();
+    builder.with_root_certificates(none).with_no_client_auth()
+}

@@ -1,0 +1,52 @@
+//! Responses of a management cluster, in which tenants write objects.
+
+use super::*;
+
+/// An object with this number of labels.
+fn object(labels: usize) -> String {
+    let labels: Vec<_> = (0..labels)
+        .map(|number| format!("\"{number}\":1"))
+        .collect();
+    let labels = labels.join(",");
+    format!(r#"{{"metadata":{{"labels":{{{labels}}}}}}}"#)
+}
+
+#[tokio::test]
+async fn a_page_of_many_objects_of_a_management_cluster_has_few_values() {
+    // Whether each object is read whole.
+    let read = async |limit: usize, objects: usize, labels: usize| {
+        let items = vec![object(labels); objects].join(",");
+        let page = format!(r#"{{"items":[{items}]}}"#).into_bytes();
+        let len = page.len();
+        let url = format!("https://a/apis/cluster.x-k8s.io/v1beta2/machines?limit={limit}");
+        read(&url, 200, stream::iter([page]))
+            .await
+            .map(|read| read == len)
+    };
+    let most = MAX_VALUES_OF_OBJECT;
+    for limit in [500, FEW, 1] {
+        assert_eq!(read(limit, 1, most).await, Ok(true), "{limit}");
+        assert_eq!(read(limit, 1, most + 1).await, Ok(false), "{limit}");
+    }
+    // A page of few objects can always be read, so that larger pages can be tried.
+    assert_eq!(read(500, FEW, most).await, Ok(true));
+    assert_eq!(read(500, FEW, 70_000).await, Ok(false));
+    let excess = read(500, FEW + 1, most).await.unwrap_err();
+    assert_eq!(excess, Excess::Values(MAX_PAGE_VALUES));
+    assert!(excess.is_of_size(), "a smaller page is requested");
+    // etcd takes 1.5 MiB.
+    const { assert!(7 * 1536 * 1024 <= MAX_PAGE_LEN) };
+}
+
+#[tokio::test]
+async fn an_event_of_a_management_cluster_has_few_values() {
+    let most = MAX_VALUES_OF_OBJECT;
+    for (labels, is_whole) in [(most, true), (most + 1, false)] {
+        let object = object(labels);
+        let event = format!(r#"{{"type":"ADDED","object":{object}}}"#) + "\n";
+        let event = event.into_bytes();
+        let len = event.len();
+        let read = read(WATCH, 200, stream::iter([event])).await;
+        assert_eq!(read.map(|read| read == len), Ok(is_whole), "{labels}");
+    }
+}

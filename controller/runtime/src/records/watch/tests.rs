@@ -1,0 +1,197 @@
+use kubelet_attestation::errors::error_chain;
+use serde_json::json;
+
+use super::*;
+use crate::shared::PAGE;
+use crate::shared::testing::{all_visited, most_visited};
+
+/// An object that is no record, with the label of this cluster.
+fn unreadable(cluster: &str, name: &str) -> Lenient<NodeIdentity> {
+    let object = json!({
+        "metadata": {
+            "namespace": "default", "name": name, "labels": {CLUSTER_NAME_LABEL: cluster},
+        },
+        "spec": "unreadable",
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// Caches with undecodable records `r0`, `r1`, and so on, each in a separate cluster `c0`, `c1`, and so on.
+fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
+    let (caches, mut watching) = (Caches::default(), Watching::new(limits));
+    for number in 0..count {
+        let object = unreadable(&format!("c{number}"), &format!("r{number}"));
+        caches.apply(Event::Apply(object), &mut watching);
+    }
+    (caches, watching)
+}
+
+fn has(caches: &Caches, cluster: &str, record: &str) -> bool {
+    let cache = caches.known(&ObjectKey::new("default", cluster));
+    cache.is_some_and(|cache| cache.look(|state| state.get(record).is_some()))
+}
+
+#[test]
+fn a_broken_record_is_found_among_many_clusters_without_a_search() {
+    let (caches, mut watching) = with_records(1000, Limits::of_process());
+    assert!(has(&caches, "c180", "r180"));
+
+    let visited = all_visited(|| {
+        caches.apply(Event::Apply(unreadable("c1", "r180")), &mut watching);
+    });
+
+    assert!(visited < 20, "{visited}");
+    assert!(has(&caches, "c180", "r180") && !has(&caches, "c1", "r180"));
+}
+
+#[test]
+fn a_list_of_many_clusters_is_applied_in_pages() {
+    let (caches, mut watching) = with_records(3 * PAGE, Limits::of_process());
+
+    let visited = most_visited(|| {
+        caches.apply(Event::Init, &mut watching);
+        caches.apply(Event::InitDone, &mut watching);
+    });
+
+    assert_eq!(visited[&Lock::RecordCaches], PAGE);
+    assert!(caches.all().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_beyond_the_limit_are_not_kept_and_their_namespace_waits() {
+    let limits = Limits {
+        records: 3,
+        clusters: 3,
+        ..Limits::of_process()
+    };
+    let (caches, mut watching) = with_records(3, limits);
+    caches.watched.heard.now();
+    let [own, other] =
+        ["default", "other"].map(|namespace| caches.cache(&ObjectKey::new(namespace, "c0")));
+    own.synced().await.unwrap();
+
+    caches.apply(Event::Apply(unreadable("c0", "r3")), &mut watching);
+
+    assert!(!has(&caches, "c0", "r3"));
+    let error = error_chain(&own.synced().await.unwrap_err());
+    assert!(error.contains("namespace default has more than"), "{error}");
+    other.synced().await.unwrap();
+
+    caches.apply(Event::Delete(unreadable("c0", "r3")), &mut watching);
+    own.synced().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
+    let limits = Limits {
+        records: 3,
+        clusters: 5,
+        ..Limits::of_process()
+    };
+    let (caches, mut watching) = with_records(5, limits);
+    caches.watched.heard.now();
+    let own = caches.cache(&ObjectKey::new("default", "c4"));
+    for record in ["r0", "r1"] {
+        assert!(!watching.recovery.is_planned());
+        caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
+    }
+    assert!(own.synced().await.is_err());
+
+    watching.list_is_due().await;
+    caches.apply(Event::Init, &mut watching);
+    assert!(
+        caches.watched.heard.is_recent(),
+        "other namespaces continue"
+    );
+    for number in 2..5 {
+        let object = unreadable(&format!("c{number}"), &format!("r{number}"));
+        caches.apply(Event::InitApply(object), &mut watching);
+    }
+    caches.apply(Event::InitDone, &mut watching);
+
+    own.synced().await.unwrap();
+    assert!(has(&caches, "c4", "r4"));
+    caches.apply(Event::Init, &mut watching);
+    assert!(!caches.watched.heard.is_recent(), "a different list");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_expires_while_it_recovers_records_does_not_outdate_them() {
+    let failure = |code: u16| {
+        let status = json!({"status": "Failure", "code": code, "message": "", "reason": ""});
+        let status = serde_json::from_value(status).unwrap();
+        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    };
+    for (code, is_recent) in [(410, true), (503, false)] {
+        let (caches, mut watching) = with_records(0, Limits::of_process());
+        caches.watched.heard.now();
+        watching.recovery.plan();
+        watching.list_is_due().await;
+        caches.apply(Event::Init, &mut watching);
+        assert!(caches.watched.heard.is_recent());
+
+        watching.failed(&failure(code));
+        caches.apply(Event::Init, &mut watching);
+
+        assert_eq!(caches.watched.heard.is_recent(), is_recent, "{code}");
+        caches.apply(Event::InitDone, &mut watching);
+        caches.apply(Event::Init, &mut watching);
+        assert!(!caches.watched.heard.is_recent(), "a different list");
+    }
+}
+
+#[test]
+fn a_record_with_too_many_labels_stays_a_broken_record_of_its_cluster() {
+    let (caches, mut watching) = with_records(0, Limits::of_process());
+    let object = json!({
+        "metadata": {"namespace": "default", "name": "prod-1.n1", "labels": {"a": ""}},
+        "spec": {},
+        "$excessRemoved": true,
+    });
+    let object = serde_json::from_value(object).unwrap();
+
+    caches.apply(Event::Apply(object), &mut watching);
+
+    let cache = caches.known(&ObjectKey::new("default", "prod-1")).unwrap();
+    cache.look(|state| assert!(state.get("prod-1.n1").unwrap().is_err()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_causes_no_list_while_the_clusters_exceed_their_limit() {
+    let limits = Limits {
+        records: 100,
+        clusters: 3,
+        ..Limits::of_process()
+    };
+    let (caches, mut watching) = with_records(6, limits);
+
+    for record in ["r0", "r5"] {
+        caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
+        assert!(!watching.recovery.is_planned(), "{record}");
+    }
+    caches.apply(Event::Delete(unreadable("c", "r1")), &mut watching);
+
+    assert!(watching.recovery.is_planned());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_that_recover_records_are_ten_minutes_apart() {
+    let (_, mut watching) = with_records(0, Limits::of_process());
+    watching.limits.records = 1;
+    watching.index = Index::new(watching.limits);
+    let begin = Instant::now();
+    let mut lists = Vec::new();
+    for _ in 0..3 {
+        for record in ["r0", "r1"] {
+            watching.index.put(&ObjectKey::new("default", "c"), record);
+        }
+        watching.index.remove("default", "r0");
+        watching.plan_list();
+        watching.list_is_due().await;
+        lists.push(begin.elapsed().as_secs());
+        watching.index = Index::new(watching.limits);
+    }
+
+    // Timers have a resolution of one millisecond.
+    assert_eq!(lists, [0, 600, 1200]);
+}
