@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn rejected_entries_of_a_large_map_are_removed_in_pages() {
         for count in [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 1] {
-            let map: BTreeMap<usize, ()> = (0..count).map(|key| (key, ())).collect();
+            let map: BTreeMap<usize, usize> = (0..count).map(|key| (key, key)).collect();
             let state = Unshared::new(map);
 
             let removed = retain(&state, |map| map, |key| key % 3 == 0);

@@ -37,8 +37,8 @@ pub struct Absences {
 struct State {
     /// The start of each absence, by a monotonic clock: the wall clock can be set ahead between two rounds.
     since: BTreeMap<Holding, Duration>,
-    /// The machines that were being deleted when they were last seen.
-    leaving: BTreeMap<Holding, ()>,
+    /// The machines that were being deleted when they were last seen, with the time of the round.
+    leaving: BTreeMap<Holding, Duration>,
     allowed: usize,
 }
 
@@ -85,7 +85,7 @@ impl Absences {
         retain(&self.state, |state| &mut state.since, is_missing).await;
         let mut pace = Pace::default();
         for holding in leaving {
-            self.state.lock().leaving.insert(holding, ());
+            self.state.lock().leaving.insert(holding, elapsed);
             pace.step().await;
         }
         let mut gone = Gone::default();

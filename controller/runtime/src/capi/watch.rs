@@ -171,7 +171,7 @@ impl Objects {
             }
             Event::Delete(object) => {
                 if let Some(key) = object.key() {
-                    if W::KIND == <Machine as super::objects::Watched>::KIND {
+                    if W::KIND == Machine::KIND {
                         self.departures().note(&key);
                     }
                     self.put::<W>(&key, None);

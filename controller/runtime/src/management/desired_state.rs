@@ -16,6 +16,7 @@ use crate::capi::{Cluster, ClusterCa, TenantKubeconfig, is_paused};
 
 use super::ca_key_registry::CaKeyHolder;
 use super::conditions::not_ready::NotReady;
+use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
 use super::{Settings, VerifierFactory};
 
@@ -60,7 +61,7 @@ pub(super) struct Fingerprint([u8; 32]);
 ///
 /// The reason why the cluster is not served.
 pub(super) fn service(
-    authentication: &Arc<KubeletAuthentication>,
+    authentication: &Arc<KeptAuthentication>,
     sources: &Sources,
     (ca_key, parsed): (&mut CaKeyHolder, &mut Parsed),
     settings: &Settings,
@@ -221,7 +222,7 @@ impl Fingerprint {
         let cluster = format!("{:?}", inputs_of_service(cluster));
         let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
         let parts = [uid.as_bytes(), cluster.as_bytes()].into_iter();
-        Self(digest(parts.chain(parsed.map(|part| part.as_slice()))))
+        Self(digest(parts.chain(parsed.map(<[u8; 32]>::as_slice))))
     }
 }
 

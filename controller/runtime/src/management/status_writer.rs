@@ -60,7 +60,7 @@ impl StatusWriter {
         next.status = Some(status);
         let write = self.replace(name, next, known.has_other_conditions);
         let (written, error) = match in_time(DEADLINE, write).await {
-            Ok(_) => {
+            Ok(()) => {
                 self.metrics.status_written(Written::Ok);
                 self.failures = 0;
                 self.not_before = Instant::now() + PAUSE;

@@ -248,7 +248,7 @@ impl Supervisor {
     }
 
     /// Reconciles the cluster, and returns its phase.
-    async fn reconcile(&mut self, authentication: &Arc<KubeletAuthentication>) -> ClusterPhase {
+    async fn reconcile(&mut self, authentication: &Arc<KeptAuthentication>) -> ClusterPhase {
         if !self.place.is_placed() {
             self.stop().await;
             self.ca_key.hold(None);
@@ -295,13 +295,12 @@ impl Supervisor {
                 let metrics = self.metrics.clone();
                 let known = self.no_client.take();
                 let known = known.filter(|(of, _)| *of == service.fingerprint);
-                let started = match known {
-                    Some((_, refused)) => Err(refused),
-                    None => {
-                        // The library parses the client key and the CA certificates.
-                        let _turn = self.parsing.turn().await;
-                        Running::start(&self.shared, &self.key, &service, records, memory, metrics)
-                    }
+                let started = if let Some((_, refused)) = known {
+                    Err(refused)
+                } else {
+                    // The library parses the client key and the CA certificates.
+                    let _turn = self.parsing.turn().await;
+                    Running::start(&self.shared, &self.key, &service, records, memory, metrics)
                 };
                 match started {
                     Ok(started) => {

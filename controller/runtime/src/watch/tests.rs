@@ -62,13 +62,12 @@ async fn calls(answers: &'static [Answer]) -> Vec<String> {
     calls
 }
 
+type NodeEvent = watcher::Result<Event<Lenient<Node>>>;
+
 /// A watch with pages of 16 objects of an API server with these responses, and its calls.
 fn watching(
     answers: &'static [Answer],
-) -> (
-    impl Stream<Item = watcher::Result<Event<Lenient<Node>>>>,
-    Arc<Mutex<Vec<String>>>,
-) {
+) -> (impl Stream<Item = NodeEvent>, Arc<Mutex<Vec<String>>>) {
     let calls: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = calls.clone();
     let server = tower::service_fn(move |request: Request<Body>| {

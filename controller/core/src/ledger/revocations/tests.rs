@@ -444,7 +444,7 @@ fn the_revocations_of_many_records_are_read_in_pages() {
     world.revoke("n1", 1);
     let revoked = Arc::new(stored(&world));
     let records = vec![live; 3 * PAGE - 1];
-    let records = [&records[..], &[revoked.clone()]].concat();
+    let records = [&records[..], std::slice::from_ref(&revoked)].concat();
 
     let read = RecordRevocations::read(&records, LONGEST, at(1));
 

@@ -21,23 +21,23 @@ pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::capi) enum MemberLimit {
     /// The pool has more members than its definition allows.
-    OfPool,
+    Pool,
     /// The pools of the namespace use the memory that one namespace can have.
-    OfNamespace,
+    Namespace,
     /// The pools of all namespaces use the memory for members.
-    OfProcess,
+    Process,
 }
 
 impl MemberLimit {
     /// The reason why some members are not known.
     pub(in crate::capi) const fn reason(self) -> &'static str {
         match self {
-            Self::OfPool => "it has more than 10,000 members; the other members are unknown",
-            Self::OfNamespace => {
+            Self::Pool => "it has more than 10,000 members; the other members are unknown",
+            Self::Namespace => {
                 "the members of its namespace's MachinePools use 1/16 of the controller's memory limit; the other \
                  members are unknown"
             }
-            Self::OfProcess => {
+            Self::Process => {
                 "the members of the MachinePools of all namespaces use 1/8 of the controller's memory limit; the other \
                  members are unknown"
             }
@@ -101,7 +101,7 @@ impl Kept for MachinePool {
         let ids = spec.provider_ids.unwrap_or_default();
         let mut ids = ids.iter().filter_map(|id| ProviderId::parse(id).ok());
         let provider_ids = ids.by_ref().take(MAX_PROVIDER_IDS).collect();
-        let cut = ids.next().map(|_| MemberLimit::OfPool);
+        let cut = ids.next().map(|_| MemberLimit::Pool);
         let told = was_bootstrapped(status.bootstrap_ready, status.initialization.as_ref());
         Some(Self {
             cluster: cluster_of(spec.cluster_name, &metadata)?,

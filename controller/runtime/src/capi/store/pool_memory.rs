@@ -64,9 +64,9 @@ impl PoolMemory {
         let used = self.of(pool).used;
         let others = self.of_namespace(&pool.namespace).saturating_sub(used);
         if others.saturating_add(wanted) > self.limit.of_namespace() {
-            MemberLimit::OfNamespace
+            MemberLimit::Namespace
         } else {
-            MemberLimit::OfProcess
+            MemberLimit::Process
         }
     }
 
@@ -169,8 +169,8 @@ mod tests {
         );
         let own = pool("c", "p");
         assert_eq!(take(&mut memory, &own, 30), 5);
-        assert_eq!(memory.exceeded(&own, 30), MemberLimit::OfProcess);
-        assert_eq!(memory.exceeded(&own, 33), MemberLimit::OfNamespace);
+        assert_eq!(memory.exceeded(&own, 30), MemberLimit::Process);
+        assert_eq!(memory.exceeded(&own, 33), MemberLimit::Namespace);
         assert!(!memory.is_list_due());
 
         take(&mut memory, &hostile[0], 20);

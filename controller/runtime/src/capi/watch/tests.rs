@@ -333,7 +333,7 @@ fn pool_members_over_the_memory_of_their_namespace_are_unknown_and_logged() {
     assert!(knows(NAMESPACE, last, 0) && !knows(NAMESPACE, last, 9_999));
     let told = log.text();
     assert!(
-        told.contains(MemberLimit::OfNamespace.reason()) && told.contains("p10"),
+        told.contains(MemberLimit::Namespace.reason()) && told.contains("p10"),
         "{told}"
     );
     seen("tenant-b", last);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kubelet_attestation::names::Audience;
-use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_core::serving::AddressRange;
 use node_attestation_core::signer::ExternalKey;
 use node_attestation_core::verifier::ParsedSettings;
@@ -14,6 +13,7 @@ use super::value;
 use crate::capi::{CaRefused, ClusterCa, KUBECONFIG_KEY, KubeconfigRefused, TenantKubeconfig};
 use crate::client::EgressPolicy;
 use crate::management::ca_key_registry::CaKey;
+use crate::management::kept_authentications::KeptAuthentication;
 use crate::management::spec_mapping::{InvalidServingAddressRange, serving_address_ranges};
 use crate::settings_file::{Contradiction, check_stored};
 
@@ -105,7 +105,7 @@ impl Parsed {
     }
 
     /// The settings in this object.
-    pub(super) fn spec(&mut self, authentication: &Arc<KubeletAuthentication>) -> Arc<ParsedSpec> {
+    pub(super) fn spec(&mut self, authentication: &Arc<KeptAuthentication>) -> Arc<ParsedSpec> {
         self.spec.get(Spec(authentication.clone()), || {
             let spec = &authentication.spec;
             let audience = |text: &String| Audience::parse(text).map_err(|_| text.clone());
@@ -159,15 +159,14 @@ impl<S: PartialEq, T> Last<S, T> {
     fn get(&mut self, source: S, parse: impl FnOnce() -> T) -> Arc<T> {
         let known = self.known.take();
         let known = known.filter(|(known, _)| *known == source);
-        let result = match known {
-            Some((_, result)) => result,
-            None => {
-                #[cfg(test)]
-                {
-                    self.parses += 1;
-                }
-                Arc::new(parse())
+        let result = if let Some((_, result)) = known {
+            result
+        } else {
+            #[cfg(test)]
+            {
+                self.parses += 1;
             }
+            Arc::new(parse())
         };
         // The source of the last call replaces an equal one, so that an old version is not kept.
         self.known = Some((source, result.clone()));
@@ -185,7 +184,7 @@ impl PartialEq for Values {
 }
 
 /// The settings of a `KubeletAuthentication`. The other fields, such as the status, change often.
-struct Spec(Arc<KubeletAuthentication>);
+struct Spec(Arc<KeptAuthentication>);
 
 impl PartialEq for Spec {
     fn eq(&self, other: &Self) -> bool {

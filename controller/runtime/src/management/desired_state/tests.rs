@@ -140,7 +140,7 @@ impl World {
         }
         let verifiers = move |_: &KubeletAuthentication, _: &str| verifiers.clone();
         service(
-            &Arc::new(self.authentication.clone()),
+            &Arc::new(KeptAuthentication::new(self.authentication.clone())),
             &self.sources,
             (&mut self.holder, parsed),
             &self.settings,

@@ -102,7 +102,10 @@ fn with_conditions(conditions: Vec<Condition>) -> KeptAuthentication {
 fn only_own_conditions_are_kept_with_short_messages() {
     let own = condition(conditions::READY, "because".to_owned());
     let short = with_conditions(vec![own.clone()]);
-    assert_eq!(short.status.as_ref().unwrap().conditions, [own.clone()]);
+    assert_eq!(
+        short.status.as_ref().unwrap().conditions,
+        std::slice::from_ref(&own)
+    );
     assert!(!short.has_other_conditions);
 
     let long = || "a".repeat(32 * 1024);

@@ -36,7 +36,7 @@ fn broken() -> BrokenRecord {
 /// Asserts that the index finds the records that a search of all records finds.
 #[track_caller]
 fn assert_found(cache: &Cache) {
-    let all = all(&cache);
+    let all = all(cache);
     for (machine, key, endorsement_key) in [
         ("m1", 1, None),
         ("m1", 9, Some("a")),

@@ -426,7 +426,7 @@ fn with_records(
                         let metadata = json!({
                             "name": name, "namespace": "default", "resourceVersion": "7", "ownerReferences": owners,
                         });
-                        let is_cut = name.ends_with(".cut").then_some(true);
+                        let is_cut = name.contains(".cut").then_some(true);
                         json!({"metadata": metadata, "$excessRemoved": is_cut})
                     })
                     .collect();

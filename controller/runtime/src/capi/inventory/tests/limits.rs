@@ -55,7 +55,7 @@ fn a_cut_pool_member_waits_and_is_found_when_there_is_room_again() {
     see_pool(&objects, &MEMBERS);
 
     assert!(by_id(&inventory, MEMBERS[0]).is_some());
-    let reason = cut_by(MemberLimit::OfProcess);
+    let reason = cut_by(MemberLimit::Process);
     assert_eq!(not_now(&inventory, MEMBERS[1]), reason);
     let named = block_on(inventory.by_name("p2")).unwrap_err();
     assert_eq!(named.to_string(), reason);
@@ -88,7 +88,7 @@ fn the_limit_of_a_namespace_is_the_reason_for_its_own_pools() {
     see_pool(&objects, &ids);
 
     assert!(by_id(&inventory, ids[7]).is_some(), "half of the memory");
-    let reason = cut_by(MemberLimit::OfNamespace);
+    let reason = cut_by(MemberLimit::Namespace);
     assert_eq!(not_now(&inventory, ids[8]), reason);
 }
 
@@ -104,7 +104,7 @@ fn pools_of_other_namespaces_do_not_remove_a_known_member() {
     for member in MEMBERS {
         assert!(by_id(&inventory, member).is_some(), "{member}");
     }
-    let reason = cut_by(MemberLimit::OfProcess);
+    let reason = cut_by(MemberLimit::Process);
     assert_eq!(not_now(&inventory, "metal:///p0"), reason);
 }
 
@@ -157,7 +157,7 @@ fn a_name_that_only_a_guest_reports_waits_if_a_pool_is_cut() {
     see_pool(&objects, &MEMBERS);
 
     let error = naming("m1.example.com").unwrap_err();
-    assert_eq!(error.to_string(), cut_by(MemberLimit::OfProcess));
+    assert_eq!(error.to_string(), cut_by(MemberLimit::Process));
     for own in ["m1", "m1-infra"] {
         assert_eq!(naming(own).unwrap(), Naming::Own, "{own}");
     }

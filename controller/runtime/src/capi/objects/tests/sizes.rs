@@ -111,8 +111,8 @@ fn a_pool_has_at_most_as_many_members_as_its_definition_allows() {
     let ids: Vec<_> = ids.iter().map(String::as_str).collect();
     for (count, cut) in [
         (MAX_PROVIDER_IDS, None),
-        (MAX_PROVIDER_IDS + 1, Some(MemberLimit::OfPool)),
-        (2 * MAX_PROVIDER_IDS, Some(MemberLimit::OfPool)),
+        (MAX_PROVIDER_IDS + 1, Some(MemberLimit::Pool)),
+        (2 * MAX_PROVIDER_IDS, Some(MemberLimit::Pool)),
     ] {
         let pool: MachinePool = kept(Contract::V1Beta2.pool("p1", &ids[..count])).unwrap();
         assert_eq!(pool.provider_ids.iter().count(), MAX_PROVIDER_IDS);

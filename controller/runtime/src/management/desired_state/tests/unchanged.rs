@@ -29,6 +29,8 @@ fn touch(world: &mut World) {
     }
 }
 
+type Change = fn(&mut World);
+
 #[test]
 fn a_second_reconcile_without_a_change_parses_nothing() {
     let (mut world, mut parsed) = (world(), Parsed::default());
@@ -53,7 +55,7 @@ fn a_second_reconcile_without_a_change_parses_nothing() {
 
 #[test]
 fn only_a_changed_object_is_parsed_again() {
-    let changes: [(fn(&mut World), [usize; 2]); 4] = [
+    let changes: [(Change, [usize; 2]); 4] = [
         (|world| world.sources.ca = ca_secret(&ca()), [1, 1]),
         (
             |world| {
@@ -85,7 +87,7 @@ fn only_a_changed_object_is_parsed_again() {
 
 #[test]
 fn a_refused_object_is_parsed_once() {
-    let changes: [(&str, fn(&mut World), [usize; 2]); 4] = [
+    let changes: [(&str, Change, [usize; 2]); 4] = [
         (
             "CAKeyMismatch",
             |world| world.sources.ca = ca_secret(&(ca().0, ca().1)),
