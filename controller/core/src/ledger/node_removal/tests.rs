@@ -7,6 +7,7 @@ use super::NodeOwner;
 use crate::inventory::MachineState;
 use crate::ledger::{Claim, MISSING_MACHINE_TIMEOUT, Swept, TombstoneReason};
 use crate::nodes::{Node, Nodes as _};
+use crate::scope::{Enforcement, EnforcementState};
 use crate::testing::records::{
     LONGEST, World, at, claim, insecure, machine, name, policy, provider_id,
 };
@@ -24,10 +25,17 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     }
 }
 
+/// Each state, and whether attestation is known to be enforced.
+const STATES: [(EnforcementState, bool); 3] = [
+    (EnforcementState::Unknown, false),
+    (EnforcementState::Off, false),
+    (EnforcementState::On, true),
+];
+
 /// `m1` held `n1`, and was deleted at hour 2.
-fn retired(enforcement: bool) -> World {
+fn retired(enforcement: EnforcementState) -> World {
     let mut world = World::held(policy());
-    world.enforcement.set(enforcement);
+    world.enforcement = Enforcement::new(enforcement);
     world.becomes("m1", None);
     for time in [at(2) - MISSING_MACHINE_TIMEOUT, at(2)] {
         block_on(world.ledger().sweep_at(time, &BTreeSet::new())).unwrap();
@@ -56,8 +64,8 @@ fn there(world: &World) -> Option<Node> {
 
 #[test]
 fn a_sweep_deletes_only_the_node_of_a_retired_machine() {
-    for enforcement in [false, true] {
-        let swept = |node| is_swept(&retired(enforcement), node);
+    for (state, enforcement) in STATES {
+        let swept = |node| is_swept(&retired(state), node);
         // Down: it can be made again by nobody.
         assert!(swept(node_of(Some("m1"), false, 1)));
         assert!(swept(node_of(Some("m1"), false, 3)));
@@ -80,7 +88,7 @@ fn a_sweep_deletes_only_the_node_of_a_retired_machine() {
 
 #[test]
 fn a_sweep_keeps_the_node_of_a_machine_that_returned() {
-    let mut world = retired(true);
+    let mut world = retired(EnforcementState::On);
     world.becomes("m1", Some(MachineState::Ready));
 
     assert!(!is_swept(&world, node_of(Some("m1"), false, 1)));
@@ -159,8 +167,8 @@ fn a_name_gets_a_new_holder_only_if_the_node_can_be_removed() {
             Err(_) => Err(world.waits(&claim, 3)),
         }
     };
-    for enforcement in [false, true] {
-        let change = |node| change(enforcement, node);
+    for (state, enforcement) in STATES {
+        let change = |node| change(state, node);
         assert_eq!(change(node_of(Some("m1"), false, 1)), Ok(true));
         assert_eq!(change(node_of(Some("m9"), false, 1)), Ok(true));
         assert_eq!(change(node_of(None, false, 1)), Ok(true));
@@ -172,18 +180,20 @@ fn a_name_gets_a_new_holder_only_if_the_node_can_be_removed() {
         assert_eq!(change(node_of(Some("m3"), true, 1)), Err("NodeAlive"));
         assert_eq!(change(node_of(Some("m1"), true, 3)), Err("NodeAlive"));
         assert_eq!(change(node_of(None, true, 1)), Err("NodeAlive"));
+        let claimed = change(node_of(Some("m1"), true, 1));
+        let expected = if enforcement {
+            Ok(true)
+        } else {
+            Err("NodeAlive")
+        };
+        assert_eq!(claimed, expected);
     }
-    assert_eq!(change(true, node_of(Some("m1"), true, 1)), Ok(true));
-    assert_eq!(
-        change(false, node_of(Some("m1"), true, 1)),
-        Err("NodeAlive")
-    );
 }
 
 #[test]
 fn a_returning_machine_keeps_its_own_node_and_replaces_a_stale_one() {
     let back = |node: Node, claim: Claim| {
-        let mut world = retired(true);
+        let mut world = retired(EnforcementState::On);
         world.becomes("m1", Some(MachineState::Ready));
         world.nodes.put(name("n1"), node);
         match world.claims(&claim, 3) {
@@ -209,7 +219,7 @@ fn a_returning_machine_keeps_its_own_node_and_replaces_a_stale_one() {
 
 #[test]
 fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
-    let world = retired(true);
+    let world = retired(EnforcementState::On);
     world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
     world.claims(&claim("m2", "n1", 2, 3), 3).unwrap();
     assert_eq!(there(&world), None);
