@@ -212,13 +212,6 @@ fn a_machine_is_unnamed_only_if_its_infra_machine_has_no_provider_id() {
         (says(json!({ "providerID": "" })), true),
         (says(json!({ "providerID": "not an ID" })), false),
         (says(json!({ "providerID": "generic:///rack/m1" })), false),
-        (
-            answered_by(|path| match path {
-                "/apis" => json!({"kind": "APIGroupList", "groups": []}),
-                path => panic!("{path} is asked for"),
-            }),
-            false,
-        ),
     ] {
         let inventory = unprovisioned(V2, &objects);
 
@@ -228,6 +221,22 @@ fn a_machine_is_unnamed_only_if_its_infra_machine_has_no_provider_id() {
 
         assert_eq!(machine.unnamed, unnamed);
     }
+}
+
+#[test]
+fn an_infra_machine_of_an_unserved_kind_is_an_outage() {
+    let objects = answered_by(|path| match path {
+        "/apis" => json!({"kind": "APIGroupList", "groups": []}),
+        path => panic!("{path} is asked for"),
+    });
+    let inventory = unprovisioned(V2, &objects);
+
+    let error = block_on(inventory.by_token(&token("token1"))).unwrap_err();
+
+    assert_eq!(
+        error.to_string(),
+        "cannot read GenericMachine m1-infra: the API server does not serve the kind in the required version"
+    );
 }
 
 #[test]
