@@ -66,7 +66,7 @@ fn only_a_changed_object_is_parsed_again() {
         ),
         (
             |world| {
-                world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()]
+                world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()];
             },
             [1, 0],
         ),
