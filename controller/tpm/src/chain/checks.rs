@@ -107,7 +107,8 @@ mod tests {
             }
         });
         let mut all = Box::pin(join_all(requests));
-        for _ in 0..4 {
+        // Until all requests wait.
+        for _ in 0..100 {
             let mut context = Context::from_waker(Waker::noop());
             assert!(all.as_mut().poll(&mut context).is_pending());
         }
