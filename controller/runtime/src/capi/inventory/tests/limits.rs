@@ -2,6 +2,7 @@
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
+use node_attestation_core::refusal::Refusal;
 use node_attestation_core::testing::records::{at, claim, policy};
 
 use super::super::super::objects::MemberLimit;
@@ -41,6 +42,21 @@ fn flood(objects: &Objects) {
 
 fn remove_pool(objects: &Objects, namespace: &str) {
     objects.put::<MachinePool>(&ObjectKey::new(namespace, "p1"), None);
+}
+
+/// Cuts the second member, as a restart of the controller does.
+fn cut(objects: &Objects) {
+    remove_pool(objects, NAMESPACE);
+    flood(objects);
+    see_pool(objects, &MEMBERS);
+}
+
+/// The claim of a pool member without a Machine.
+fn of_member(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
+    Claim {
+        machine_name: None,
+        ..claim(machine, node, key, hour)
+    }
 }
 
 /// The reason why requests wait for a member that is not known.
@@ -115,17 +131,11 @@ fn a_sweep_retires_a_member_that_left_its_pool_and_not_one_that_is_cut() {
         see_pool(&objects, &MEMBERS);
         let ledger = RecordLedger::in_memory(Arc::new(inventory), policy());
         for (machine, node, key) in [("p1", "n1", 1), ("p2", "n2", 2)] {
-            let claim = Claim {
-                machine_name: None,
-                ..claim(machine, node, key, 0)
-            };
+            let claim = of_member(machine, node, key, 0);
             block_on(ledger.claim(&claim, at(0))).unwrap();
         }
         if is_cut {
-            // As after a restart of the controller.
-            remove_pool(&objects, NAMESPACE);
-            flood(&objects);
-            see_pool(&objects, &MEMBERS);
+            cut(&objects);
         } else {
             see_pool(&objects, &MEMBERS[..1]);
         }
@@ -143,6 +153,29 @@ fn a_sweep_retires_a_member_that_left_its_pool_and_not_one_that_is_cut() {
 }
 
 #[test]
+fn a_claim_to_the_name_of_a_cut_member_waits() {
+    for is_cut in [true, false] {
+        let (objects, inventory) = with_little_memory();
+        see_pool(&objects, &MEMBERS);
+        let ledger = RecordLedger::in_memory(Arc::new(inventory), policy());
+        block_on(ledger.claim(&of_member("p2", "n2", 2, 0), at(0))).unwrap();
+        if is_cut {
+            cut(&objects);
+        } else {
+            see_pool(&objects, &MEMBERS[..1]);
+        }
+
+        let claimed = block_on(ledger.claim(&of_member("p1", "n2", 1, 1), at(1)));
+
+        let reason = claimed.err().map(|refusal| match refusal {
+            Refusal::Retry(deferral) => deferral.reason(),
+            other => panic!("{other}"),
+        });
+        assert_eq!(reason, is_cut.then_some("InventoryUnavailable"));
+    }
+}
+
+#[test]
 fn a_name_that_only_a_guest_reports_waits_if_a_pool_is_cut() {
     let (objects, inventory) = with_little_memory();
     let naming = |asked: &str| {
@@ -152,9 +185,7 @@ fn a_name_that_only_a_guest_reports_waits_if_a_pool_is_cut() {
     };
     see_pool(&objects, &MEMBERS);
     assert_eq!(naming("m1.example.com").unwrap(), Naming::Own);
-    remove_pool(&objects, NAMESPACE);
-    flood(&objects);
-    see_pool(&objects, &MEMBERS);
+    cut(&objects);
 
     let error = naming("m1.example.com").unwrap_err();
     assert_eq!(error.to_string(), cut_by(MemberLimit::Process));
