@@ -89,7 +89,8 @@ impl Scope {
 impl State {
     fn tell(&mut self, kind: &str, plural: &str, object: &Value) {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let line = format!("{}\n", json!({"type": kind, "object": object}));
+        // The type comes first, as from kube-apiserver.
+        let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         self.watches.retain(|(scope, watch)| {
             !scope.has(plural, text("namespace"), text("name"))
                 || watch.send(line.clone().into()).is_ok()

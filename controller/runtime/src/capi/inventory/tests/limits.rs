@@ -169,7 +169,7 @@ fn a_claim_to_the_name_of_a_cut_member_waits() {
 
         let reason = claimed.err().map(|refusal| match refusal {
             Refusal::Retry(deferral) => deferral.reason(),
-            other => panic!("{other}"),
+            other @ (Refusal::Deny(_) | Refusal::Fail(_)) => panic!("{other}"),
         });
         assert_eq!(reason, is_cut.then_some("InventoryUnavailable"));
     }
