@@ -15,7 +15,8 @@ use crate::report::{Suite, print_table};
 /// The number of runs of each program for its wall time.
 const RUNS: usize = 300;
 
-const MAX_SIZE: f64 = 7.25e6;
+/// The reasons of the controller, the URLs of pages and the texts of the manual pages account for 74 KB.
+const MAX_SIZE: f64 = 7.35e6;
 const MAX_INSTRUCTIONS: f64 = 152_000.0;
 const MAX_SYSTEM_CALLS: f64 = 45.0;
 const MAX_OPENS: f64 = 6.0;
