@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::bed::{Manager, allow_short_certificates, authorize, kubelet, management};
 use crate::witness::{
     PATIENCE, as_node, issued, label, lose_disk, mark, record, requests, uid_of,
-    wait_for_certificate, wait_until_ready, workload,
+    wait_for_certificate, wait_until_not_ready, wait_until_ready, workload,
 };
 
 /// A lifetime with a renewal after 45 to 63 seconds.
@@ -115,7 +115,9 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
     let plane = cluster.control_plane().clone();
     let machine = cluster.machine("m1").create();
     let _manager = Manager::null(&management, &[]);
-    let spec = json!({"certificate": {"expirationSeconds": SECONDS}});
+    // Long enough that no renewal is due before the node is NotReady, also on a busy machine.
+    let seconds = 2 * SECONDS;
+    let spec = json!({"certificate": {"expirationSeconds": seconds}});
     authorize(&management, &cluster, &["aws"], spec).wait_until_ready(management.kubectl());
     let kubelet = kubelet(&cluster, &machine, PLUGIN).start();
     kubelet.wait_until_ready();
@@ -131,7 +133,7 @@ fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
     assert_eq!(words, ["floor", "prod-1"]);
     identities(&management, &words);
 
-    // If the certificate expires soon, the node rejoins before it becomes NotReady.
+    wait_until_not_ready(&plane, "m1");
     let back = wait_for_certificate(&plane, "m1", 1, |csr| !is_first(csr));
     let user = back["spec"]["username"].as_str().unwrap();
     assert!(user.starts_with("system:bootstrap:"), "{back:#}");
