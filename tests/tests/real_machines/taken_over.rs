@@ -110,9 +110,14 @@ fn kubeadm_nodes_are_adopted_and_returned_to_kubeadm() {
         "before-us",
     ];
     SITE.management.kubectl().ok(words);
+    // Revocation stays, so that a stolen certificate does not become valid again.
     let policies = "validatingadmissionpolicies,validatingadmissionpolicybindings";
     let left = || scene.plane().kubectl().ok(["get", policies, "-o", "name"]);
-    let gone = poll(PATIENCE, || left().is_empty().then_some(()));
+    let revocation = "\
+validatingadmissionpolicy.admissionregistration.k8s.io/node-attestation-revocation
+validatingadmissionpolicybinding.admissionregistration.k8s.io/node-attestation-revocation
+";
+    let gone = poll(PATIENCE, || (left() == revocation).then_some(()));
     assert!(gone.is_some(), "{}", left());
     scene.wait_for_renewals(BUILT_IN, &nodes);
     for node in &nodes {
