@@ -134,16 +134,21 @@ impl ClusterBuilder {
         } else {
             self.place.create(&cluster)
         };
+        let cluster = self.created(workload, object);
         if self.topology.is_some() {
-            provide(&self.place, &self.infrastructure, &endpoint);
+            let references = references(&self.place);
+            provide(&self.place, &self.infrastructure, &endpoint, &references);
         } else {
             let mut parts = self.parts(&endpoint);
             for part in &mut parts {
-                part.owner = Some(&object);
-                self.place.create(part);
+                part.owner = Some(&cluster.object);
             }
+            // Cluster API looks for a missing object again after 30 seconds, too.
+            let parts: Vec<_> = parts.iter().collect();
+            self.place.create_without_statuses(&parts);
+            self.place.write_statuses(&parts);
         }
-        self.created(workload, object)
+        cluster
     }
 
     /// Starts the workload cluster, and returns the manifests of its namespace and its Cluster, which the caller
@@ -236,13 +241,16 @@ impl ClusterBuilder {
         parts
     }
 
-    /// The Cluster whose objects exist, with its Secrets.
+    /// The existing Cluster, with its Secrets.
+    ///
+    /// They come before the status of its InfraCluster: Cluster API connects to a Cluster as soon as its infrastructure
+    /// is ready, and repeats a failed attempt after 30 seconds.
     #[track_caller]
-    fn created(self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
+    fn created(&self, workload: Arc<ControlPlane>, object: Value) -> WorkloadCluster {
         let cluster = WorkloadCluster {
-            place: self.place,
+            place: self.place.clone(),
             workload: Some(workload),
-            infrastructure: self.infrastructure,
+            infrastructure: self.infrastructure.clone(),
             object,
         };
         let kubeconfig = workload_kubeconfig(cluster.name(), cluster.control_plane());
@@ -273,9 +281,11 @@ impl AwaitedCluster {
     pub fn wait(self) -> WorkloadCluster {
         let Self { builder, workload } = self;
         let place = &builder.place;
-        provide(place, &builder.infrastructure, &endpoint(&workload));
-        let object = place.get(CLUSTER, &place.cluster);
-        builder.created(workload, object)
+        let endpoint = endpoint(&workload);
+        let references = references(place);
+        let cluster = builder.created(workload, place.get(CLUSTER, &place.cluster));
+        provide(place, &builder.infrastructure, &endpoint, &references);
+        cluster
     }
 }
 
@@ -287,9 +297,9 @@ fn endpoint(workload: &ControlPlane) -> Value {
     json!({ "host": host, "port": port })
 }
 
-/// Writes the data of providers into the InfraCluster and the control plane that the topology controller creates.
+/// Waits until the Cluster refers to its InfraCluster and its control plane. Returns its spec.
 #[track_caller]
-fn provide(place: &Place, infrastructure: &InfraCluster, endpoint: &Value) {
+fn references(place: &Place) -> Value {
     let clusters = [&CLUSTER.resource(), "-n", &place.namespace];
     let cluster = place
         .kubectl()
@@ -299,7 +309,19 @@ fn provide(place: &Place, infrastructure: &InfraCluster, endpoint: &Value) {
                 && spec["infrastructureRef"].is_object()
                 && spec["controlPlaneRef"].is_object()
         });
-    let name = |reference: &str| cluster["spec"][reference]["name"].as_str().unwrap();
+    cluster["spec"].clone()
+}
+
+/// Writes the data of providers into the InfraCluster and the control plane that others created, and to which a
+/// Cluster's spec refers.
+#[track_caller]
+fn provide(
+    place: &Place,
+    infrastructure: &InfraCluster,
+    endpoint: &Value,
+    spec_of_cluster: &Value,
+) {
+    let name = |reference: &str| spec_of_cluster[reference]["name"].as_str().unwrap();
     let (kind, infra_cluster) = (infrastructure.kind(), name("infrastructureRef"));
     let spec = infrastructure.spec(endpoint);
     place.patch(kind, infra_cluster, &json!({ "spec": spec }));
