@@ -1,13 +1,15 @@
 //! Cluster API's own managers create Machines. Each is a machine with systemd, cloud-init, kubeadm, a kubelet and the
 //! plugin, and joins and leaves like a node.
 
+// The tests start in the order of their names, a few at a time. The suite ends earlier if the tests that wait longest are
+// not the last: `adoption` and `cluster_move` wait for certificates to expire, and `machine_pools` for tokens.
+mod adoption;
 mod boots;
+mod cluster_move;
 mod deployments;
 mod health;
+mod machine_pools;
 mod metadata;
-mod moved;
 mod page;
-mod pools;
 mod rendered;
-mod taken_over;
 mod topology;
