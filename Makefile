@@ -87,10 +87,9 @@ test-all: prerequisites-all dependencies
 	@tests/stage --clear
 	@$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN)
 	@$(SAVE)
-	@# The tests wait more than they compute. What is built meanwhile gets the time that they leave.
+	@# The tests wait more than they compute. What is built or checked meanwhile gets the time that they leave.
 	@$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle
-	@$(MAKE) stage-more-suites
-	@$(MAKE) stage-packages-check
+	@$(MAKE) --jobs=2 stage-more-suites stages-idle-checks
 	@$(MAKE) stage-image-builder-check
 	@$(SAVE)
 	@tests/stage --table
@@ -100,12 +99,18 @@ STAGES_BUILT := stage-fmt stage-build stage-control-plane stage-moto stage-deny 
   stage-scripts stage-fresh
 STAGES_TESTED := stage-suites stage-bench-limits
 # Before the tests: apt drops a connection if it gets too little processor time.
-STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init
+STAGES_OF_DEBIAN := stage-image-builder stage-cloud-init stage-selinux-policy
+# One after the other: apt locks the package lists of the host.
+stage-selinux-policy: stage-cloud-init
 
 # One after the other, and only while a processor is idle.
 stages-idle:
 	@chrt --idle 0 ionice --class 3 $(MAKE) --jobs=1 stage-cluster-api stage-metrics-server stage-judges stage-promtool \
 	  stage-helm stage-cosign
+
+# Only while a processor is idle: the checks of the packages wait for nothing.
+stages-idle-checks:
+	@chrt --idle 0 ionice --class 3 $(MAKE) stage-packages-check
 
 stage-%:
 	@tests/stage $* $(MAKE) $*
@@ -310,6 +315,10 @@ moto: prerequisites-embedded
 cloud-init:
 	@tests/cloud-init/build >/dev/null
 
+# Debian's SELinux policy for the checks of the packages, compiled once and cached.
+selinux-policy:
+	@tests/packages/policy/build >/dev/null
+
 ## image-builder: Ansible, goss and a root directory of Debian
 image-builder: prerequisites-images
 	@tests/ansible/build >/dev/null
@@ -360,6 +369,6 @@ prerequisites-%:
 	@tests/prerequisites $*
 
 .PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast build suites more-suites \
-	stages-idle isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
+	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
 	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
