@@ -25,14 +25,19 @@ fn registered(region: &str, network: Network, options: &[&str]) -> (String, Vec<
     let config: Value = serde_saphyr::from_str(&template).unwrap();
     let spec = &config["spec"]["template"]["spec"];
     let registration = &spec["joinConfiguration"]["nodeRegistration"];
-    // Cluster API writes the values again, with its own quotes.
-    let rendered = |value: &Value| render_on_ec2(&service.url(), value.as_str().unwrap());
     let mut arguments = registration["kubeletExtraArgs"].as_array().unwrap().clone();
-    for argument in &mut arguments {
-        argument["value"] = rendered(&argument["value"]).trim_end().into();
+    // Cluster API writes the values again, with its own quotes. All of them are in one document, as in user data: each run
+    // of cloud-init takes a second.
+    let values = arguments.iter().map(|argument| &argument["value"]);
+    let values = [&registration["name"]].into_iter().chain(values);
+    let values: Vec<_> = values.map(|value| value.as_str().unwrap()).collect();
+    let rendered = render_on_ec2(&service.url(), &values.join("\n"));
+    let rendered: Vec<_> = rendered.trim_end().lines().collect();
+    assert_eq!(rendered.len(), values.len(), "{rendered:?}");
+    for (argument, value) in arguments.iter_mut().zip(&rendered[1..]) {
+        argument["value"] = (*value).into();
     }
-    let name = rendered(&registration["name"]);
-    (name.trim_end().to_owned(), arguments)
+    (rendered[0].to_owned(), arguments)
 }
 
 #[test]
