@@ -78,6 +78,8 @@ fn answers_of_pods(scene: &Scene, nodes: &[String]) {
     for resource in ["nodes", "pods"] {
         metrics_server.top(kubectl, resource, nodes.len());
     }
+    // Cluster API evicts a pod, and looks at its node again after 20 seconds. The demo of Cluster API drains such a node.
+    kubectl.ok(["delete", "pods", "--all", "--timeout=180s"]);
 }
 
 /// Waits until this certificate cannot recreate the Node that Cluster API has deleted. By then, it cannot write at
