@@ -18,12 +18,25 @@ use limit::Limit;
 /// shares: 64 MiB of 1 GiB.
 const COMMON_PART: usize = 16;
 
-/// The part for the own shares of all clusters together: 256 MiB of 1 GiB, which 2,000 connections reserve.
-const OWN_PART: usize = 4;
+/// The part for the own shares of all clusters together: 128 MiB of 1 GiB.
+const OWN_PART: usize = 8;
 
 static PROCESS: LazyLock<Common> = LazyLock::new(|| {
     let limit = container::limit();
     Common::new(limit / OWN_PART, limit / COMMON_PART)
+});
+
+/// The part for connections in own shares: 256 MiB, half of which is enough for 1,024 connections. By default, a
+/// namespace has up to 1,000 clusters, each with a connection that remains open.
+const CONNECTIONS_PART: usize = 4;
+
+/// The part for connections beyond the own shares: 32 MiB.
+const MORE_CONNECTIONS_PART: usize = 32;
+
+/// Separate from the other memory, so that no other use of it closes or prevents connections.
+static CONNECTIONS: LazyLock<Common> = LazyLock::new(|| {
+    let limit = container::limit();
+    Common::of_kept(limit / CONNECTIONS_PART, limit / MORE_CONNECTIONS_PART)
 });
 
 /// The part for `ConfigMaps`, once for the own shares and once for the shared memory: 128 MiB each.
@@ -68,6 +81,8 @@ impl Pool {
 struct Common {
     own: Limit,
     rest: Limit,
+    /// The number of namespaces to leave memory to, even if fewer have a share.
+    least: usize,
     taken: Shared<Taken>,
 }
 
@@ -99,9 +114,20 @@ struct OfNamespace {
 
 impl Common {
     const fn new(own: usize, common: usize) -> Self {
+        Self::for_at_least(1, own, common)
+    }
+
+    /// Memory that is in use as long as clusters are served. A single namespace can take half of it, because another
+    /// namespace can get only what is not in use.
+    const fn of_kept(own: usize, common: usize) -> Self {
+        Self::for_at_least(2, own, common)
+    }
+
+    const fn for_at_least(least: usize, own: usize, common: usize) -> Self {
         Self {
             own: Limit(own),
             rest: Limit(common),
+            least,
             taken: Shared::new(
                 Lock::Memory,
                 Taken {
@@ -118,7 +144,11 @@ impl Common {
     fn take(&self, namespace: &str, own: usize, common: usize) -> bool {
         self.taken.write(|taken| {
             let is_operator = namespace.is_empty();
-            let namespaces = if is_operator { 1 } else { taken.tenants() };
+            let namespaces = if is_operator {
+                0
+            } else {
+                taken.tenants().max(self.least)
+            };
             let Taken {
                 own: all_own,
                 common: all_common,
@@ -197,8 +227,9 @@ impl Drop for Member {
 ///
 /// - Other clusters of its namespace never use its own share.
 /// - The own shares of all tenants have a common limit, and so does the shared memory.
-/// - While another namespace has a share, the clusters of one namespace use at most half of each. With three or more
-///   namespaces, each has an equal part of the last quarter. A single namespace can use everything.
+/// - While another namespace has a share, the clusters of one namespace can take at most half of each, and at most half
+///   of the memory of connections in any case. The last quarter is in equal parts for at least three namespaces, so that
+///   a new namespace has memory while the others use all that they can.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
     own: Arc<Pool>,
@@ -209,6 +240,12 @@ impl Share {
     /// Creates a share for a cluster of this namespace, with `own` reserved bytes. The operator's namespace is empty.
     pub(crate) fn new(namespace: &str, own: usize) -> Self {
         Self::of(&PROCESS, namespace, own)
+    }
+
+    /// Creates a share for the connections to the API server of a cluster of this namespace, with `own` reserved bytes.
+    /// The operator's namespace is empty.
+    pub(crate) fn of_connections(namespace: &str, own: usize) -> Self {
+        Self::of(&CONNECTIONS, namespace, own)
     }
 
     /// Creates a share for the `ConfigMaps` of a cluster of this namespace.
@@ -290,179 +327,4 @@ impl Drop for Holding {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shared::testing::most_visited;
-
-    impl Share {
-        /// A share without a common limit.
-        pub(crate) fn alone(own: usize) -> Self {
-            Self::of(common(0, 0), "", own)
-        }
-    }
-
-    fn common(own: usize, common: usize) -> &'static Common {
-        Box::leak(Box::new(Common::new(own, common)))
-    }
-
-    #[test]
-    fn the_operator_share_is_separate_from_namespace_shares() {
-        let common = common(STEP, 4 * STEP);
-        let operator = Share::of(common, "", 8 * STEP);
-        let tenant = Share::of(common, "tenant-a", STEP);
-        assert!(tenant.holding().resize(5 * STEP));
-        assert!(operator.holding().resize(12 * STEP));
-    }
-
-    fn shares(own: usize, all: usize) -> [Share; 2] {
-        let common = common(2 * own * STEP, all * STEP);
-        [(); 2].map(|()| Share::of(common, "tenant-a", own * STEP))
-    }
-
-    #[test]
-    fn a_namespace_gets_half_of_the_memory_while_another_has_a_share() {
-        let common = common(8 * STEP, 8 * STEP);
-        let tenant_a: Vec<_> = (0..5)
-            .map(|_| Share::of(common, "tenant-a", STEP))
-            .collect();
-        let take = |share: &Share, steps: usize| {
-            let mut holding = share.holding();
-            let has_room = holding.resize(steps * STEP);
-            has_room.then_some(holding)
-        };
-        let (first, second) = (&tenant_a[0], &tenant_a[1]);
-        assert!(take(first, 9).is_some(), "it is alone");
-        assert!(take(first, 10).is_none());
-
-        let tenant_b = Share::of(common, "tenant-b", STEP);
-        assert!(take(first, 6).is_none(), "half and its own are 5");
-        let half = take(first, 5);
-        assert!(half.is_some());
-        assert!(take(second, 2).is_none());
-        let own = take(second, 1);
-        assert!(own.is_some(), "its own share is left");
-        let victim = take(&tenant_b, 5);
-        assert!(victim.is_some());
-        drop((half, own, victim));
-
-        let own: Vec<_> = tenant_a.iter().map(|share| take(share, 1)).collect();
-        assert_eq!(
-            own.iter().flatten().count(),
-            4,
-            "own shares have a limit too"
-        );
-        drop((own, tenant_b));
-
-        assert!(take(first, 9).is_some(), "it is alone again");
-    }
-
-    #[test]
-    fn a_dropped_share_is_released() {
-        let common = common(STEP, 0);
-        for number in 0..100 {
-            let share = Share::of(common, &number.to_string(), STEP);
-            let mut holding = share.holding();
-            assert!(holding.resize(STEP));
-            drop(share);
-            assert_eq!(common.taken.read(|taken| taken.namespaces.len()), 1);
-        }
-        assert!(common.taken.read(|taken| taken.namespaces.is_empty()));
-    }
-
-    #[test]
-    fn many_namespaces_together_leave_a_part_of_all_memory_to_another() {
-        const ALL: usize = 64;
-        for of_own in [true, false] {
-            let (own, common_of) = if of_own { (ALL, 0) } else { (0, ALL) };
-            let common = common(own * STEP, common_of * STEP);
-            let share_of = |namespace: &str| Share::of(common, namespace, own * STEP);
-            let victim = share_of("victim");
-            let mut taken = 0;
-            let mut held = Vec::new();
-            let evil: Vec<_> = (0..7)
-                .map(|number| share_of(&format!("evil-{number}")))
-                .collect();
-            for share in &evil {
-                loop {
-                    let mut holding = share.holding();
-                    if !holding.resize(STEP) {
-                        break;
-                    }
-                    taken += 1;
-                    held.push(holding);
-                }
-                held.push(share.holding());
-            }
-            let equal = ALL / 4 / 8;
-            assert_eq!(taken, ALL * 3 / 4 + 5 * equal, "{of_own}");
-
-            let mut own = victim.holding();
-            assert!(own.resize(equal * STEP), "{of_own}: an equal part");
-            assert!(!own.resize(ALL * STEP), "{of_own}: there is a limit");
-            drop(own);
-            drop(held);
-            let all_taken = common.taken.read(|taken| (taken.own, taken.common));
-            assert_eq!(all_taken, (0, 0));
-        }
-    }
-
-    #[test]
-    fn the_own_shares_of_one_namespace_are_limited_in_total() {
-        let common = common(8 * STEP, 0);
-        let shares = (0..20).map(|_| Share::of(common, "tenant-a", STEP));
-        let held = shares.map(|share| {
-            let mut holding = share.holding();
-            holding.resize(STEP).then_some(holding)
-        });
-        let held: Vec<_> = held.collect();
-        assert_eq!(held.iter().flatten().count(), 8);
-    }
-
-    #[test]
-    fn one_greedy_share_leaves_the_other_its_own_memory() {
-        let [greedy, other] = shares(2, 3);
-        let mut all = greedy.holding();
-        assert!(all.resize(5 * STEP));
-        assert!(!all.resize(5 * STEP + 1));
-
-        let mut own = other.holding();
-        assert!(own.resize(2 * STEP));
-        assert!(
-            !own.resize(2 * STEP + 1),
-            "nothing is left of what is common"
-        );
-        all.resize(4 * STEP);
-
-        assert!(own.resize(3 * STEP));
-    }
-
-    #[test]
-    fn released_memory_is_available_again() {
-        let [one, other] = shares(1, 1);
-        let (mut first, mut second) = (one.holding(), one.holding());
-        assert!(first.resize(2 * STEP));
-        assert!(!second.resize(1));
-        first.resize(1);
-        assert!(second.resize(1));
-        drop(first);
-        drop(second);
-
-        assert!(one.holding().resize(2 * STEP));
-        assert!(other.holding().resize(2 * STEP));
-    }
-
-    #[test]
-    fn a_memory_share_does_not_visit_other_namespaces() {
-        let common = common(2000 * STEP, 2000 * STEP);
-        let shares = (0..1000).map(|number| Share::of(common, &number.to_string(), STEP));
-        let shares: Vec<Share> = shares.collect();
-
-        let visited = most_visited(|| {
-            let mut holding = shares[0].holding();
-            assert!(holding.resize(STEP) && holding.resize(2 * STEP));
-            drop((holding, Share::of(common, "another", STEP)));
-        });
-
-        assert_eq!(visited[&Lock::Memory], 0);
-    }
-}
+mod tests;

@@ -5,7 +5,8 @@
 //! - A call does not wait for another call. It can wait for a new connection; these are made one at a time.
 //! - A dead connection is detected, even while nothing is sent. After a call without a timely response, a connection
 //!   gets no further calls. A call to an operator's API server that is dropped early has no effect on others.
-//! - For each call and each connection, the number of received bytes that are not read yet is limited.
+//! - For each call and each connection, the number of received bytes that are not read yet is limited. Memory for these
+//!   bytes is reserved as long as the connection is open, and connections of one namespace take at most half of it.
 //! - The processor time of connections to a tenant's API server is limited for its namespace.
 
 use std::future::poll_fn;
@@ -94,6 +95,11 @@ impl Windows {
             },
         }
     }
+
+    /// The memory for connections to an API server of this namespace.
+    fn share(self, namespace: &str) -> Share {
+        Share::of_connections(namespace, self.own)
+    }
 }
 
 /// Opens TCP connections.
@@ -137,7 +143,7 @@ impl Connections {
             tls: TlsConnector::from(Arc::new(tls)),
             server_name,
             windows,
-            share: Share::new(namespace, windows.own),
+            share: windows.share(namespace),
             processor: (named_by == NamedBy::Tenant).then(|| Processor::of(namespace)),
             patience: match named_by {
                 NamedBy::Operator => PATIENCE,
@@ -217,14 +223,7 @@ impl Connections {
         probe_while_idle(&tcp)?;
         let tls = limited(self.processor.as_ref(), self.tls.connect(name, tcp)).await?;
         let is_http2 = tls.get_ref().1.alpn_protocol() == Some(HTTP_2);
-        let window = if is_http2 {
-            self.windows.connection
-        } else {
-            self.windows.answer
-        };
-        let mut holding = self.share.holding();
-        let has_memory = usize::try_from(window).is_ok_and(|window| holding.resize(window));
-        ensure!(has_memory, Excess::Memory.into());
+        let holding = self.reserve(is_http2)?;
         let sender = if is_http2 {
             http2(tls, self.windows, self.processor.as_ref())
                 .boxed()
@@ -238,6 +237,19 @@ impl Connections {
             is_silent: Arc::default(),
             patience: self.patience,
         })
+    }
+
+    /// Reserves memory for the bytes of a connection that are not read yet.
+    fn reserve(&self, is_http2: bool) -> Result<Holding, Excess> {
+        let window = if is_http2 {
+            self.windows.connection
+        } else {
+            self.windows.answer
+        };
+        let mut holding = self.share.holding();
+        let has_memory = usize::try_from(window).is_ok_and(|window| holding.resize(window));
+        ensure!(has_memory, Excess::Connections);
+        Ok(holding)
     }
 }
 

@@ -123,6 +123,8 @@ pub(crate) enum Excess {
     Pages(usize),
     #[error("the answers of API servers exceed the available memory")]
     Memory,
+    #[error("the connections to the API servers of the namespace exceed its part of the memory")]
+    Connections,
     #[error("the API server's answer was not complete in time")]
     Time,
 }

@@ -9,22 +9,22 @@ pub(super) struct Limit(pub(super) usize);
 impl Limit {
     /// The number of bytes that a namespace with `own` of `all` used bytes can still take, with this number of namespaces.
     ///
-    /// A single namespace can take everything. With two or more, each can have at most half. With three or more, they
-    /// have equal parts of the last quarter, so that a few of them together always leave memory for another one.
+    /// A single namespace can take three quarters. With two or more, each can take at most half. The last quarter is in
+    /// equal parts for at least three namespaces: nothing returns memory that is in use, so a new namespace needs a part
+    /// that no other one can take. Without a namespace, the operator takes what is left.
     pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
         let Self(bytes) = self;
         let left = bytes.saturating_sub(all);
-        let (half, quarter) = (bytes / 2, bytes / 4);
-        match namespaces {
-            0 | 1 => left,
-            2 => left.min(half.saturating_sub(own)),
-            _ => {
-                let before_last = left.saturating_sub(quarter);
-                let of_last = (quarter / namespaces).saturating_sub(own);
-                let equal = left.min(of_last);
-                equal.max(before_last.min(half.saturating_sub(own)))
-            }
-        }
+        let quarter = bytes / 4;
+        let most = match namespaces {
+            0 => return left,
+            1 => bytes,
+            _ => bytes / 2,
+        };
+        let before_last = left.saturating_sub(quarter);
+        let of_last = (quarter / namespaces.max(3)).saturating_sub(own);
+        let equal = left.min(of_last);
+        equal.max(before_last.min(most.saturating_sub(own)))
     }
 }
 

@@ -25,7 +25,7 @@ async fn a_handshake_uses_processor_time_of_its_namespace() {
         tls: TlsConnector::from(Arc::new(no_trust())),
         server_name: Some("a.example".to_owned()),
         windows,
-        share: Share::new("a", windows.own),
+        share: windows.share("a"),
         processor: Some(processor.clone()),
         patience: Duration::ZERO,
         open: Shared::new(Lock::Connections, Vec::new()),
@@ -54,19 +54,72 @@ async fn a_silent_connection_is_probed() {
     assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
 }
 
-#[tokio::test]
-async fn a_call_visits_each_open_connection_once() {
-    let connections = Connections {
+fn without_connections(windows: Windows, share: Share) -> Connections {
+    Connections {
         dial: BoxCloneSyncService::new(service_fn(|_| async { Err("unused".into()) })),
         tls: TlsConnector::from(Arc::new(no_trust())),
         server_name: None,
-        windows: Windows::of(NamedBy::Operator),
-        share: Share::alone(usize::MAX),
+        windows,
+        share,
         processor: None,
         patience: PATIENCE,
         open: Shared::new(Lock::Connections, Vec::new()),
         dialling: Turnstile::default(),
+    }
+}
+
+/// The memory of one HTTP/2 connection to each of this number of API servers in this namespace, if there is enough.
+fn connected(namespace: &str, servers: usize) -> Vec<Holding> {
+    let windows = Windows::of(NamedBy::Tenant);
+    let connection = |_| {
+        let connections = without_connections(windows, windows.share(namespace));
+        connections.reserve(true).ok()
     };
+    (0..servers).filter_map(connection).collect()
+}
+
+#[test]
+fn connections_of_one_namespace_leave_half_of_their_memory_to_others() {
+    let hostile = connected("hostile", 1100);
+    // More than the default limit of Clusters, which is 1,000.
+    assert_eq!(hostile.len(), 1024);
+
+    assert_eq!(connected("victim", 500).len(), 500);
+    drop(hostile);
+}
+
+#[test]
+fn other_memory_of_a_namespace_does_not_prevent_its_connections() {
+    let mut responses = Share::new("responses", usize::MAX).holding();
+    let mut bytes = 0;
+    while responses.resize(bytes + 1024 * 1024) {
+        bytes += 1024 * 1024;
+    }
+    assert!(bytes > 0);
+
+    assert_eq!(connected("responses", 1).len(), 1);
+}
+
+#[test]
+fn a_connection_without_memory_is_refused_with_this_reason() {
+    let windows = Windows::of(NamedBy::Tenant);
+    for (is_http2, window) in [(true, windows.connection), (false, windows.answer)] {
+        let share = Share::alone(usize::try_from(window).unwrap());
+        let connections = without_connections(windows, share);
+
+        let open = connections.reserve(is_http2).unwrap();
+
+        let refused = connections.reserve(is_http2).unwrap_err();
+        assert_eq!(refused, Excess::Connections);
+        drop(open);
+        assert!(connections.reserve(is_http2).is_ok());
+    }
+}
+
+#[tokio::test]
+async fn a_call_visits_each_open_connection_once() {
+    let windows = Windows::of(NamedBy::Operator);
+    let connections = without_connections(windows, Share::alone(usize::MAX));
     let mut driven = Vec::new();
     for _ in 0..MANAGEMENT_CALLS_AT_ONCE {
         let (near, far) = tokio::io::duplex(64);

@@ -8,6 +8,7 @@ use node_attestation_core::time::age;
 
 use super::*;
 use crate::capi::{ObjectKey, Objects, Selection};
+use crate::client::Excess;
 use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::turns::FairRate;
@@ -66,4 +67,17 @@ async fn expiry_uses_the_earlier_of_the_local_and_the_server_clock() {
         let difference = age(expected, ended).unwrap();
         assert!(difference < DAY, "{difference:?}");
     }
+}
+
+#[test]
+fn a_cluster_without_memory_for_its_connection_is_unreachable_for_this_reason() {
+    let error = kube::Error::Service(Excess::Connections.into());
+
+    let ApiReachability::No(reason) = refusal(&error) else {
+        panic!("the API server did not answer");
+    };
+
+    let memory =
+        "the connections to the API servers of the namespace exceed its part of the memory";
+    assert!(reason.ends_with(memory), "{reason}");
 }
