@@ -90,7 +90,7 @@ fn watching(
                     200,
                     json!({"metadata": {"resourceVersion": version}, "items": []}),
                 ),
-                Some(Answer::Bookmark(version)) => {
+                Some(Answer::Bookmark(version) | Answer::BrokenAfter(version)) => {
                     let node = json!({
                         "apiVersion": "v1", "kind": "Node",
                         "metadata": {"resourceVersion": version},
@@ -106,11 +106,15 @@ fn watching(
                 Some(Answer::Away) => (503, json!({})),
                 Some(Answer::TooLong) => (200, json!({"items": "x".repeat(9 << 20)})),
             };
-            let body = if body.is_null() {
+            let mut body = if body.is_null() {
                 String::new()
             } else {
                 format!("{body}\n")
             };
+            if matches!(answer, Some(Answer::BrokenAfter(_))) {
+                body.push_str(r#"{"code": 500, "message": "no etcd"}"#);
+                body.push('\n');
+            }
             let body = Full::new(Bytes::from(body));
             let response = Response::builder().status(status).body(body);
             Ok::<_, Infallible>(response.unwrap())
@@ -135,6 +139,8 @@ enum Answer {
     Silent,
     /// A watch that fails after its start.
     Broken,
+    /// A watch that fails after a bookmark of this version.
+    BrokenAfter(&'static str),
     /// 503.
     Away,
     /// A list that exceeds the limit of an answer.
@@ -191,13 +197,19 @@ async fn a_continued_watch_with_a_lower_version_lists_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_fails_lists_again() {
-    use Answer::{Bookmark, Broken, List};
+    use Answer::{Bookmark, Broken, BrokenAfter, List};
 
-    let calls = calls(&[List("5"), Bookmark("9"), Broken, List("3")]).await;
-
+    let calls_of_start = calls(&[List("5"), Bookmark("9"), Broken, List("3")]).await;
     assert_eq!(
-        calls,
+        calls_of_start,
         ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
+    );
+
+    // It does not continue with the version of the bookmark, as after the end of a watch.
+    let calls_of_middle = calls(&[List("5"), BrokenAfter("9"), List("3")]).await;
+    assert_eq!(
+        calls_of_middle,
+        ["list 16", "watch 5", "list 16", "watch 3"]
     );
 }
 

@@ -416,6 +416,11 @@ async fn a_ca_key_in_the_secret_is_used_instead_of_the_external_signer() {
 
     world.sources.ca = ca_secret(&ca());
     assert!(world.plan().unwrap().unwrap().signer_unused);
+    let with_key = ClusterCa::from_secret(world.sources.ca.present().unwrap()).unwrap();
+    let own = with_key.signer().unwrap().clone();
+    let external = world.settings.external_signer.as_ref().unwrap();
+    let signed = with_key.or_signed_by(external.key("tenant-a", "prod-1"));
+    assert!(Arc::ptr_eq(signed.unwrap().signer().unwrap(), &own));
 
     world.settings.external_signer = None;
     assert!(!world.plan().unwrap().unwrap().signer_unused);

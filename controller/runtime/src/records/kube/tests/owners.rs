@@ -52,13 +52,33 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
 #[tokio::test]
 async fn an_unserved_cluster_version_is_an_outage_and_leaves_the_owners_undone() {
     let not_found = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
-    let client = client(move |_| Answer::Json(404, not_found.clone()));
+    let metadata = json!({"name": "prod-1.n1", "namespace": "default", "resourceVersion": "7"});
+    let without_owner = json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": {"resourceVersion": "9"}, "items": [{"metadata": metadata}],
+    });
+    let calls: Arc<Unshared<Vec<String>>> = Arc::default();
+    let told = calls.clone();
+    let client = client(move |uri| {
+        told.lock().push(uri.to_owned());
+        if is_watch(uri) {
+            Answer::Never
+        } else if uri.contains("/apis/cluster.x-k8s.io/") {
+            Answer::Json(404, not_found.clone())
+        } else {
+            Answer::Json(200, without_owner.clone())
+        }
+    });
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
 
     let error = records.end_with("now").await.unwrap_err();
 
     let error = kubelet_attestation::errors::error_chain(&error);
     assert!(error.contains("does not serve the kind"), "{error}");
+    let calls = calls.lock().clone();
+    assert!(!calls.is_empty());
+    let is_write = |uri: &String| uri.contains("/prod-1.n1");
+    assert!(!calls.iter().any(is_write), "{calls:?}");
 }
 
 #[tokio::test]
