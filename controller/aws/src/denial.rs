@@ -7,8 +7,7 @@ reasons! {
     /// The reasons to deny the evidence of an AWS instance: one reason per check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub AwsDenial: EvidenceReason {
-        /// The signed identity document is not base64 of one CMS message in the encoding that AWS sends, or exceeds its
-        /// limits.
+        /// The signed identity document is not a base64-encoded CMS message as AWS sends it, or exceeds its limits.
         #[error("the signed identity document cannot be decoded: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentUndecodable(&'static str) => "the signed identity document cannot be decoded",
@@ -16,12 +15,12 @@ reasons! {
         #[error("the signed identity document has an unexpected structure: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentStructure(&'static str) => "the signed identity document has an unexpected structure",
-        /// The CMS message has no signer, or several.
+        /// The CMS message has no signer, or more than one.
         #[error("the identity document has {0} signers; exactly one is accepted")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentSigners(usize) => "the identity document must have exactly one signer",
-        /// The CMS message contains certificates or revocation lists. The controller knows the signers and accepts no
-        /// others.
+        /// The CMS message contains certificates or revocation lists. The controller accepts only the signers that it
+        /// already has.
         #[error("the signed identity document contains certificates")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentCertificates => "the signed identity document contains certificates",
@@ -33,32 +32,32 @@ reasons! {
         #[error("the signed attributes of the identity document are invalid: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentAttributes(&'static str) => "the signed attributes do not match the identity document",
-        /// The document is not the JSON object that AWS sends: a field is missing, repeated or of another type, the
-        /// version differs, or bytes follow.
+        /// The document is not the JSON object that AWS sends: a field is missing, repeated or of the wrong type, the
+        /// version is different, or bytes follow.
         #[error("the identity document is malformed: {0}")]
         #[cure("If AWS documents a new version with the same fields, add it with `--aws-extra-document-version`.")]
         DocumentMalformed(String) => "the identity document is malformed",
-        /// The controller has no AWS document signing certificate for the region. A file can add some.
+        /// The controller has no AWS document signing certificate for the region.
         #[error("no AWS document signing certificate is known for region {0}")]
         #[cure("Add the certificate of the region with `--aws-extra-signers`.")]
         RegionUnknown(String) => "no AWS document signing certificate is known for the region",
-        /// The document names another signer than its region's.
+        /// The document names a signer that does not match its region.
         #[error("the identity document is not signed with the certificate of region {0}")]
         #[cure("Add the certificate that AWS publishes for the region with `--aws-extra-signers`.")]
         DocumentSignerMismatch(String) => "the identity document is not signed with the certificate of its region",
         /// The signature does not verify with the key of the region's signer.
         #[error("the identity document's signature does not verify with the key of region {0}")]
-        #[cure("Handle it as an attack: the document was changed after AWS signed it.")]
+        #[cure("Treat it as an attack: the document was changed after AWS signed it.")]
         DocumentSignatureInvalid(String) => "the identity document's signature is not valid",
-        /// The machines of this cluster cannot be in this account.
+        /// The account of the instance is not allowed for the machines of this cluster.
         #[error("the instance is in account {0}, which is not allowed")]
         #[cure("Add the account to `spec.aws.accounts`, or correct the identity of the Cluster.")]
         AccountNotAllowed(String) => "the account of the instance is not allowed",
-        /// The machines of this cluster cannot be in this region.
+        /// The region of the instance is not allowed for the machines of this cluster.
         #[error("the instance is in region {0}, which is not allowed")]
         #[cure("Add the region to `spec.aws.regions`, or correct the region of the `AWSCluster`.")]
         RegionNotAllowed(String) => "the region of the instance is not allowed",
-        /// The STS call was signed for a different region than the document's, or for a different endpoint.
+        /// The STS call was signed for a different endpoint, or for a region that does not match the document.
         #[error("the signed STS call is for {claimed}, but the instance is in {region}")]
         #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
         CallerRegionMismatch {
@@ -69,10 +68,10 @@ reasons! {
         } => "the signed STS call is for another region",
         /// The same signature was used before, with another key.
         #[error("the evidence was already used with another key")]
-        #[cure("Handle it as an attack: evidence of this instance was copied.")]
+        #[cure("Treat it as an attack: evidence of this instance was copied.")]
         EvidenceReplayed => "the evidence was already used with another key",
-        /// STS refuses the call. It was signed for another request, with other credentials, or with credentials that
-        /// are not valid.
+        /// STS rejects the call. It was signed for another request, with different credentials, or with invalid
+        /// credentials.
         #[error("STS rejects the signed call: {0}")]
         #[cure("Set the same STS endpoint in `aws.stsEndpoint` on the node and in `--aws-sts-endpoint`.")]
         CallerRefused(String) => "STS rejects the signed call",
@@ -80,8 +79,8 @@ reasons! {
         #[error("the STS caller is {0}, which is not a role session")]
         #[cure("Find the client that sent the request. The plugin uses only role credentials of the instance.")]
         CallerNotARole(String) => "the signed STS call does not come from an instance",
-        /// STS describes the caller in two ways that do not match: its ARN has another account or session than its
-        /// account or its user ID.
+        /// The data from STS about the caller is contradictory: the account or session in the ARN does not match the
+        /// account or the user ID.
         #[error("the ARN {arn} of the STS caller does not match its user ID {user_id}")]
         #[cure("Check that `--aws-sts-endpoint` names a genuine STS endpoint.")]
         CallerAmbiguous {
@@ -96,35 +95,34 @@ reasons! {
         #[cure("Remove `aws.principal: instanceProfile` on the node, or allow the role with \
                  `--aws-allow-instance-profile`.")]
         CallerRoleNotAllowed(String) => "the signed STS call does not come from the instance identity role",
-        /// The caller belongs to a different account than the document.
+        /// The caller and the document belong to different accounts.
         #[error("the STS caller belongs to account {caller}, but the instance belongs to {account}")]
-        #[cure("Handle it as an attack: document and credentials come from different instances.")]
+        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherAccount {
             /// The account that STS names.
             caller: String,
             /// The account of the document.
             account: String,
         } => "the signed STS call comes from another account",
-        /// The caller belongs to a different partition than the region of the document.
+        /// The caller and the region of the document belong to different partitions.
         #[error("the STS caller belongs to partition {caller}, but the instance belongs to {partition}")]
-        #[cure("Handle it as an attack: document and credentials come from different instances.")]
+        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
         CallerOfAnotherPartition {
             /// The partition that STS names.
             caller: String,
             /// The partition of the document's region.
             partition: String,
         } => "the signed STS call comes from another partition",
-        /// The caller is a different instance than the document.
+        /// The caller and the document belong to different instances.
         #[error("the STS caller is {caller}, but the identity document belongs to {instance}")]
-        #[cure("Handle it as an attack: document and credentials come from different instances.")]
+        #[cure("Treat it as an attack: the document and the credentials come from different instances.")]
         CallerIsAnotherInstance {
             /// The session's name.
             caller: String,
             /// The instance of the document.
             instance: String,
         } => "the signed STS call comes from another instance",
-        /// EC2 has no such instance in the account and region, and the instance is not so young that EC2 might not show
-        /// it yet.
+        /// The instance does not exist in the account and region, and is too old for EC2 not to report it yet.
         #[error("instance {0} does not exist in EC2")]
         #[cure("Give the controller credentials for the account of the instances.")]
         InstanceNotFound(String) => "the instance does not exist",
@@ -137,19 +135,20 @@ reasons! {
             /// Its state.
             state: String,
         } => "the instance is not running",
-        /// EC2 reports another account, zone or launch time for the instance than its document or provider ID.
+        /// The account, zone or launch time that EC2 reports does not match the identity document or the provider ID.
         #[error("the {1} of {0} in EC2 does not match the identity document or the provider ID")]
-        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. Otherwise, handle it as an attack.")]
+        #[cure("Compare the Machine's `spec.providerID` with the instance in EC2. If it is correct, treat the request \
+                 as an attack.")]
         InstanceContradictsDocument(String, &'static str) => "EC2's data and the identity document differ",
         /// The document was created before the last launch of the instance.
         #[error("the identity document of {0} is from an earlier launch")]
         #[cure("Run `renew` on the node: the plugin then reads the current document.")]
         DocumentOfEarlierLaunch(String) => "the identity document is from an earlier launch of the instance",
-        /// The instance has no network interface 0, or does not have the root volume that it should have.
+        /// The instance has no network interface 0, or not the expected root volume.
         #[error("instance {0} has no {1}")]
         #[cure("Replace the instance. `rootVolumeCheck: false` skips the comparison of root volume and interface.")]
         InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
-        /// The root volume and the first network interface were attached at different times: one of them belonged to
+        /// The root volume and the first network interface were attached at different times: one of them comes from
         /// another instance. Checked only at the first join.
         #[error("root volume and first network interface of {0} were attached {1} s apart")]
         #[cure("Replace the instance, or set `rootVolumeCheck: false`.")]
@@ -163,7 +162,7 @@ reasons! {
             /// The tag's key.
             tag: String,
         } => "the instance does not have the required tags",
-        /// EC2 has no name for the instance that is a valid node name.
+        /// EC2 reports no name for the instance that is a valid node name.
         #[error("EC2 reports no private DNS name for instance {0} that is a valid node name")]
         #[cure("Set `spec.aws.nodeName: InstanceID`, and give the kubelet the same name.")]
         InstanceNameless(String) => "EC2 reports no valid node name for the instance",

@@ -9,28 +9,28 @@ reasons! {
     /// checks.
     #[derive(Clone, PartialEq, Eq)]
     pub TpmDenial: EvidenceReason {
-        /// The public area of the endorsement key is not one `TPMT_PUBLIC`, or does not contain a valid key.
+        /// The public area of the endorsement key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
         #[error("the endorsement key's public area is malformed: {0}")]
-        #[cure("Find the client that sent the request. The plugin sends the key as its TPM returns it.")]
+        #[cure("Find the client that sent the request. The plugin sends the key as the TPM returns it.")]
         EndorsementKeyMalformed(&'static str) => "the endorsement key's public area is malformed",
         /// The endorsement key does not match the templates L-1, L-2 and H-3 of the TCG's EK Credential Profile.
         #[error("the public area of the endorsement key matches none of the templates L-1, L-2 and H-3")]
         #[cure("Set `tpm.endorsementKey` on the node to a key that its TPM has.")]
         EndorsementKeyNotOfTemplate => "the endorsement key does not match an accepted template",
-        /// The RSA key has the form that made keys of many TPMs easy to factor (ROCA, CVE-2017-15361).
+        /// The RSA key has a weakness that makes the keys of many TPMs easy to factor (ROCA, CVE-2017-15361).
         #[error("the {0} can be factored (ROCA)")]
-        #[cure("Update the firmware of the TPM, and list the endorsement key that it has then.")]
+        #[cure("Update the firmware of the TPM, and list its new endorsement key.")]
         TpmKeyWeak(&'static str) => "a key of this TPM can be factored; its firmware must be updated",
-        /// The public area of the attestation key is not one `TPMT_PUBLIC`, or does not contain a valid key.
+        /// The public area of the attestation key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
         #[error("the attestation key's public area is malformed: {0}")]
         #[cure("Find the client that sent the request. The plugin never sends such a key.")]
         AttestationKeyMalformed(&'static str) => "the attestation key's public area is malformed",
-        /// The attestation key could leave its TPM, was not created in it, or signs other data than the TPM's own
+        /// The attestation key can leave its TPM, was not created in it, or can sign data other than the TPM's own
         /// statements.
         #[error("the attestation key has the attributes {0:#x} instead of 0x50472")]
         #[cure("Find the client that sent the request. The plugin never sends such a key.")]
-        AttestationKeyAttributes(u32) => "the attestation key is not limited to attesting, or could leave its TPM",
-        /// The attestation key has a policy, which could let another user use it.
+        AttestationKeyAttributes(u32) => "the attestation key is not limited to attestation, or can leave its TPM",
+        /// The attestation key has a policy, which could allow another user to use it.
         #[error("the attestation key has a policy")]
         #[cure("Find the client that sent the request. The plugin never sends such a key.")]
         AttestationKeyPolicy => "the attestation key has a policy",
@@ -38,15 +38,16 @@ reasons! {
         #[error("the attestation key is neither ECDSA P-256 nor RSASSA 2048 with SHA-256")]
         #[cure("Find the client that sent the request. The plugin never sends such a key.")]
         AttestationKeyAlgorithm => "the attestation key's algorithm is not accepted",
-        /// No source names the endorsement key of this machine: neither its provider ID nor a list nor the platform.
+        /// No source specifies the endorsement key of this machine: neither its provider ID, nor a list, nor the
+        /// platform.
         #[error("no endorsement key is registered for machine {0}")]
-        #[cure("Add the machine's key to `allowList` or to a ConfigMap. List the name of the Machine, not of the \
+        #[cure("Add the machine's key to `allowList` or to a ConfigMap, with the name of the Machine, not of the \
                  node.")]
         EndorsementKeyUnknown(String) => "no endorsement key is registered for this machine",
-        /// The endorsement key does not belong to this machine: the TPM is another machine's.
+        /// The endorsement key does not match the key registered for this machine.
         #[error("endorsement key {trusted} is registered for machine {machine}, but the request has {presented}")]
-        #[cure("Correct the entries for the machine, or `tpm.endorsementKey` on the node. Otherwise, handle it as an \
-                 attack.")]
+        #[cure("Correct the entries for the machine, or `tpm.endorsementKey` on the node. If both are correct, treat \
+                 the request as an attack.")]
         EndorsementKeyOfAnotherMachine {
             /// The Machine's name.
             machine: String,
@@ -55,47 +56,47 @@ reasons! {
             /// The key in the request.
             presented: KeyDigest,
         } => "the endorsement key does not match the key registered for this machine",
-        /// `requireCA` requires a vendor certificate for the endorsement key, and the request has none.
+        /// `requireCA` requires a vendor certificate for the endorsement key, but the request has none.
         #[error("the endorsement key has no certificate")]
         #[cure("Store a certificate in the TPM, or list the key and remove `requireCA`.")]
-        EndorsementCertificateMissing => "a certificate of the endorsement key is required",
-        /// The endorsement key certificate is not one certificate in DER, followed by nothing but padding. Or a
-        /// certificate that came with it is not one certificate in DER.
-        #[error("the certificate of the endorsement key is malformed: {0}")]
+        EndorsementCertificateMissing => "a certificate for the endorsement key is required",
+        /// The endorsement key certificate, or a certificate in its chain, is not a single certificate in DER. Only
+        /// padding can follow the endorsement key certificate.
+        #[error("the endorsement key certificate is malformed: {0}")]
         #[cure("List the key and remove `requireCA`, or set another `tpm.endorsementKey` on the node.")]
-        EndorsementCertificateMalformed(&'static str) => "the certificate of the endorsement key is malformed",
+        EndorsementCertificateMalformed(&'static str) => "the endorsement key certificate is malformed",
         /// The certificate belongs to another key.
         #[error("the certificate does not match the endorsement key")]
         #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`.")]
         EndorsementCertificateOfAnotherKey => "the certificate does not match the endorsement key",
         /// The certificate does not follow the TCG's EK Credential Profile.
         #[error("the certificate is not valid for an endorsement key: {0}")]
-        #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`. The log has the rule.")]
+        #[cure("Set another `tpm.endorsementKey` on the node, or remove `requireCA`. The log shows the violated rule.")]
         EndorsementCertificateUnfit(String) => "the certificate is not valid for an endorsement key",
         /// The certificate has expired, or is not valid yet.
-        #[error("the certificate of the endorsement key {0}")]
-        #[cure("Check the controller's clock. Otherwise, list the key and remove `requireCA`. The log has the date.")]
-        EndorsementCertificateNotValid(String) => "the certificate of the endorsement key is not valid now",
-        /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as an
-        /// authority.
+        #[error("the endorsement key certificate {0}")]
+        #[cure("Check the controller's clock. If it is correct, list the key and remove `requireCA`. The log shows the \
+                 date.")]
+        EndorsementCertificateNotValid(String) => "the endorsement key certificate is not valid now",
+        /// A certificate in the chain between the endorsement key certificate and `requireCA` is not acceptable as a
+        /// CA.
         #[error("an intermediate certificate of the endorsement key is not accepted: {0}")]
         #[cure("Add the intermediate certificate to `requireCA`: the request then needs no chain.")]
         EndorsementCertificateIssuerUnfit(String) => "an intermediate certificate of the endorsement key is not accepted",
-        /// No valid authority in `requireCA` signed the certificate or a chain that leads to it. The log names the
-        /// authority that was tried, and why its signature is not accepted.
-        #[error("no authority in requireCA issued the certificate of the endorsement key: {0}")]
-        #[cure("Add the authority that the log names to `requireCA`.")]
-        EndorsementCertificateUntrusted(String) => "no accepted authority issued the certificate of the endorsement key",
-        /// The certificate, its chain and the authorities in `requireCA` with the same names need too many signature
-        /// checks.
-        #[error("the certificates of the endorsement key need more than {0} signature checks")]
+        /// No valid CA in `requireCA` signed the certificate or its chain. The log names the CA that was tried, and the
+        /// reason why its signature is not accepted.
+        #[error("no CA in requireCA issued the endorsement key certificate: {0}")]
+        #[cure("Add the CA that the log names to `requireCA`.")]
+        EndorsementCertificateUntrusted(String) => "no accepted CA issued the endorsement key certificate",
+        /// The certificate, its chain and the CAs with the same names in `requireCA` need too many signature checks.
+        #[error("the endorsement key certificates need more than {0} signature checks")]
         #[cure("Remove CAs with the same name and different keys from `requireCA`.")]
-        EndorsementCertificateTooManyChecks(usize) => "the certificates of the endorsement key need too many signature checks",
-        /// The quote's signature is not one `TPMT_SIGNATURE`, or its number is out of bounds.
+        EndorsementCertificateTooManyChecks(usize) => "the endorsement key certificates need too many signature checks",
+        /// The quote's signature is not a single `TPMT_SIGNATURE`, or its value is out of range.
         #[error("the quote's signature is malformed: {0}")]
         #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureMalformed(&'static str) => "the quote's signature is malformed",
-        /// The signature does not use the attestation key's algorithm, or not SHA-256.
+        /// The signature does not use the attestation key's algorithm with SHA-256.
         #[error("the signature algorithm of the quote does not match the attestation key")]
         #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureAlgorithm => "the signature algorithm of the quote does not match the attestation key",
@@ -107,50 +108,49 @@ reasons! {
         #[error("the signed structure does not begin with TPM_GENERATED_VALUE")]
         #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
         QuoteNotMadeByTpm => "the signed structure was not created by a TPM",
-        /// The signed statement is not one `TPMS_ATTEST`, up to the last byte.
+        /// The signed statement is not exactly one `TPMS_ATTEST`.
         #[error("the quote is malformed: {0}")]
         #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
         QuoteMalformed(&'static str) => "the quote is malformed",
-        /// The signed statement is not a quote. A TPM signs other statements too.
+        /// The signed statement is not a quote. A TPM also signs other statements.
         #[error("the signed structure has the type {0:#x} instead of 0x8018, a quote")]
-        #[cure("Find the client that sent the request. The plugin never sends another statement.")]
+        #[cure("Find the client that sent the request. The plugin sends only quotes.")]
         QuoteOfAnotherKind(u16) => "the signed structure is not a quote",
         /// The quote does not cover this request and its challenge. It was made for another key, name, machine or
-        /// challenge (a replay), or the challenge was never opened.
-        #[error("the quote is not made for this request and its challenge")]
-        #[cure("Run `renew` on the node. If it repeats, handle it as an attack.")]
+        /// challenge (a replay), or the TPM did not open the challenge.
+        #[error("the quote was not made for this request and its challenge")]
+        #[cure("Run `renew` on the node. If the denial repeats, treat it as an attack.")]
         QuoteOfAnotherRequest => "the quote was not made for this request and its challenge",
         /// The attestation key is not a primary key of the endorsement hierarchy.
         #[error("the quote's signer is not a primary key of the endorsement hierarchy")]
         #[cure("Find the client that sent the request. The plugin creates its key in the endorsement hierarchy.")]
         QuoteOfAnotherSigner => "the quote's signer is not a primary key of the endorsement hierarchy",
-        /// The quote covers no registers, several banks, a bank other than SHA-256 and SHA-384, or other registers than
-        /// those that came with it.
+        /// The quote covers no registers, several banks, a bank other than SHA-256 and SHA-384, or registers that do
+        /// not match the evidence.
         #[error("the register selection of the quote is not accepted: {0}")]
         #[cure("Find the client that sent the request. The plugin quotes one bank, and sends the quoted registers.")]
         QuoteSelection(&'static str) => "the quote does not cover the registers in the evidence",
-        /// The registers that came with the quote do not match the quoted digest.
+        /// The registers in the evidence do not match the quoted digest.
         #[error("the registers do not match the digest of the quote")]
-        #[cure("Run `renew` on the node. If it repeats, handle it as an attack.")]
+        #[cure("Run `renew` on the node. If the denial repeats, treat it as an attack.")]
         QuoteDigest => "the registers do not match the quote",
         /// The policy names a register that the quote does not cover.
         #[error("the PCR policy requires register {0}, which is not quoted")]
         #[cure("Upgrade the plugin, or add the register to `tpm.pcrs` on the node.")]
         RegisterNotQuoted(u8) => "the PCR policy requires a register that is not quoted",
-        /// A register from 0 to 7 has the value from before the boot, or only systemd's separator after it. The
-        /// firmware does not measure into the bank that is quoted, and any system can write its registers. A policy
-        /// cannot protect them.
+        /// A register from 0 to 7 has its initial value, or only systemd's separator in addition. The firmware does not
+        /// measure into the quoted bank, so any system can write its registers. A policy cannot protect them.
         #[error("register {0} is not measured: the firmware does not extend it in the bank that is quoted")]
         #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",
         /// The registers have the allowed values, followed by the separator that systemd 261 and later extend.
-        /// `pcrPolicy.osSeparator` refuses it.
+        /// `pcrPolicy.osSeparator` does not allow it.
         #[error("registers {} have the separator of systemd after their allowed values, and osSeparator is Refused", listed(registers))]
         #[cure("Change `osSeparator` in the policy, or the machine image.")]
         OsSeparatorRefused {
             /// These registers.
             registers: Vec<u8>,
-        } => "the operating system extended its separator, and the policy refuses it",
+        } => "the operating system extended its separator, which the policy does not allow",
         /// The registers have the allowed values, without the separator that systemd 261 and later extend.
         /// `pcrPolicy.osSeparator` requires it.
         #[error("registers {} have their allowed values without the separator of systemd, and osSeparator is Required", listed(registers))]
@@ -158,10 +158,11 @@ reasons! {
         OsSeparatorMissing {
             /// These registers.
             registers: Vec<u8>,
-        } => "the operating system did not extend its separator, and the policy requires it",
+        } => "the operating system did not extend its separator, which the policy requires",
         /// The boot state of the machine does not match the policy. The log compares it with the nearest allowed state.
         #[error("registers {} are not in an allowed state; register {register} is {value}", listed(others))]
-        #[cure("After an update of firmware, bootloader or kernel, add the new value. Otherwise, examine the machine.")]
+        #[cure("After an update of firmware, boot loader or kernel, add the new value. Otherwise, examine the \
+                 machine.")]
         RegisterNotAllowed {
             /// The first register that differs.
             register: u8,

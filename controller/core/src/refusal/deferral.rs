@@ -14,30 +14,30 @@ crate::reasons! {
     pub Deferral {
         /// No machine has this provider ID or bootstrap token. A machine can send its request before its infrastructure
         /// reports it.
-        #[error("the inventory has no machine for this request")]
+        #[error("no machine matches the request")]
         #[cure("Wait for the infrastructure. After 20 minutes, the request fails.")]
-        MachineNotFound => "the machine is not known yet",
+        MachineNotFound => "no machine matches the request yet",
         /// The machine has no provider ID, node name or bootstrap data yet.
         #[error("machine {0} is not ready to join")]
         #[cure("Wait for the infrastructure: `kubectl describe machine NAME`.")]
         MachineNotReady(String) => "the machine is not ready to join yet",
-        /// The machine's infrastructure does not report a requested name or address, and the machine is not provisioned
-        /// yet. Addresses are reported at the end of provisioning.
+        /// The infrastructure does not report a requested name or address, and the machine is not provisioned yet.
+        /// Addresses are reported at the end of provisioning.
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
         #[cure("Wait for the infrastructure: `kubectl get machines`.")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
-        /// A serving certificate for an address is requested, and the addresses of the cluster's Services are unknown.
+        /// A serving certificate for an address is requested, but the addresses of the cluster's Services are unknown.
         /// The infrastructure provider can relay addresses from inside the machine, such as a Service address.
         #[error("the Service addresses of the cluster are unknown, so an address of the machine can be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
         ServiceRangesUnknown => "the Service addresses of the cluster are not known yet",
-        /// The request names a built-in signer, and it is not known yet whether attestation is enforced in this cluster.
-        #[error("the enforcement of attestation is unknown: the admission policy was not read yet")]
-        #[cure("Restore the workload API server. The condition `Ready` names a missing right.")]
+        /// The request names a built-in signer, but the controller does not know yet whether the cluster enforces
+        /// attestation.
+        #[error("the admission policy, which shows whether attestation is enforced, was not read yet")]
+        #[cure("Restore the workload API server. If a permission is missing, the condition `Ready` names it.")]
         EnforcementUnknown => "the controller does not know yet whether it is responsible",
-        /// Another machine has the same node name, with a claim that is as strong or stronger: by its objects, its
-        /// Node, or the addresses that its infrastructure reports. The request waits until one of them has another name
-        /// or is gone.
+        /// Another machine has an equal or stronger claim to the node name: through its objects, its Node, or the
+        /// addresses that its infrastructure reports. The request waits until one machine is renamed or deleted.
         #[error("machines {machine} and {other} have the same node name {node_name}")]
         #[cure("Rename one of the two machines. The log names them.")]
         NodeNameShared {
@@ -48,86 +48,87 @@ crate::reasons! {
             /// The other machine's.
             other: String,
         } => "another machine has the same node name",
-        /// The machines of the cluster could not be read.
+        /// The controller cannot read the machines of the cluster.
         #[error("the inventory is unavailable")]
-        #[cure("Restore the management API server, or unpause the Cluster. The condition `Ready` names a missing \
-                 right.")]
+        #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
+                 `Ready` names it.")]
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
         /// The verifier, or a service that it needs, does not answer.
         #[error("the verifier is unavailable")]
         #[cure("See the conditions `AWSCredentialsReady` and `AttestorsAvailable`. The log names the service that \
                  does not answer.")]
         VerifierUnavailable(#[source] Unavailable) => "the evidence could not be verified",
-        /// EC2 does not show the instance yet, does not show it as running, or does not show its root volume or first
-        /// interface. The instance can be that young.
+        /// EC2 does not report the instance, its state `running`, its root volume or its first network interface yet.
+        /// This is possible for a new instance.
         #[error("EC2 does not report instance {0} yet")]
-        #[cure("Wait. If it lasts, check the instance and the account of the controller's credentials.")]
+        #[cure("Wait. If the request stays pending, check the instance and the account of the controller's \
+                 credentials.")]
         InstanceNotVisible(String) => "EC2 does not report the instance yet",
-        /// The node identities could not be read or written, there was no news of them for a minute, or this one is
-        /// invalid.
+        /// The controller cannot read or write the node identities, has received no update for one minute, or this node
+        /// identity is invalid.
         #[error("the node identities are unavailable")]
-        #[cure("Restore the management API server, or unpause the Cluster. The condition `Ready` names a missing \
-                 right.")]
+        #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
+                 `Ready` names it.")]
         LedgerUnavailable(#[source] Unavailable) => "the node name could not be claimed",
-        /// The machine already has a certificate, for another key or name. It can enroll again when its Node is down,
-        /// when no certificate is valid, or when an operator resets the node identity. The Event and the log have the
+        /// The machine already has a certificate for another key or name. It can enroll again when its Node is down,
+        /// when no certificate is valid, or when an operator resets the node identity. The Event and the log show the
         /// time.
         #[error("the machine has a certificate for node {0} that can still be valid; the request waits {1}")]
         #[cure("Stop the kubelet that uses the other key, or run `identities reset`.")]
         IdentityLive(NodeName, WaitEnd) => "the machine already has a valid certificate",
-        /// The node joined with evidence, and the machine has none now: the authorized provider was changed to a weaker
+        /// The node joined with evidence, but this request has none: the authorized provider was changed to a weaker
         /// one. The request waits until an operator resets the node identity.
         #[error(
             "node {0} joined with evidence of {1}, and this request has none; if it is the same machine, run: \
              node-attestation-controller identities reset --yes <cluster> {0}"
         )]
-        #[cure("Run `identities reset`, if it is the same machine.")]
+        #[cure("If it is the same machine, run `identities reset`.")]
         EvidenceExpected(NodeName, Provider) => "the node joined with evidence; an operator must reset its node identity",
-        /// The node name has no node identity, and a Node of that name is up. It can have joined before this
+        /// The node name has no node identity, but a Node with this name is running. It can be older than this
         /// controller. If adoption is allowed, the node requests with its own certificate.
         #[error("Node {0} is running and has no NodeIdentity")]
-        #[cure("Set `adoption: Allow`, if the Node is this machine. Delete the Node, if it is not.")]
+        #[cure("If the Node is this machine, set `adoption: Allow`. Otherwise, delete the Node.")]
         NodeAlive(NodeName) => "a running Node already uses this name; if adoption is enabled, it must renew with its own certificate",
-        /// The Node of that name has the provider ID of another machine of the cluster, and is not deleted.
+        /// The Node with this name has the provider ID of another machine in the cluster, and is not deleted.
         #[error("Node {0} belongs to another machine, {1}")]
-        #[cure("Rename one machine. If the other machine has another name now, delete the Node.")]
-        NodeOfAnotherMachine(NodeName, String) => "the Node of this name belongs to another machine",
+        #[cure("Rename one machine. If the other machine now has a different name, delete the Node.")]
+        NodeOfAnotherMachine(NodeName, String) => "the Node with this name belongs to another machine",
         /// The machine that holds the node name is being deleted.
         #[error("{1} holds node name {0} and is being deleted")]
-        #[cure("Wait until the other machine is gone.")]
+        #[cure("Wait until the other machine is deleted.")]
         HolderLeaving(NodeName, ProviderId) => "the node name is not free yet",
-        /// The Nodes of the cluster could not be read.
+        /// The controller cannot read the Nodes of the cluster.
         #[error("the Nodes of the cluster are unavailable")]
-        #[cure("Restore the workload API server. The log has the cause.")]
+        #[cure("Restore the workload API server. The log shows the cause.")]
         NodesUnavailable(#[source] Unavailable) => "the node could not be looked up",
-        /// The node identity changed each time the controller decided about it.
+        /// The node identity changed during each attempt to claim the name.
         #[error("the node identity of node {0} keeps changing; retrying")]
-        #[cure("Nothing: the controller tries again.")]
+        #[cure("Nothing: the controller retries.")]
         RecordContended(NodeName) => "the node name could not be claimed yet",
         /// A machine that is being deleted still has the name or address of the serving certificate.
         #[error("{0} still belongs to machine {1}, which is being deleted")]
-        #[cure("Wait until the other machine is gone.")]
+        #[cure("Wait until the other machine is deleted.")]
         ServingNameNotFree(ServingName, String) => "a name or address still belongs to a machine that is being deleted",
         /// The system provided no random bytes for a serial number.
-        #[error("the system has no random bytes for a serial number")]
-        #[cure("Nothing: the controller tries again. If it lasts, check the host of the controller.")]
+        #[error("the system provided no random bytes for a serial number")]
+        #[cure("Nothing: the controller retries. If the request stays pending, check the controller's host.")]
         NoEntropy => "the certificate could not be signed yet",
         /// The cluster's CA certificate has expired, or is not valid yet.
         #[error("the CA certificate is not valid now")]
         #[cure("Replace the CA certificate, or correct the controller's clock.")]
         CaNotValid => "the cluster's CA certificate is not valid now",
-        /// The external signer, which holds the CA key, is away, slow or busy.
+        /// The external signer, which holds the CA key, is unreachable, slow or busy.
         #[error("the external signer is unavailable")]
         #[cure("Check the external signer: its process, its socket and its log.")]
         SignerUnavailable(#[source] Unavailable) => "the certificate could not be signed yet",
-        /// The external signer refuses. It does not have this CA key for this cluster, or its own policy forbids the
-        /// certificate.
+        /// The external signer refused to sign. It does not have this CA key for this cluster, or its policy forbids
+        /// the certificate.
         #[error("the external signer refuses to sign")]
-        #[cure("Correct the options of the external signer. Its log has the cause.")]
+        #[cure("Correct the options of the external signer. Its log shows the cause.")]
         SignerRefused(#[source] Unavailable) => "the certificate could not be signed yet",
-        /// The external signer's answer is not a signature with the CA key. The controller issued nothing.
-        #[error("the answer of the external signer is not a signature with the CA key")]
-        #[cure("Give the external signer the key that matches the CA certificate.")]
+        /// The external signer's response is not a signature with the CA key. The controller issued no certificate.
+        #[error("the external signer's response is not a signature with the CA key")]
+        #[cure("Configure the external signer with the key that matches the CA certificate.")]
         SignatureInvalid => "the certificate could not be signed yet",
     }
 }

@@ -15,14 +15,13 @@ crate::reasons! {
     /// Why a request is denied: one reason a check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub Denial {
-        /// `spec.request` has more bytes than the controller reads.
-        #[error("spec.request has {0} bytes, and at most {MAX_REQUEST_LEN} are read")]
+        /// `spec.request` is larger than the controller accepts.
+        #[error("spec.request has {0} bytes; the maximum is {MAX_REQUEST_LEN}")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         RequestTooLarge(usize) => "the request is too large",
-        /// The requester's attributes in `spec` are larger than the API server makes them for a node or a bootstrap
-        /// token.
-        #[error("spec.{0} is larger than for a node or a bootstrap token")]
-        #[cure("Find the client that sent the request. No node and no bootstrap token has such attributes.")]
+        /// The requester's attributes in `spec` are larger than the API server sets for a node or a bootstrap token.
+        #[error("spec.{0} is larger than for any node or bootstrap token")]
+        #[cure("Find the client that sent the request. No node or bootstrap token has such attributes.")]
         RequesterTooLarge(&'static str) => "the requester's attributes are too large",
 
         /// `spec.request` has no PEM block.
@@ -33,7 +32,7 @@ crate::reasons! {
         #[error("spec.request does not begin with a CERTIFICATE REQUEST block")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         NotARequestFirst => "the request does not begin with a CERTIFICATE REQUEST block",
-        /// There are two `CERTIFICATE REQUEST` blocks, so that two readers could see two different requests.
+        /// There are two `CERTIFICATE REQUEST` blocks, which two parsers could read as two different requests.
         #[error("spec.request has two CERTIFICATE REQUEST blocks")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SecondRequest => "the request has two CERTIFICATE REQUEST blocks",
@@ -49,11 +48,11 @@ crate::reasons! {
         #[error("spec.request has evidence without a provider before it")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         EvidenceWithoutProvider => "the request has evidence without a provider",
-        /// There is text between the blocks or after them.
+        /// `spec.request` has text between or after the blocks.
         #[error("spec.request has text outside its blocks")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         TextOutsideBlocks => "the request has text outside its blocks",
-        /// A block is not in the one accepted encoding: headers, line lengths, line ends, base64.
+        /// The headers, line lengths, line endings or base64 of a block are not in the required encoding.
         #[error("spec.request is not in the required PEM encoding")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         NotStrictPem => "the request is not in the required PEM encoding",
@@ -61,19 +60,19 @@ crate::reasons! {
         #[error("the provider block does not contain a valid provider name")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderMalformed => "the provider block does not contain a valid provider name",
-        /// The evidence has more bytes than the controller reads.
-        #[error("the evidence has too many bytes")]
-        #[cure("Find the client that sent the request. The evidence of the plugin is shorter.")]
+        /// The evidence is larger than the controller accepts.
+        #[error("the evidence is too large")]
+        #[cure("Find the client that sent the request. The plugin's evidence is always smaller.")]
         EvidenceTooLarge => "the evidence is too large",
-        /// The certification request is not DER, has another encoding, or has bytes after its end.
-        #[error("the certification request is not in DER: {0}")]
+        /// The certification request is not DER, has a different encoding, or has trailing bytes.
+        #[error("the certification request is not valid DER: {0}")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
-        NotStrictDer(String) => "the certification request is not in DER",
+        NotStrictDer(String) => "the certification request is not valid DER",
         /// The certification request has an attribute other than the requested extensions.
-        #[error("the certification request has an attribute that is not accepted")]
+        #[error("the certification request has an unsupported attribute")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
-        UnknownAttribute => "the certification request has an attribute that is not accepted",
-        /// The certification request lists extensions twice.
+        UnknownAttribute => "the certification request has an unsupported attribute",
+        /// The certification request has two lists of extensions.
         #[error("the certification request has two lists of extensions")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         DuplicateAttribute => "the certification request has two lists of extensions",
@@ -83,15 +82,15 @@ crate::reasons! {
         DuplicateExtension => "the certification request has a duplicate extension",
         /// The key is not an ECDSA key on the named curve P-256.
         #[error("the key algorithm is {0}; only ECDSA on the named curve P-256 is accepted")]
-        #[cure("Request the certificate with the plugin: it creates such a key.")]
+        #[cure("Request the certificate with the plugin, which creates such a key.")]
         KeyNotAccepted(ObjectIdentifier) => "the key is not an ECDSA key on the named curve P-256",
-        /// The key is not a point of its curve, or is not in uncompressed form.
+        /// The key is not a point on its curve, or is not in uncompressed form.
         #[error("the key is not an uncompressed point on P-256")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         KeyNotOnCurve => "the key is not an uncompressed point on P-256",
         /// The request is not signed with ECDSA and SHA-256.
         #[error("the certification request is not signed with ECDSA and SHA-256")]
-        #[cure("Request the certificate with the plugin: it signs with ECDSA and SHA-256.")]
+        #[cure("Request the certificate with the plugin, which signs with ECDSA and SHA-256.")]
         SignatureAlgorithmNotAccepted => "the certification request is not signed with ECDSA and SHA-256",
         /// The request is not signed with its own key.
         #[error("the certification request's signature does not verify with its own key")]
@@ -110,11 +109,11 @@ crate::reasons! {
         #[error("{}", InvalidSubject::NodeName)]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectNodeName => "the subject's common name does not end in a node name",
-        /// The subject has a different order, a different string type, or several values in one part.
+        /// The subject has a different order or string type, or several values in one part.
         #[error("{}", InvalidSubject::NotCanonical)]
         #[cure("Find the client that sent the request. Neither the plugin nor a kubelet sends such a request.")]
         SubjectNotCanonical => "the subject is not in the required form (O=system:nodes, CN=system:node:<name>)",
-        /// The subject has an attribute in addition to organization and common name.
+        /// The subject has an attribute other than organization and common name.
         #[error("{}", InvalidSubject::ExtraAttribute)]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectExtraAttribute => "the subject has an attribute other than organization and common name",
@@ -122,7 +121,7 @@ crate::reasons! {
         #[error("spec.usages is not exactly digital signature and client auth")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UsagesNotExact => "the usages are not exactly digital signature and client auth",
-        /// The request contains a subject alternative name. A client certificate has none.
+        /// The request contains a subject alternative name, which a client certificate cannot have.
         #[error("the request contains a subject alternative name of kind {0}")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SubjectAltNameRequested(&'static str) => "subject alternative names are not allowed",
@@ -141,7 +140,7 @@ crate::reasons! {
         #[error("the request contains the critical extension {0}")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         CriticalExtension(ObjectIdentifier) => "the request contains a critical extension",
-        /// The request contains an extension that the controller does not know.
+        /// The request contains an extension that the controller does not support.
         #[error("the request contains the unknown extension {0}")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         UnknownExtension(ObjectIdentifier) => "the request contains an unknown extension",
@@ -149,8 +148,8 @@ crate::reasons! {
         #[error("the provider ID extension is missing")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderIdMissing => "the provider ID extension is missing",
-        /// The provider ID extension is not one `UTF8String` with a provider ID.
-        #[error("the provider ID extension is not one UTF8String with a provider ID")]
+        /// The provider ID extension is not a single `UTF8String` with a provider ID.
+        #[error("the provider ID extension is not a single UTF8String with a provider ID")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         ProviderIdMalformed => "the provider ID extension is malformed",
 
@@ -166,17 +165,17 @@ crate::reasons! {
             /// The provider block's.
             claimed: Option<Provider>,
         } => "the evidence provider does not match the signer name",
-        /// The attestation provider requires evidence, and the request has none.
+        /// The attestation provider requires evidence, but the request has none.
         #[error("the request has no evidence")]
         #[cure("Find the client that sent the request. The plugin always adds the evidence.")]
         EvidenceMissing => "the request has no evidence",
-        /// The attestation provider has no evidence, and the request contains some.
-        #[error("the request contains evidence for a provider without evidence")]
+        /// The attestation provider does not use evidence, but the request contains evidence.
+        #[error("the request contains evidence, but its provider does not use evidence")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         EvidenceUnexpected => "this provider does not use evidence",
-        /// The evidence does not have the form that its version requires.
+        /// The evidence does not have the format that its version requires.
         #[error("the evidence is malformed: {0}")]
-        #[cure("Run `csr --dry-run` and `inspect evidence` on the node. Compare the versions of plugin and \
+        #[cure("Run `csr --dry-run` and `inspect evidence` on the node. Compare the versions of the plugin and the \
                  controller.")]
         EvidenceMalformed(String) => "the evidence is malformed",
 
@@ -184,19 +183,19 @@ crate::reasons! {
         #[error("the requested signer issues a different kind of certificate")]
         #[cure("Find the client that sent the request. The plugin never sends such a request.")]
         SignerPurpose => "the requested signer issues a different kind of certificate",
-        /// The request to the built-in client signer has no evidence. Its approval would let any holder of a bootstrap
-        /// token become any node.
+        /// The request to the built-in client signer has no evidence. If it were approved, any holder of a bootstrap
+        /// token could become any node.
         #[error("the request to kubernetes.io/kube-apiserver-client-kubelet has no evidence: {0}")]
-        #[cure("Set up the plugin on the node: this kubelet runs without it.")]
+        #[cure("Set up the plugin on the node. Its kubelet does not use the plugin.")]
         UnattestedBuiltInRequest(&'static str) => "kubelet client certificates require evidence in this cluster; configure the kubelet to use kubelet-authenticator",
         /// The request has evidence and names the built-in client signer. Only this controller's signers verify
-        /// evidence. The log and the Event name the right signer.
+        /// evidence. The log and the Event name the correct signer.
         #[error("the request names kubernetes.io/kube-apiserver-client-kubelet instead of {0}")]
-        #[cure("Request the signer that the log and the Event name. The plugin does so.")]
+        #[cure("Request the signer that the log and the Event name, as the plugin does.")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used in this cluster; request the signer of the attestation provider",
-        /// A request to the serving signer of kube-controller-manager has a longer validity than the
+        /// A request to the serving signer of kube-controller-manager asks for a longer validity than the
         /// `KubeletAuthentication` permits. That signer does not shorten it.
-        #[error("spec.expirationSeconds is {}, and at most {} is allowed", asked.as_secs(), granted.as_secs())]
+        #[error("spec.expirationSeconds is {}; the maximum is {}", asked.as_secs(), granted.as_secs())]
         #[cure("Lower `spec.expirationSeconds` of the request, or raise `certificate.expirationSeconds` in the \
                  KubeletAuthentication.")]
         ExpirationTooLong {
@@ -210,23 +209,23 @@ crate::reasons! {
         #[error("spec.usages is not exactly digital signature and server auth")]
         #[cure("Find the client that sent the request. A kubelet with an ECDSA key never sends such a request.")]
         ServingUsagesNotExact => "the usages are not exactly digital signature and server auth",
-        /// A request for a serving certificate has attestation blocks. A node with a certificate is identified by that
-        /// certificate.
+        /// A request for a serving certificate has attestation blocks. The client certificate of the node identifies
+        /// the node.
         #[error("the serving certificate request contains attestation blocks")]
         #[cure("Find the client that sent the request. Neither the plugin nor a kubelet sends such a request.")]
         AttestationUnexpected => "a serving certificate request must not contain attestation blocks",
         /// A request for a serving certificate has no subject alternative names.
-        #[error("the serving certificate request contains no name and no address")]
+        #[error("the serving certificate request contains neither a name nor an address")]
         #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
         ServingNamesMissing => "a serving certificate request must contain a name or an address",
-        /// A subject alternative name is neither a DNS name nor an address.
+        /// A subject alternative name is neither a DNS name nor an IP address.
         #[error("the serving certificate request contains a name of kind {0}")]
         #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
         ServingNameKind(&'static str) => "a serving certificate can contain only DNS names and IP addresses",
-        /// A subject alternative name is not in its one accepted form. A DNS name is in lower case, without wildcard or
-        /// final dot. An address has 4 or 16 bytes and is not IPv4 in IPv6.
+        /// A subject alternative name is not in the required form. A DNS name is in lower case, without a wildcard or a
+        /// trailing dot. An address has 4 or 16 bytes and is not an IPv4-mapped IPv6 address.
         #[error("the subject alternative name {0:?} is not in the required form")]
-        #[cure("Correct the name or address of the Node that the log shows.")]
+        #[cure("Correct the name or address of the Node. The log shows it.")]
         ServingNameMalformed(String) => "a name or address is not in the required form",
         /// A subject alternative name occurs twice.
         #[error("the request contains {0} twice")]
@@ -234,10 +233,10 @@ crate::reasons! {
         ServingNameRepeated(ServingName) => "the request contains a duplicate name or address",
         /// The request has more than 1,024 names and addresses.
         #[error("the request contains {0} names and addresses")]
-        #[cure("Set the kubelet's `--node-ip`, so that the Node has fewer addresses.")]
+        #[cure("Set the kubelet's `--node-ip` to reduce the number of addresses of the Node.")]
         TooManyServingNames(usize) => "the request contains too many names and addresses",
-        /// The name or address never belongs to a machine: the control-plane endpoint, `kubernetes`, a Service, the
-        /// local host, or no single host.
+        /// The name or address cannot belong to one machine: it is the control-plane endpoint, `kubernetes`, a Service,
+        /// the local host, or not a single host.
         #[error("{0} is reserved: it does not belong to one machine")]
         #[cure("Remove the name or address from the Node, for example with the kubelet's `--node-ip`.")]
         ServingNameReserved(ServingName) => "a name or address is reserved",
@@ -247,7 +246,7 @@ crate::reasons! {
         ServingAddressOutOfRange(IpAddr) => "an address is outside the allowed ranges for serving certificates",
         /// The machine obtained its certificate without evidence, so that its addresses cannot be verified.
         #[error("node {0} joined without evidence")]
-        #[cure("Use an attestation provider with evidence. A node with `insecure` gets no serving certificate.")]
+        #[cure("Use an attestation provider with evidence. A node with `insecure` cannot get a serving certificate.")]
         UnattestedServing(NodeName) => "a node without evidence cannot get a serving certificate",
         /// The name or address belongs to another machine.
         #[error("{0} also belongs to machine {1}")]
@@ -255,8 +254,8 @@ crate::reasons! {
         ServingNameOfAnotherMachine(ServingName, String) => "a name or address belongs to another machine",
         /// The infrastructure does not report the name or address for the machine.
         #[error("the infrastructure does not report {0} for machine {1}")]
-        #[cure("Set the kubelet's `--node-ip`, correct the infrastructure's report, or use `guestReportedAddresses: \
-                 Allow` with `servingAddressRanges`.")]
+        #[cure("Set the kubelet's `--node-ip`, correct the addresses in the infrastructure, or use \
+                 `guestReportedAddresses: Allow` with `servingAddressRanges`.")]
         ServingNameNotReported(ServingName, String) => "the infrastructure does not report a name or address for this machine",
 
         /// The requester is neither a bootstrap token nor a node.
@@ -265,12 +264,12 @@ crate::reasons! {
         RequesterNotAccepted(String) => "the requester is neither a bootstrap token nor a node",
         /// The requester's groups do not match the groups of a bootstrap token or of a node.
         #[error("the requester's groups do not match a bootstrap token or a node: {0:?}")]
-        #[cure("Correct `auth-extra-groups` of the bootstrap token: each begins with `system:bootstrappers:`. The \
-                 log names the groups.")]
+        #[cure("Correct `auth-extra-groups` of the bootstrap token: each group must begin with \
+                 `system:bootstrappers:`. The log names the groups.")]
         RequesterGroups(Vec<String>) => "the requester's groups are not accepted",
-        /// A node requests the certificate for a different node.
+        /// A node requests a certificate for a different node.
         #[error("node {requester} requests the certificate for node {asked}")]
-        #[cure("Find the client that sent the request: a node can request only its own certificate.")]
+        #[cure("Find the client that sent the request. A node can request only its own certificate.")]
         RequesterIsAnotherNode {
             /// The requester.
             requester: NodeName,
@@ -278,26 +277,27 @@ crate::reasons! {
             asked: NodeName,
         } => "a node can request only its own certificate",
         /// The requesting node's certificate does not contain the UID of a node identity. kube-apiserver forwards this
-        /// UID since Kubernetes 1.33.
+        /// UID in Kubernetes 1.33 and later.
         #[error("the requester's certificate has no UID from this controller")]
-        #[cure("Set `adoption: Allow` for a node that joined before, or use its bootstrap token. Check the \
-                 Kubernetes version.")]
+        #[cure("Set `adoption: Allow` for a node that joined before, or use its bootstrap token. Check that Kubernetes \
+                 is 1.33 or later.")]
         RequesterUidMissing => "the requester's certificate was not issued by this controller, and the node cannot be adopted",
         /// A certificate that was obtained without evidence cannot be renewed.
         #[error("the certificate was obtained without evidence")]
-        #[cure("Use the bootstrap token, which the plugin does when the certificate has expired. Use a provider with \
-                 evidence.")]
+        #[cure("Use the bootstrap token, as the plugin does when the certificate has expired. For renewals, use a \
+                 provider with evidence.")]
         UnattestedRenewal => "a certificate that was obtained without evidence cannot be renewed",
 
-        /// The bootstrap token belongs to a different machine than the request.
+        /// The bootstrap token and the request belong to different machines.
         #[error("bootstrap token {0} does not belong to machine {1}")]
-        #[cure("Give the machine its own bootstrap data. Otherwise, handle it as an attack.")]
+        #[cure("Correct the machine's bootstrap data. If it is correct, treat the request as an attack.")]
         TokenOfAnotherMachine(TokenId, String) => "the bootstrap token belongs to another machine",
         /// The provider ID does not match the machine of the bootstrap token.
         #[error("the request claims provider ID {0}, but the requester is machine {1}, which has a different provider ID")]
-        #[cure("Give the machine its own bootstrap data. Otherwise, handle it as an attack.")]
+        #[cure("Correct the machine's bootstrap data. If it is correct, treat the request as an attack.")]
         ProviderIdOfAnotherMachine(ProviderId, String) => "the provider ID does not match the machine",
-        /// The machine is being deleted and has not joined. A machine that has joined can renew until it is gone.
+        /// The machine is being deleted and has not joined. A machine that has joined can renew its certificate until
+        /// it is deleted.
         #[error("machine {0} is being deleted")]
         #[cure("Nothing. A new Machine gets a new bootstrap token.")]
         MachineDeleting(String) => "the machine is being deleted",
@@ -307,59 +307,60 @@ crate::reasons! {
         #[cure("Put the CA certificate of this cluster into the bootstrap kubeconfig, or correct the setting \
                  `audience`.")]
         AudienceMismatch(Audience) => "the evidence was created for another cluster",
-        /// The evidence identifies a different machine than the request.
+        /// The evidence and the request identify different machines.
         #[error("the evidence identifies {attested}, but the request claims {claimed}")]
-        #[cure("Correct the setting `providerID` on the node. Otherwise, handle it as an attack.")]
+        #[cure("Correct the setting `providerID` on the node. If it is correct, treat the request as an attack.")]
         AnotherMachine {
             /// The provider ID in the evidence.
             attested: ProviderId,
             /// The provider ID in the request.
             claimed: ProviderId,
         } => "the evidence identifies another machine",
-        /// Only the controller writes the annotation `cluster.x-k8s.io/tpm-endorsement-key`. The request already had
-        /// it, with a different value.
+        /// The request already had the annotation `cluster.x-k8s.io/tpm-endorsement-key`, with a different value. Only
+        /// the controller writes this annotation.
         #[error("the annotation tpm-endorsement-key of the request does not match endorsement key {0}")]
         #[cure("Find the client that sent the request. The plugin never sets this annotation.")]
         EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not match the endorsement key of the machine",
-        /// The node name is not a name that this machine can have.
+        /// The machine cannot have the node name in the request.
         #[error("the request is for node {0}, but the node name of the machine is {1}")]
-        #[cure("Give the kubelet the name that the Machine's objects report. The log names it.")]
+        #[cure("Start the kubelet with the node name that the Machine's objects report. The log shows the name.")]
         NodeNameMismatch(NodeName, NodeNames) => "the node name does not match the machine",
-        /// Another machine, with a certificate that can still be valid, holds the node name.
+        /// Another machine holds the node name, and its certificate can still be valid.
         #[error("{1} holds node name {0}")]
-        #[cure("Rename one machine. Or stop the kubelet on the other machine and run `identities reset`.")]
+        #[cure("Rename one machine, or stop the kubelet on the other machine and run `identities reset`.")]
         NameTaken(NodeName, ProviderId) => "another machine holds the node name",
-        /// The node identity of the renewing certificate is gone.
+        /// The node identity that belongs to the certificate no longer exists.
         #[error("node {0} has no node identity")]
-        #[cure("Nothing, if the bootstrap token works: the plugin uses it next. Otherwise, run `tokens recreate`.")]
+        #[cure("Nothing, if the bootstrap token is valid: the plugin uses it next. Otherwise, run `tokens recreate`.")]
         RecordMissing(NodeName) => "the node identity of the certificate no longer exists",
-        /// The renewing certificate belongs to a different node identity or to an earlier generation.
+        /// The certificate belongs to a different node identity or to an earlier generation.
         #[error("certificate {1} of node {0} belongs to another node identity or to an earlier generation")]
-        #[cure("Nothing, if the bootstrap token works: the plugin uses it next. After a restored backup, run \
+        #[cure("Nothing, if the bootstrap token is valid: the plugin uses it next. After a restored backup, run \
                  `identities restored`.")]
         FormerCertificate(NodeName, CertificateUid) => "the certificate is no longer valid for the node",
-        /// The machine has the provider ID of the name's holder, but is another instance or has another TPM.
-        #[error("{1} holds node name {0}, but was another instance or had another TPM when it joined")]
+        /// The machine has the provider ID of the machine that holds the name, but is a different instance or has a
+        /// different TPM.
+        #[error("{1} holds node name {0}, but was a different instance or had a different TPM when it joined")]
         #[cure("Investigate immediately. If the change was intended, run `identities reset`, and put a new bootstrap \
                  credential on the node.")]
         AnotherInstance(NodeName, ProviderId) => "the instance or the TPM of the machine has changed since its join",
-        /// The counters of the machine's TPM are behind their recorded values. There are two copies of the TPM, or an
-        /// operator cleared it.
+        /// The counters of the machine's TPM are lower than recorded: the TPM was copied, or an operator cleared it.
         #[error("the TPM counters of {1}, which holds node name {0}, are lower than recorded: the TPM was copied or cleared")]
         #[cure("Investigate immediately: run `identities revoke`, and find the copy. If the TPM was cleared on \
                  purpose, run `identities reset`.")]
         TpmRanBackwards(NodeName, ProviderId) => "the TPM counters are lower than recorded",
-        /// The machine's TPM belongs to another machine, which holds another name.
+        /// The machine's TPM is registered for another machine, which holds a different node name.
         #[error("the TPM belongs to {1}, which holds node name {0}")]
-        #[cure("Investigate immediately, and find the copy: boards were swapped, or a virtual machine was cloned \
-                 with its TPM.")]
+        #[cure("Investigate immediately, and find the copy. Boards were swapped, or a virtual machine was cloned with \
+                 its TPM.")]
         TpmOfAnotherMachine(NodeName, ProviderId) => "the TPM is already registered for another machine",
-        /// The key belongs to the node identity of another machine. A copied disk or image contains it.
+        /// The key belongs to the node identity of another machine. A copied disk or image contains the key.
         #[error("the key belongs to {1}, which holds node name {0}")]
-        #[cure("Nothing, if the plugin creates another key by itself. Otherwise, run its `reset` on the copied \
+        #[cure("Nothing, if the plugin creates another key automatically. Otherwise, run `reset` on the copied \
                  machine.")]
         KeyOfAnotherMachine(NodeName, ProviderId) => "the key is already registered for another machine",
-        /// An operator revoked the certificates of the machine. It gets no others until `identities reset --revoked`.
+        /// An operator revoked the machine's certificates. The machine cannot get another one until an operator runs
+        /// `identities reset --revoked`.
         #[error("generation {1} of node {0} is revoked")]
         #[cure("Run `identities reset --revoked`, if the machine is allowed to join again.")]
         IdentityRevoked(NodeName, u64) => "the machine's certificates were revoked",

@@ -9,26 +9,26 @@ use crate::identifiers::KeyDigest;
 crate::reasons! {
     /// Why a request can never be issued, though nothing contradicts it.
     pub Failure {
-        /// The controller does not read this version of evidence. The annotation lists the versions that it reads.
+        /// The controller does not support this evidence version. The annotation lists the supported versions.
         #[error(
             "the evidence has version {version}; supported versions: {}",
             EvidenceVersion::list(supported)
         )]
-        #[cure("Upgrade the older of plugin and controller.")]
+        #[cure("Upgrade the plugin or the controller, whichever is older.")]
         UnsupportedAttestationVersion {
             /// The version of the evidence.
             version: EvidenceVersion,
             /// The supported versions.
             supported: Vec<EvidenceVersion>,
         } => "the evidence version is not supported; the annotation lists the supported versions",
-        /// The evidence is older than permitted.
+        /// The evidence is older than allowed.
         #[error("the evidence is too old")]
-        #[cure("Synchronize the clocks. The plugin's next run creates new evidence.")]
+        #[cure("Synchronize the clocks. At its next run, the plugin creates new evidence.")]
         EvidenceExpired => "the evidence is too old",
-        /// The annotation contains a challenge for the machine's TPM. The node answers it in another request with the
+        /// The annotation contains a challenge for the machine's TPM. The node responds in another request with the
         /// same key, because a request can be answered only once.
-        #[error("the TPM is challenged: {detail}")]
-        #[cure("Nothing. This request is the first half of every join with a TPM.")]
+        #[error("the request got a challenge for the TPM: {detail}")]
+        #[cure("Nothing. Every join with a TPM starts with such a request.")]
         ChallengeIssued {
             /// A description of the challenge, for the log.
             detail: String,
@@ -36,22 +36,22 @@ crate::reasons! {
             annotations: Vec<(&'static str, String)>,
             /// The endorsement key that the machine has.
             endorsement_key: KeyDigest,
-        } => "the annotation holds a challenge for the machine's TPM",
+        } => "the annotation contains a challenge for the machine's TPM",
         /// The certificate could not be encoded or signed.
         #[error("the certificate could not be signed")]
-        #[cure("Check the CA certificate and its key. The log has the cause.")]
+        #[cure("Check the CA certificate and its key. The log shows the cause.")]
         SigningImpossible(#[source] Box<dyn Error + Send + Sync>) => "the certificate could not be signed",
-        /// The API server rejects the certificate. The log has its message.
-        #[error("the API server refuses the certificate")]
-        #[cure("See the log for the message of the API server. The node sends another request.")]
-        CertificateRejected => "the API server refuses the certificate",
-        /// 20 minutes after its creation, the request still has no machine in the cluster. The machine is gone, or
-        /// never existed. No node waits for the request any more.
+        /// The API server rejected the certificate. The log shows its message.
+        #[error("the API server rejected the certificate")]
+        #[cure("See the API server's message in the log. The node sends another request.")]
+        CertificateRejected => "the API server rejected the certificate",
+        /// 20 minutes after its creation, the request still matches no machine in the cluster. The machine was deleted
+        /// or never existed. No node waits for the request.
         #[error("the cluster has no such machine, 20 minutes after the request")]
-        #[cure("Compare `identify` on the node with `spec.providerID` of the Machine.")]
+        #[cure("Compare the output of `identify` on the node with `spec.providerID` of the Machine.")]
         MachineMissing => "no machine was found for 20 minutes",
-        /// The request was approved, and could not be decided for 10 minutes. An approved request must not stay open.
-        /// The node sends another one by then.
+        /// The request was approved, but could not be verified within 10 minutes. An approved request must not stay
+        /// open. By then, the node sends another request.
         #[error("approved, but not verified in time: {0}")]
         #[cure("Find the cause in the log, and correct it. The node sends another request.")]
         UndecidedTooLong(String) => "the request was approved but could not be verified within ten minutes",

@@ -7,7 +7,7 @@ crate::reasons! {
         /// The request names another signer, or the signer of an attestation provider that this cluster does not
         /// authorize.
         #[error("the signer {0:?} does not belong to this controller")]
-        #[cure("Nothing, if it is not a request from the plugin. Otherwise, add the provider to \
+        #[cure("Nothing, if the plugin did not send the request. Otherwise, add the provider to \
                  `authorizedAttestors`.")]
         AnotherSigner(String) => "another signer answers this request",
         /// Attestation is not enforced in this cluster yet (`autoApproveBindings`), and the request names a built-in
@@ -16,26 +16,27 @@ crate::reasons! {
         #[cure("Nothing. To enforce attestation, set `autoApproveBindings: Remove`.")]
         NotEnforced => "attestation is not enforced in this cluster",
         /// The request is already denied.
-        #[error("the request was denied already")]
-        #[cure("Nothing. The condition `Denied` has the reason.")]
-        AlreadyDenied => "the request was denied already",
+        #[error("the request was already denied")]
+        #[cure("Nothing. The condition `Denied` contains the reason.")]
+        AlreadyDenied => "the request was already denied",
         /// The request has already failed.
-        #[error("the request failed already")]
-        #[cure("Nothing. The condition `Failed` has the reason.")]
-        AlreadyFailed => "the request failed already",
-        /// The controller approved the request, and kube-controller-manager signs it.
+        #[error("the request already failed")]
+        #[cure("Nothing. The condition `Failed` contains the reason.")]
+        AlreadyFailed => "the request already failed",
+        /// The controller already approved the request, and kube-controller-manager signs it.
         #[error("the request was already approved, and this controller does not sign for its signer")]
         #[cure("If no certificate follows, check that kube-controller-manager runs with \
                  `--cluster-signing-cert-file`.")]
-        AlreadyApproved => "the request was approved already",
+        AlreadyApproved => "the request was already approved",
         /// The built-in client signer issued the certificate before the controller could deny the request: another
         /// approver accepts requests without evidence.
-        #[error("the built-in client signer issued a certificate that we did not approve")]
-        #[cure("Close the auto-approval path that `cluster check` names. The certificate stays valid until it expires.")]
+        #[error("the built-in client signer issued a certificate that this controller did not approve")]
+        #[cure("Close the auto-approval path that `cluster check` reports. The certificate stays valid until it \
+                 expires.")]
         IssuedByOthers => "another signer issued a certificate for this request without attestation",
         /// The request already has its certificate.
-        #[error("the certificate was issued already")]
+        #[error("the certificate was already issued")]
         #[cure("Nothing.")]
-        AlreadyIssued => "the certificate was issued already",
+        AlreadyIssued => "the certificate was already issued",
     }
 }

@@ -14,13 +14,13 @@ use super::*;
 
 const PREAMBLE: &str = "# Reasons
 
-A reason says why a certificate signing request (CSR) has no certificate. It is in the condition of the request, in an Event and
-in the log line `decided`. A request that waits has no condition, so its reason is only in the Event and in the log.
+A reason explains why a certificate signing request (CSR) has no certificate. The condition of the request, an Event and the log
+line `decided` contain the reason. A pending request has no condition, so its reason is only in the Event and in the log.
 
-The requester reads only the message. The Event and the log have the details, such as the name of the machine.
+The requester reads only the message. The Event and the log show the details, such as the name of the machine.
 `node-attestation-controller explain NAME --cluster CLUSTER` prints the reason for one request.
 On a node, `kubelet-authenticator-<provider> explain-reason NAME` prints a row of this page, without a network.
-[Troubleshoot](troubleshooting.md) begins with the symptoms.
+To start with a symptom, see [Troubleshoot](troubleshooting.md).
 
 A test writes this page from the code: `UPDATE=1 cargo test -p node-attestation-manager providers`.
 ";
@@ -43,8 +43,8 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
     [
         (
             "Denied",
-            "The request contradicts itself, the settings or the state of the machine: an attack, or a wrong setting. \
-             Another request gets the same answer until the cause is corrected.",
+            "The request contradicts itself, the settings or the state of the machine. The cause is an attack or a wrong \
+             setting. Another request is also denied until the cause is corrected.",
             denials(),
         ),
         (
@@ -54,8 +54,8 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
         ),
         (
             "Pending",
-            "A service does not answer, or a condition is not met yet. The request stays open, and the controller tries \
-             again.",
+            "A service does not answer, or a condition is not met yet. The request stays open, and the controller \
+             retries.",
             Deferral::CATALOGUE.to_vec(),
         ),
         (

@@ -85,7 +85,7 @@ fn a_request_causes_at_most_16_signature_checks() {
     assert_eq!(not_accepted.denial, too_many);
     assert_eq!(
         not_accepted.denial.to_string(),
-        "the certificates of the endorsement key need more than 16 signature checks"
+        "the endorsement key certificates need more than 16 signature checks"
     );
     assert!(not_accepted.expired.is_none());
     // With the names of one authority less, the checks are enough.
