@@ -107,9 +107,9 @@ impl Bundle {
     fn manifest(&self, title: &str) -> String {
         let mut text = format!(
             "{title}\n\n\
-             Keys, tokens, passwords and signatures are removed: {REDACTED} is in their place. Texts \
-             that\nonly look like one are removed too. Names, addresses and paths are not: read the \
-             files\nbefore you send them.\n\nFiles:\n"
+             Keys, tokens, passwords and signatures are replaced with {REDACTED}, and so are texts \
+             that\nonly look like one. Names, addresses and paths are not replaced: read the files\n\
+             before you send them.\n\nFiles:\n"
         );
         text.extend(self.members.iter().map(|member| {
             let (name, source, removed) = (member.name, &member.source, member.removed);

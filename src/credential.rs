@@ -74,7 +74,7 @@ pub struct Leaf {
     pub serial: Vec<u8>,
 }
 
-const UNREADABLE: &str = "the certificate is not readable";
+const UNREADABLE: &str = "cannot parse the certificate";
 const NO_CERTIFICATE: &str = "the file does not contain a certificate";
 
 impl Credential {

@@ -158,7 +158,7 @@ impl Doctor {
     /// As `stored`, for checks that are not about the store: another check reports its errors.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
-            .map_err(|_| Finding::skip("the store cannot be read"))
+            .map_err(|_| Finding::skip("cannot read the state directory"))
     }
 
     fn unit(&self) -> Result<&Unit, &str> {

@@ -61,10 +61,11 @@ impl Document {
             Err(Failure::new(Code::Usage, format!("{name}: {why}"), remedy))
         };
         if let Err(error) = read {
-            return fail(
-                format!("cannot be read: {error}"),
+            return Err(Failure::new(
+                Code::Usage,
+                format!("cannot read {name}: {error}"),
                 "set a file that this user can read",
-            );
+            ));
         }
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_INPUT_LEN) {
             let why = format!("it is longer than {MAX_INPUT_LEN} bytes");

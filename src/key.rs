@@ -82,7 +82,7 @@ fn unreadable(error: &rcgen::Error) -> Invalid {
     if matches!(error, rcgen::Error::PemError(_)) {
         Invalid::new(NOT_ONE_KEY)
     } else {
-        Invalid::new("the private key cannot be read").because(error)
+        Invalid::new("cannot parse the private key").because(error)
     }
 }
 
@@ -165,7 +165,10 @@ mod tests {
         }
         let hollow = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         let error = PrivateKey::from_pem(Secret::new(hollow.to_owned())).unwrap_err();
-        assert!(error.to_string().contains("cannot be read"), "{error}");
+        assert!(
+            error.to_string().contains("cannot parse the private key"),
+            "{error}"
+        );
     }
 
     #[test]

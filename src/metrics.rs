@@ -157,7 +157,7 @@ impl NodeState {
         );
         add(
             "backoff_until_timestamp_seconds",
-            "The time of the next attempt at the earliest.",
+            "The earliest time of the next attempt.",
             self.not_before,
         );
         text

@@ -148,7 +148,7 @@ impl Pending {
         Ok(Self {
             key: PrivateKey::from_pem(key)
                 .and_then(PrivateKey::checked)
-                .map_err(|error| error.within("its key cannot be read"))?,
+                .map_err(|error| error.within("its key is invalid"))?,
             machine: wire
                 .machine
                 .ok_or_else(|| Invalid::new("it does not contain the machine's identity"))?,
@@ -483,7 +483,7 @@ mod tests {
 
         for (from, to, words) in [
             ("\"version\":1", "\"version\":0", "it has format 0"),
-            ("BEGIN", "BEGUN", "its key cannot be read"),
+            ("BEGIN", "BEGUN", "its key is invalid"),
             ("}}", "}", "it is not in the JSON format"),
             (
                 "\"key\":\"",

@@ -74,7 +74,7 @@ pub(crate) fn output(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut child = child.map_err(|error| format!("{program} cannot be run: {error}"))?;
+    let mut child = child.map_err(|error| format!("cannot run {program}: {error}"))?;
     let deadline = Deadline::after(patience);
     let out = collect(child.stdout.take());
     let err = collect(child.stderr.take());
@@ -173,7 +173,7 @@ mod tests {
             Err("sh failed: a".to_owned())
         );
         let missing = output("/missing", &[], PATIENCE).unwrap_err();
-        assert!(missing.starts_with("/missing cannot be run: "), "{missing}");
+        assert!(missing.starts_with("cannot run /missing: "), "{missing}");
     }
 
     #[test]

@@ -305,7 +305,7 @@ impl Transport {
             ),
             500..=599 => ApiError::unavailable(says(&format!("has an internal error ({status})"))),
             _ => ApiError::not_an_api_server(format!(
-                "{server} answered with status {status}, which is not an answer of an API server"
+                "{server} answered with status {status}, which is not an answer from an API server"
             )),
         }
     }

@@ -92,7 +92,7 @@ fn unusable(path: &Path, facts: &Path, error: Errno) -> Failure {
             "use /dev/tpmrm0 (tpm.device), which several programs can use at the same time",
         ),
         _ => (
-            format!("{place} cannot be opened"),
+            format!("cannot open {place}"),
             "check the kernel's messages about the TPM (dmesg | grep -i tpm)",
         ),
     };
@@ -126,7 +126,7 @@ mod tests {
             ),
             (
                 Errno::NXIO,
-                "/dev/tpmrm0 cannot be opened",
+                "cannot open /dev/tpmrm0",
                 "check the kernel's messages about the TPM (dmesg | grep -i tpm)",
             ),
         ] {
@@ -145,8 +145,8 @@ mod tests {
         fs::write(&file, "").unwrap();
         for (path, words) in [
             (folder.path().join("none"), "Linux found no TPM"),
-            (file.join("below"), "cannot be opened"),
-            (folder.path().to_owned(), "cannot be opened"),
+            (file.join("below"), "cannot open "),
+            (folder.path().to_owned(), "cannot open "),
             (file, "is not a TPM"),
         ] {
             let error = check(&path).unwrap_err();

@@ -60,7 +60,10 @@ pub(crate) fn failure(tpm: &str, error: &DeviceError) -> Failure {
             "changed its PCRs during the quote",
             "no action: the next run tries again; remove PCRs that change at runtime from tpm.pcrs",
         ),
-        DeviceError::Question => ("has a helper that does not know the command", SAME_VERSION),
+        DeviceError::Question => (
+            "has a helper that does not support the command",
+            SAME_VERSION,
+        ),
     };
     Failure::new(code, format!("the TPM ({tpm}) {what}"), remedy)
 }

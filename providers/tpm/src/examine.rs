@@ -105,7 +105,7 @@ fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemT
         };
     };
     let Some(facts) = certificate::facts(der, &keys.spki.0, now) else {
-        return warn("the certificate in the TPM is not readable", LIST);
+        return warn("cannot parse the certificate in the TPM", LIST);
     };
     let Facts { issuer, expiry, .. } = &facts;
     let what = format!("issued by {issuer}, expires on {expiry}");
@@ -238,7 +238,7 @@ mod tests {
             LIST,
         );
         assert_eq!(of(Some(vec![0xff; 300]), Some(true)), blank);
-        let expected = warning("the certificate in the TPM is not readable", LIST);
+        let expected = warning("cannot parse the certificate in the TPM", LIST);
         assert_eq!(of(Some(unreadable), Some(true)), expected);
     }
 

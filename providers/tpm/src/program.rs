@@ -146,12 +146,12 @@ fn start(program: &Path) -> Result<Child, Failure> {
         // The program exists, so the missing file is its dynamic loader.
         if error.kind() == io::ErrorKind::NotFound && program.exists() {
             unanswered(
-                format!("{place} cannot be started: this system has no glibc to load it"),
+                format!("cannot start {place}: this system has no glibc to load it"),
                 "use a system with glibc; musl's (Alpine) cannot load libtss2 for it",
             )
         } else {
             unanswered(
-                format!("{place} cannot be started: {error}"),
+                format!("cannot start {place}: {error}"),
                 "check that the program is executable and built for this processor",
             )
         }

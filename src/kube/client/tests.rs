@@ -279,7 +279,7 @@ fn a_redirect_of_the_api_server_is_not_followed() {
     let error = read_with(Fault::Redirect { to: other.url() }, soon());
 
     assert!(
-        is(&error, "which is not an answer of an API server"),
+        is(&error, "which is not an answer from an API server"),
         "{error:?}"
     );
     assert_eq!(error.kind, ApiErrorKind::Other);

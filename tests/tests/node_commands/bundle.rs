@@ -188,8 +188,8 @@ fn the_manifest_lists_the_contents_and_the_missing_files() {
         );
     }
     for line in [
-        "  kubelet.log (journalctl --unit=kubelet): journalctl cannot be run: No such file or directory",
-        "  kubelet.service.txt (systemctl cat kubelet.service): systemctl cannot be run: ",
+        "  kubelet.log (journalctl --unit=kubelet): cannot run journalctl: No such file or directory",
+        "  kubelet.service.txt (systemctl cat kubelet.service): cannot run systemctl: ",
     ] {
         assert!(absent.contains(line), "{line}: {manifest}");
     }

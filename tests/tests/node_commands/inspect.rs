@@ -128,7 +128,7 @@ fn invalid_input_is_reported_with_the_fault_and_a_remedy() {
         .saying("openssl req -inform der");
     node.command(&["inspect", "request", "/missing"])
         .failed(2)
-        .saying("/missing: cannot be read: No such file");
+        .saying("cannot read /missing: No such file");
     node.command(&["inspect", "store"])
         .failed(4)
         .saying("does not exist");

@@ -49,7 +49,7 @@ pass  settings: valid (defaults, no file)
 pass  clock: less than five minutes from the clock of https://API
 pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
-skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error 2)
+skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
 pass  disk: /SCRATCH/state is writable
 pass  store: /SCRATCH/state belongs to this machine and node n1
 pass  cluster: https://API
@@ -84,7 +84,7 @@ pass  settings: valid (defaults, no file)
 pass  clock: less than five minutes from the clock of https://API
 pass  api-server: https://API belongs to this cluster
 pass  kubelet-kubeconfig: /SCRATCH/kubelet.conf runs /SCRATCH/kubelet-authenticator-null
-skip  kubelet-unit: systemctl cannot be run: No such file or directory (os error 2)
+skip  kubelet-unit: cannot run systemctl: No such file or directory (os error 2)
 pass  disk: /SCRATCH is writable
 warn  store: /SCRATCH/state does not exist: this node has not enrolled
       cure: run: /PLUGIN renew

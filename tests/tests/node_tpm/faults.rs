@@ -180,7 +180,7 @@ fn a_machine_without_a_tpm_exits_with_6_and_the_reason() {
             Path::new("/dev/tpm-that-is-not-there"),
             "Linux found no TPM",
         ),
-        (&socket, "cannot be opened"),
+        (&socket, "cannot open "),
         (Path::new("/dev/null"), "cannot be reached"),
     ] {
         bed.node.set("tpm.device", device);

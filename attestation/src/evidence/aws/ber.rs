@@ -58,7 +58,7 @@ pub fn to_der(ber: &[u8]) -> Result<Vec<u8>, InvalidBer> {
     if input.0.is_empty() {
         Ok(der)
     } else {
-        Err(InvalidBer("bytes follow its end"))
+        Err(InvalidBer("it has trailing bytes"))
     }
 }
 

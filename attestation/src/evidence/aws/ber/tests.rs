@@ -110,7 +110,7 @@ fn other_encodings_are_refused() {
             "a part of an octet string has a different type",
         ),
         (&[0x24, 3, 0x04, 2, 7, 7], "it is truncated"),
-        (&[0x04, 0, 0], "bytes follow its end"),
+        (&[0x04, 0, 0], "it has trailing bytes"),
         (&too_deep, "it is nested too deeply"),
     ] {
         assert_eq!(to_der(ber), Err(InvalidBer(detail)), "{ber:x?}");

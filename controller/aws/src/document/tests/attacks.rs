@@ -90,7 +90,7 @@ fn a_document_without_a_signature_is_denied() {
     );
     assert_eq!(
         SIGNERS.verify(&to_lines(plain.as_bytes())).unwrap_err(),
-        undecodable("bytes follow its end")
+        undecodable("it has trailing bytes")
     );
     assert_eq!(
         denial(&unsigned),
@@ -388,7 +388,7 @@ fn algorithms_except_rsa_2048_with_sha_256_are_denied() {
     // What IMDS gives as `signature`: the signature alone, of a key that regions share.
     assert_eq!(
         SIGNERS.verify(&to_lines(&[0x30; 128])).unwrap_err(),
-        undecodable("bytes follow its end")
+        undecodable("it has trailing bytes")
     );
 }
 
@@ -411,7 +411,7 @@ fn an_encoding_with_unbounded_cost_is_denied() {
     );
     assert_eq!(
         refused(&[&valid[..], &[0, 0]].concat()),
-        undecodable("bytes follow its end")
+        undecodable("it has trailing bytes")
     );
     assert_eq!(
         refused(&vec![0x30; 16 * 1024 + 1]),
