@@ -43,7 +43,7 @@ pub enum ExplainError {
     #[error(transparent)]
     Cluster(#[from] IdentityError),
     /// A required object cannot be read.
-    #[error("{what} cannot be read")]
+    #[error("cannot read {what}")]
     Read {
         /// The kind of the object.
         what: String,
@@ -51,7 +51,7 @@ pub enum ExplainError {
         source: Box<Error>,
     },
     /// The API server did not answer in time.
-    #[error("{0} cannot be read: no answer in time")]
+    #[error("cannot read {0}: no answer in time")]
     NoAnswer(String),
 }
 

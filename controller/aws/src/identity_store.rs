@@ -38,7 +38,7 @@ pub const MAX_SECRETS: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// Objects of this source were not read yet.
-    #[error("{0} objects of the management cluster could not be read yet")]
+    #[error("the controller has not read the {0} objects of the management cluster yet")]
     NotRead(Source),
     /// The watch of these objects is broken.
     #[error(
@@ -50,14 +50,14 @@ pub enum IdentityError {
     WatchInterrupted(Source),
     /// Identities name more Secrets than the controller watches.
     #[error(
-        "the Secret {0:?} is not read: identities name more than the {MAX_SECRETS} Secrets that are watched"
+        "the controller does not read the Secret {0:?}: identities name more than {MAX_SECRETS} Secrets"
     )]
     TooManySecrets(String),
     /// The Cluster does not exist.
     #[error("Cluster {0} does not exist")]
     ClusterNotFound(ObjectKey),
     /// The Cluster cannot be read.
-    #[error("Cluster {cluster} cannot be read: {detail}")]
+    #[error("cannot parse Cluster {cluster}: {detail}")]
     ClusterUnreadable {
         /// The Cluster.
         cluster: ObjectKey,

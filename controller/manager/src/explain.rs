@@ -149,7 +149,7 @@ async fn alone(command: &ExplainCommand) -> Result<Explainer, BoxError> {
     let workload = workload(command).await?;
     ensure!(
         workload.is_some() || (command.file.is_some() && command.ca_cert.is_some()),
-        "without a management cluster, --workload-kubeconfig is needed, or --file and --ca-cert"
+        "without a management cluster, --workload-kubeconfig is required, or --file and --ca-cert"
             .into()
     );
     let ca_certificates = match &command.ca_cert {

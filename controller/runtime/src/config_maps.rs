@@ -120,7 +120,7 @@ impl<T: Content> ConfigMaps<T> {
         let outcome = outcome.unwrap_or_else(|_| {
             let namespace = self.keys.first().map(|key| key.namespace.as_str());
             Err(ConfigMapUnread(format!(
-                "the ConfigMaps of namespace {} were not read in {} s",
+                "cannot read the ConfigMaps of namespace {} within {} s",
                 namespace.unwrap_or_default(),
                 DEADLINE.as_secs()
             )))
@@ -145,7 +145,7 @@ impl<T: Content> ConfigMaps<T> {
         let _turn = self.line.turn().await;
         let failed = |error: kube::Error| {
             let why = error_chain(&error);
-            ConfigMapUnread(format!("ConfigMap {key} cannot be read: {why}"))
+            ConfigMapUnread(format!("cannot read ConfigMap {key}: {why}"))
         };
         let absent = || ConfigMapUnread(format!("ConfigMap {key} does not exist"));
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);

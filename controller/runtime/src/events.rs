@@ -218,7 +218,7 @@ impl Events {
             cluster_line!(
                 &self.lines,
                 WARN,
-                "events come faster than they can be written; some are left out"
+                "Events are created faster than they can be written; some are skipped"
             );
         }
     }
@@ -231,11 +231,11 @@ impl EventWriter {
     pub async fn finish(mut self) {
         if timeout(DRAIN_DEADLINE, &mut self.task).await.is_err() {
             self.task.abort();
-            cluster_line!(&self.lines, WARN, "stopped before all events were written");
+            cluster_line!(&self.lines, WARN, "stopped before all Events were written");
         }
         let left_out = self.left_out.load(Ordering::Relaxed);
         if left_out > 0 {
-            cluster_line!(&self.lines, WARN, events = left_out, "events were left out");
+            cluster_line!(&self.lines, WARN, events = left_out, "skipped Events");
         }
     }
 }
@@ -290,7 +290,7 @@ async fn write(client: Client, event: Event) -> bool {
     let written = in_time(EVENT_DEADLINE, api.create(&PostParams::default(), &event)).await;
     let written = written.map_err(Unavailable::from);
     if let Err(error) = &written {
-        tracing::debug!(error = error_chain(error), "the event was not written");
+        tracing::debug!(error = error_chain(error), "cannot write the Event");
     }
     written.is_ok()
 }

@@ -83,7 +83,7 @@ pub enum ExplainError {
         source: CallError,
     },
     /// Data of the cluster that the checks need are missing.
-    #[error("the requests of Cluster {cluster} cannot be explained")]
+    #[error("cannot explain the requests of Cluster {cluster}")]
     Cluster {
         /// The Cluster.
         cluster: ObjectKey,
@@ -191,7 +191,7 @@ impl Explainer {
             Some(decided) => decision(&decided.decision, not_asked),
         };
         if answered_at.is_some() {
-            let note = "the request was answered before: the checks are made for that time, with the current \
+            let note = "the request was already answered: the checks use the time of the answer, and the current \
                         Machines and node identities";
             notes.push(note.to_owned());
         }

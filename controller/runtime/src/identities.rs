@@ -63,7 +63,9 @@ pub enum IdentitiesError {
     )]
     Revoked(String),
     /// The new floor is lower than the current one.
-    #[error("generation {floor} is before the floor, which is {before} and can only grow")]
+    #[error(
+        "generation {floor} is lower than the current floor, {before}, which can only increase"
+    )]
     FloorFalls {
         /// The requested floor.
         floor: u64,

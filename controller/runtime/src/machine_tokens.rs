@@ -56,7 +56,7 @@ pub enum MachineTokensError {
         machine: String,
     },
     /// The management cluster could not be read.
-    #[error("the Machines of Cluster {cluster} cannot be read")]
+    #[error("cannot read the Machines of Cluster {cluster}")]
     Management {
         /// The Cluster.
         cluster: ObjectKey,

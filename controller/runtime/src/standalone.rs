@@ -126,7 +126,7 @@ pub enum StandaloneError {
         source: InvalidCa,
     },
     /// The CA cannot sign.
-    #[error("the CA in {} and {} cannot be used", cert.display(), key.display())]
+    #[error("cannot use the CA in {} and {}", cert.display(), key.display())]
     Ca {
         /// The file of the certificate.
         cert: PathBuf,
@@ -324,11 +324,14 @@ async fn read_service_ranges(client: &kube::Client, services: &ServiceRanges) {
         if !is_outage {
             tracing::warn!(
                 error,
-                "the addresses of Services cannot be read; those in serviceRanges are refused"
+                "cannot read the addresses of Services; only those in serviceRanges are refused"
             );
             return;
         }
-        tracing::debug!(error, "the addresses of Services could not be read yet");
+        tracing::debug!(
+            error,
+            "cannot read the addresses of Services yet; the controller retries"
+        );
         tokio::time::sleep(EXAMINE_RETRY).await;
     }
 }

@@ -145,7 +145,7 @@ fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
         let end = half.len().checked_sub(number.len());
         let end = end.and_then(|zeros| half.get_mut(zeros..));
         let end = end.ok_or(TpmDenial::QuoteSignatureMalformed(
-            "a number of it is longer than the curve's order",
+            "one of its numbers is longer than the order of the curve",
         ))?;
         end.copy_from_slice(number);
     }

@@ -408,7 +408,7 @@ fn key_of(spki: &SubjectPublicKeyInfo<'_>) -> Option<Key> {
 fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     certificate
         .extensions_map()
-        .map_err(|_| "it has an extension twice")?;
+        .map_err(|_| "it has a duplicate extension")?;
     let (mut for_endorsement, mut names_tpm) = (false, false);
     for extension in certificate.extensions() {
         let parsed = extension.parsed_extension();

@@ -77,7 +77,7 @@ impl Content for KeyList {
                 &lines,
                 WARN,
                 error = %malformed,
-                "entries of a list of endorsement keys are ignored"
+                "ignoring malformed entries in a list of endorsement keys"
             );
         }
         Self {

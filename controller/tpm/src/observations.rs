@@ -130,7 +130,7 @@ impl Seen {
         let Some((first, _)) = ends.first() else {
             return (
                 if is_complete {
-                    let message = "no certificate that was seen expires within 90 days".to_owned();
+                    let message = "no known certificate expires within 90 days".to_owned();
                     report(ConditionStatus::True, reason::CERTIFICATES_VALID, message)
                 } else {
                     let message =

@@ -106,7 +106,10 @@ fn several_kubeconfigs_are_merged_like_in_kubectl() {
 
     let alone = parts.files.path("one");
     let output = run(&[("KUBECONFIG", alone.as_os_str())], &["clusters"]);
-    assert_refused(&output, &[alone.to_str().unwrap(), "cannot be used"]);
+    assert_refused(
+        &output,
+        &[alone.to_str().unwrap(), "cannot use the kubeconfig"],
+    );
 }
 
 #[test]
@@ -117,7 +120,7 @@ fn a_given_context_overrides_the_current_context() {
     assert_refused(&good, &["is Cluster API installed?"]);
     for context in ["stray", "unknown"] {
         let output = parts.run(&["clusters", "--context", context]);
-        assert_refused(&output, &["cannot be used"]);
+        assert_refused(&output, &["cannot use the kubeconfig"]);
         assert!(!stderr(&output).contains("Cluster API"), "{context}");
     }
     let none = run(&[], &["clusters", "--context", "good"]);

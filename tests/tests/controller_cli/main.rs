@@ -275,12 +275,12 @@ fn a_mismatched_ca_key_and_a_non_ca_certificate_are_refused() {
     let files = Files::new();
     let other = CertificateAuthority::new("kubernetes");
     fs::write(files.path("ca.key"), &other.pair().key_pem).unwrap();
-    assert_refused(&files.run(), &["ca.crt", "ca.key", "cannot be used"]);
+    assert_refused(&files.run(), &["ca.crt", "ca.key", "cannot use the CA"]);
 
     let admin = files.server.admin_certificate();
     fs::write(files.path("ca.crt"), &admin.certificate_pem).unwrap();
     fs::write(files.path("ca.key"), &admin.key_pem).unwrap();
-    assert_refused(&files.run(), &["ca.crt", "cannot be used"]);
+    assert_refused(&files.run(), &["ca.crt", "cannot use the CA"]);
 }
 
 #[test]

@@ -262,8 +262,8 @@ Issued:    the request has its certificate
 Event:     FirstJoin on Machine m1 at TIME: issued a certificate
            of generation GENERATION for node m1 on machine generic:///prod-1/m1:
            first join
-Note:      the request was answered before: the checks are made for that time,
-           with the current Machines and node identities
+Note:      the request was already answered: the checks use the time of the
+           answer, and the current Machines and node identities
 ";
 
 /// The text without the values that differ from run to run.
@@ -398,10 +398,11 @@ fn a_missing_permission_is_reported_with_an_alternative() {
 
     assert_eq!(refused.status.code(), Some(3));
     let error = String::from_utf8(refused.stderr).unwrap();
-    for words in ["-kubeconfig cannot be read", "--workload-kubeconfig", "403"] {
+    for words in ["cannot read Secret ", "--workload-kubeconfig", "403"] {
         assert!(error.contains(words), "{words}: {error}");
     }
     assert_eq!(told["outcome"], "issued", "{told:#}");
     let notes = told["notes"].to_string();
-    assert!(notes.contains("-ca cannot be read"), "{notes}");
+    assert!(notes.contains("cannot read Secret "), "{notes}");
+    assert!(notes.contains("-ca: "), "{notes}");
 }

@@ -204,7 +204,7 @@ fn explain_without_secret_access_reports_that_and_shows_no_secret() {
     assert_eq!(told["reason"], "Unknown");
     let message = told["message"].as_str().unwrap();
     assert!(
-        message.starts_with("Secret explained-secret cannot be read: "),
+        message.starts_with("cannot read Secret explained-secret: "),
         "{message}"
     );
     assert!(message.contains("forbidden"), "{message}");
@@ -247,7 +247,7 @@ fn different_options_from_the_controller_are_reported() {
     );
     let note = without["note"].as_str().unwrap();
     assert!(
-        note.starts_with("the condition of the controller differs"),
+        note.starts_with("the controller's condition differs"),
         "{note}"
     );
 }

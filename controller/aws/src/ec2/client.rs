@@ -117,7 +117,7 @@ where
         SdkError::TimeoutError(_) => OutageKind::TimedOut,
         SdkError::ServiceError(answer) => match answer.err().code() {
             Some(code) => OutageKind::of_code(action, code),
-            None => OutageKind::Unreachable("its answer cannot be read"),
+            None => OutageKind::Unreachable("malformed answer"),
         },
         SdkError::ConstructionFailure(_)
         | SdkError::DispatchFailure(_)
@@ -130,11 +130,11 @@ where
 fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     match error {
         SdkError::DispatchFailure(failure) if failure.is_timeout() => OutageKind::TimedOut,
-        SdkError::ResponseError(_) => OutageKind::Unreachable("its answer cannot be read"),
+        SdkError::ResponseError(_) => OutageKind::Unreachable("malformed answer"),
         SdkError::DispatchFailure(_) => OutageKind::Unreachable("no connection"),
-        SdkError::ConstructionFailure(_) => OutageKind::Unreachable("no request could be made"),
+        SdkError::ConstructionFailure(_) => OutageKind::Unreachable("cannot create the request"),
         SdkError::TimeoutError(_) | SdkError::ServiceError(_) | _ => {
-            OutageKind::Unreachable("the SDK failed otherwise")
+            OutageKind::Unreachable("unknown error of the SDK")
         }
     }
 }

@@ -22,7 +22,7 @@ pub enum OutageKind {
     #[display("did not answer in time")]
     TimedOut,
     /// EC2 cannot be reached, or its answer cannot be parsed; with the error.
-    #[display("could not be called: {_0}")]
+    #[display("returned no valid answer: {_0}")]
     Unreachable(&'static str),
     /// EC2 throttles the calls; with EC2's code.
     #[display("throttles the controller: {_0}")]

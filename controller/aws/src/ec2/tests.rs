@@ -214,10 +214,13 @@ async fn an_ec2_error_instead_of_instances_is_an_outage_with_its_cause() {
             Failure::expired_credentials(),
             "EC2 {} cannot be called with the cluster's AWS credentials: RequestExpired",
         ),
-        (Failure::Cut, "EC2 {} could not be called: no connection"),
+        (
+            Failure::Cut,
+            "EC2 {} returned no valid answer: no connection",
+        ),
         (
             Failure::Body("<html>".to_owned()),
-            "EC2 {} could not be called: its answer cannot be read",
+            "EC2 {} returned no valid answer: malformed answer",
         ),
     ] {
         MOTO.inject(Scope::account(account), Times::once(), failure.clone());

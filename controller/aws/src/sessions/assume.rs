@@ -287,7 +287,7 @@ fn issued(credentials: Option<StsCredentials>) -> Result<Issued, StsFailure> {
 }
 
 fn unreadable() -> StsFailure {
-    StsFailure::Unavailable("its answer cannot be read".to_owned())
+    StsFailure::Unavailable("its answer is malformed".to_owned())
 }
 
 fn failure<E>(operation: &str, error: &SdkError<E>) -> StsFailure
@@ -317,7 +317,7 @@ where
             }
         }
         SdkError::ResponseError(_) => unreadable(),
-        SdkError::ConstructionFailure(_) | _ => unavailable("no request could be made"),
+        SdkError::ConstructionFailure(_) | _ => unavailable("cannot create the request"),
     }
 }
 

@@ -12,13 +12,13 @@ pub(super) enum Outage {
     #[error("STS does not answer in time")]
     TimedOut,
     /// The connection failed or was closed.
-    #[error("STS cannot be reached")]
+    #[error("cannot reach STS")]
     Unreachable(#[source] reqwest::Error),
     /// The answer was truncated.
-    #[error("the answer of STS is incomplete")]
+    #[error("the answer from STS is incomplete")]
     Cut(#[source] reqwest::Error),
     /// The answer is larger than any STS answer.
-    #[error("the answer of STS is too large")]
+    #[error("the answer from STS is too large")]
     TooLarge,
     /// An HTTP status that does not decide on the evidence.
     #[error("STS answers with status {}", .0.as_u16())]
@@ -33,7 +33,7 @@ pub(super) enum Outage {
     #[error("too many signatures were confirmed within minutes")]
     MemoryFull,
     /// The request could not be built.
-    #[error("the request to STS cannot be made")]
+    #[error("cannot create the request to STS")]
     Unbuildable(#[source] Box<dyn Error + Send + Sync>),
 }
 

@@ -44,7 +44,7 @@ pub enum InvalidStsSettings {
     #[error("the proxy for AWS")]
     Proxy(#[source] InvalidProxy),
     /// TLS cannot be set up with these settings.
-    #[error("TLS towards STS cannot be set up")]
+    #[error("cannot set up TLS for STS")]
     Tls(#[source] Box<dyn Error + Send + Sync>),
 }
 

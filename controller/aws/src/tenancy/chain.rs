@@ -164,7 +164,7 @@ fn found<'a, T>(
                 permit(allowed.as_ref())?;
                 invalid(&unreadable.detail)
             }
-            None => invalid("spec.allowedNamespaces cannot be read"),
+            None => invalid("spec.allowedNamespaces is malformed"),
         }),
         None => Err(ResolutionError::IdentityNotFound {
             identity: identity.clone(),

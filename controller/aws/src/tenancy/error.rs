@@ -164,7 +164,7 @@ pub enum ResolutionError {
     #[error("no object names an AWS identity for the cluster: {0}")]
     IdentityNotNamed(&'static str),
     /// The object that names the identity cannot be parsed.
-    #[error("{kind} {name} of namespace {namespace} cannot be read: {detail}")]
+    #[error("{kind} {name} in namespace {namespace} is invalid: {detail}")]
     InfrastructureInvalid {
         /// Its kind.
         kind: String,

@@ -142,7 +142,7 @@ fn not_ready(machine: &Machine) -> Deferral {
 
 fn unread(machine: &Machine) -> Deferral {
     let name = &machine.name;
-    let cause = format!("the bootstrap configuration of machine {name} cannot be read");
+    let cause = format!("cannot read the bootstrap configuration of machine {name}");
     Deferral::InventoryUnavailable(Unavailable::new(cause))
 }
 

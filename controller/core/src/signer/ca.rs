@@ -19,11 +19,11 @@ pub enum InvalidCa {
     #[error("the CA certificate is not exactly one PEM block of a certificate")]
     NotOneCertificate,
     /// The certificate is malformed.
-    #[error("the CA certificate cannot be read")]
+    #[error("the CA certificate is malformed")]
     Certificate,
     /// The certificate is not allowed to sign other certificates.
     #[error(
-        "the CA certificate is not a CA's: it lacks CA:TRUE, or the key usage to sign certificates"
+        "the certificate is not a CA certificate: it lacks CA:TRUE or the key usage to sign certificates"
     )]
     NotACa,
     /// The form of the key is not supported.
@@ -33,7 +33,7 @@ pub enum InvalidCa {
     #[error("the CA key is neither RSA of 2048 to 4096 bits nor ECDSA on P-256, P-384 or P-521")]
     KeyKind,
     /// The key is refused.
-    #[error("the CA key cannot be used")]
+    #[error("the CA key is not accepted")]
     Key(#[from] InvalidPrivateKey),
     /// The key does not match the certificate.
     #[error("the CA key does not match the CA certificate")]

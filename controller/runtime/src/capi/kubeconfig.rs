@@ -35,7 +35,7 @@ pub enum KubeconfigRefused {
     #[error(transparent)]
     Invalid(#[from] InvalidKubeconfig),
     /// The server's address is reachable only for the controller.
-    #[error("server's address {address} is not accepted: it is {neighbourhood}")]
+    #[error("server address {address} is not accepted: it is {neighbourhood}")]
     Address {
         /// The address.
         address: IpAddr,
@@ -43,12 +43,10 @@ pub enum KubeconfigRefused {
         neighbourhood: LocalRange,
     },
     /// The client key is refused.
-    #[error("{}: user: client-key-data cannot be used", DOCUMENT)]
+    #[error("{}: user: client-key-data is not accepted", DOCUMENT)]
     ClientKey(#[from] InvalidPrivateKey),
     /// The client certificate does not match the key, or a certificate or the URL cannot be used.
-    #[error(
-        "the client certificate and key do not belong together, or a certificate cannot be used"
-    )]
+    #[error("the client certificate does not match the client key, or a certificate is invalid")]
     NoClient,
 }
 

@@ -196,9 +196,9 @@ impl Dialler {
         let addresses = self
             .resolve(host, port)
             .await
-            .map_err(|error| format!("the name of the API server cannot be resolved: {error}"))?;
+            .map_err(|error| format!("cannot resolve the host name of the API server: {error}"))?;
         let addresses = screened(addresses, self.reach)?;
-        let mut last = "the name of the API server has no address".to_owned();
+        let mut last = "the host name of the API server has no address".to_owned();
         for address in addresses {
             match connect(address).await {
                 Ok(stream) => return Ok(TokioIo::new(stream)),

@@ -28,7 +28,7 @@ pub enum ClusterAccessError {
     #[error(transparent)]
     Refused(#[from] InvalidKubeconfig),
     /// The file cannot be read, is too long or incomplete, or its credentials cannot be used.
-    #[error("the kubeconfig {} cannot be used", path.display())]
+    #[error("cannot use the kubeconfig {}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,

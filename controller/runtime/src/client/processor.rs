@@ -141,7 +141,7 @@ impl Processor {
         });
         tracing::warn!(
             namespace = &*self.namespace,
-            "the API servers of this namespace take too much processor time: their connections wait"
+            "the API servers of this namespace use too much processor time: their connections are delayed"
         );
     }
 

@@ -128,7 +128,7 @@ fn unavailable(authentication: &KubeletAuthentication) -> Option<&Condition> {
 fn authentication(state: &ClusterState) -> Finding {
     if let Some(error) = &state.unreadable {
         return Finding::fail(
-            format!("the KubeletAuthentication cannot be read: {error}"),
+            format!("cannot parse the KubeletAuthentication: {error}"),
             "correct the object, or recreate it",
         );
     }
@@ -157,7 +157,7 @@ fn authentication(state: &ClusterState) -> Finding {
         ),
         Some(ready) => Finding::warn(
             format!("Ready is unknown, {}: {}", ready.reason, ready.message),
-            "wait; if it lasts, read the controller's log",
+            "wait; if the status stays unknown, read the controller's log",
         ),
         None => Finding::fail(
             "the KubeletAuthentication has no condition Ready: no controller has processed it",

@@ -152,7 +152,7 @@ impl Workload<'_> {
     /// Checks that every Node has a record. `recorded` is `None` if the records could not be read.
     pub(super) async fn nodes(&self, recorded: Option<&BTreeSet<String>>) -> Finding {
         let Some(recorded) = recorded else {
-            return Finding::skip("the node identities could not be read");
+            return Finding::skip("cannot read the node identities");
         };
         let api: Api<MetadataOf<Node>> = Api::all(self.client.clone());
         let nodes = match all_metadata_of(&api, ListParams::default()).await {

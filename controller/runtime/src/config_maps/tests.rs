@@ -208,7 +208,7 @@ async fn an_unreadable_config_map_is_named_and_read_again_after_five_seconds() {
     advance(FRESH).await;
     let refused = values(&config_maps).await.unwrap_err().to_string();
     assert!(
-        refused.starts_with("ConfigMap prod/a cannot be read: "),
+        refused.starts_with("cannot read ConfigMap prod/a: "),
         "{refused}"
     );
     assert!(refused.contains("may not get"), "{refused}");
@@ -224,7 +224,7 @@ async fn a_hanging_api_server_fails_all_readers_at_the_deadline() {
     let asked = Instant::now();
     let all = join_all((0..10).map(|_| values(&config_maps))).await;
 
-    let late = "the ConfigMaps of namespace prod were not read in 20 s";
+    let late = "cannot read the ConfigMaps of namespace prod within 20 s";
     let late = ConfigMapUnread(late.to_owned());
     assert!(all.iter().all(|one| one.as_ref() == Err(&late)), "{all:?}");
     // Who waited for the first was told what that was told.

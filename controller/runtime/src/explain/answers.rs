@@ -148,7 +148,7 @@ fn keep(
         })),
         Err(error) => {
             let error = error_chain(&error);
-            notes.push(format!("the Events on {of} could not be read: {error}"));
+            notes.push(format!("cannot read the Events on {of}: {error}"));
         }
     }
 }

@@ -59,7 +59,12 @@ impl Explainer {
     ) -> Result<Self, ExplainError> {
         let explainer = read(management, key, workload, reach, verifiers);
         let explainer = timeout(READ_DEADLINE, explainer).await;
-        let late = || format!("it could not be read in {} s", READ_DEADLINE.as_secs());
+        let late = || {
+            format!(
+                "reading its objects took longer than {} s",
+                READ_DEADLINE.as_secs()
+            )
+        };
         let explainer = explainer.unwrap_or_else(|_| Err(late().into()));
         explainer.map_err(|source| ExplainError::Cluster {
             cluster: key.clone(),
@@ -99,7 +104,7 @@ async fn read(
     let (signed_by, signer) = match secret(management, &key.namespace, &name).await {
         Ok(Some(secret)) => {
             let ca = ClusterCa::from_secret(&secret).map_err(|error| {
-                format!("Secret {name} cannot be used: {}", error_chain(&error))
+                format!("Secret {name} is not accepted: {}", error_chain(&error))
             })?;
             audiences.extend(ca.audiences());
             let signing = KeylessSigning::of(&said.authentication);
@@ -109,7 +114,7 @@ async fn read(
         Err(error) => {
             let error = error_chain(&error);
             notes.push(format!(
-                "Secret {name} cannot be read; the checks assume that it has the kubeconfig's CA with its key: {error}"
+                "cannot read Secret {name}: {error}; the checks assume that it has the kubeconfig's CA with its key"
             ));
             let ca = trusted.first().ok_or("the kubeconfig has no CA")?;
             let signer = rehearsed_signer(ca)?;
@@ -216,7 +221,7 @@ async fn read_service_ranges(context: &Context, access: &ClusterAccess) -> Optio
             None
         }
         Err(error) => Some(format!(
-            "the addresses of Services cannot be read: {}",
+            "cannot read the addresses of Services: {}",
             error_chain(&error)
         )),
     }
@@ -305,7 +310,7 @@ pub(crate) async fn by_secret(
     let found = secret(management, &key.namespace, &name).await;
     let found = found.map_err(|error| {
         let error = error_chain(&error);
-        format!("Secret {name} cannot be read ({OTHERWISE}): {error}")
+        format!("cannot read Secret {name} ({OTHERWISE}): {error}")
     })?;
     let found = found.ok_or_else(|| format!("Secret {name} does not exist ({OTHERWISE})"))?;
     let text = found.data.as_ref().and_then(|data| data.get("value"));
@@ -328,7 +333,7 @@ async fn are_read(records: &KubeRecords) -> Result<(), BoxError> {
             Ok(_) => return Ok(()),
             Err(error) if Instant::now() > end => {
                 let error = error_chain(&error);
-                return Err(format!("its NodeIdentities cannot be read: {error}").into());
+                return Err(format!("cannot read its NodeIdentities: {error}").into());
             }
             Err(_) => sleep(LOOK).await,
         }

@@ -26,9 +26,9 @@ impl Said {
         let found = readable_one_of(&api, &key.name).await;
         let found = found.map_err(|error| {
             let error = error_chain(&error);
-            format!("its KubeletAuthentication cannot be read: {error}")
+            format!("cannot read its KubeletAuthentication: {error}")
         })?;
-        let authentication = found.ok_or("it has no KubeletAuthentication of this name")?;
+        let authentication = found.ok_or("it has no KubeletAuthentication")?;
         let selection = Selection {
             namespace: Some(key.namespace.clone()),
             watch_filter: None,
@@ -40,13 +40,13 @@ impl Said {
         while !objects.is_ready() {
             ensure!(
                 changes.changed().await.is_ok(),
-                "the watches of its objects ended".into()
+                "the watches of its objects stopped".into()
             );
         }
         let cluster = objects.cluster(key);
         Ok(Self {
             authentication,
-            cluster: cluster.ok_or("it has no Cluster of this name")?,
+            cluster: cluster.ok_or("the Cluster does not exist")?,
             objects,
             watches,
         })

@@ -184,7 +184,7 @@ fn ready(phase: &ClusterPhase) -> Option<ConditionReport> {
         ClusterPhase::Stopped(why) => (why.reason(), why.to_string()),
         ClusterPhase::Serving { ca: Some(why), .. } => {
             let message =
-                format!("{why}: the controller cannot sign certificates until it is replaced");
+                format!("{why}: the controller cannot sign certificates until the CA is replaced");
             (reason::CA_EXPIRED, message)
         }
         ClusterPhase::Serving { health, .. } => match &health.answers {

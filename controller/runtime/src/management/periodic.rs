@@ -279,7 +279,7 @@ impl Upkeep {
         }
         let enforced = self.enforce(without).await;
         let Some(without) = health.note("the admission policy for requests", enforced) else {
-            let error = "the admission policy cannot be read".to_owned();
+            let error = "cannot read the admission policy".to_owned();
             health.paths = Some((AutoApprove::Unasked, error));
             return health;
         };

@@ -23,7 +23,7 @@ const MAX_UID: usize = 64;
 
 /// The object is not a valid record, for example because a user edited it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("NodeIdentity {object} is invalid: {field} cannot be read")]
+#[error("NodeIdentity {object} has an invalid {field}")]
 pub(super) struct BrokenRecord {
     pub(super) object: String,
     pub(super) field: &'static str,

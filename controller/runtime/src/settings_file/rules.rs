@@ -99,7 +99,7 @@ fn holds(program: &Program, value: &Json) -> Result<bool, String> {
     context.add_variable_from_value("self", to_cel(value));
     match program.execute(&context) {
         Ok(Value::Bool(holds)) => Ok(holds),
-        Ok(_) => Err("the rule is not true or false".to_owned()),
+        Ok(_) => Err("the rule does not return true or false".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -261,10 +261,10 @@ fn of_size(
         limit.and_then(|limit| usize::try_from(limit).ok())
     };
     if let Some(least) = limit(least).filter(|least| size < *least) {
-        fault(format!("must have at least {least} {what}, and has {size}"));
+        fault(format!("must have at least {least} {what}, but has {size}"));
     }
     if let Some(most) = limit(most).filter(|most| size > *most) {
-        fault(format!("must have at most {most} {what}, and has {size}"));
+        fault(format!("must have at most {most} {what}, but has {size}"));
     }
 }
 
@@ -291,7 +291,7 @@ fn of_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault>)
         if seen.contains(&key) {
             faults.push(Fault::new(
                 format!("{path}[{index}]"),
-                "is there twice".to_owned(),
+                "is a duplicate".to_owned(),
             ));
         }
         seen.push(key);

@@ -318,7 +318,7 @@ impl Skipped {
             namespace,
             name,
             error,
-            "an object cannot be read"
+            "cannot use an object"
         );
     }
 

@@ -32,7 +32,9 @@ enum PinErrorSource {
     Exposed(u32),
     #[error("it is longer than {MAX_LEN} bytes")]
     TooLong,
-    #[error("its first line is empty, and would cost a try of the token: write the PIN there")]
+    #[error(
+        "its first line is empty, and would use up a login attempt of the token: write the PIN to this line"
+    )]
     Empty,
 }
 

@@ -90,15 +90,15 @@ pub(crate) fn check(
     let now = now.duration_since(SystemTime::UNIX_EPOCH);
     require(
         now.is_ok_and(|now| begin.abs_diff(now) <= MAX_SKEW),
-        "it does not begin now",
+        "its validity does not begin now",
     )?;
     let lives = end.checked_sub(begin);
     require(
         lives.is_some_and(|lives| lives <= LONGEST + MAX_SKEW),
-        "it lives for too long",
+        "its validity is too long",
     )?;
     let end_of_ca = ca.validity().not_after.to_unix_duration();
-    require(end <= end_of_ca, "it outlives its CA")?;
+    require(end <= end_of_ca, "it expires after its CA")?;
     let user = user(&certificate)?;
     check_extensions(&certificate, reserved)?;
     Ok(NodeCertificate {
@@ -135,7 +135,7 @@ fn user(certificate: &TbsCertificate) -> Result<String, Refused> {
 }
 
 fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result<(), Refused> {
-    const UNREADABLE: Refused = Refused("an extension cannot be read");
+    const UNREADABLE: Refused = Refused("it has a malformed extension");
     let constraints = certificate.get_extension::<BasicConstraints>();
     let constraints = constraints.map_err(|_| UNREADABLE)?;
     require(
@@ -168,7 +168,7 @@ fn check_extensions(certificate: &TbsCertificate, reserved: &Reserved) -> Result
             is_known(&oid),
             "it has an extension that is not allowed for a node",
         )?;
-        require(!seen.contains(&oid), "it has an extension twice")?;
+        require(!seen.contains(&oid), "it has a duplicate extension")?;
         seen.push(oid);
     }
     let names = certificate.get_extension::<SubjectAltName>();

@@ -27,7 +27,7 @@ const GOOD_FOR: Duration = Duration::from_secs(3);
 const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The health of a token that does not respond.
-const BUSY: &str = "the token has not answered the calls before this one";
+const BUSY: &str = "the token has not answered earlier calls";
 
 /// Signs for several CAs with the keys of one token.
 pub(crate) struct Service<T> {

@@ -86,7 +86,7 @@ pub(crate) enum TokenError {
     #[error("the algorithm is unknown")]
     Algorithm,
     /// The response of the token is not a signature.
-    #[error("the token's signature cannot be encoded")]
+    #[error("cannot encode the token's signature")]
     Encoding(#[source] der::Error),
     /// An operation of the token failed.
     #[error("the token failed")]

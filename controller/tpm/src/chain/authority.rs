@@ -39,7 +39,7 @@ pub(super) enum NotIssued {
     #[error("its own certificate is valid from {0}")]
     NotYetValid(String),
     /// The authority's path length constraint does not permit this number of authorities below it.
-    #[error("its path length permits {most} authorities below it, and there are {below}")]
+    #[error("its path length permits {most} CAs below it, but the chain has {below}")]
     PathLength { most: u32, below: u32 },
     /// The authority's certificate has expired.
     #[error("its own certificate expired on {0}")]
@@ -58,7 +58,7 @@ impl Authority {
             "its certificate is not a CA certificate".to_owned()
         );
         let usage = certificate.key_usage();
-        let usage = usage.map_err(|_| "its certificate has an extension twice")?;
+        let usage = usage.map_err(|_| "its certificate has a duplicate extension")?;
         if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
             return Err("its key usage does not allow it to sign certificates".to_owned());
         }
@@ -133,7 +133,7 @@ pub(super) async fn issued(
 fn usable(authority: &X509Certificate<'_>) -> Result<(AuthorityKey, Option<u32>), String> {
     authority
         .extensions_map()
-        .map_err(|_| "it has an extension twice")?;
+        .map_err(|_| "it has a duplicate extension")?;
     let (mut is_authority, mut signs, mut most) = (false, false, None);
     for extension in authority.extensions() {
         let parsed = extension.parsed_extension();

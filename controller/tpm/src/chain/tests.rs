@@ -274,7 +274,7 @@ fn a_certificate_with_a_duplicate_extension_is_denied() {
 
     assert_eq!(
         check(&twice, Kind::P256),
-        unfit("it has an extension twice")
+        unfit("it has a duplicate extension")
     );
 }
 

@@ -85,7 +85,7 @@ pub fn reported(log: &Path, namespace: &str) -> BTreeSet<String> {
         .filter_map(|line| serde_json::from_str(line).ok());
     let skipped = lines.filter_map(|line: Value| {
         let fields = &line["fields"];
-        let is_skipped = fields["message"] == "an object cannot be read";
+        let is_skipped = fields["message"] == "cannot use an object";
         let kind = fields["kind"].as_str()?.to_owned();
         (is_skipped && fields["namespace"] == namespace).then_some(kind)
     });

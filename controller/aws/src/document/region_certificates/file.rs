@@ -36,7 +36,7 @@ pub enum InvalidSigners {
     #[error("line {0}: the certificate of {1} is not PEM")]
     Pem(usize, String, #[source] pem::PemError),
     /// The certificate that begins in this line, for this region, cannot be parsed.
-    #[error("line {0}: the certificate of {1} cannot be read")]
+    #[error("line {0}: cannot parse the certificate of {1}")]
     Certificate(usize, String, #[source] x509_cert::der::Error),
     /// The key of the certificate that begins in this line, for this region, is not RSA with 2048 bits: AWS also
     /// publishes certificates for other signatures.

@@ -160,7 +160,7 @@ fn an_invalid_signers_file_is_refused_with_its_line() {
         refused(&format!(
             "Region: {NEW}\n-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
         )),
-        "line 2: the certificate of us-iso-east-1 cannot be read"
+        "line 2: cannot parse the certificate of us-iso-east-1"
     );
 }
 

@@ -234,7 +234,7 @@ async fn the_condition_and_the_log_name_an_object_that_cannot_be_read() {
     assert_eq!(error.reason(), Some("InfrastructureInvalid"));
     assert_eq!(
         error.to_string(),
-        "AWSCluster evil of namespace evil cannot be read: a name in its spec is longer than 253 bytes"
+        "AWSCluster evil in namespace evil is invalid: a name in its spec is longer than 253 bytes"
     );
     assert_eq!(
         log.count(&["kind=\"AWSCluster\" namespace=\"evil\" name=\"evil\""]),
@@ -248,7 +248,7 @@ async fn the_condition_and_the_log_name_an_object_that_cannot_be_read() {
     assert_eq!(error.reason(), Some("ClusterInvalid"));
     let text = error.to_string();
     assert!(
-        text.starts_with("Cluster evil/evil cannot be read: invalid type"),
+        text.starts_with("cannot parse Cluster evil/evil: invalid type"),
         "{text}"
     );
     assert_eq!(

@@ -169,7 +169,7 @@ async fn an_answer_of_more_than_16_kib_is_not_read() {
     for fault in too_large {
         let said = outage(decided(fault).await);
 
-        assert!(said.ends_with("the answer of STS is too large"), "{said}");
+        assert!(said.ends_with("the answer from STS is too large"), "{said}");
     }
 }
 

@@ -131,7 +131,7 @@ fn an_invalid_identity_is_reported_only_to_permitted_namespaces() {
     let unknown = refusal(json!(["tenant-b"]));
     assert_eq!(
         unknown.to_string(),
-        "AWSClusterStaticIdentity/a is invalid: spec.allowedNamespaces cannot be read"
+        "AWSClusterStaticIdentity/a is invalid: spec.allowedNamespaces is malformed"
     );
 }
 

@@ -370,7 +370,7 @@ fn a_machine_with_an_unread_bootstrap_config_waits_without_an_end() {
 
         assert_eq!(
             error_chain(&deferral),
-            "the inventory is unavailable: the bootstrap configuration of machine m1 cannot be read"
+            "the inventory is unavailable: cannot read the bootstrap configuration of machine m1"
         );
     }
     // A machine that is known to have no own token joins with evidence.

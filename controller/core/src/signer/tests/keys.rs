@@ -187,6 +187,6 @@ fn an_invalid_key_is_reported_with_its_fault_and_the_next_step() {
         ),
     ] {
         let error = kubelet_attestation::errors::error_chain(&InvalidCa::from(why));
-        assert_eq!(error, format!("the CA key cannot be used: {expected}"));
+        assert_eq!(error, format!("the CA key is not accepted: {expected}"));
     }
 }

@@ -191,7 +191,7 @@ async fn a_client_key_with_long_numbers_is_refused_before_a_client_is_created() 
         let error = kubelet_attestation::errors::error_chain(&refused);
         assert_eq!(
             error,
-            format!("value: user: client-key-data cannot be used: {why}")
+            format!("value: user: client-key-data is not accepted: {why}")
         );
     }
     // Its lengths are valid, so it needs arithmetic.

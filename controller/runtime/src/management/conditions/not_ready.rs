@@ -23,7 +23,9 @@ pub(in crate::management) enum NotReady {
     ClusterPaused,
     #[error("annotation cluster.x-k8s.io/paused is set")]
     Paused,
-    #[error("it must have the name of its Cluster, {0}: a Cluster has one KubeletAuthentication")]
+    #[error(
+        "the name must be {0}, the name of the Cluster: a Cluster has one KubeletAuthentication"
+    )]
     Misnamed(String),
     #[error("Secret {0} does not exist")]
     KubeconfigNotFound(String),
@@ -34,7 +36,7 @@ pub(in crate::management) enum NotReady {
     },
     #[error("Secret {0} does not exist")]
     CaNotFound(String),
-    #[error("the CA in Secret {name} cannot be used: {}", error_chain(source))]
+    #[error("the CA in Secret {name} is not accepted: {}", error_chain(source))]
     CaRefused { name: String, source: CaRefused },
     #[error(
         "Cluster {0} has the private key of this CA: a certificate of one cluster would be valid in the other. \
@@ -60,7 +62,7 @@ pub(in crate::management) enum NotReady {
     )]
     CaKeyNotFound(String),
     #[error(
-        "its namespace has more than {0} KubeletAuthentications, and the {0} oldest are served: delete those of \
+        "the namespace has more than {0} KubeletAuthentications, and only the {0} oldest are served. Delete those of \
          Clusters that no longer exist, or ask the operator to raise --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),

@@ -177,7 +177,7 @@ async fn ten_thousand_versions_of_a_broken_record_have_100_lines() {
             assert_eq!(entry.unwrap_err().field, "spec.clusterName");
         }
     }
-    assert_eq!(log.count(&["spec.clusterName cannot be read"]), 100);
+    assert_eq!(log.count(&["has an invalid spec.clusterName"]), 100);
 
     tokio::time::advance(Duration::from_mins(1)).await;
     drop(entry(&of_another(10_000), "prod-1", &mut skipped));

@@ -194,7 +194,7 @@ fn a_certificate_that_is_not_for_a_node_is_refused() {
                 params.custom_extensions.push(extension);
             },
         ),
-        ("it lives for too long", |params| {
+        ("its validity is too long", |params| {
             params.not_after = date_time_ymd(2029, 1, 1);
         }),
     ];
@@ -245,7 +245,7 @@ fn the_longest_lifetime_with_a_start_in_the_past_is_signed() {
 
     assert_eq!(of(set).unwrap().user, "system:node:n1");
     let longer = of(set + Duration::from_mins(6));
-    assert_eq!(longer, Err(Refused("it lives for too long")));
+    assert_eq!(longer, Err(Refused("its validity is too long")));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_certificate_with_a_start_time_far_from_now_is_refused() {
         begin + skew + second,
         begin + year,
     ] {
-        let expected = Err(Refused("it does not begin now"));
+        let expected = Err(Refused("its validity does not begin now"));
         assert_eq!(checked_at(&valid(), now), expected, "{now:?}");
     }
 }
@@ -277,7 +277,7 @@ fn a_certificate_that_outlives_its_ca_is_refused() {
         params.not_after = date_time_ymd(2040, 1, 2);
     });
 
-    assert_eq!(checked, Err(Refused("it outlives its CA")));
+    assert_eq!(checked, Err(Refused("it expires after its CA")));
 }
 
 #[test]

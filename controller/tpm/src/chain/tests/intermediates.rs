@@ -203,7 +203,7 @@ fn a_chain_longer_than_its_authorities_allow_is_denied() {
         };
         let maker = EkCa::with_flaw("a maker", COUNT, number, most(less));
         let rule =
-            format!("its path length permits {less} authorities below it, and there are {below}");
+            format!("its path length permits {less} CAs below it, but the chain has {below}");
         let decided = decided(&maker, maker.intermediates());
         if number == 0 {
             assert!(decided.unwrap_err().to_string().ends_with(&rule));
@@ -224,7 +224,7 @@ fn a_chain_with_a_duplicate_extension_is_denied() {
 
     assert_eq!(
         decided(&maker, &chain),
-        number_unfit(COUNT, "it has an extension twice")
+        number_unfit(COUNT, "it has a duplicate extension")
     );
 }
 

@@ -287,7 +287,7 @@ fn a_denial_contains_the_rejected_authority_and_the_reason() {
     assert_eq!(
         by_root(&short, Kind::P256),
         untrusted_as(&format!(
-            "its chain ends with \"CN=an intermediate\"; {}its path length permits 0 authorities below it, and there are 1",
+            "its chain ends with \"CN=an intermediate\"; {}its path length permits 0 CAs below it, but the chain has 1",
             named("a short root")
         ))
     );

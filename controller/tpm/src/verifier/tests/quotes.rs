@@ -191,8 +191,9 @@ fn a_signature_with_changed_numbers_is_denied() {
     let zero = [&[0, 32][..], &[0; 32]].concat();
     let invalid = TpmDenial::QuoteSignatureInvalid;
     let long = |bytes: &[u8]| [&[0, 33, 0][..], &bytes[2..]].concat();
-    let too_long =
-        TpmDenial::QuoteSignatureMalformed("a number of it is longer than the curve's order");
+    let too_long = TpmDenial::QuoteSignatureMalformed(
+        "one of its numbers is longer than the order of the curve",
+    );
     for (what, signature, expected) in [
         ("swapped", numbers(s, r), &invalid),
         ("r = 0", numbers(&zero, s), &invalid),
