@@ -203,7 +203,7 @@ impl IdentityWatch {
                 tracing::warn!(
                     count,
                     limit,
-                    "Secrets of AWS identities are not read: there are too many"
+                    "ignoring Secrets of AWS identities: there are too many"
                 );
             }
             self.store.leave_out(left_out);

@@ -143,7 +143,7 @@ impl Signer {
         let signature = match &self.key {
             Key::Held(key) => key
                 .sign(message)
-                .map_err(|_| Failure::SigningImpossible("the CA's key did not sign".into()))?,
+                .map_err(|_| Failure::SigningImpossible("cannot sign with the CA key".into()))?,
             Key::External(key, algorithm) => {
                 external::sign(key, &self.ca, *algorithm, message).await?
             }

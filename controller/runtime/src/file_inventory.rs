@@ -181,7 +181,7 @@ impl MachineList {
         if version != current.version {
             match read(&self.path).and_then(|read| self.listed(read)) {
                 Ok((version, machines)) => {
-                    tracing::info!(inventory = %self.path.display(), "the inventory was read again");
+                    tracing::info!(inventory = %self.path.display(), "reloaded the inventory");
                     current.version = Some(version);
                     current.machines = Arc::new(machines);
                 }
@@ -208,10 +208,11 @@ impl MachineList {
             source: None,
         };
         let machines = read.machines;
-        let machines = machines.ok_or_else(|| refused("awsInstances takes effect at the start"))?;
+        let machines =
+            machines.ok_or_else(|| refused("awsInstances takes effect only at startup"))?;
         ensure!(
             read.fixed == self.fixed,
-            refused("endpointHosts and serviceRanges take effect at the start")
+            refused("endpointHosts and serviceRanges take effect only at startup")
         );
         Ok((version, machines))
     }

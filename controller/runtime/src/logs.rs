@@ -81,7 +81,7 @@ impl Failures {
     /// Logs the records that the sweep of a cluster could not update. During an outage, only the first line is a
     /// warning.
     pub(crate) fn of_sweep(&mut self, lines: &dyn LogLines, failed: Option<&FailedUpdates>) {
-        const MESSAGE: &str = "node identities could not be updated; the next sweep retries";
+        const MESSAGE: &str = "cannot update node identities; the next sweep retries";
         let Some(failed) = failed else {
             return self.end();
         };

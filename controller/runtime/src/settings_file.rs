@@ -150,7 +150,7 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
 
 /// Stored settings contradict each other, or have no effect together.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}. Until it is corrected, no request of the Cluster is answered")]
+#[error("{0}. Until it is corrected, the controller does not answer requests of the Cluster")]
 pub(crate) struct Contradiction(Fault);
 
 /// Checks the rules on combinations of settings for a stored object, which an earlier schema could have accepted.

@@ -122,8 +122,8 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
     }
 }
 
-const WELL_FORMED: &str = "the key of an entry is 64 lower-case hexadecimal digits, and its value a \
-                           provider ID or the beginning of one, up to a '/'";
+const WELL_FORMED: &str = "the key of an entry must be 64 lower-case hexadecimal digits, and its value \
+                           a provider ID or its beginning up to a '/'";
 
 /// The condition without lists. It is true if the settings name no `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {

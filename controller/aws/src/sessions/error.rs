@@ -40,7 +40,7 @@ pub enum FailureKind {
     #[display("cannot call STS: {_0}")]
     Unavailable(String),
     /// The credentials were already expired when STS returned them.
-    #[display("STS answered with credentials that have expired")]
+    #[display("STS returned expired credentials")]
     Expired,
     /// The controller does not have its own credentials.
     #[display("the controller has no AWS credentials: {_0}")]

@@ -44,10 +44,10 @@ pub enum Permission {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelector {
     /// The operator is unknown.
-    #[error("{0:?} is not an operator of a label selector")]
+    #[error("{0:?} is not a label selector operator")]
     Operator(String),
     /// `In` or `NotIn` has no values. Such a `NotIn` would select everything.
-    #[error("the operator {operator} of label {key:?} needs values")]
+    #[error("the operator {operator} of label {key:?} requires values")]
     ValuesMissing {
         /// The operator.
         operator: String,
@@ -55,7 +55,7 @@ pub enum InvalidSelector {
         key: String,
     },
     /// `Exists` or `DoesNotExist` has values.
-    #[error("the operator {operator} of label {key:?} takes no values")]
+    #[error("the operator {operator} of label {key:?} does not accept values")]
     ValuesGiven {
         /// The operator.
         operator: String,

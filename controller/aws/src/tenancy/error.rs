@@ -23,7 +23,7 @@ pub enum ResolutionError {
         detail: String,
     },
     /// The controller identity does not have the name `default`.
-    #[error("AWSClusterControllerIdentity/{0} is refused: the only one is named default")]
+    #[error("AWSClusterControllerIdentity/{0} is not accepted: the name must be default")]
     NotSingleton(String),
     /// The kind is not a kind of identity.
     #[error("{0:?} is not a kind of identity")]
@@ -130,7 +130,7 @@ pub enum ResolutionError {
     },
     /// The account in an annotation is invalid.
     #[error(
-        "annotation {annotation} of namespace {namespace} has {value:?}, which is not an account of AWS: 12 digits"
+        "annotation {annotation} of namespace {namespace} has {value:?}, which is not an AWS account ID (12 digits)"
     )]
     InvalidAccount {
         /// The annotation.

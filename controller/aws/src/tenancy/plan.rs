@@ -81,7 +81,7 @@ pub enum Warning {
     )]
     DurationShortened(IdentityRef),
     /// A reference has a namespace, which is ignored (Cluster API multi-tenancy contract).
-    #[display("identityRef has a namespace, which is ignored: identities of AWS have none")]
+    #[display("identityRef has a namespace, which is ignored: AWS identities have no namespace")]
     NamespaceIgnored,
     /// The namespace has annotations of AWS Controllers for Kubernetes, which are ignored here.
     #[display(

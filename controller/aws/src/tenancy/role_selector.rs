@@ -95,16 +95,16 @@ impl RoleSelector {
             &self.resource_label_selector,
         ];
         if names.iter().any(String::is_empty) {
-            return Err("a name of a namespace is empty");
+            return Err("a namespace name is empty");
         }
         if names.iter().collect::<BTreeSet<_>>().len() < names.len() {
-            return Err("a name of a namespace is repeated");
+            return Err("a namespace name is repeated");
         }
         if types.contains(&ResourceType::default()) {
-            return Err("a type of resources is empty");
+            return Err("a resource type is empty");
         }
         if types.iter().collect::<BTreeSet<_>>().len() < types.len() {
-            return Err("a type of resources is repeated");
+            return Err("a resource type is repeated");
         }
         let mut keys = selectors
             .into_iter()

@@ -405,7 +405,7 @@ impl RecordLedger {
                 WARN,
                 node,
                 error,
-                "cannot note on the node identity that it comes from a backup"
+                "cannot record in the node identity that it comes from a backup"
             );
         }
     }

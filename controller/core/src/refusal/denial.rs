@@ -193,7 +193,7 @@ crate::reasons! {
         #[error("the request names kubernetes.io/kube-apiserver-client-kubelet instead of {0}")]
         #[cure("Request the signer that the log and the Event name, as the plugin does.")]
         BuiltInSignerNotUsed(String) => "the built-in signer is not used in this cluster; request the signer of the attestation provider",
-        /// A request to the serving signer of kube-controller-manager asks for a longer validity than the
+        /// A request to the serving signer of kube-controller-manager has a longer validity than the
         /// `KubeletAuthentication` permits. That signer does not shorten it.
         #[error("spec.expirationSeconds is {}; the maximum is {}", asked.as_secs(), granted.as_secs())]
         #[cure("Lower `spec.expirationSeconds` of the request, or raise `certificate.expirationSeconds` in the \

@@ -23,13 +23,13 @@ pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
 #[non_exhaustive]
 pub enum CallError {
     /// The API server did not respond in time.
-    #[error("the API server gave no answer in {} s", .0.as_secs())]
+    #[error("the API server did not answer within {} s", .0.as_secs())]
     Deadline(Duration),
     /// The API server refused the call. It did not write anything.
-    #[error("the API server refused with {} {}: {}", .0.code, .0.reason, .0.message)]
+    #[error("the API server rejected the call with {} {}: {}", .0.code, .0.reason, .0.message)]
     Refused(Box<Status>),
     /// There was no response, or the response was invalid.
-    #[error("the call of the API server failed")]
+    #[error("the call to the API server failed")]
     Failed(#[source] Box<kube::Error>),
 }
 

@@ -58,7 +58,9 @@ impl Explainer {
         let first = pem::parse_many(&ca_certificates).unwrap_or_default();
         let first = first.into_iter().next().map(pem::Pem::into_contents);
         let Some(ca) = first.or_else(|| trusted.clone().next().cloned()) else {
-            return Err(ExplainError::File("no CA certificate was given".into()));
+            return Err(ExplainError::File(
+                "no CA certificate: set --ca-cert, or use a kubeconfig with CA certificates".into(),
+            ));
         };
         let signer = rehearsed_signer(&ca).map_err(ExplainError::File)?;
         let unasked = Unasked::default();

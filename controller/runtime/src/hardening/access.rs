@@ -26,7 +26,7 @@ pub enum HardeningError {
     },
     /// The API server refused for another reason: it is too old, the object is invalid, or the object has changed since
     /// it was read.
-    #[error("cannot {call}: the API server answers {}: {}", status.code, status.message)]
+    #[error("cannot {call}: the API server returned {}: {}", status.code, status.message)]
     Refused {
         /// The verb and the object.
         call: String,

@@ -67,7 +67,7 @@ impl InfraCluster {
                 tracing::debug!(
                     cluster,
                     error,
-                    "the signers were not written to the InfraCluster"
+                    "cannot write the signers to the InfraCluster"
                 );
             }
         }

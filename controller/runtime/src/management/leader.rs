@@ -102,7 +102,7 @@ impl Candidate {
             };
             if !told {
                 let lease = self.name.as_str();
-                tracing::info!(lease, error, "waiting to lead");
+                tracing::info!(lease, error, "waiting for the Lease");
             }
             told = true;
             sleep(RETRY).await;

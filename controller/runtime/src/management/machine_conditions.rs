@@ -208,14 +208,10 @@ impl MachineConditions {
                 WARN,
                 machine,
                 error,
-                "the condition of the Machine was not written; further failures are logged with -v"
+                "cannot write the condition of the Machine; further failures are logged with -v"
             );
         } else {
-            tracing::debug!(
-                machine,
-                error,
-                "the condition of the Machine was not written"
-            );
+            tracing::debug!(machine, error, "cannot write the condition of the Machine");
         }
     }
 }

@@ -394,7 +394,7 @@ impl Upkeep {
                     named.join(", ")
                 )
             }
-            Err(error) => format!("the Nodes without a node identity are unknown: {error}"),
+            Err(error) => format!("cannot list the Nodes without a node identity: {error}"),
         }))
     }
 
@@ -472,7 +472,7 @@ fn part<T, E: Error + 'static>(
 }
 
 fn late() -> String {
-    format!("not done in {} s", PART_DEADLINE.as_secs())
+    format!("not completed within {} s", PART_DEADLINE.as_secs())
 }
 
 fn cut(text: impl Display) -> String {

@@ -150,8 +150,8 @@ fn ledger_policy(spec: &KubeletAuthenticationSpec) -> LedgerPolicy {
 /// An entry of `spec.servingAddressRanges` is not a valid range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "spec.servingAddressRanges: {text:?} is invalid: {why}. Until it is corrected, no request of the Cluster is \
-     answered"
+    "spec.servingAddressRanges: {text:?} is invalid: {why}. Until it is corrected, the controller does not \
+     answer requests of the Cluster"
 )]
 pub(crate) struct InvalidServingAddressRange {
     text: String,

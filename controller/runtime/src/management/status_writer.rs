@@ -74,7 +74,7 @@ impl StatusWriter {
             Err(error) => (Written::Failed, error_chain(&Unavailable::from(error))),
         };
         self.metrics.status_written(written);
-        tracing::debug!(cluster = name, error, "the status was not written");
+        tracing::debug!(cluster = name, error, "cannot write the status");
         let wait = PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
         self.not_before = Instant::now() + wait.min(LAST_RETRY);

@@ -66,7 +66,7 @@ fn a_stored_object_has_the_same_rules_about_several_settings() {
         let refused = stored(&changed(case)).unwrap_err();
 
         let expected = format!(
-            "{}: {}. Until it is corrected, no request of the Cluster is answered",
+            "{}: {}. Until it is corrected, the controller does not answer requests of the Cluster",
             case.field, case.message
         );
         assert_eq!(refused.to_string(), expected);

@@ -40,7 +40,7 @@ pub enum InvalidOwnAttestors {
     Contradictory,
     /// The variable has an invalid structure.
     #[error(
-        "the variable {VARIABLE} is not of the form {{enabled: BOOLEAN, authorizedAttestors: \
+        "the variable {VARIABLE} does not have the form {{enabled: BOOLEAN, authorizedAttestors: \
          [STRING, ..]}}"
     )]
     Malformed,

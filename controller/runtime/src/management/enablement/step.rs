@@ -164,7 +164,7 @@ pub(super) async fn take(
     step: Step,
     is_repeated: bool,
 ) -> Outcome {
-    const MESSAGE: &str = "the KubeletAuthentication was not written";
+    const MESSAGE: &str = "cannot write the KubeletAuthentication";
     let lines = ClusterLines::of(&key);
     let to = (&shared.controller.management, &shared.condition_events);
     let taken = in_time(DEADLINE, taken(to, (&key, &lines), &cluster_uid, step)).await;

@@ -37,7 +37,7 @@ use crate::watch::readable_one_of;
 pub(super) enum CreatedAgainError {
     #[error("the identity of the workload cluster is unknown")]
     Unknown(#[from] HardeningError),
-    #[error("the identity of the workload cluster was not compared with the KubeletAuthentication")]
+    #[error("cannot compare the identity of the workload cluster with the KubeletAuthentication")]
     NotCompared(#[from] CallError),
 }
 
