@@ -43,8 +43,8 @@ fn outcomes() -> [(&'static str, &'static str, Vec<Reason>); 4] {
     [
         (
             "Denied",
-            "The request contradicts itself, the settings or the state of the machine. The cause is an attack or a wrong \
-             setting. Another request is also denied until the cause is corrected.",
+            "The request contradicts itself, the settings or the state of the machine. The cause is an attack or a \
+             wrong setting. Another request is also denied until the cause is corrected.",
             denials(),
         ),
         (
