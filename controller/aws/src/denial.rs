@@ -7,7 +7,8 @@ reasons! {
     /// The reasons to deny the evidence of an AWS instance: one reason per check, in the order of the checks.
     #[derive(Clone, PartialEq, Eq)]
     pub AwsDenial: EvidenceReason {
-        /// The signed identity document is not a base64-encoded CMS message as AWS sends it, or exceeds its limits.
+        /// The signed identity document is not a base64-encoded CMS message in the encoding that AWS uses, or exceeds
+        /// the limits.
         #[error("the signed identity document cannot be decoded: {0}")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentUndecodable(&'static str) => "the signed identity document cannot be decoded",
@@ -19,8 +20,8 @@ reasons! {
         #[error("the identity document has {0} signers; exactly one is accepted")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentSigners(usize) => "the identity document must have exactly one signer",
-        /// The CMS message contains certificates or revocation lists. The controller accepts only the signers that it
-        /// already has.
+        /// The CMS message contains certificates or revocation lists. The controller accepts only the signers in its
+        /// list.
         #[error("the signed identity document contains certificates")]
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentCertificates => "the signed identity document contains certificates",
@@ -33,7 +34,7 @@ reasons! {
         #[cure("Check that no other service answers at the address of the metadata service.")]
         DocumentAttributes(&'static str) => "the signed attributes do not match the identity document",
         /// The document is not the JSON object that AWS sends: a field is missing, repeated or of the wrong type, the
-        /// version is different, or bytes follow.
+        /// version is different, or there are trailing bytes.
         #[error("the identity document is malformed: {0}")]
         #[cure("If AWS documents a new version with the same fields, add it with `--aws-extra-document-version`.")]
         DocumentMalformed(String) => "the identity document is malformed",
@@ -77,7 +78,8 @@ reasons! {
         CallerRefused(String) => "STS rejects the signed call",
         /// The caller of STS is not a role session.
         #[error("the STS caller is {0}, which is not a role session")]
-        #[cure("Find the client that sent the request. The plugin uses only role credentials of the instance.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin uses only role credentials of the \
+                 instance.")]
         CallerNotARole(String) => "the signed STS call does not come from an instance",
         /// The data from STS about the caller is contradictory: the account or session in the ARN does not match the
         /// account or the user ID.
@@ -122,7 +124,7 @@ reasons! {
             /// The instance of the document.
             instance: String,
         } => "the signed STS call comes from another instance",
-        /// The instance does not exist in the account and region, and is too old for EC2 not to report it yet.
+        /// EC2 does not report the instance in the account and region, although the instance is not new.
         #[error("instance {0} does not exist in EC2")]
         #[cure("Give the controller credentials for the account of the instances.")]
         InstanceNotFound(String) => "the instance does not exist",
@@ -144,7 +146,7 @@ reasons! {
         #[error("the identity document of {0} is from an earlier launch")]
         #[cure("Run `renew` on the node: the plugin then reads the current document.")]
         DocumentOfEarlierLaunch(String) => "the identity document is from an earlier launch of the instance",
-        /// The instance has no network interface 0, or not the expected root volume.
+        /// The instance has no network interface 0, or its root volume is not the expected volume.
         #[error("instance {0} has no {1}")]
         #[cure("Replace the instance. `rootVolumeCheck: false` skips the comparison of root volume and interface.")]
         InstanceIncomplete(String, &'static str) => "the instance lacks its first network interface or its root volume",
@@ -162,7 +164,7 @@ reasons! {
             /// The tag's key.
             tag: String,
         } => "the instance does not have the required tags",
-        /// EC2 reports no name for the instance that is a valid node name.
+        /// EC2 does not report a valid node name for the instance.
         #[error("EC2 reports no private DNS name for instance {0} that is a valid node name")]
         #[cure("Set `spec.aws.nodeName: InstanceID`, and give the kubelet the same name.")]
         InstanceNameless(String) => "EC2 reports no valid node name for the instance",

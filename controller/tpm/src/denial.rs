@@ -11,7 +11,8 @@ reasons! {
     pub TpmDenial: EvidenceReason {
         /// The public area of the endorsement key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
         #[error("the endorsement key's public area is malformed: {0}")]
-        #[cure("Find the client that sent the request. The plugin sends the key as the TPM returns it.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin sends the key as the TPM returns \
+                 it.")]
         EndorsementKeyMalformed(&'static str) => "the endorsement key's public area is malformed",
         /// The endorsement key does not match the templates L-1, L-2 and H-3 of the TCG's EK Credential Profile.
         #[error("the public area of the endorsement key matches none of the templates L-1, L-2 and H-3")]
@@ -20,29 +21,29 @@ reasons! {
         /// The RSA key has a weakness that makes the keys of many TPMs easy to factor (ROCA, CVE-2017-15361).
         #[error("the {0} can be factored (ROCA)")]
         #[cure("Update the firmware of the TPM, and list its new endorsement key.")]
-        TpmKeyWeak(&'static str) => "a key of this TPM can be factored; its firmware must be updated",
+        TpmKeyWeak(&'static str) => "a key of this TPM is weak (ROCA); update the firmware of the TPM",
         /// The public area of the attestation key is not a single `TPMT_PUBLIC`, or does not contain a valid key.
         #[error("the attestation key's public area is malformed: {0}")]
-        #[cure("Find the client that sent the request. The plugin never sends such a key.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a key.")]
         AttestationKeyMalformed(&'static str) => "the attestation key's public area is malformed",
         /// The attestation key can leave its TPM, was not created in it, or can sign data other than the TPM's own
         /// statements.
         #[error("the attestation key has the attributes {0:#x} instead of 0x50472")]
-        #[cure("Find the client that sent the request. The plugin never sends such a key.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a key.")]
         AttestationKeyAttributes(u32) => "the attestation key is not limited to attestation, or can leave its TPM",
         /// The attestation key has a policy, which could allow another user to use it.
         #[error("the attestation key has a policy")]
-        #[cure("Find the client that sent the request. The plugin never sends such a key.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a key.")]
         AttestationKeyPolicy => "the attestation key has a policy",
-        /// The attestation key uses neither ECDSA on P-256 nor RSASSA with 2048 bits, with SHA-256.
+        /// The attestation key does not use SHA-256 with ECDSA on P-256 or with RSASSA and 2048 bits.
         #[error("the attestation key is neither ECDSA P-256 nor RSASSA 2048 with SHA-256")]
-        #[cure("Find the client that sent the request. The plugin never sends such a key.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a key.")]
         AttestationKeyAlgorithm => "the attestation key's algorithm is not accepted",
         /// No source specifies the endorsement key of this machine: neither its provider ID, nor a list, nor the
         /// platform.
         #[error("no endorsement key is registered for machine {0}")]
-        #[cure("Add the machine's key to `allowList` or to a ConfigMap, with the name of the Machine, not of the \
-                 node.")]
+        #[cure("Add the machine's key to `allowList` or to a ConfigMap. Use the name of the Machine, not the name of \
+                 the node.")]
         EndorsementKeyUnknown(String) => "no endorsement key is registered for this machine",
         /// The endorsement key does not match the key registered for this machine.
         #[error("endorsement key {trusted} is registered for machine {machine}, but the request has {presented}")]
@@ -94,27 +95,27 @@ reasons! {
         EndorsementCertificateTooManyChecks(usize) => "the endorsement key certificates need too many signature checks",
         /// The quote's signature is not a single `TPMT_SIGNATURE`, or its value is out of range.
         #[error("the quote's signature is malformed: {0}")]
-        #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureMalformed(&'static str) => "the quote's signature is malformed",
         /// The signature does not use the attestation key's algorithm with SHA-256.
         #[error("the signature algorithm of the quote does not match the attestation key")]
-        #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureAlgorithm => "the signature algorithm of the quote does not match the attestation key",
         /// The signature does not verify with the attestation key.
         #[error("the quote's signature does not verify with the attestation key")]
-        #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteSignatureInvalid => "the quote is not signed with the attestation key",
         /// The signed statement does not begin with `TPM_GENERATED_VALUE`.
         #[error("the signed structure does not begin with TPM_GENERATED_VALUE")]
-        #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteNotMadeByTpm => "the signed structure was not created by a TPM",
         /// The signed statement is not exactly one `TPMS_ATTEST`.
         #[error("the quote is malformed: {0}")]
-        #[cure("Find the client that sent the request. The plugin never changes the quote of a TPM.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never changes the quote of a TPM.")]
         QuoteMalformed(&'static str) => "the quote is malformed",
         /// The signed statement is not a quote. A TPM also signs other statements.
         #[error("the signed structure has the type {0:#x} instead of 0x8018, a quote")]
-        #[cure("Find the client that sent the request. The plugin sends only quotes.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin sends only quotes.")]
         QuoteOfAnotherKind(u16) => "the signed structure is not a quote",
         /// The quote does not cover this request and its challenge. It was made for another key, name, machine or
         /// challenge (a replay), or the TPM did not open the challenge.
@@ -123,12 +124,14 @@ reasons! {
         QuoteOfAnotherRequest => "the quote was not made for this request and its challenge",
         /// The attestation key is not a primary key of the endorsement hierarchy.
         #[error("the quote's signer is not a primary key of the endorsement hierarchy")]
-        #[cure("Find the client that sent the request. The plugin creates its key in the endorsement hierarchy.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin creates its key in the endorsement \
+                 hierarchy.")]
         QuoteOfAnotherSigner => "the quote's signer is not a primary key of the endorsement hierarchy",
         /// The quote covers no registers, several banks, a bank other than SHA-256 and SHA-384, or registers that do
         /// not match the evidence.
         #[error("the register selection of the quote is not accepted: {0}")]
-        #[cure("Find the client that sent the request. The plugin quotes one bank, and sends the quoted registers.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin quotes one bank, and sends the \
+                 quoted registers.")]
         QuoteSelection(&'static str) => "the quote does not cover the registers in the evidence",
         /// The registers in the evidence do not match the quoted digest.
         #[error("the registers do not match the digest of the quote")]
@@ -138,8 +141,9 @@ reasons! {
         #[error("the PCR policy requires register {0}, which is not quoted")]
         #[cure("Upgrade the plugin, or add the register to `tpm.pcrs` on the node.")]
         RegisterNotQuoted(u8) => "the PCR policy requires a register that is not quoted",
-        /// A register from 0 to 7 has its initial value, or only systemd's separator in addition. The firmware does not
-        /// measure into the quoted bank, so any system can write its registers. A policy cannot protect them.
+        /// A register from 0 to 7 has its initial value, or this value extended only with systemd's separator. The
+        /// firmware does not measure into the quoted bank, so any system can write its registers. A policy cannot
+        /// protect them.
         #[error("register {0} is not measured: the firmware does not extend it in the bank that is quoted")]
         #[cure("Choose the SHA-256 bank in the firmware setup, or remove the policy.")]
         RegisterNotMeasured(u8) => "the machine's firmware does not measure its boot",

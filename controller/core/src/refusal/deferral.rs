@@ -26,8 +26,8 @@ crate::reasons! {
         #[error("machine {0} is not provisioned yet, so its names and addresses are not known")]
         #[cure("Wait for the infrastructure: `kubectl get machines`.")]
         MachineNotProvisioned(String) => "the machine's names and addresses are not known yet",
-        /// A serving certificate for an address is requested, but the addresses of the cluster's Services are unknown.
-        /// The infrastructure provider can relay addresses from inside the machine, such as a Service address.
+        /// The request is for a serving certificate with an address, but the addresses of the cluster's Services are
+        /// unknown. The infrastructure provider can relay addresses from inside the machine, such as a Service address.
         #[error("the Service addresses of the cluster are unknown, so an address of the machine can be one of them")]
         #[cure("See the condition `ServiceRangesKnown` of the KubeletAuthentication.")]
         ServiceRangesUnknown => "the Service addresses of the cluster are not known yet",
@@ -35,7 +35,7 @@ crate::reasons! {
         /// attestation.
         #[error("the admission policy, which shows whether attestation is enforced, was not read yet")]
         #[cure("Restore the workload API server. If a permission is missing, the condition `Ready` names it.")]
-        EnforcementUnknown => "the controller does not know yet whether it is responsible",
+        EnforcementUnknown => "the controller cannot determine yet whether it is responsible",
         /// Another machine has an equal or stronger claim to the node name: through its objects, its Node, or the
         /// addresses that its infrastructure reports. The request waits until one machine is renamed or deleted.
         #[error("machines {machine} and {other} have the same node name {node_name}")]
@@ -55,17 +55,17 @@ crate::reasons! {
         InventoryUnavailable(#[source] Unavailable) => "the machine could not be looked up",
         /// The verifier, or a service that it needs, does not answer.
         #[error("the verifier is unavailable")]
-        #[cure("See the conditions `AWSCredentialsReady` and `AttestorsAvailable`. The log names the service that \
-                 does not answer.")]
+        #[cure("See the conditions `AWSCredentialsReady` and `AttestorsAvailable`. The log names the service that does \
+                 not answer.")]
         VerifierUnavailable(#[source] Unavailable) => "the evidence could not be verified",
         /// EC2 does not report the instance, its state `running`, its root volume or its first network interface yet.
-        /// This is possible for a new instance.
+        /// This is normal for a new instance.
         #[error("EC2 does not report instance {0} yet")]
         #[cure("Wait. If the request stays pending, check the instance and the account of the controller's \
                  credentials.")]
         InstanceNotVisible(String) => "EC2 does not report the instance yet",
-        /// The controller cannot read or write the node identities, has received no update for one minute, or this node
-        /// identity is invalid.
+        /// The controller cannot read or write the node identities, has received no update for one minute, or found an
+        /// invalid node identity.
         #[error("the node identities are unavailable")]
         #[cure("Restore the management API server, or unpause the Cluster. If a permission is missing, the condition \
                  `Ready` names it.")]
@@ -84,8 +84,8 @@ crate::reasons! {
         )]
         #[cure("If it is the same machine, run `identities reset`.")]
         EvidenceExpected(NodeName, Provider) => "the node joined with evidence; an operator must reset its node identity",
-        /// The node name has no node identity, but a Node with this name is running. It can be older than this
-        /// controller. If adoption is allowed, the node requests with its own certificate.
+        /// The node name has no node identity, but a Node with this name is running. The Node can be older than this
+        /// controller. If adoption is allowed, the node must send the request with its own certificate.
         #[error("Node {0} is running and has no NodeIdentity")]
         #[cure("If the Node is this machine, set `adoption: Allow`. Otherwise, delete the Node.")]
         NodeAlive(NodeName) => "a running Node already uses this name; if adoption is enabled, it must renew with its own certificate",

@@ -17,68 +17,69 @@ crate::reasons! {
     pub Denial {
         /// `spec.request` is larger than the controller accepts.
         #[error("spec.request has {0} bytes; the maximum is {MAX_REQUEST_LEN}")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         RequestTooLarge(usize) => "the request is too large",
         /// The requester's attributes in `spec` are larger than the API server sets for a node or a bootstrap token.
         #[error("spec.{0} is larger than for any node or bootstrap token")]
-        #[cure("Find the client that sent the request. No node or bootstrap token has such attributes.")]
+        #[cure("Identify the client from `spec.username` of the request. No node or bootstrap token has such \
+                 attributes.")]
         RequesterTooLarge(&'static str) => "the requester's attributes are too large",
 
         /// `spec.request` has no PEM block.
         #[error("spec.request has no PEM block")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         NoPemBlock => "the request has no PEM block",
         /// `spec.request` does not begin with a `CERTIFICATE REQUEST` block.
         #[error("spec.request does not begin with a CERTIFICATE REQUEST block")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         NotARequestFirst => "the request does not begin with a CERTIFICATE REQUEST block",
         /// There are two `CERTIFICATE REQUEST` blocks, which two parsers could read as two different requests.
         #[error("spec.request has two CERTIFICATE REQUEST blocks")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SecondRequest => "the request has two CERTIFICATE REQUEST blocks",
         /// The provider block or the evidence block occurs twice.
         #[error("spec.request has a duplicate block")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         DuplicateBlock => "the request contains a duplicate block",
         /// The request has a block of an unknown type.
         #[error("spec.request has an unknown block")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         UnknownBlock => "the request has an unknown block",
         /// The request has an evidence block without a provider block before it.
         #[error("spec.request has evidence without a provider before it")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         EvidenceWithoutProvider => "the request has evidence without a provider",
         /// `spec.request` has text between or after the blocks.
         #[error("spec.request has text outside its blocks")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         TextOutsideBlocks => "the request has text outside its blocks",
         /// The headers, line lengths, line endings or base64 of a block are not in the required encoding.
         #[error("spec.request is not in the required PEM encoding")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         NotStrictPem => "the request is not in the required PEM encoding",
         /// The provider block does not contain the name of an attestation provider.
         #[error("the provider block does not contain a valid provider name")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         ProviderMalformed => "the provider block does not contain a valid provider name",
         /// The evidence is larger than the controller accepts.
         #[error("the evidence is too large")]
-        #[cure("Find the client that sent the request. The plugin's evidence is always smaller.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin's evidence is always smaller.")]
         EvidenceTooLarge => "the evidence is too large",
-        /// The certification request is not DER, has a different encoding, or has trailing bytes.
+        /// The certification request is not in DER, is not in canonical form, or has trailing bytes.
         #[error("the certification request is not valid DER: {0}")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         NotStrictDer(String) => "the certification request is not valid DER",
         /// The certification request has an attribute other than the requested extensions.
         #[error("the certification request has an unsupported attribute")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         UnknownAttribute => "the certification request has an unsupported attribute",
         /// The certification request has two lists of extensions.
         #[error("the certification request has two lists of extensions")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         DuplicateAttribute => "the certification request has two lists of extensions",
         /// The certification request has the same extension twice.
         #[error("the certification request has a duplicate extension")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         DuplicateExtension => "the certification request has a duplicate extension",
         /// The key is not an ECDSA key on the named curve P-256.
         #[error("the key algorithm is {0}; only ECDSA on the named curve P-256 is accepted")]
@@ -86,7 +87,7 @@ crate::reasons! {
         KeyNotAccepted(ObjectIdentifier) => "the key is not an ECDSA key on the named curve P-256",
         /// The key is not a point on its curve, or is not in uncompressed form.
         #[error("the key is not an uncompressed point on P-256")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         KeyNotOnCurve => "the key is not an uncompressed point on P-256",
         /// The request is not signed with ECDSA and SHA-256.
         #[error("the certification request is not signed with ECDSA and SHA-256")]
@@ -94,63 +95,64 @@ crate::reasons! {
         SignatureAlgorithmNotAccepted => "the certification request is not signed with ECDSA and SHA-256",
         /// The request is not signed with its own key.
         #[error("the certification request's signature does not verify with its own key")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SelfSignatureInvalid => "the certification request is not signed with its own key",
 
         /// The organization is not exactly `system:nodes`.
         #[error("{}", InvalidSubject::Organization)]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectOrganization => "the subject's organization is not exactly system:nodes",
         /// The common name does not begin with `system:node:`.
         #[error("{}", InvalidSubject::CommonNamePrefix)]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectCommonName => "the subject's common name does not begin with system:node:",
         /// The common name does not end in a valid node name.
         #[error("{}", InvalidSubject::NodeName)]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectNodeName => "the subject's common name does not end in a node name",
         /// The subject has a different order or string type, or several values in one part.
         #[error("{}", InvalidSubject::NotCanonical)]
-        #[cure("Find the client that sent the request. Neither the plugin nor a kubelet sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. Neither the plugin nor a kubelet sends such a \
+                 request.")]
         SubjectNotCanonical => "the subject is not in the required form (O=system:nodes, CN=system:node:<name>)",
         /// The subject has an attribute other than organization and common name.
         #[error("{}", InvalidSubject::ExtraAttribute)]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectExtraAttribute => "the subject has an attribute other than organization and common name",
         /// `spec.usages` is not exactly digital signature and client auth.
         #[error("spec.usages is not exactly digital signature and client auth")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         UsagesNotExact => "the usages are not exactly digital signature and client auth",
         /// The request contains a subject alternative name, which a client certificate cannot have.
         #[error("the request contains a subject alternative name of kind {0}")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SubjectAltNameRequested(&'static str) => "subject alternative names are not allowed",
         /// The request contains basic constraints, with or without the CA flag.
         #[error("the request contains basic constraints with CA:{}", if *ca { "TRUE" } else { "FALSE" })]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         BasicConstraintsRequested {
             /// Whether to be a CA.
             ca: bool,
         } => "basic constraints are not accepted",
         /// The certification request contains key usages, which could differ from `spec.usages`.
         #[error("the certification request contains key usages")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         UsageExtensionRequested => "usages are accepted only in spec.usages",
         /// The request contains a critical extension.
         #[error("the request contains the critical extension {0}")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         CriticalExtension(ObjectIdentifier) => "the request contains a critical extension",
         /// The request contains an extension that the controller does not support.
         #[error("the request contains the unknown extension {0}")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         UnknownExtension(ObjectIdentifier) => "the request contains an unknown extension",
         /// The provider ID extension is missing.
         #[error("the provider ID extension is missing")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         ProviderIdMissing => "the provider ID extension is missing",
         /// The provider ID extension is not a single `UTF8String` with a provider ID.
         #[error("the provider ID extension is not a single UTF8String with a provider ID")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         ProviderIdMalformed => "the provider ID extension is malformed",
 
         /// The attestation provider of the evidence does not match the requested signer.
@@ -158,7 +160,7 @@ crate::reasons! {
             "the signer name is for {signer}, and the provider block names {}",
             claimed.as_ref().map_or("no provider", Provider::as_str)
         )]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         ProviderMismatch {
             /// The signer's provider.
             signer: Provider,
@@ -167,11 +169,11 @@ crate::reasons! {
         } => "the evidence provider does not match the signer name",
         /// The attestation provider requires evidence, but the request has none.
         #[error("the request has no evidence")]
-        #[cure("Find the client that sent the request. The plugin always adds the evidence.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin always adds the evidence.")]
         EvidenceMissing => "the request has no evidence",
         /// The attestation provider does not use evidence, but the request contains evidence.
         #[error("the request contains evidence, but its provider does not use evidence")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         EvidenceUnexpected => "this provider does not use evidence",
         /// The evidence does not have the format that its version requires.
         #[error("the evidence is malformed: {0}")]
@@ -181,7 +183,7 @@ crate::reasons! {
 
         /// The requested signer issues a different kind of certificate.
         #[error("the requested signer issues a different kind of certificate")]
-        #[cure("Find the client that sent the request. The plugin never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sends such a request.")]
         SignerPurpose => "the requested signer issues a different kind of certificate",
         /// The request to the built-in client signer has no evidence. If it were approved, any holder of a bootstrap
         /// token could become any node.
@@ -207,20 +209,22 @@ crate::reasons! {
 
         /// `spec.usages` of a serving certificate is not exactly digital signature and server auth.
         #[error("spec.usages is not exactly digital signature and server auth")]
-        #[cure("Find the client that sent the request. A kubelet with an ECDSA key never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. A kubelet with an ECDSA key never sends such \
+                 a request.")]
         ServingUsagesNotExact => "the usages are not exactly digital signature and server auth",
-        /// A request for a serving certificate has attestation blocks. The client certificate of the node identifies
+        /// A request for a serving certificate has attestation blocks. The node's client certificate already identifies
         /// the node.
         #[error("the serving certificate request contains attestation blocks")]
-        #[cure("Find the client that sent the request. Neither the plugin nor a kubelet sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. Neither the plugin nor a kubelet sends such a \
+                 request.")]
         AttestationUnexpected => "a serving certificate request must not contain attestation blocks",
         /// A request for a serving certificate has no subject alternative names.
         #[error("the serving certificate request contains neither a name nor an address")]
-        #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. A kubelet never sends such a request.")]
         ServingNamesMissing => "a serving certificate request must contain a name or an address",
         /// A subject alternative name is neither a DNS name nor an IP address.
         #[error("the serving certificate request contains a name of kind {0}")]
-        #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. A kubelet never sends such a request.")]
         ServingNameKind(&'static str) => "a serving certificate can contain only DNS names and IP addresses",
         /// A subject alternative name is not in the required form. A DNS name is in lower case, without a wildcard or a
         /// trailing dot. An address has 4 or 16 bytes and is not an IPv4-mapped IPv6 address.
@@ -229,7 +233,7 @@ crate::reasons! {
         ServingNameMalformed(String) => "a name or address is not in the required form",
         /// A subject alternative name occurs twice.
         #[error("the request contains {0} twice")]
-        #[cure("Find the client that sent the request. A kubelet never sends such a request.")]
+        #[cure("Identify the client from `spec.username` of the request. A kubelet never sends such a request.")]
         ServingNameRepeated(ServingName) => "the request contains a duplicate name or address",
         /// The request has more than 1,024 names and addresses.
         #[error("the request contains {0} names and addresses")]
@@ -269,7 +273,7 @@ crate::reasons! {
         RequesterGroups(Vec<String>) => "the requester's groups are not accepted",
         /// A node requests a certificate for a different node.
         #[error("node {requester} requests the certificate for node {asked}")]
-        #[cure("Find the client that sent the request. A node can request only its own certificate.")]
+        #[cure("Identify the client from `spec.username` of the request. A node can request only its own certificate.")]
         RequesterIsAnotherNode {
             /// The requester.
             requester: NodeName,
@@ -319,7 +323,7 @@ crate::reasons! {
         /// The request already had the annotation `cluster.x-k8s.io/tpm-endorsement-key`, with a different value. Only
         /// the controller writes this annotation.
         #[error("the annotation tpm-endorsement-key of the request does not match endorsement key {0}")]
-        #[cure("Find the client that sent the request. The plugin never sets this annotation.")]
+        #[cure("Identify the client from `spec.username` of the request. The plugin never sets this annotation.")]
         EndorsementKeyAnnotation(KeyDigest) => "the annotation tpm-endorsement-key does not match the endorsement key of the machine",
         /// The machine cannot have the node name in the request.
         #[error("the request is for node {0}, but the node name of the machine is {1}")]

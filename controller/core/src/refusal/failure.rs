@@ -41,7 +41,7 @@ crate::reasons! {
         #[error("the certificate could not be signed")]
         #[cure("Check the CA certificate and its key. The log shows the cause.")]
         SigningImpossible(#[source] Box<dyn Error + Send + Sync>) => "the certificate could not be signed",
-        /// The API server rejected the certificate. The log shows its message.
+        /// The API server rejected the certificate.
         #[error("the API server rejected the certificate")]
         #[cure("See the API server's message in the log. The node sends another request.")]
         CertificateRejected => "the API server rejected the certificate",
