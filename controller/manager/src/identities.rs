@@ -10,7 +10,7 @@ use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError, Restored};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, Hinted};
 use crate::query::{Confirmation, QueryOptions, aligned};
 
 #[derive(Debug, Args)]
@@ -89,6 +89,24 @@ struct Whose {
 
 /// Runs the command, and returns its output.
 pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> {
+    Box::pin(output_of(command)).await.map_err(hinted)
+}
+
+/// Adds the next step, if the error is a wrong name.
+fn hinted(error: BoxError) -> BoxError {
+    let hint = match error.downcast_ref() {
+        Some(IdentitiesError::NotFound { namespace, .. }) => format!(
+            "list the node identities: node-attestation-controller identities list -n {namespace}"
+        ),
+        Some(IdentitiesError::NoAuthentication(_)) => {
+            "list the Clusters: node-attestation-controller clusters".to_owned()
+        }
+        Some(_) | None => return error,
+    };
+    Hinted::new(error, hint).into()
+}
+
+async fn output_of(command: IdentitiesCommand) -> Result<String, BoxError> {
     let IdentitiesCommand { act, options } = command;
     match &act {
         Act::Reset(Reset { confirmation, .. }) | Act::Revoke(Revoke { confirmation, .. }) => {
@@ -348,4 +366,39 @@ fn shown(identity: &NodeIdentity) -> String {
     ]
     .map(|(name, value)| [format!("{name}:"), value]);
     aligned(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_about_a_wrong_name_has_the_command_that_lists_the_names() {
+        let not_found = IdentitiesError::NotFound {
+            namespace: "team-a".to_owned(),
+            name: "prod-1.n1".to_owned(),
+        };
+        let no_authentication =
+            IdentitiesError::NoAuthentication(ObjectKey::new("team-a", "prod-1"));
+        for (error, text, command) in [
+            (
+                not_found,
+                "NodeIdentity team-a/prod-1.n1 does not exist",
+                "node-attestation-controller identities list -n team-a",
+            ),
+            (
+                no_authentication,
+                "Cluster team-a/prod-1 has no KubeletAuthentication",
+                "node-attestation-controller clusters",
+            ),
+        ] {
+            let error = hinted(error.into());
+
+            assert_eq!(error.to_string(), text);
+            let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
+            assert!(hint.ends_with(command), "{hint}");
+        }
+        let other = hinted(IdentitiesError::FloorInFuture(7).into());
+        assert!(other.downcast_ref::<Hinted>().is_none(), "{other}");
+    }
 }
