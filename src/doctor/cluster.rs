@@ -63,7 +63,7 @@ impl Doctor {
                 (Finding::fail(&failure), reachable())
             }
             Err(failure) => {
-                let skip = Finding::skip("no time from the API server");
+                let skip = Finding::skip("the API server returned no time");
                 (skip, Finding::fail(&failure))
             }
         };

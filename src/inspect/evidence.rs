@@ -96,7 +96,7 @@ fn aws(evidence: &[u8], raw: &Value) -> Result<Sheet, String> {
     let (state, words) = if is_whole {
         ("present", "present (not shown)")
     } else {
-        ("left out", "left out by `csr --dry-run`")
+        ("left out", "omitted by `csr --dry-run`")
     };
     call.value("signature", "Signature", state, words);
     sheet.part("sts", "STS call", call);

@@ -237,7 +237,7 @@ impl TenantCredentials {
         let make = async || {
             let provider = own.config.credentials_provider();
             let provider =
-                provider.ok_or_else(|| Unavailable::new("the SDK has no chain of credentials"))?;
+                provider.ok_or_else(|| Unavailable::new("the SDK has no credential chain"))?;
             Ok::<_, Unavailable>(Sessions::new(
                 provider,
                 sts.clone(),

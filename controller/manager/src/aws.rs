@@ -253,7 +253,7 @@ fn proxy() -> Proxy {
 fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static str> {
     let is_on = use_fips.is_some_and(|value| value.trim().eq_ignore_ascii_case("true"));
     (is_on && !has_endpoints).then_some(
-        "AWS_USE_FIPS_ENDPOINT applies to EC2 and to AssumeRole, and not to GetCallerIdentity for nodes: \
+        "AWS_USE_FIPS_ENDPOINT applies to EC2 and to AssumeRole, but not to GetCallerIdentity for nodes: \
          set --aws-sts-endpoint REGION=HOST for each region, and aws.stsEndpoint on its nodes",
     )
 }

@@ -256,8 +256,8 @@ impl Standalone {
         tracing::info!("bootstrap tokens are not managed: this requires a management cluster");
         if !self.ca_is_known {
             tracing::warn!(
-                "the CA is not among the certificates that the kubeconfig trusts: \
-                 kube-apiserver must have it in its --client-ca-file, or it refuses the issued certificates"
+                "the CA is not among the certificates that the kubeconfig trusts: add the CA to the \
+                 --client-ca-file of kube-apiserver, which otherwise rejects the issued certificates"
             );
         }
     }

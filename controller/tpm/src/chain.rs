@@ -279,7 +279,7 @@ impl Authorities {
         };
         let why = if let Some((authority, why)) = not_issued {
             let name = &authority.name;
-            format!("{of}the required authority \"{name}\" is named as the issuer: {why}")
+            format!("{of}the issuer is \"{name}\" in requireCA, but {why}")
         } else {
             let listed = self.0.iter().take(MAX_NAMED);
             let mut shown: Vec<_> = listed.map(|one| format!("\"{}\"", one.name)).collect();
@@ -288,7 +288,7 @@ impl Authorities {
                 shown.push(format!("{rest} more"));
             }
             let (issuer, shown) = (name(last.issuer()), shown.join(", "));
-            format!("{of}the issuer is {issuer}, and requireCA has {shown}")
+            format!("{of}the issuer is {issuer}, but requireCA contains {shown}")
         };
         TpmDenial::EndorsementCertificateUntrusted(why)
     }

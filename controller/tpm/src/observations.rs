@@ -148,7 +148,7 @@ impl Seen {
                 format!("\"{subject}\" ({of}) {verb} on {}", day(*at))
             });
         let message = format!(
-            "{}. Machines are denied from then on: list a certificate of the authority that is valid longer, or remove \
+            "{}. From then on, machines are denied: list a certificate of the CA with a later expiry, or remove \
              requireCA",
             listed(named.collect(), ends.len())
         );

@@ -121,7 +121,7 @@ fn a_chain_is_explained_with_its_roles_account_and_expiry() {
         (&json!("Resolved"), &Value::Null)
     );
     let warning = "durationSeconds of AWSClusterRoleIdentity/explained-jump is more than an hour: STS does not allow it \
-                   for a role whose source is temporary";
+                   for a role with temporary source credentials";
     assert_eq!(told["warnings"], json!([warning]));
     let [resolved, ready] = told["conditions"].as_array().unwrap().as_slice() else {
         panic!("{told:#}");

@@ -77,7 +77,8 @@ pub struct ServiceAccount {
 pub enum Warning {
     /// The session duration is longer than STS allows.
     #[display(
-        "durationSeconds of {_0} is more than an hour: STS does not allow it for a role whose source is temporary"
+        "durationSeconds of {_0} is more than an hour: STS does not allow it for a role with temporary source \
+         credentials"
     )]
     DurationShortened(IdentityRef),
     /// A reference has a namespace, which is ignored (Cluster API multi-tenancy contract).
@@ -85,7 +86,8 @@ pub enum Warning {
     NamespaceIgnored,
     /// The namespace has annotations of AWS Controllers for Kubernetes, which are ignored here.
     #[display(
-        "the namespace has annotations of AWS Controllers for Kubernetes, which are ignored: identityRef of {_0} decides"
+        "the namespace has annotations of AWS Controllers for Kubernetes, which are ignored: the identityRef of {_0} is \
+         used"
     )]
     AnnotationsIgnored(String),
 }

@@ -216,7 +216,7 @@ fn attestors(spec: &KubeletAuthenticationSpec, live: &[NodeIdentity]) -> Finding
         );
         Finding::warn(
             what,
-            "move them to an authorized attestor, or authorize theirs again: list them with `identities list`",
+            "list the nodes with `identities list`; move them to an authorized attestor, or authorize their attestor again",
         )
     }
 }

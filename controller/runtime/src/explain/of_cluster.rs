@@ -246,7 +246,7 @@ fn signing_of(
                 "the controller does not answer requests of the Cluster until Secret {name} has the CA key or the controller has an \
                  external signer (--signer-endpoint); the checks assume that it has one"
             ));
-            format!("no program: Secret {name} has no tls.key")
+            format!("no signer: Secret {name} has no tls.key")
         }
         (None, KeylessSigning::Unused | KeylessSigning::Unknown) => {
             notes.push(format!(
@@ -254,7 +254,7 @@ fn signing_of(
                  an external signer (--signer-endpoint), which is required to answer requests; the checks assume \
                  that it has one"
             ));
-            format!("an external signer, or no program: Secret {name} has no tls.key")
+            format!("an external signer, if the controller has one: Secret {name} has no tls.key")
         }
     };
     Ok((who, signer))

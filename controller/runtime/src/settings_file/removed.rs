@@ -10,7 +10,7 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.reenrolment",
-        "remove it: a machine gets a new certificate by evidence while its Node is down",
+        "remove it: a machine gets a new certificate with evidence while its Node is down",
     ),
     (
         "spec.nameReuse",
@@ -25,7 +25,7 @@ const REMOVED: &[(&str, &str)] = &[
     ),
     (
         "spec.tpm.pcrPolicy.mode",
-        "remove it: a policy with values in allowed enforces them, and a policy without values records",
+        "remove it: a policy enforces the values in allowed, and without values only records",
     ),
     (
         "spec.tpm.pcrPolicy.bank",

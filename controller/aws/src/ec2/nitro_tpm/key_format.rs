@@ -29,9 +29,9 @@ pub(in crate::ec2) fn key_type(kind: KeyKind) -> Option<EkPubKeyType> {
 pub(in crate::ec2) fn read(key_type: &EkPubKeyType, value: &str) -> Result<KeyDigest, NoKey> {
     ensure!(value.len() <= MAX_LEN, "it is longer than a key");
     let spki = STANDARD.decode(value).map_err(|_| "it is not base64")?;
-    let encoded = encode_again(key_type, &spki).ok_or("it is not a key of the kind")?;
+    let encoded = encode_again(key_type, &spki).ok_or("it is not a key of the requested kind")?;
     if encoded.as_ref() != spki {
-        return Err("it is not in the form that keys have");
+        return Err("it does not have the format of a key");
     }
     Ok(KeyDigest::of(&spki))
 }
@@ -102,7 +102,7 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| spki.push(0)),
-                "it is not in the form that keys have",
+                "it does not have the format of a key",
             ),
             (
                 EkPubKeyType::EccSecP384,
@@ -113,7 +113,7 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| drop(spki.drain(..point))),
-                "it is not in the form that keys have",
+                "it does not have the format of a key",
             ),
             (
                 EkPubKeyType::EccSecP384,

@@ -62,7 +62,7 @@ fn a_changed_certificate_of_an_authority_on_p521_is_denied() {
     let mut issued = vendors::infineon_slb_9672(&spki(Kind::P256));
     let good = issued.certificate.clone();
     *issued.certificate.last_mut().unwrap() ^= 1;
-    let does_not_verify = "the required authority \"CN=OPTIGA TPM 2.0 ECC CA 056\" is named as the issuer: the signature \
+    let does_not_verify = "the issuer is \"CN=OPTIGA TPM 2.0 ECC CA 056\" in requireCA, but the signature \
                            (ecdsa-with-SHA512) does not verify with its key";
     assert_eq!(
         by_issuer(&issued, Kind::P256),
@@ -259,8 +259,7 @@ fn other_critical_extensions_about_policies_are_refused() {
 #[test]
 fn a_denial_contains_the_rejected_authority_and_the_reason() {
     let p256 = spki(Kind::P256);
-    let named =
-        |name: &str| format!("the required authority \"CN={name}\" is named as the issuer: ");
+    let named = |name: &str| format!("the issuer is \"CN={name}\" in requireCA, but ");
 
     let sha1 = vendors::st_of_2014(&p256);
     assert_eq!(
@@ -306,17 +305,17 @@ fn a_denial_contains_the_unlisted_issuer_and_the_listed_ones() {
         (
             &[issued.root_pem()][..],
             &[][..],
-            "the issuer is \"CN=PRG-RN\", and requireCA has \"CN=AMDTPM\"",
+            "the issuer is \"CN=PRG-RN\", but requireCA contains \"CN=AMDTPM\"",
         ),
         (
             &others,
             &[],
-            "the issuer is \"CN=PRG-RN\", and requireCA has \"CN=CA 1\", \"CN=CA 2\", \"CN=CA 3\", \"CN=CA 4\", 2 more",
+            "the issuer is \"CN=PRG-RN\", but requireCA contains \"CN=CA 1\", \"CN=CA 2\", \"CN=CA 3\", \"CN=CA 4\", 2 more",
         ),
         (
             &others[..1],
             &issued.chain(),
-            "its chain ends with \"CN=PRG-RN\"; the issuer is \"CN=AMDTPM\", and requireCA has \"CN=CA 1\"",
+            "its chain ends with \"CN=PRG-RN\"; the issuer is \"CN=AMDTPM\", but requireCA contains \"CN=CA 1\"",
         ),
     ] {
         assert_eq!(
@@ -360,7 +359,7 @@ fn a_name_in_a_denial_is_on_one_line_and_has_a_limit() {
     };
 
     let expected = format!(
-        "the issuer is \"CN=a\\nb\\\"{}…\", and requireCA has \"CN=other\"",
+        "the issuer is \"CN=a\\nb\\\"{}…\", but requireCA contains \"CN=other\"",
         "é".repeat(153)
     );
     assert_eq!(detail, expected);
@@ -376,8 +375,8 @@ fn listed_authorities_complete_a_chain_that_does_not_reach_the_root() {
     assert_eq!(
         decided(&issued, std::slice::from_ref(&root), &stored, Kind::P256),
         untrusted_as(
-            "its chain ends with \"CN=CSME ADL ROM CA\"; the issuer is \"CN=ODCA 2 CSME P_ADL 00002820 Issuing CA\", and \
-             requireCA has \"CN=OnDie CA RootCA Certificate Signing\""
+            "its chain ends with \"CN=CSME ADL ROM CA\"; the issuer is \"CN=ODCA 2 CSME P_ADL 00002820 Issuing CA\", but \
+             requireCA contains \"CN=OnDie CA RootCA Certificate Signing\""
         )
     );
     for required in [
