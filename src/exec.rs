@@ -161,7 +161,7 @@ fn reason(text: &str, error: &serde_json::Error) -> Failure {
     invalid(&match error.classify() {
         Category::Eof => format!(" is cut off after {} bytes", text.len()),
         Category::Syntax | Category::Io => {
-            format!(" is not JSON from column {} on", error.column())
+            format!(" is not valid JSON at column {}", error.column())
         }
         Category::Data => format!(
             ": field {} does not match the {KIND} API",

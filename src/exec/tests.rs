@@ -83,7 +83,10 @@ fn a_truncated_variable_is_distinguished_from_invalid_json() {
 
     for text in ["kind: ExecCredential", "{\"kind\":}", &format!("{FULL}x")] {
         let error = parse(text).unwrap_err();
-        assert!(error.what().contains("is not JSON from column"), "{error}");
+        assert!(
+            error.what().contains("is not valid JSON at column"),
+            "{error}"
+        );
     }
 }
 
@@ -93,7 +96,10 @@ fn a_binary_variable_is_refused() {
     assert!(error.what().ends_with("is not UTF-8"), "{error}");
 
     let error = parse("\u{1}\u{2}").unwrap_err();
-    assert!(error.what().contains("is not JSON from column"), "{error}");
+    assert!(
+        error.what().contains("is not valid JSON at column"),
+        "{error}"
+    );
 }
 
 #[test]

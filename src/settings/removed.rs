@@ -18,8 +18,9 @@ const TABLE: [Removed; 4] = [
     Removed {
         key: "kubeconfig",
         flag: "kubeconfig",
-        replacement: "the cluster is the one in the kubelet's kubeconfig (provideClusterInfo: \
-                      true), in the store, or in bootstrapKubeconfig",
+        replacement: "the plugin uses the cluster in the kubelet's kubeconfig \
+                      (provideClusterInfo: true), in the state directory, or in \
+                      bootstrapKubeconfig",
     },
     Removed {
         key: "signerName",

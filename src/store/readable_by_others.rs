@@ -29,7 +29,7 @@ pub(super) fn close(opened: &File, file: StoreFile, mode: u32, looked_at: bool) 
         Ok(()) => "the mode is now 0600".to_owned(),
         Err(error) => {
             let why = io::Error::from(error).kind();
-            format!("its mode cannot be changed ({why})")
+            format!("cannot change the mode ({why})")
         }
     };
     Some(format!(

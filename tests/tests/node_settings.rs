@@ -14,7 +14,7 @@ const REMOVED: [(&str, &str, &str); 4] = [
     (
         "kubeconfig",
         "/etc/kubernetes/kubelet.conf",
-        "the cluster is the one in",
+        "the plugin uses the cluster in",
     ),
     (
         "signerName",

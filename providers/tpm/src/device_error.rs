@@ -112,12 +112,12 @@ fn explain_tpm(code: u32) -> (&'static str, &'static str) {
         // _OBJECT_HANDLES
         0x901..=0x906 => (
             "has no free memory: other programs left objects or sessions in it",
-            "use /dev/tpmrm0 (tpm.device), which removes them; otherwise `tpm2_flushcontext -t`, \
-             `-l` and `-s`, or a reboot",
+            "use /dev/tpmrm0 (tpm.device), which removes them; otherwise run \
+             `tpm2_flushcontext` with -t, -l and -s, or reboot",
         ),
         0x921 => (
             "is locked out after too many wrong passwords",
-            "wait for its recovery time, or `tpm2_dictionarylockout --clear-lockout`",
+            "wait for its recovery time, or run `tpm2_dictionarylockout --clear-lockout`",
         ),
         0x908 | 0x90a | 0x920 | 0x922 => BUSY,
         code if code & FORMAT_ONE != 0 => explain_format_one(code & FORMAT_ONE_ERROR),

@@ -184,7 +184,7 @@ impl Upkeep {
         let ledger = &self.context.ledger;
         let swept = ledger.sweep(times, elapsed(), &self.listed).boxed();
         let swept = swept.await.map_err(|error| cut(error_chain(&error)));
-        if let Some(swept) = health.note("the records", swept) {
+        if let Some(swept) = health.note("the node identities", swept) {
             self.sweep_failures
                 .of_sweep(self.machine_conditions.lines(), swept.failed.as_ref());
             self.listed = swept.not_removed;
@@ -274,7 +274,7 @@ impl Upkeep {
         } else {
             Ok(BTreeSet::new())
         };
-        if let Some(without) = health.note("the Nodes without a record", without.clone()) {
+        if let Some(without) = health.note("the Nodes without a node identity", without.clone()) {
             self.listed = without;
         }
         let enforced = self.enforce(without).await;

@@ -10,7 +10,10 @@ impl Upkeep {
             return;
         };
         let owned = part(records.end_with(uid)).await;
-        if health.note("the owners of records", owned).is_some() {
+        if health
+            .note("the owners of node identities", owned)
+            .is_some()
+        {
             self.owned_in = version;
         }
     }
