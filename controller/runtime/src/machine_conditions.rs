@@ -36,15 +36,15 @@ use node_attestation_core::unshared::Unshared;
 use serde_json::json;
 
 use crate::capi::{Attested, KnownMachine, told};
-use crate::client::{CONTROLLER, CallError, in_time};
+use crate::client::CONTROLLER;
 use crate::events::reason;
 use crate::watch::{Custom, NoFields};
 
 /// The type of the condition.
 pub use crate::capi::NODE_ATTESTED;
 
-/// The deadline for one write.
-const DEADLINE: Duration = Duration::from_secs(2);
+/// The deadline for one write, with the lookup of the kind.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The rate of writes for all clusters together: 1,000 machines that join together have the condition within 30
 /// seconds.
@@ -264,7 +264,7 @@ pub(crate) async fn write(
     resource: &ApiResource,
     machine: &ObjectReference,
     condition: &Condition,
-) -> Result<(), CallError> {
+) -> kube::Result<()> {
     let namespace = machine.namespace.as_deref().unwrap_or_default();
     let name = machine.name.as_deref().unwrap_or_default();
     let api: Api<Custom<NoFields>> = Api::namespaced_with(management.clone(), namespace, resource);
@@ -289,8 +289,8 @@ pub(crate) async fn write(
     });
     let parameters = PatchParams::apply(CONTROLLER).force();
     let patch = Patch::Apply(&applied);
-    let patched = api.patch_status(name, &parameters, &patch);
-    in_time(DEADLINE, patched).await.map(drop)
+    let patched = Box::pin(api.patch_status(name, &parameters, &patch));
+    patched.await.map(drop)
 }
 
 #[cfg(test)]

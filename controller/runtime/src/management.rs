@@ -56,6 +56,8 @@ mod leader;
 mod machine_conditions;
 mod periodic;
 mod places;
+#[cfg(test)]
+mod served_kind;
 mod single_object;
 pub(crate) mod spec_mapping;
 mod status_writer;

@@ -15,6 +15,26 @@ const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;
 
+/// An object that is referred to could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    /// The kind is not served.
+    #[error(transparent)]
+    NotServed(#[from] NotServed),
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] Error),
+}
+
+impl From<FetchError> for Error {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::NotServed(error) => Self::Service(error.into()),
+            FetchError::Call(error) => error,
+        }
+    }
+}
+
 /// The resource of Clusters in the newest contract that serves it.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use kube::core::response::reason;
 use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
-use super::api_discovery::{NotServed, referred};
+use super::api_discovery::{FetchError, NotServed, referred};
 use super::departures::Departures;
 use super::objects::{
     BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, MemberLimit,
@@ -61,17 +61,6 @@ const SLOW_READS: TurnLimits = TurnLimits {
 
 /// The time for which a kind counts as not served. A tenant can name any kind, and each lookup takes two calls.
 const NOT_SERVED: Duration = Duration::from_secs(30);
-
-/// An object that is referred to could not be read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
-    /// The kind is not served.
-    #[error(transparent)]
-    NotServed(#[from] NotServed),
-    /// The call failed.
-    #[error(transparent)]
-    Call(#[from] kube::Error),
-}
 
 /// The lookup of a kind.
 type Lookup = Arc<OnceCell<Found>>;
@@ -341,27 +330,53 @@ impl Objects {
     where
         Fields<K>: ReadAlone,
     {
-        let resource = self.resource(namespace, reference).await?;
-        let resource = resource.ok_or(NotServed)?;
-        let client = self.0.client.clone();
-        let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
-        let found = match required_one_of(&api, &reference.name).await {
-            Ok(found) => found,
-            Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => return Ok(None),
-            Err(error) => {
-                // The API server no longer serves the version. Such a 404 does not refer to an object.
-                if matches!(&error, kube::Error::Api(status) if status.code == 404) {
-                    self.forget(&kind_of(reference));
-                    return Err(NotServed.into());
-                }
-                return Err(error.into());
+        let called = self.call_served(namespace, reference, |resource| async move {
+            let client = self.0.client.clone();
+            let api: Api<Raw<K>> = Api::namespaced_with(client, namespace, &resource);
+            match required_one_of(&api, &reference.name).await {
+                Err(kube::Error::Api(status)) if status.reason == reason::NOT_FOUND => Ok(None),
+                found => found.map(Some),
             }
+        });
+        let Some(found) = Box::pin(called).await? else {
+            return Ok(None);
         };
         Ok(found.kept().map_err(kube::Error::from)?)
     }
 
+    /// Makes a call about an object that is referenced from `namespace`, with the resource of the reference.
+    ///
+    /// This is the only access to the resource, so that no caller takes a kind that is not served for an object that
+    /// does not exist. `call` is an ordinary closure, because the future of an `AsyncFnOnce` cannot be spawned.
+    ///
+    /// # Errors
+    ///
+    /// The call failed, or the API server does not serve the kind, or no longer serves its version. A later call looks
+    /// it up again.
+    pub(crate) async fn call_served<T, C>(
+        &self,
+        namespace: &str,
+        reference: &Reference,
+        call: impl FnOnce(ApiResource) -> C,
+    ) -> Result<T, FetchError>
+    where
+        C: Future<Output = kube::Result<T>>,
+    {
+        let resource = self.resource(namespace, reference).await?;
+        match call(resource.ok_or(NotServed)?).await {
+            // The API server no longer serves the version. Such a 404 does not refer to an object.
+            Err(kube::Error::Api(status))
+                if status.code == 404 && status.reason != reason::NOT_FOUND =>
+            {
+                self.forget(&kind_of(reference));
+                Err(NotServed.into())
+            }
+            called => Ok(called?),
+        }
+    }
+
     /// The resource of this reference from `namespace`. `None` if the API server does not serve it.
-    pub async fn resource(
+    async fn resource(
         &self,
         namespace: &str,
         reference: &Reference,

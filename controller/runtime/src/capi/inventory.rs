@@ -17,7 +17,8 @@ use node_attestation_core::pace::yield_now;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::unshared::Unshared;
 
-use super::cache::{FetchError, Objects};
+use super::api_discovery::FetchError;
+use super::cache::Objects;
 use super::objects::{
     self, Attested, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference,
 };
@@ -248,16 +249,24 @@ impl CapiInventory {
         self.look(of).ok()?
     }
 
-    /// The API resource of Machines, as the management cluster serves it.
-    pub(crate) async fn machine_resource(&self) -> Result<Option<ApiResource>, kube::Error> {
+    /// Makes a call about a Machine, as [`Objects::call_served`] does.
+    pub(crate) async fn call_about_machine<T, C>(
+        &self,
+        call: impl FnOnce(ApiResource) -> C,
+    ) -> kube::Result<T>
+    where
+        C: Future<Output = kube::Result<T>>,
+    {
         let reference = Reference {
             group: objects::CORE_GROUP.to_owned(),
             version: None,
             kind: "Machine".to_owned(),
             name: String::new(),
         };
-        let namespace = &self.cluster.namespace;
-        self.objects.resource(namespace, &reference).await
+        let called = self
+            .objects
+            .call_served(&self.cluster.namespace, &reference, call);
+        called.await.map_err(kube::Error::from)
     }
 
     /// The results of `of` for all Machines, page by page. First reads the `KubeadmConfig`s that they need.

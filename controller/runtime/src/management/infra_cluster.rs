@@ -1,10 +1,10 @@
 //! Writes the names of the signers to the status of the `InfraCluster`, if its kind has the fields of the proposal.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
@@ -14,8 +14,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::Shared;
-use crate::capi::{ObjectKey, Reference};
+use crate::capi::{ObjectKey, Objects, Reference};
 use crate::client::in_time;
 use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, read_alone};
 
@@ -28,17 +27,19 @@ const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
 
 /// The writer of one cluster's `InfraCluster`.
 pub(super) struct InfraCluster {
-    shared: Arc<Shared>,
+    management: Client,
+    objects: Objects,
     cluster: ObjectKey,
-    /// Whether each kind has the fields. Its definition is read once.
+    /// Whether each kind has the fields, by its version. A definition is read once.
     kinds: BTreeMap<(String, String), bool>,
     written: Option<(Reference, Value)>,
 }
 
 impl InfraCluster {
-    pub(super) fn new(shared: Arc<Shared>, cluster: ObjectKey) -> Self {
+    pub(super) fn new(management: Client, objects: Objects, cluster: ObjectKey) -> Self {
         Self {
-            shared,
+            management,
+            objects,
             cluster,
             kinds: BTreeMap::new(),
             written: None,
@@ -78,37 +79,43 @@ impl InfraCluster {
         (reference, signers): &(Reference, Value),
     ) -> Result<(), kube::Error> {
         let namespace = &self.cluster.namespace;
-        let Some(resource) = self.shared.objects.resource(namespace, reference).await? else {
-            return Ok(());
-        };
-        if !self.has_fields(&resource).await? {
-            return Ok(());
-        }
-        let client = self.shared.controller.management.clone();
-        let api: Api<Custom<NoFields>> =
-            Api::namespaced_with(client, &self.cluster.namespace, &resource);
-        let patch = json!({ "status": signers });
-        let parameters = PatchParams::default();
-        api.patch_status(&reference.name, &parameters, &Patch::Merge(&patch))
-            .await?;
-        Ok(())
+        let (client, kinds) = (&self.management, &mut self.kinds);
+        let patched = self
+            .objects
+            .call_served(namespace, reference, move |resource| async move {
+                if !is_with_fields((client, namespace), kinds, &resource).await? {
+                    return Ok(());
+                }
+                let api: Api<Custom<NoFields>> =
+                    Api::namespaced_with(client.clone(), namespace, &resource);
+                let patch = json!({ "status": signers });
+                let parameters = PatchParams::default();
+                let patch = Patch::Merge(&patch);
+                let patched = Box::pin(api.patch_status(&reference.name, &parameters, &patch));
+                patched.await.map(drop)
+            });
+        Box::pin(patched).await.map_err(kube::Error::from)
     }
+}
 
-    async fn has_fields(&mut self, resource: &ApiResource) -> Result<bool, kube::Error> {
-        let kind = (resource.api_version.clone(), resource.plural.clone());
-        if let Some(has) = self.kinds.get(&kind) {
-            return Ok(*has);
-        }
-        let api: Api<Lenient<Definition, CustomResourceDefinition>> =
-            Api::all(self.shared.controller.management.clone());
-        let name = format!("{}.{}", resource.plural, resource.group);
-        let definition = one_on_behalf_of(&self.cluster.namespace, &api, &name)
-            .await?
-            .and_then(|found| found.object.ok());
-        let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));
-        self.kinds.insert(kind, has);
-        Ok(has)
+/// Whether this kind has the fields.
+async fn is_with_fields(
+    (client, namespace): (&Client, &str),
+    kinds: &mut BTreeMap<(String, String), bool>,
+    resource: &ApiResource,
+) -> kube::Result<bool> {
+    let kind = (resource.api_version.clone(), resource.plural.clone());
+    if let Some(has) = kinds.get(&kind) {
+        return Ok(*has);
     }
+    let api: Api<Lenient<Definition, CustomResourceDefinition>> = Api::all(client.clone());
+    let name = format!("{}.{}", resource.plural, resource.group);
+    let definition = one_on_behalf_of(namespace, &api, &name)
+        .await?
+        .and_then(|found| found.object.ok());
+    let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));
+    kinds.insert(kind, has);
+    Ok(has)
 }
 
 /// The fields of a `CustomResourceDefinition` to decode. A schema can be nested deeper than kube's type can be decoded.
@@ -170,3 +177,6 @@ fn has_fields(definition: &Definition, version: &str) -> bool {
             .all(|field| fields.contains_key(*field))
     })
 }
+
+#[cfg(test)]
+mod tests;

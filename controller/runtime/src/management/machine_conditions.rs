@@ -14,9 +14,12 @@ use node_attestation_core::refusal::Unavailable;
 use tokio::time::{Instant, timeout_at};
 
 use crate::capi::{CapiInventory, ObjectKey, told};
+use crate::client::in_time;
 use crate::log_lines::ClusterLines;
 use crate::logs::Failures;
-use crate::machine_conditions::{Condition, Outcome, Outcomes, is_refusal, uid_of, write};
+use crate::machine_conditions::{
+    Condition, DEADLINE, Outcome, Outcomes, is_refusal, uid_of, write,
+};
 use crate::turns::FairRate;
 
 /// The time in which a turn can start writes. The update of the revocation list waits for the end of the turn.
@@ -184,14 +187,10 @@ impl MachineConditions {
         machine: &ObjectReference,
         condition: &Condition,
     ) -> Result<(), Unavailable> {
-        let resource = inventory.machine_resource().await;
-        let resource = resource.map_err(|error| Unavailable::new(error_chain(&error)))?;
-        let Some(resource) = resource else {
-            return Err(Unavailable::new(
-                "the management cluster serves no Machines",
-            ));
-        };
-        match write(&self.management, &resource, machine, condition).await {
+        let written = inventory.call_about_machine(|resource| async move {
+            write(&self.management, &resource, machine, condition).await
+        });
+        match in_time(DEADLINE, written).await {
             Err(error) if error.is_not_found() || error.is_conflict() => {
                 // The Machine was deleted, or another one has its name.
                 Ok(())
@@ -240,6 +239,10 @@ async fn is_of_requester(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capi::{Objects, Selection};
+    use crate::machine_conditions::RATE;
+    use crate::management::served_kind::ServedKind;
+    use crate::metrics::Metrics;
 
     const GRANTED: Outcome = Outcome::Granted { evidence: true };
 
@@ -307,5 +310,41 @@ mod tests {
         written.forget_old(now + REPEAT);
 
         assert_eq!(written.0.into_keys().collect::<Vec<_>>(), ["2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_condition_waits_until_the_machine_kind_is_served_in_another_version() {
+        let kind = ServedKind::new("cluster.x-k8s.io", "Machine", "machines");
+        let access = kind.access();
+        let (client, key) = (access.client().clone(), ObjectKey::new("a", "prod-1"));
+        let (objects, _) = Objects::new(client.clone(), Selection::default(), &Metrics::default());
+        let inventory = CapiInventory::new(objects, key.clone());
+        let conditions = MachineConditions::new(client, Arc::new(FairRate::new(RATE)), key);
+        let machine = ObjectReference {
+            namespace: Some("a".to_owned()),
+            name: Some("m1".to_owned()),
+            uid: Some("1".to_owned()),
+            ..ObjectReference::default()
+        };
+        let first = condition("first");
+        let write = async || {
+            let written = conditions.write_one(&inventory, &machine, &first).await;
+            written.map_err(|error| error_chain(&error))
+        };
+        kind.serve(&["v1beta1"]);
+        assert_eq!(write().await, Ok(()));
+        assert_eq!(kind.patches(), ["v1beta1/namespaces/a/machines/m1/status"]);
+
+        // The API server no longer serves the version that discovery found: the Machine can exist.
+        kind.serve(&["v1beta2"]);
+        let unserved = write().await.unwrap_err();
+        assert!(unserved.contains("does not serve the kind"), "{unserved}");
+        assert_eq!(write().await, Ok(()));
+        assert_eq!(kind.patches(), ["v1beta2/namespaces/a/machines/m1/status"]);
+
+        // A Machine that was deleted has no condition.
+        kind.remove_objects();
+        assert_eq!(write().await, Ok(()));
+        assert_eq!(kind.patches(), [""; 0]);
     }
 }

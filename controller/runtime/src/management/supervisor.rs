@@ -95,7 +95,11 @@ pub(super) async fn supervise(
             restarts: Restarts::new(Instant::now()),
             status_writer: StatusWriter::new(&shared, &key),
             condition_events: ConditionEvents::default(),
-            infra_cluster: InfraCluster::new(shared.clone(), key.clone()),
+            infra_cluster: InfraCluster::new(
+                shared.controller.management.clone(),
+                shared.objects.clone(),
+                key.clone(),
+            ),
             lines: ClusterLines::of(&key),
         };
         supervisor.run().boxed().await;
