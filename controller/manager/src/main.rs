@@ -274,8 +274,11 @@ fn answer<T: Into<Answer>>(
     asked: impl Future<Output = Result<T, BoxError>>,
 ) -> anyhow::Result<ExitCode> {
     match Runtime::new()?.block_on(asked).map(Into::into) {
-        Ok(Answer { text, code }) => {
+        Ok(Answer { text, errors, code }) => {
             print(&shown(&text))?;
+            for error in errors {
+                writeln!(io::stderr(), "error: {}", visible(&error))?;
+            }
             Ok(ExitCode::from(code))
         }
         Err(error) => {
@@ -296,18 +299,28 @@ fn answer<T: Into<Answer>>(
 /// The output of a command, and its exit code.
 struct Answer {
     text: String,
+    /// What the command did not do.
+    errors: Vec<String>,
     code: u8,
 }
 
 impl From<String> for Answer {
     fn from(text: String) -> Self {
-        Self { text, code: 0 }
+        Self::from((text, 0_u8))
     }
 }
 
 impl From<(String, u8)> for Answer {
     fn from((text, code): (String, u8)) -> Self {
-        Self { text, code }
+        let errors = Vec::new();
+        Self { text, errors, code }
+    }
+}
+
+impl From<(String, Vec<String>)> for Answer {
+    fn from((text, errors): (String, Vec<String>)) -> Self {
+        let code = if errors.is_empty() { 0 } else { CONFIGURATION };
+        Self { text, errors, code }
     }
 }
 

@@ -65,8 +65,8 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the command, and returns its output.
-pub(crate) async fn run(command: TokensCommand) -> Result<String, BoxError> {
+/// Runs the command, and returns its output, and the Machines whose tokens were not recreated.
+pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>), BoxError> {
     let Act::Recreate(recreate) = command.act;
     let Recreate {
         cluster,
@@ -91,13 +91,24 @@ pub(crate) async fn run(command: TokensCommand) -> Result<String, BoxError> {
     let machines = machines.into_iter().collect();
     let recreated = tokens.recreate(&machines, ttl, without_enforcement, now());
     let recreated = recreated.await?;
-    options.output.print(&recreated, || table(&recreated))
+    let text = options.output.print(&recreated, || table(&recreated))?;
+    Ok((text, errors(&recreated)))
+}
+
+/// The errors, each with its Machine.
+fn errors(tokens: &[MachineToken]) -> Vec<String> {
+    let failed = tokens.iter().filter_map(|token| {
+        let error = token.error.as_ref()?;
+        Some(format!("Machine {}: {error}", token.machine))
+    });
+    failed.collect()
 }
 
 fn table(tokens: &[MachineToken]) -> String {
     let mut rows = vec![["MACHINE", "TOKEN", "EXPIRES"].map(str::to_owned)];
     rows.extend(tokens.iter().map(|token| {
         let (id, expires) = match (&token.token_id, &token.expires) {
+            _ if token.error.is_some() => ("error", "-"),
             (None, _) => ("none", "-"),
             (Some(id), None) => (id.as_str(), "never"),
             (Some(id), Some(expires)) => (id.as_str(), expires.as_str()),

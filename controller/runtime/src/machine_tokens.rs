@@ -8,9 +8,10 @@ use std::error::Error;
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::jiff::Timestamp;
+use kubelet_attestation::errors::error_chain;
 use serde::Serialize;
 
-use crate::capi::{ObjectKey, own_tokens};
+use crate::capi::{ObjectKey, TokenOfMachine, own_tokens};
 use crate::client::{CallError, ClusterAccess, EgressPolicy};
 use crate::explain::by_secret;
 use crate::hardening::tokens::recreate as recreated;
@@ -35,6 +36,9 @@ pub struct MachineToken {
     pub token_id: Option<String>,
     /// The expiry of the token, in RFC 3339. `None` also for a token without an expiry.
     pub expires: Option<String>,
+    /// The reason why the token was not recreated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The command failed.
@@ -112,12 +116,13 @@ impl MachineTokens {
 
     /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry.
     ///
-    /// Each token is valid for at least `life` from `now`. The command can be repeated.
+    /// Each token is valid for at least `life` from `now`. The command can be repeated. A Machine whose token cannot be
+    /// read or written has an [error](MachineToken::error), and does not affect the others.
     ///
     /// # Errors
     ///
-    /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, or a call to a cluster
-    /// failed. The tokens before the failure are created.
+    /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, a cluster does not answer, or
+    /// a permission for all Machines or for all tokens is missing. The tokens before the failure are created.
     pub async fn recreate(
         &self,
         machines: &BTreeSet<String>,
@@ -152,18 +157,43 @@ impl MachineTokens {
             Timestamp::from_second(end.as_second()).unwrap_or(end)
         });
         let mut all = Vec::new();
-        for (machine, token) in found {
-            let expires = match &token {
-                Some(token) => recreated(client, token, end).await.map_err(of_workload)?,
-                None => None,
-            };
-            all.push(MachineToken {
-                machine,
-                token_id: token.map(|token| token.id.to_string()),
-                expires: expires.map(|end| end.to_string()),
-            });
+        for found in found {
+            all.push(Box::pin(self.recreate_one(found, end)).await?);
         }
         Ok(all)
+    }
+
+    async fn recreate_one(
+        &self,
+        (machine, token): TokenOfMachine,
+        end: Timestamp,
+    ) -> Result<MachineToken, MachineTokensError> {
+        let mut one = MachineToken {
+            machine,
+            token_id: None,
+            expires: None,
+            error: None,
+        };
+        match token {
+            Ok(None) => {}
+            Err(error) => one.error = Some(error_chain(&error)),
+            Ok(Some(token)) => {
+                one.token_id = Some(token.id.to_string());
+                match recreated(self.workload.client(), &token, end).await {
+                    Ok(expires) => one.expires = expires.map(|end| end.to_string()),
+                    Err(error @ HardeningError::Refused { .. }) => {
+                        one.error = Some(error_chain(&error));
+                    }
+                    Err(source) => {
+                        return Err(MachineTokensError::Workload {
+                            cluster: self.cluster.clone(),
+                            source,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(one)
     }
 }
 

@@ -68,10 +68,17 @@ fn a_node_without_disk_and_token_joins_after_the_token_is_recreated() {
     assert!(said.contains("--without-enforcement"), "{said}");
     assert_eq!(issued(&plane, "m1").len(), known);
 
+    // Another Machine's reference does not resolve.
+    cluster.machine("other").create();
+    let words = ["delete", "kubeadmconfig", "other", "-n=default"];
+    management.kubectl().ok(words);
     let recreated = recreate(&management, &["--all", "--without-enforcement"]);
-    assert!(recreated.status.success(), "{recreated:?}");
+    assert_eq!(recreated.status.code(), Some(3), "{recreated:?}");
     let table = String::from_utf8(recreated.stdout).unwrap();
     assert!(table.contains(machine.token().id()), "{table}");
+    let said = String::from_utf8(recreated.stderr).unwrap();
+    let reported = "error: Machine other: cannot read KubeadmConfig other: ";
+    assert!(said.contains(reported), "{said}");
 
     wait_for_certificate(&plane, "m1", known, |_| true);
     wait_until_ready(&plane, "m1");

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use kube::api::{Api, ListParams};
-use kube::{Client, Resource as _};
+use kube::{Client, Error, Resource as _};
 use node_attestation_core::crd::CLUSTER_NAME_LABEL;
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
@@ -14,8 +14,8 @@ use zeroize::Zeroizing;
 use super::ObjectKey;
 use super::api_discovery::{NotServed, referred, required};
 use super::objects::{Machine, Raw, Reference, Watched as _};
-use crate::client::{CallError, call};
-use crate::watch::{all_of, text_of_one};
+use crate::client::{CallError, call, cause};
+use crate::watch::{Unreadable, all_of, text_of_one};
 
 /// A bootstrap token.
 #[derive(derive_more::Debug, Clone)]
@@ -25,35 +25,83 @@ pub(crate) struct OwnToken {
     pub(crate) secret: Zeroizing<String>,
 }
 
+/// The token of one Machine could not be read. The tokens of other Machines can be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenUnread {
+    /// The Machine is invalid.
+    #[error("the Machine cannot be decoded")]
+    Machine(#[from] Unreadable),
+    /// Its `KubeadmConfig` does not exist, is of a kind that is not served, or must not be read.
+    #[error("cannot read {kind} {name}")]
+    Config {
+        /// The kind in the reference.
+        kind: String,
+        /// The name in the reference.
+        name: String,
+        /// The reason.
+        source: CallError,
+    },
+}
+
+/// A Machine with its token. It has none if its `KubeadmConfig` has none: another bootstrap provider created its data, or
+/// it was the first Machine of its control plane.
+pub(crate) type TokenOfMachine = (String, Result<Option<OwnToken>, TokenUnread>);
+
 /// The Machines of a Cluster that are not being deleted, each with its own token. `only` restricts the list to these
 /// names.
 ///
-/// A Machine whose `KubeadmConfig` has no token has `None`: another bootstrap provider created its data, or it was the
-/// first Machine of its control plane.
+/// # Errors
+///
+/// The management cluster does not answer, or its Machines cannot be listed.
 pub(crate) async fn own_tokens(
     management: &Client,
     cluster: &ObjectKey,
     only: Option<&BTreeSet<String>>,
-) -> Result<Vec<(String, Option<OwnToken>)>, CallError> {
+) -> Result<Vec<TokenOfMachine>, CallError> {
     let mut tokens = Vec::new();
     for (name, config) in machines(management, cluster).await? {
         if only.is_some_and(|only| !only.contains(&name)) {
             continue;
         }
         let token = match config {
-            Some(config) => own_token(management, &cluster.namespace, &config).await?,
-            None => None,
+            Ok(Some(config)) => match own_token(management, &cluster.namespace, &config).await {
+                Ok(token) => Ok(token),
+                Err(error) if is_outage(&error) => return Err(error),
+                Err(source) => Err(TokenUnread::Config {
+                    kind: config.kind,
+                    name: config.name,
+                    source,
+                }),
+            },
+            Ok(None) => Ok(None),
+            Err(unreadable) => Err(unreadable.into()),
         };
         tokens.push((name, token));
     }
     Ok(tokens)
 }
 
+/// Whether the API server did not answer. Any other error is about one reference, which anyone who can write Machines
+/// can make invalid.
+fn is_outage(error: &CallError) -> bool {
+    match error {
+        CallError::Deadline(_) => true,
+        CallError::Refused(_) => false,
+        CallError::Failed(failed) => {
+            let is_transport = matches!(**failed, Error::Service(_) | Error::HyperError(_));
+            is_transport && cause::<NotServed>(error).is_none()
+        }
+    }
+}
+
+/// A Machine with the reference to its `KubeadmConfig`.
+type ConfigOfMachine = (String, Result<Option<Reference>, Unreadable>);
+
 /// The Machines of a Cluster that are not being deleted, each with its `KubeadmConfig`.
 async fn machines(
     management: &Client,
     cluster: &ObjectKey,
-) -> Result<Vec<(String, Option<Reference>)>, CallError> {
+) -> Result<Vec<ConfigOfMachine>, CallError> {
     let resource = call(required(management, Machine::KIND)).await?;
     let namespace = &cluster.namespace;
     let api: Api<Raw<Machine>> = Api::namespaced_with(management.clone(), namespace, &resource);
@@ -62,19 +110,20 @@ async fn machines(
     let all = all_of(&api, wanted).await?;
     let mut found = Vec::new();
     for object in all {
-        let name = object.meta().name.clone().unwrap_or_default();
-        // A Machine that cannot be decoded has no token that can be read.
-        let machine = object.kept().ok().flatten();
-        match machine {
-            Some(machine) if machine.deleting => {}
-            Some(machine) => found.push((name, machine.config.map(|one| one.complete()))),
-            None => found.push((name, None)),
+        if object.meta().deletion_timestamp.is_some() {
+            continue;
         }
+        let name = object.meta().name.clone().unwrap_or_default();
+        let config = object.kept().map(|machine| {
+            let config = machine.and_then(|machine| machine.config);
+            config.map(|one| one.complete())
+        });
+        found.push((name, config));
     }
     Ok(found)
 }
 
-/// The token of a `KubeadmConfig`, if it has one. The object is read as text, which is wiped after use, because the
+/// The token of an existing `KubeadmConfig`, if it has one. The object is read as text, which is wiped after use, because the
 /// client logs responses that it cannot decode.
 async fn own_token(
     management: &Client,
@@ -83,15 +132,12 @@ async fn own_token(
 ) -> Result<Option<OwnToken>, CallError> {
     let resource = call(async {
         let resource = referred((management, namespace), config).await?;
-        resource.ok_or_else(|| kube::Error::Service(NotServed.into()))
+        resource.ok_or_else(|| Error::Service(NotServed.into()))
     });
     let resource = resource.await?;
     let path = Raw::<Machine>::url_path(&resource, Some(namespace));
-    match call(text_of_one(management, path, &config.name)).await {
-        Ok(text) => Ok(token(&text)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
+    let text = call(text_of_one(management, path, &config.name)).await?;
+    Ok(token(&text))
 }
 
 fn token(text: &str) -> Option<OwnToken> {

@@ -17,6 +17,14 @@ fn answer(status: u16, body: &Value) -> Response<Full<Bytes>> {
     Response::builder().status(status).body(body).unwrap()
 }
 
+fn forbidden() -> Response<Full<Bytes>> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": "not allowed",
+    });
+    answer(403, &status)
+}
+
 fn missing() -> Response<Full<Bytes>> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404, "reason": "NotFound", "message": "not found",
@@ -24,30 +32,41 @@ fn missing() -> Response<Full<Bytes>> {
     answer(404, &status)
 }
 
+fn machine(name: &str) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": "team-a", "uid": name,
+            "labels": {"cluster.x-k8s.io/cluster-name": "prod-1"},
+        },
+        "spec": {
+            "clusterName": "prod-1",
+            "bootstrap": {"configRef": {
+                "apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name,
+            }},
+        },
+    })
+}
+
+/// A Machine whose reference has this version, which an operator can have mistyped.
+fn machine_with_version(version: &str, name: &str) -> Value {
+    let mut machine = machine(name);
+    machine["spec"]["bootstrap"]["configRef"] = json!({
+        "apiVersion": format!("bootstrap.cluster.x-k8s.io/{version}"), "kind": "KubeadmConfig", "name": name,
+    });
+    machine
+}
+
 /// Two Machines with a token each, one with the token of a control plane's first member, and one that is deleted.
 fn management() -> ClusterAccess {
-    let machine = |name: &str| {
-        json!({
-            "metadata": {
-                "name": name, "namespace": "team-a", "uid": name,
-                "labels": {"cluster.x-k8s.io/cluster-name": "prod-1"},
-            },
-            "spec": {
-                "clusterName": "prod-1",
-                "bootstrap": {"configRef": {
-                    "apiGroup": "bootstrap.cluster.x-k8s.io", "kind": "KubeadmConfig", "name": name,
-                }},
-            },
-        })
-    };
+    management_with(Vec::new())
+}
+
+/// Like [`management`], with these Machines before the others.
+fn management_with(mut machines: Vec<Value>) -> ClusterAccess {
     let mut deleted = machine("gone");
     deleted["metadata"]["deletionTimestamp"] = json!("2026-11-21T12:00:00Z");
-    let machines = [
-        machine("m1"),
-        machine("m2"),
-        machine("first"),
-        deleted.clone(),
-    ];
+    machines.extend(["m1", "m2", "first"].map(machine));
+    machines.push(deleted);
     let config = |token: &str| json!({"spec": {"joinConfiguration": {"discovery": {"bootstrapToken": {"token": token}}}}});
     let resources = |group_version: &str, name: &str, kind: &str| {
         let resource = json!({
@@ -80,6 +99,11 @@ fn management() -> ClusterAccess {
                 Some("m1") => answer(200, &config("aaaaaa.0123456789abcdef")),
                 Some("m2") => answer(200, &config("bbbbbb.fedcba9876543210")),
                 Some("first") => answer(200, &json!({"spec": {"initConfiguration": {}}})),
+                Some("secret") => forbidden(),
+                Some("broken") => answer(
+                    500,
+                    &json!({"kind": "Status", "code": 500, "message": "webhook"}),
+                ),
                 _ => missing(),
             },
         };
@@ -144,6 +168,15 @@ fn workload(
 const HOUR: Duration = Duration::from_hours(1);
 
 async fn recreate(
+    workload: &(ClusterAccess, Secrets),
+    machines: &[&str],
+    permitted: bool,
+) -> Result<Vec<MachineToken>, MachineTokensError> {
+    recreate_in(&management(), workload, machines, permitted).await
+}
+
+async fn recreate_in(
+    management: &ClusterAccess,
     (workload, _): &(ClusterAccess, Secrets),
     machines: &[&str],
     permitted: bool,
@@ -151,7 +184,7 @@ async fn recreate(
     let cluster = ObjectKey::new("team-a", "prod-1");
     let reach = EgressPolicy::STRICT;
     let tokens =
-        MachineTokens::of_cluster(&management(), &cluster, Some(workload.clone()), reach).await?;
+        MachineTokens::of_cluster(management, &cluster, Some(workload.clone()), reach).await?;
     let machines = machines.iter().map(|&name| name.to_owned()).collect();
     tokens
         .recreate(&machines, HOUR, permitted, UNIX_EPOCH)
@@ -163,6 +196,7 @@ fn token(machine: &str, token: Option<(&str, &str)>) -> MachineToken {
         machine: machine.to_owned(),
         token_id: token.map(|(id, _)| id.to_owned()),
         expires: token.map(|(_, expires)| expires.to_owned()),
+        error: None,
     }
 }
 
@@ -251,4 +285,84 @@ async fn an_unknown_or_deleted_machine_is_named_and_no_token_is_written() {
         );
         assert_eq!(*workload.1.lock().unwrap(), []);
     }
+}
+
+#[tokio::test]
+async fn a_bad_reference_of_a_machine_does_not_stop_the_other_machines() {
+    let each = [
+        ("v1beta2", "absent", "404 NotFound"),
+        ("v1alpha1", "unserved", "does not serve the kind"),
+        ("v1beta2", "secret", "403 Forbidden: not allowed"),
+        ("v1beta2", "broken", "refused with 500"),
+    ];
+    let alone = each.iter().map(|one| vec![*one]);
+    for bad in alone.chain([each.to_vec(), Vec::new()]) {
+        let workload = workload(true, &[]);
+        let machines = bad.iter();
+        let machines = machines.map(|(version, name, _)| machine_with_version(version, name));
+        let management = management_with(machines.collect());
+
+        let recreated = recreate_in(&management, &workload, &[], false).await;
+
+        let mut recreated = recreated.unwrap();
+        let others = recreated.split_off(bad.len());
+        for (one, (_, name, reason)) in recreated.iter().zip(&bad) {
+            assert_eq!((one.machine.as_str(), &one.token_id), (*name, &None));
+            let error = one.error.as_deref().unwrap();
+            let begin = format!("cannot read KubeadmConfig {name}: ");
+            assert!(error.starts_with(&begin), "{error}");
+            assert!(error.contains(reason), "{error}");
+        }
+        let end = "1970-01-01T01:00:00Z";
+        assert_eq!(
+            others,
+            [
+                token("m1", Some(("aaaaaa", end))),
+                token("m2", Some(("bbbbbb", end))),
+                token("first", None),
+            ]
+        );
+        assert_eq!(workload.1.lock().unwrap().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_cannot_be_decoded_has_an_error_instead_of_no_token() {
+    let workload = workload(true, &[]);
+    let mut invalid = machine("m3");
+    invalid["spec"]["clusterName"] = json!(7);
+    let management = management_with(vec![invalid]);
+
+    let recreated = recreate_in(&management, &workload, &["m3", "m1"], false).await;
+
+    let recreated = recreated.unwrap();
+    let found: Vec<_> = recreated.iter().map(|one| one.machine.as_str()).collect();
+    assert_eq!(found, ["m3", "m1"]);
+    let error = recreated[0].error.as_deref().unwrap();
+    assert!(
+        error.starts_with("the Machine cannot be decoded: "),
+        "{error}"
+    );
+    assert_eq!(recreated[1].error, None);
+    assert_eq!(workload.1.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn an_outage_of_the_management_cluster_stops_the_command() {
+    let workload = workload(true, &[]);
+    let management = ClusterAccess::in_memory(|_: Request<Body>| async {
+        answer(
+            503,
+            &json!({"kind": "Status", "code": 503, "message": "away"}),
+        )
+    });
+
+    let refused = recreate_in(&management, &workload, &[], false).await;
+
+    let refused = refused.unwrap_err();
+    assert!(
+        matches!(refused, MachineTokensError::Management { .. }),
+        "{refused:?}"
+    );
+    assert_eq!(*workload.1.lock().unwrap(), []);
 }
