@@ -1,15 +1,16 @@
 //! A management cluster, the controller in it, and the settings of a cluster.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cloud::{Cloud, Instance};
 use crate::management::{Machine, Management, WorkloadCluster};
 use crate::{packaging, program};
 use kubelet_authenticator_test_support::control_plane::{
-    ControlPlane, DEADLINE, Exec, Kubectl, User,
+    ControlPlane, DEADLINE, Exec, KubeadmBinding, Kubectl, User,
 };
-use kubelet_authenticator_test_support::kubelet::KubeletBuilder;
+use kubelet_authenticator_test_support::kubelet::{Kubelet, KubeletBuilder};
+use kubelet_authenticator_test_support::pki::KeyAndCertificate;
 use kubelet_authenticator_test_support::process::{Launch, Process, Scratch, poll};
 use serde_json::{Value, json};
 
@@ -304,6 +305,32 @@ pub fn first_exec(bootstrap: &Path, plugin: &str) -> Exec {
     Exec::new(program(plugin))
         .provide_cluster_info()
         .setting("bootstrapKubeconfig", bootstrap)
+}
+
+/// Makes a machine join as in kubeadm's clusters. Its node continues with the returned kubeconfig: kubeadm's
+/// `kubelet.conf`, which refers to the file that the kubelet rotates.
+#[track_caller]
+pub fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
+    let plane = cluster.control_plane();
+    plane.install_bindings(&KubeadmBinding::ALL);
+    let kubelet = plane
+        .kubelet(machine.node_name())
+        .bootstrap_kubeconfig(machine.bootstrap_kubeconfig())
+        .start();
+    kubelet.wait_until_ready();
+    // A link to a file of the kubelet's namespace.
+    let pki = kubelet.var_lib().join("kubelet/pki");
+    let current = std::fs::read_link(pki.join("kubelet-client-current.pem")).unwrap();
+    let pem = std::fs::read_to_string(pki.join(current.file_name().unwrap())).unwrap();
+    let (certificate, key) = pem.split_at(pem.rfind("-----BEGIN").unwrap());
+    let pair = KeyAndCertificate {
+        certificate_pem: certificate.to_owned(),
+        key_pem: key.to_owned(),
+    };
+    (
+        kubelet,
+        plane.kubeconfig_with_files(User::Certificate(pair)),
+    )
 }
 
 /// A kubelet for this machine with this plugin.

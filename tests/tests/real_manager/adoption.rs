@@ -1,54 +1,19 @@
 //! Nodes that joined before the controller was installed.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kubelet_authenticator_test_support::control_plane::{Exec, KubeadmBinding, User};
-use kubelet_authenticator_test_support::kubelet::Kubelet;
-use kubelet_authenticator_test_support::pki::KeyAndCertificate;
+use kubelet_authenticator_test_support::control_plane::{Exec, User};
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_test_support::settings::option;
 use kubelet_authenticator_tests::controller::reason_of;
-use kubelet_authenticator_tests::fleet::{assert_first_generation, authorize};
-use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
+use kubelet_authenticator_tests::fleet::{
+    assert_first_generation, authorize, first_exec, join_stock, kubelet_with,
+};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
 use serde_json::{Value, json};
 
 use crate::SITE;
-
-/// A kubelet that joins like in kubeadm's clusters, and whose node continues with this kubeconfig: kubeadm's
-/// `kubelet.conf`, which refers to the file that the kubelet rotates.
-fn join_stock(cluster: &WorkloadCluster, machine: &Machine) -> (Kubelet, PathBuf) {
-    let plane = cluster.control_plane();
-    plane.install_bindings(&KubeadmBinding::ALL);
-    let kubelet = plane
-        .kubelet(machine.node_name())
-        .bootstrap_kubeconfig(machine.bootstrap_kubeconfig())
-        .start();
-    kubelet.wait_until_ready();
-    // A link to a file of the kubelet's namespace.
-    let pki = kubelet.var_lib().join("kubelet/pki");
-    let current = std::fs::read_link(pki.join("kubelet-client-current.pem")).unwrap();
-    let pem = std::fs::read_to_string(pki.join(current.file_name().unwrap())).unwrap();
-    let (certificate, key) = pem.split_at(pem.rfind("-----BEGIN").unwrap());
-    let pair = KeyAndCertificate {
-        certificate_pem: certificate.to_owned(),
-        key_pem: key.to_owned(),
-    };
-    (
-        kubelet,
-        plane.kubeconfig_with_files(User::Certificate(pair)),
-    )
-}
-
-/// The plugin's settings: its first credential is that of this kubeconfig.
-fn plugin(machine: &Machine, bootstrap: &Path) -> Exec {
-    Exec::new(program("kubelet-authenticator-null"))
-        .provide_cluster_info()
-        .setting("bootstrapKubeconfig", bootstrap.display().to_string())
-        .setting("providerID", machine.provider_id())
-}
 
 /// The first request of this node's user for the null signer.
 fn request_of(scene: &Scene, node_name: &str) -> Option<Value> {
@@ -71,8 +36,9 @@ fn a_kubeadm_node_is_adopted_with_its_certificate_and_evidence() {
 
     kubelet.kill();
     let plane = scene.cluster.control_plane();
-    let exec = plane.kubeconfig(User::Exec(plugin(&machine, &kubeconfig)));
-    let kubelet = plane.kubelet("stock").kubeconfig(exec).start();
+    let exec = first_exec(&kubeconfig, "kubelet-authenticator-null");
+    let exec = exec.setting("providerID", machine.provider_id());
+    let kubelet = kubelet_with(&scene.cluster, &machine, exec).start();
 
     let asked = poll(SWEPT, || {
         request_of(&scene, "stock").filter(|csr| reason_of(csr, "Approved").is_some())

@@ -1,22 +1,25 @@
 //! Nodes whose bootstrap tokens have expired.
 
+use std::fs;
 use std::process::{Command, Output};
 
 use kubelet_authenticator_test_support::control_plane::ControlPlane;
 use kubelet_authenticator_test_support::kubelet::Kubelet;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::controller::certificate_of;
-use kubelet_authenticator_tests::fleet::allow_short_certificates;
+use kubelet_authenticator_tests::fleet::{
+    allow_short_certificates, assert_later_generation, first_exec, join_stock, kubelet_with,
+};
 use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster};
 use kubelet_authenticator_tests::program;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use x509_parser::pem::parse_x509_pem;
 
 use crate::bed::{Authentication, Manager, authorize, kubelet, management};
 use crate::witness::{
-    PATIENCE, issued, lose_disk, wait_for_certificate, wait_until_not_ready, wait_until_ready,
-    workload,
+    PATIENCE, issued, lose_disk, mark, record, wait_for_certificate, wait_until_not_ready,
+    wait_until_ready, workload,
 };
 
 fn recreate(management: &Management, arguments: &[&str]) -> Output {
@@ -99,13 +102,21 @@ struct Town {
 impl Town {
     #[track_caller]
     fn start(names: &[&str]) -> Self {
+        Self::start_with(names, "Refuse")
+    }
+
+    /// The same with this setting of `adoption`.
+    #[track_caller]
+    fn start_with(names: &[&str], adoption: &str) -> Self {
         let management = management();
         allow_short_certificates(&management);
         let builder = management.cluster("prod-1").workload(workload().into());
         let cluster = builder.create();
         let manager = Manager::null(&management, &[]);
-        let lifetime = json!({"certificate": {"expirationSeconds": LIFETIME}});
-        let authentication = authorize(&management, &cluster, &["aws"], lifetime);
+        let settings = json!({
+            "certificate": {"expirationSeconds": LIFETIME}, "adoption": adoption,
+        });
+        let authentication = authorize(&management, &cluster, &["aws"], settings);
         authentication.wait_until_ready(management.kubectl());
         let nodes = names.iter().map(|name| {
             let machine = cluster.machine(name).create();
@@ -124,6 +135,26 @@ impl Town {
 
     fn plane(&self) -> &ControlPlane {
         self.cluster.control_plane()
+    }
+
+    /// Makes a node join as in kubeadm's clusters, adopts it, and replaces its bootstrap kubeconfig as in adopt.md.
+    #[track_caller]
+    fn adopt(&mut self, name: &str) {
+        let machine = self.cluster.machine(name).create();
+        let (mut stock, kubeconfig) = join_stock(&self.cluster, &machine);
+        stock.kill();
+        let known = issued(self.plane(), name).len();
+        let exec = first_exec(&kubeconfig, "kubelet-authenticator-null");
+        let exec = exec.setting("providerID", machine.provider_id());
+        let kubelet = kubelet_with(&self.cluster, &machine, exec).start();
+        wait_for_certificate(self.plane(), name, known, |_| true);
+        kubelet.wait_for_lease_renewal();
+        fs::copy(machine.bootstrap_kubeconfig(), kubeconfig).unwrap();
+        self.nodes.push((machine, kubelet));
+    }
+
+    fn record(&self, node: &str) -> Value {
+        record(self.management.kubectl(), "default", "prod-1", node)
     }
 
     /// Expires the bootstrap token of each Machine, like Kubernetes.
@@ -214,4 +245,21 @@ fn nodes_rejoin_with_new_tokens_after_a_long_hibernation() {
     town.nodes[0].1.start();
 
     town.come_back();
+}
+
+#[test]
+fn an_adopted_node_off_until_expiry_rejoins_with_its_recreated_token() {
+    let mut town = Town::start_with(&[], "Allow");
+    town.adopt("adopted");
+    town.nodes[0].1.kill();
+    town.end_tokens();
+    let adopted = mark(&town.record("adopted"));
+
+    wait_until_all_ended(&town.ends());
+    town.nodes[0].1.start();
+
+    town.come_back();
+    let returned = town.record("adopted");
+    assert_later_generation(&returned);
+    assert_ne!(mark(&returned), adopted);
 }
