@@ -194,9 +194,8 @@ impl Controller {
         };
         let stop = stop.shared();
         loop {
-            let mut term = tokio::select! {
-                () = stop.clone() => return,
-                term = candidate.lead() => term,
+            let Some(mut term) = Box::pin(candidate.lead(stop.clone())).await else {
+                return;
             };
             let work = |stop| work(shared.clone(), stop);
             match Box::pin(term.during(stop.clone(), work)).await {

@@ -32,8 +32,12 @@ const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// another one starts.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The interval between attempts to acquire or renew the Lease.
+/// The interval between two renewals of the Lease, and between attempts to acquire it that failed.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// The interval between two reads of a Lease that another replica holds. A released Lease has its next holder within
+/// one second.
+const POLL: Duration = Duration::from_millis(400);
 
 /// The deadline for one call. Several calls fit into [`RENEW_DEADLINE`].
 const CALL_DEADLINE: Duration = Duration::from_secs(3);
@@ -83,8 +87,12 @@ pub(super) enum TermEnd {
 }
 
 impl Candidate {
-    /// Waits until this replica is the leader.
-    pub(super) async fn lead(&self) -> Term<'_> {
+    /// Waits until this replica is the leader. Returns `None` if `stop` is ready before that.
+    ///
+    /// A write in progress is completed. Otherwise, a replica that stops could hold the Lease without a term, and the
+    /// other replicas would wait until it expires.
+    pub(super) async fn lead(&self, stop: impl Future<Output = ()>) -> Option<Term<'_>> {
+        let mut stop = pin!(stop);
         let mut seen = Observed::default();
         let mut told = false;
         let heartbeat = self.metrics.heartbeat("the election", SILENCE);
@@ -92,25 +100,38 @@ impl Candidate {
         let _not_held = self.metrics.lease(&self.name);
         loop {
             heartbeat.beat();
-            let error = match self.attempt(&mut seen).await {
+            let read = tokio::select! {
+                () = &mut stop => return None,
+                read = self.get() => read,
+            };
+            let error = match self.attempt(read, &mut seen).await {
                 Ok(Some(term)) => {
                     tracing::info!(lease = self.name, "leading");
-                    return term;
+                    return Some(term);
                 }
                 Ok(None) => None,
                 Err(error) => Some(error_chain(&error)),
             };
+            let pause = if error.is_some() { RETRY } else { POLL };
             if !told {
                 let lease = self.name.as_str();
                 tracing::info!(lease, error, "waiting for the Lease");
             }
             told = true;
-            sleep(RETRY).await;
+            tokio::select! {
+                () = &mut stop => return None,
+                () = sleep(pause) => {}
+            }
         }
     }
 
-    async fn attempt(&self, seen: &mut Observed) -> Result<Option<Term<'_>>, CallError> {
-        let current = self.get().await?;
+    /// Takes the Lease, unless another replica holds it.
+    async fn attempt(
+        &self,
+        read: Result<Option<Lease>, CallError>,
+        seen: &mut Observed,
+    ) -> Result<Option<Term<'_>>, CallError> {
+        let current = read?;
         if let Some(lease) = &current
             && seen.is_held(lease, &self.identity)
         {

@@ -123,23 +123,28 @@ fn candidate(leases: &Memory, identity: &str) -> Candidate {
     }
 }
 
+/// Waits until this replica is the leader.
+async fn lead(candidate: &Candidate) -> Term<'_> {
+    candidate.lead(pending()).await.unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_second_replica_waits_until_the_lease_is_released() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
 
     let waited = timeout(10 * LEASE_DURATION, async {
         tokio::select! {
             () = term.held() => {}
-            _ = second.lead() => {}
+            _ = lead(&second) => {}
         }
     });
     assert!(waited.await.is_err(), "the leader renews");
 
     term.release().await;
     let begun = Instant::now();
-    second.lead().await;
+    lead(&second).await;
     assert!(begun.elapsed() <= RETRY);
     assert_eq!((leases.holder().as_str(), leases.transitions()), ("b", 2));
 }
@@ -148,10 +153,10 @@ async fn the_second_replica_waits_until_the_lease_is_released() {
 async fn a_new_leader_begins_when_the_lease_of_a_dead_leader_expires() {
     let leases = Memory::default();
     let dead = candidate(&leases, "a");
-    let _dead = dead.lead().await;
+    let _dead = lead(&dead).await;
     let begun = Instant::now();
 
-    candidate(&leases, "b").lead().await;
+    lead(&candidate(&leases, "b")).await;
 
     assert!(begun.elapsed() >= LEASE_DURATION);
     assert!(begun.elapsed() <= LEASE_DURATION + 2 * RETRY);
@@ -162,7 +167,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_begins() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let begun = Instant::now();
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     leases.cut(true);
 
     term.held().await;
@@ -176,7 +181,7 @@ async fn a_leader_whose_calls_hang_stops_before_another_begins() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let begun = Instant::now();
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     leases.hang();
 
     term.held().await;
@@ -189,7 +194,7 @@ async fn a_leader_whose_calls_hang_stops_before_another_begins() {
 async fn the_renewal_time_of_a_lease_is_when_its_write_was_sent() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     let slow = CALL_DEADLINE.saturating_sub(ANSWER);
     leases.answer_after(slow);
     let begun = Instant::now();
@@ -212,7 +217,7 @@ async fn the_renewal_time_of_a_lease_is_when_its_write_was_sent() {
 async fn an_outage_shorter_than_the_deadline_has_no_effect() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     leases.cut(true);
     let healed = leases.clone();
     tokio::spawn(async move {
@@ -227,7 +232,7 @@ async fn an_outage_shorter_than_the_deadline_has_no_effect() {
 async fn a_leader_whose_lease_was_taken_stops() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     let other = candidate(&leases, "b");
     let taken = other.taken(other.get().await.unwrap());
     other.put(&taken).await.unwrap();
@@ -241,10 +246,10 @@ async fn a_leader_whose_lease_was_taken_stops() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_with_the_same_identity_does_not_wait() {
     let leases = Memory::default();
-    candidate(&leases, "a").lead().await;
+    lead(&candidate(&leases, "a")).await;
     let begun = Instant::now();
 
-    candidate(&leases, "a").lead().await;
+    lead(&candidate(&leases, "a")).await;
 
     assert_eq!(begun.elapsed(), 2 * ANSWER);
     assert_eq!(leases.transitions(), 1);
@@ -254,7 +259,7 @@ async fn a_restart_with_the_same_identity_does_not_wait() {
 async fn a_lease_is_renewed_until_the_work_has_ended() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     let begun = Instant::now();
 
     let work = |stop| async {
@@ -264,7 +269,7 @@ async fn a_lease_is_renewed_until_the_work_has_ended() {
     };
     let end = tokio::select! {
         end = term.during(ready(()), work) => end,
-        _ = second.lead() => panic!("another replica leads before the work has ended"),
+        _ = lead(&second) => panic!("another replica leads before the work has ended"),
     };
 
     assert_eq!(end, TermEnd::Stopped);
@@ -277,7 +282,7 @@ async fn a_lease_is_renewed_until_the_work_has_ended() {
 async fn a_lost_term_ends_even_if_the_lease_is_unreachable() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     leases.cut(true);
 
     let work = |stop| async {
@@ -308,13 +313,13 @@ async fn the_leader_metric_shows_waiting_leading_and_lost() {
         told(r#"node_attestation_leader{lease="lease"} 0.0"#)
     };
     let is_told = tokio::select! {
-        _ = replica.lead() => panic!("it leads without an API server"),
+        _ = lead(&replica) => panic!("it leads without an API server"),
         is_told = asked => is_told,
     };
     assert!(is_told);
     leases.cut(false);
 
-    let mut term = replica.lead().await;
+    let mut term = lead(&replica).await;
     assert!(told(r#"node_attestation_terms_total{lease="lease"} 1"#));
     assert!(
         timeout(10 * LEASE_DURATION, term.held()).await.is_err(),
@@ -335,7 +340,7 @@ async fn the_leader_metric_shows_waiting_leading_and_lost() {
 async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    let mut term = first.lead().await;
+    let mut term = lead(&first).await;
     let version = || leases.0.lock().unwrap().version;
     let before = version();
     // The API server has the renewal, and its answer comes too late.
@@ -345,15 +350,62 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
     term.release().await;
 
     let begun = Instant::now();
-    second.lead().await;
+    lead(&second).await;
     assert!(begun.elapsed() <= RETRY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
+    // The replicas' calls have any offset to each other.
+    for offset in (0..40).map(|number| number * ANSWER / 4) {
+        let leases = Memory::default();
+        let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
+        let mut term = lead(&first).await;
+        let leaving = async {
+            // The API server has the renewal, and its answer comes too late.
+            let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
+            assert_eq!(end, TermEnd::Stopped);
+            let stopped = Instant::now();
+            term.release().await;
+            stopped
+        };
+        let following = async {
+            sleep(offset).await;
+            lead(&second).await;
+            Instant::now()
+        };
+
+        let (stopped, led) = tokio::join!(leaving, following);
+
+        assert!(led - stopped <= Duration::from_secs(1), "{offset:?}");
+        assert_eq!(leases.holder(), "b");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_stops_while_it_takes_the_lease_releases_it() {
+    let leases = Memory::default();
+    let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
+    // The API server has the write, and its answer comes too late.
+    let taken = first.lead(sleep(ANSWER + ANSWER / 2)).await;
+    assert_eq!(leases.holder(), "a");
+    taken.unwrap().release().await;
+    assert_eq!(leases.holder(), "");
+
+    // A replica that waits stops at any time.
+    let _held = lead(&second).await;
+    for stop in [ANSWER / 2, ANSWER + POLL / 2] {
+        let begun = Instant::now();
+        assert!(first.lead(sleep(stop)).await.is_none());
+        assert_eq!(begun.elapsed(), stop);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_held_by_another_replica_is_not_released() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    let term = first.lead().await;
+    let term = lead(&first).await;
     let mut taken = term.lease.clone();
     taken.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
     second.put(&taken).await.unwrap();
