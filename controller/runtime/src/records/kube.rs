@@ -75,10 +75,13 @@ impl KubeRecords {
     /// previous Cluster with the same name keep their owner, and Kubernetes deletes them. `clusterctl move` updates the
     /// owner.
     ///
+    /// Returns whether all records had their owner. Otherwise, the caller must repeat it: a renewal can have changed a
+    /// record in the meantime, and a record can have been created before the owner was known.
+    ///
     /// # Errors
     ///
     /// The management cluster is unavailable, or refuses. The records before the failure have their owner.
-    pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<(), CallError> {
+    pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<bool, CallError> {
         let client = self.api.clone().into_client();
         let resource = call(required_cluster_resource(&client)).await?;
         // Does not set `blockOwnerDeletion`, which requires a permission on the owner's finalizers.
@@ -95,17 +98,19 @@ impl KubeRecords {
             let records = &records;
             async move { metadata_page_of(records, &page).await }
         };
+        let mut all_had_it = true;
         while let Some(page) = pages.next(list).await? {
             // Not a collected iterator, which would keep the memory of the page.
             let mut unowned = Vec::new();
             // The owners of a record with too many values are not known, and are not replaced.
             let readable = page.into_iter().filter(|record| record.object.is_ok());
             unowned.extend(readable.filter_map(|record| Unowned::of(record.metadata, &owner)));
+            all_had_it &= unowned.is_empty();
             for record in unowned {
                 self.own(record, &owner).await?;
             }
         }
-        Ok(())
+        Ok(all_had_it)
     }
 
     /// Whether a record exists, except for records of a previous Cluster with the same name, which Kubernetes deletes.
@@ -160,7 +165,7 @@ impl KubeRecords {
         let (parameters, patch) = (merge(CONTROLLER), Patch::Merge(&patch));
         let patched = self.api.patch_metadata(&name, &parameters, &patch);
         match call(patched).await {
-            // The record was changed or deleted in the meantime. The next start of the controller retries.
+            // The record was changed or deleted in the meantime. The next list finds it, if it still exists.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
             patched => patched.map(drop),
         }

@@ -3,17 +3,15 @@
 use super::{Health, Upkeep, part};
 
 impl Upkeep {
-    /// Makes the Cluster the owner of its records: once, and again when Cluster API serves a different version.
+    /// Makes the Cluster the owner of its records, until all records have it, and again when Cluster API serves a
+    /// different version.
     pub(super) async fn own_records(&mut self, health: &mut Health) {
         let version = self.inventory.cluster_version();
         let Some((records, uid)) = self.owned.as_ref().filter(|_| self.owned_in != version) else {
             return;
         };
         let owned = part(records.end_with(uid)).await;
-        if health
-            .note("the owners of node identities", owned)
-            .is_some()
-        {
+        if health.note("the owners of node identities", owned) == Some(true) {
             self.owned_in = version;
         }
     }

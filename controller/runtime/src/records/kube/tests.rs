@@ -400,7 +400,8 @@ async fn one_watch_has_the_records_of_many_clusters() {
     }
 }
 
-/// A management cluster with records with these names and owners, and the write calls with their bodies.
+/// A management cluster with records with these names and owners, and the write calls with their bodies. The record
+/// `prod-1.busy` has always changed since it was read.
 fn with_records(
     records: Vec<(&'static str, Option<Value>)>,
 ) -> (Client, Arc<Unshared<Vec<Value>>>) {
@@ -452,8 +453,18 @@ fn with_records(
                     })
                 }
             };
+            let is_busy = parts.method == hyper::Method::PATCH && path.ends_with(".busy");
+            let (status, answer) = if is_busy {
+                (
+                    409,
+                    json!({"kind": "Status", "code": 409, "reason": "Conflict"}),
+                )
+            } else {
+                (200, answer)
+            };
             let body = Full::new(Bytes::from(answer.to_string()));
-            Ok::<_, Infallible>(Response::new(body))
+            let response = Response::builder().status(status);
+            Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
     (Client::new(service, "default"), written)

@@ -32,7 +32,7 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
     ]);
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
 
-    records.end_with("now").await.unwrap();
+    assert!(!records.end_with("now").await.unwrap());
 
     let patch =
         |owners: Value| json!({"metadata": {"resourceVersion": "7", "ownerReferences": owners}});
@@ -47,6 +47,25 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
             json!({"path": "prod-1.n5", "body": patch(json!([owner("Cluster", "now")]))}),
         ]
     );
+}
+
+#[tokio::test]
+async fn owners_are_written_again_until_each_record_has_one() {
+    for (name, owner, expected) in [
+        ("prod-1.n1", Some(owner("Cluster", "now")), true),
+        ("prod-1.n1", Some(owner("Cluster", "before")), true),
+        ("prod-1.n1", None, false),
+        // A renewal wrote to it at the same time.
+        ("prod-1.busy", None, false),
+    ] {
+        let (client, written) = with_records(vec![(name, owner)]);
+        let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+
+        let all_had_it = records.end_with("now").await.unwrap();
+
+        assert_eq!(all_had_it, expected, "{name}");
+        assert_eq!(written.lock().len(), usize::from(!expected), "{name}");
+    }
 }
 
 #[tokio::test]
