@@ -87,8 +87,8 @@ struct Whose {
     node: String,
 }
 
-/// Runs the command, and returns its output.
-pub(crate) async fn run(command: IdentitiesCommand) -> Result<String, BoxError> {
+/// Runs the command, and returns its output, and the node identities that it did not change.
+pub(crate) async fn run(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     Box::pin(output_of(command)).await.map_err(hinted)
 }
 
@@ -106,7 +106,7 @@ fn hinted(error: BoxError) -> BoxError {
     Hinted::new(error, hint).into()
 }
 
-async fn output_of(command: IdentitiesCommand) -> Result<String, BoxError> {
+async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), BoxError> {
     let IdentitiesCommand { act, options } = command;
     match &act {
         Act::Reset(Reset { confirmation, .. }) | Act::Revoke(Revoke { confirmation, .. }) => {
@@ -120,7 +120,8 @@ async fn output_of(command: IdentitiesCommand) -> Result<String, BoxError> {
     let QueryOptions {
         namespace, output, ..
     } = options;
-    match &act {
+    let mut errors = Vec::new();
+    let text = match &act {
         Act::List { cluster } => {
             let all = identities
                 .list(namespace.as_deref(), cluster.as_deref())
@@ -134,7 +135,7 @@ async fn output_of(command: IdentitiesCommand) -> Result<String, BoxError> {
         Act::Reset(reset) => {
             let changed = Box::pin(reset_of(&identities, reset, of)).await?;
             let Some(changed) = changed else {
-                return Ok(RELEASED.to_owned());
+                return Ok((RELEASED.to_owned(), errors));
             };
             let identity = &changed.identity;
             output.print(identity, || {
@@ -159,6 +160,9 @@ async fn output_of(command: IdentitiesCommand) -> Result<String, BoxError> {
             let cluster = ObjectKey::new(of, cluster);
             let nodes = nodes.iter().cloned().collect();
             let restored = Box::pin(identities.restored(&cluster, &nodes, now())).await?;
+            let failed = restored.failed.iter();
+            let failed = failed.map(|(node, error)| format!("node {node}: {}", error_chain(error)));
+            errors.extend(failed);
             output.print(&restored.reset, || said_of_restored(&restored))
         }
         Act::Floor { cluster, before } => {
@@ -172,7 +176,8 @@ async fn output_of(command: IdentitiesCommand) -> Result<String, BoxError> {
             );
             Ok(with_warning(text, event_error.as_ref()))
         }
-    }
+    };
+    Ok((text?, errors))
 }
 
 /// This time, or the current time, in seconds since 1970.

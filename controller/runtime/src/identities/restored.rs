@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use node_attestation_core::crd::NodeIdentity;
 
-use super::{Identities, IdentitiesError, is_revoked};
+use super::{Changed, Identities, IdentitiesError, is_revoked};
 use crate::capi::ObjectKey;
 use crate::client::CallError;
 
@@ -17,6 +17,8 @@ pub struct Restored {
     pub reset: Vec<NodeIdentity>,
     /// The number of other live records. Their nodes did not present a later generation.
     pub unchanged: usize,
+    /// The nodes whose records were not reset, with the reason.
+    pub failed: Vec<(String, CallError)>,
     /// The error of an Event that was not created.
     pub event_error: Option<CallError>,
 }
@@ -26,12 +28,13 @@ impl Identities {
     /// generation with evidence, and records of `nodes`, which the operator specifies.
     ///
     /// A denial is not a reason to reset, because an attacker can cause one for any name and then claim the name. The
-    /// command can be repeated, and does not change revoked records.
+    /// command can be repeated, and does not change revoked records. A record that changes at the same time, or that is invalid,
+    /// does not affect the others.
     ///
     /// # Errors
     ///
-    /// One of `nodes` has no live record, or its certificates are revoked: then no record is reset. Or a call failed:
-    /// then the records before it are reset.
+    /// One of `nodes` has no live record, or its certificates are revoked: then no record is reset. Or the API server
+    /// does not answer, or a permission is missing: then the records before it are reset.
     pub async fn restored(
         &self,
         cluster: &ObjectKey,
@@ -57,15 +60,53 @@ impl Identities {
         let mut restored = Restored::default();
         for record in live {
             let is_named = nodes.contains(&record.spec.node_name);
-            if is_revoked(&record) || !is_named && !is_from_backup(&record) {
-                restored.unchanged += 1;
-                continue;
+            let node = record.spec.node_name.clone();
+            match Box::pin(self.reset_if_due(record, is_named, now)).await {
+                Ok(None) => restored.unchanged += 1,
+                Ok(Some(changed)) => {
+                    restored.reset.push(changed.identity);
+                    restored.event_error = changed.event_error.or(restored.event_error);
+                }
+                Err(IdentitiesError::Call(error)) if error.is_conflict() || error.is_invalid() => {
+                    restored.failed.push((node, error));
+                }
+                Err(error) => return Err(error),
             }
-            let changed = Box::pin(self.reset(&record, now)).await?;
-            restored.reset.push(changed.identity);
-            restored.event_error = changed.event_error.or(restored.event_error);
         }
         Ok(restored)
+    }
+
+    /// Resets the record if it comes from a backup, or if the operator named its node. `None` if it is not reset.
+    async fn reset_if_due(
+        &self,
+        record: NodeIdentity,
+        is_named: bool,
+        now: SystemTime,
+    ) -> Result<Option<Changed>, IdentitiesError> {
+        let is_due = |record: &NodeIdentity| {
+            record.spec.tombstone.is_none()
+                && !is_revoked(record)
+                && (is_named || is_from_backup(record))
+        };
+        if !is_due(&record) {
+            return Ok(None);
+        }
+        match Box::pin(self.reset(&record, now)).await {
+            Err(IdentitiesError::Call(error)) if error.is_conflict() => {}
+            changed => return changed.map(Some),
+        }
+        // A renewal or a sweep has changed the record since it was listed.
+        let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
+        let (cluster, node) = (&record.spec.cluster_name, &record.spec.node_name);
+        // Another generation has another holder, whom the operator did not name.
+        let generation = record.spec.generation;
+        match self.of_node(namespace, cluster, node).await {
+            Ok(fresh) if is_due(&fresh) && fresh.spec.generation == generation => {
+                Box::pin(self.reset(&fresh, now)).await.map(Some)
+            }
+            Ok(_) | Err(IdentitiesError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -130,20 +171,45 @@ mod tests {
         ]
     }
 
-    /// A management cluster with these records, and the names of the patched ones.
-    fn management() -> (ClusterAccess, Arc<Mutex<Vec<String>>>) {
-        let patched: Arc<Mutex<Vec<String>>> = Arc::default();
+    /// The names of the patched records.
+    type Patched = Arc<Mutex<Vec<String>>>;
+
+    /// The statuses of the first writes of this record, and its spec fields from then on.
+    type Refusals = (&'static str, Vec<u16>, Value);
+
+    /// A management cluster with these records.
+    fn management(refusals: Vec<Refusals>) -> (ClusterAccess, Patched) {
+        let patched = Patched::default();
         let names = patched.clone();
+        let refusals = Arc::new(Mutex::new(refusals));
         let access = ClusterAccess::in_memory(move |request: Request<Body>| {
             let path = request.uri().path().to_owned();
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+            let is_patch = *request.method() == Method::PATCH;
             let (status, answer) = if path.ends_with("/nodeidentities") {
                 (200, json!({"metadata": {}, "items": records()}))
-            } else if *request.method() == Method::PATCH && path.contains("nodeidentities") {
-                names.lock().push(name.clone());
+            } else if path.contains("nodeidentities") {
                 let found = records().into_iter();
                 let mut found = found.filter(|one| one["metadata"]["name"] == name);
-                (200, found.next().unwrap())
+                let mut record = found.next().unwrap();
+                let mut refusals = refusals.lock();
+                let mut refused = None;
+                if let Some((_, codes, spec)) = refusals.iter_mut().find(|(of, ..)| *of == name) {
+                    refused = (is_patch && !codes.is_empty()).then(|| codes.remove(0));
+                    for (name, value) in spec.as_object().unwrap() {
+                        record["spec"][name] = value.clone();
+                    }
+                }
+                match refused {
+                    Some(code) => (
+                        code,
+                        json!({"kind": "Status", "code": code, "metadata": {}}),
+                    ),
+                    None => {
+                        names.lock().extend(is_patch.then(|| name.clone()));
+                        (200, record)
+                    }
+                }
             } else {
                 (403, json!({"kind": "Status", "code": 403, "metadata": {}}))
             };
@@ -156,7 +222,14 @@ mod tests {
     }
 
     async fn restored(nodes: &[&str]) -> (Result<Restored, IdentitiesError>, Vec<String>) {
-        let (access, patched) = management();
+        restored_with(nodes, Vec::new()).await
+    }
+
+    async fn restored_with(
+        nodes: &[&str],
+        refusals: Vec<Refusals>,
+    ) -> (Result<Restored, IdentitiesError>, Vec<String>) {
+        let (access, patched) = management(refusals);
         let identities = Identities::new(&access);
         let nodes = nodes.iter().copied().map(str::to_owned).collect();
         let key = ObjectKey::new("default", "prod-1");
@@ -192,6 +265,59 @@ mod tests {
 
         let (done, patched) = restored(&["gone"]).await;
         assert!(matches!(done, Err(IdentitiesError::NotFound { .. })));
+        assert!(patched.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_record_that_changes_during_the_command_does_not_stop_it() {
+        let none = || json!({});
+        let [later, insecure] = ["prod-1.later", "prod-1.insecure"];
+        for (refusal, expected, failed) in [
+            // A renewal wrote to it: it is read again.
+            ((later, vec![409], none()), vec![later, insecure], None),
+            (
+                (later, vec![409, 409], none()),
+                vec![insecure],
+                Some("later"),
+            ),
+            ((later, vec![422], none()), vec![insecure], Some("later")),
+            // Another machine holds the name now.
+            (
+                (insecure, vec![409], json!({"generation": 6})),
+                vec![later],
+                None,
+            ),
+            // Its node has renewed with the generation of the record.
+            (
+                (later, vec![409], json!({"generation": 9})),
+                vec![insecure],
+                None,
+            ),
+        ] {
+            let (done, patched) = restored_with(&["insecure"], vec![refusal.clone()]).await;
+
+            assert_eq!(patched, expected, "{refusal:?}");
+            let done = done.unwrap();
+            let nodes = done.failed.iter().map(|(node, _)| node.as_str());
+            assert_eq!(
+                nodes.collect::<Vec<_>>(),
+                Vec::from_iter(failed),
+                "{refusal:?}"
+            );
+            assert_eq!(done.reset.len(), expected.len(), "{refusal:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_missing_permission_stops_the_command() {
+        let refusal = ("prod-1.later", vec![403], json!({}));
+
+        let (done, patched) = restored_with(&["insecure"], vec![refusal]).await;
+
+        assert!(matches!(
+            done,
+            Err(IdentitiesError::Call(CallError::Refused(_)))
+        ));
         assert!(patched.is_empty());
     }
 }
