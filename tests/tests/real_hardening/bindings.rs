@@ -24,7 +24,9 @@ fn scan(bed: &Bed) -> Scan {
 }
 
 fn remove(bed: &Bed, found: &mut Scan) -> Vec<String> {
-    bed.run(bindings::remove(bed.client(), found)).unwrap()
+    let removed = bed.run(bindings::remove(bed.client(), found)).unwrap();
+    assert!(removed.refusals.is_empty(), "{:?}", removed.refusals);
+    removed.names
 }
 
 fn examine(bed: &Bed) -> Vec<AutoApprovePath> {

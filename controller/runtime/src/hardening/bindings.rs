@@ -7,6 +7,7 @@
 //! namespace, for which no review is made, so `RoleBindings` are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::api::{Api, ListParams};
@@ -336,23 +337,42 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
     scan
 }
 
+/// The outcome of [`remove`].
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Removed {
+    /// The names of the removed bindings.
+    pub names: Vec<String>,
+    /// The refusals of the API server to delete a binding.
+    pub refusals: Vec<HardeningError>,
+}
+
 /// Removes kubeadm's two bindings if `scan` found them exactly as kubeadm writes them, and removes them from the scan.
 ///
-/// Returns the names of the removed bindings.
-///
-/// Bindings that an operator wrote, with these names or others, stay in [`Scan::open`], and an operator must remove
-/// them. `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token` write kubeadm's bindings again, so scan and
-/// remove periodically.
+/// A binding stays in [`Scan::open`] if an operator wrote it, with these names or others, or if the API server refuses
+/// to delete it: then an operator must remove it. `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token` write
+/// kubeadm's bindings again, so scan and remove periodically.
 ///
 /// # Errors
 ///
-/// A binding could not be removed, or has changed since the scan. The scan is then incomplete.
-pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Vec<String>, HardeningError> {
-    let mut removed = Vec::new();
+/// The API server is unavailable. The scan is then incomplete.
+pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Removed, HardeningError> {
+    let mut removed = Removed::default();
     // Each of them opens one path.
-    for open in scan.open.extract_if(.., |open| open.is_kubeadms) {
-        delete::<ClusterRoleBinding>(client, &open.name, open.uid).await?;
-        removed.push(open.name);
+    for open in mem::take(&mut scan.open) {
+        if !open.is_kubeadms {
+            scan.open.push(open);
+            continue;
+        }
+        match delete::<ClusterRoleBinding>(client, &open.name, open.uid.clone()).await {
+            Ok(()) => removed.names.push(open.name),
+            // For example an admission webhook, which can protect one of them.
+            Err(error @ (HardeningError::Refused { .. } | HardeningError::Forbidden { .. })) => {
+                removed.refusals.push(error);
+                scan.open.push(open);
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(removed)
 }

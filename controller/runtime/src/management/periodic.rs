@@ -404,10 +404,13 @@ impl Upkeep {
     ) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
         let mut scan = bindings::scan_of(client, self.machine_conditions.lines()).await?;
+        let mut refusals = Vec::new();
         if self.is_enforcing() {
-            for binding in bindings::remove(client, &mut scan).await? {
+            let removed = bindings::remove(client, &mut scan).await?;
+            for binding in removed.names {
                 cluster_line!(self.machine_conditions.lines(), INFO, binding, "removed");
             }
+            refusals = removed.refusals;
         }
         let open = auto_approve_audit::examine(client, &scan).await?;
         let found = if is_to_be_enforced(&self.spec) && !self.is_enforcing() {
@@ -421,7 +424,8 @@ impl Upkeep {
         };
         let said = without
             .into_iter()
-            .chain([auto_approve_audit::message(&open)]);
+            .chain([auto_approve_audit::message(&open)])
+            .chain(refusals.iter().map(|error| cut(error_chain(error))));
         Ok((found, said.collect::<Vec<_>>().join("; ")))
     }
 

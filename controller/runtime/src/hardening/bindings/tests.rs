@@ -1,4 +1,11 @@
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use kube::client::Body;
+use serde_json::json;
+
 use super::*;
+use crate::client::ClusterAccess;
 
 fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let owned = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -161,4 +168,64 @@ fn the_size_of_a_candidate_covers_all_bindings_made_from_it() {
         assert!(!made.is_empty());
         assert!(made.iter().map(texts).sum::<usize>() + 1000 <= len, "{len}");
     }
+}
+
+/// Removes kubeadm's bindings. The API server answers calls about the first one with this status.
+async fn removed_with(code: u16) -> (Result<Removed, HardeningError>, Vec<String>) {
+    let access = ClusterAccess::in_memory(move |request: Request<Body>| async move {
+        let is_first = request.uri().path().ends_with(KUBEADM[0].0);
+        let code = if is_first { code } else { 200 };
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "code": code, "reason": "",
+            "message": "admission webhook denied the request",
+        });
+        let body = Full::new(Bytes::from(status.to_string()));
+        Response::builder().status(code).body(body).unwrap()
+    });
+    let bindings = KUBEADM.map(of_kubeadm);
+    let candidates: Vec<_> = bindings.iter().filter_map(Candidate::of).collect();
+    let mut scan = evaluate(&candidates, &BTreeMap::new());
+    assert_eq!(scan.open.len(), 2);
+    let removed = remove(access.client(), &mut scan).await;
+    let left = scan.open.into_iter().map(|open| open.name);
+    (removed, left.collect())
+}
+
+#[tokio::test]
+async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
+    let [first, second] = KUBEADM.map(|(name, ..)| name);
+    for code in [400, 403, 409, 422] {
+        let (removed, left) = removed_with(code).await;
+
+        let removed = removed.unwrap();
+        assert_eq!(removed.names, [second], "{code}");
+        assert_eq!(left, [first], "{code}");
+        let refusals: Vec<_> = removed.refusals.iter().map(ToString::to_string).collect();
+        assert_eq!(refusals.len(), 1, "{code}");
+        assert!(refusals[0].contains(first), "{refusals:?}");
+        assert!(
+            refusals[0].contains("admission webhook denied"),
+            "{refusals:?}"
+        );
+    }
+
+    // A binding that is deleted, or that no longer exists, is not open.
+    for code in [200, 404] {
+        let (removed, left) = removed_with(code).await;
+
+        let removed = removed.unwrap();
+        assert_eq!(removed.names, [first, second], "{code}");
+        assert_eq!((left.len(), removed.refusals.len()), (0, 0), "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_outage_during_the_removal_of_bindings_is_an_error() {
+    let (removed, _) = removed_with(503).await;
+
+    let error = removed.unwrap_err();
+    assert!(
+        matches!(error, HardeningError::Unavailable { .. }),
+        "{error:?}"
+    );
 }
