@@ -80,7 +80,8 @@ impl KubeRecords {
     ///
     /// # Errors
     ///
-    /// The management cluster is unavailable, or refuses. The records before the failure have their owner.
+    /// The management cluster is unavailable, or refuses. The records before the failure have their owner. An invalid
+    /// record, which an earlier version can have written, does not affect the others.
     pub(crate) async fn end_with(&self, cluster_uid: &str) -> Result<bool, CallError> {
         let client = self.api.clone().into_client();
         let resource = call(required_cluster_resource(&client)).await?;
@@ -98,7 +99,7 @@ impl KubeRecords {
             let records = &records;
             async move { metadata_page_of(records, &page).await }
         };
-        let mut all_had_it = true;
+        let (mut all_had_it, mut invalid) = (true, None);
         while let Some(page) = pages.next(list).await? {
             // Not a collected iterator, which would keep the memory of the page.
             let mut unowned = Vec::new();
@@ -107,10 +108,13 @@ impl KubeRecords {
             unowned.extend(readable.filter_map(|record| Unowned::of(record.metadata, &owner)));
             all_had_it &= unowned.is_empty();
             for record in unowned {
-                self.own(record, &owner).await?;
+                match self.own(record, &owner).await {
+                    Err(error) if error.is_invalid() => invalid = Some(error),
+                    owned => owned?,
+                }
             }
         }
-        Ok(all_had_it)
+        invalid.map_or(Ok(all_had_it), Err)
     }
 
     /// Whether a record exists, except for records of a previous Cluster with the same name, which Kubernetes deletes.

@@ -401,7 +401,7 @@ async fn one_watch_has_the_records_of_many_clusters() {
 }
 
 /// A management cluster with records with these names and owners, and the write calls with their bodies. The record
-/// `prod-1.busy` has always changed since it was read.
+/// `prod-1.busy` has always changed since it was read, and `prod-1.invalid` cannot be written.
 fn with_records(
     records: Vec<(&'static str, Option<Value>)>,
 ) -> (Client, Arc<Unshared<Vec<Value>>>) {
@@ -453,14 +453,16 @@ fn with_records(
                     })
                 }
             };
-            let is_busy = parts.method == hyper::Method::PATCH && path.ends_with(".busy");
-            let (status, answer) = if is_busy {
-                (
-                    409,
-                    json!({"kind": "Status", "code": 409, "reason": "Conflict"}),
-                )
-            } else {
-                (200, answer)
+            let is_patch = parts.method == hyper::Method::PATCH;
+            let refusals = [(".busy", 409_u16, "Conflict"), (".invalid", 422, "Invalid")];
+            let mut refusals = refusals.into_iter();
+            let refusal = refusals.find(|(end, ..)| is_patch && path.ends_with(end));
+            let (status, answer) = match refusal {
+                Some((_, code, reason)) => {
+                    let answer = json!({"kind": "Status", "code": code, "reason": reason});
+                    (code, answer)
+                }
+                None => (200, answer),
             };
             let body = Full::new(Bytes::from(answer.to_string()));
             let response = Response::builder().status(status);

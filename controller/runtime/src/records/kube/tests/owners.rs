@@ -69,6 +69,19 @@ async fn owners_are_written_again_until_each_record_has_one() {
 }
 
 #[tokio::test]
+async fn an_invalid_record_does_not_keep_the_owner_from_the_others() {
+    let (client, written) = with_records(vec![("prod-1.invalid", None), ("prod-1.n1", None)]);
+    let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
+
+    let error = records.end_with("now").await.unwrap_err();
+
+    assert!(error.is_invalid(), "{error:?}");
+    let written = written.lock();
+    let names: Vec<_> = written.iter().map(|write| &write["path"]).collect();
+    assert_eq!(names, ["prod-1.invalid", "prod-1.n1"]);
+}
+
+#[tokio::test]
 async fn an_unserved_cluster_version_is_an_outage_and_leaves_the_owners_undone() {
     let not_found = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
     let metadata = json!({"name": "prod-1.n1", "namespace": "default", "resourceVersion": "7"});
