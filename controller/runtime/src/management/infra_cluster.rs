@@ -78,7 +78,7 @@ impl InfraCluster {
         &mut self,
         (reference, signers): &(Reference, Value),
     ) -> Result<(), kube::Error> {
-        let namespace = &self.cluster.namespace;
+        let namespace = self.cluster.namespace.as_str();
         let (client, kinds) = (&self.management, &mut self.kinds);
         let patched = self
             .objects
