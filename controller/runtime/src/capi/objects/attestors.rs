@@ -17,6 +17,10 @@ const VARIABLE: &str = "kubeletAuthentication";
 /// values reach the API server, which reports the error.
 const MAX_LEN: usize = 1024;
 
+/// The maximum number of names. They are kept for as long as the Cluster exists, and each takes 24 bytes of memory for
+/// one byte of text.
+const MAX_NAMES: usize = 32;
+
 /// The attestors that a Cluster authorizes itself, with an annotation or a topology variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum OwnAttestors {
@@ -45,7 +49,7 @@ pub enum InvalidOwnAttestors {
     )]
     Malformed,
     /// The names are too long, or too many.
-    #[error("the attestors are longer than {MAX_LEN} bytes")]
+    #[error("the attestors are longer than {MAX_LEN} bytes, or more than {MAX_NAMES}")]
     TooLong,
 }
 
@@ -103,7 +107,13 @@ pub(crate) fn are_same(some: &[String], others: &[String]) -> bool {
 fn annotated(text: &str) -> Result<Vec<String>, InvalidOwnAttestors> {
     ensure!(text.len() <= MAX_LEN, InvalidOwnAttestors::TooLong);
     let names = text.split(',').map(|name| name.trim().to_owned());
-    Ok(names.collect())
+    few(names.collect())
+}
+
+/// The names, if there are not too many.
+fn few(names: Vec<String>) -> Result<Vec<String>, InvalidOwnAttestors> {
+    ensure!(names.len() <= MAX_NAMES, InvalidOwnAttestors::TooLong);
+    Ok(names)
 }
 
 /// The attestors of the variable, if it is enabled.
@@ -113,7 +123,8 @@ fn enabled(value: &RawValue) -> Result<Option<Vec<String>>, InvalidOwnAttestors>
     let setting: Option<Setting> =
         serde_json::from_str(text).map_err(|_| InvalidOwnAttestors::Malformed)?;
     let enabled = setting.filter(|setting| setting.enabled);
-    Ok(enabled.map(|setting| setting.authorized_attestors))
+    let names = enabled.map(|setting| few(setting.authorized_attestors));
+    names.transpose()
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::attestors::{OwnAttestors, Topology};
 use super::{
-    Kept, MAX_NAME_LEN, Nothing, ObjectKey, Raw, RawReference, Reference, WATCH_FILTER_LABEL,
-    Watched, is_deleting, is_paused, label,
+    Kept, MAX_KIND_LEN, MAX_NAME_LEN, Nothing, ObjectKey, Raw, RawReference, Reference,
+    WATCH_FILTER_LABEL, Watched, is_deleting, is_paused, label,
 };
 use crate::watch::Unreadable;
 
@@ -179,6 +179,7 @@ impl Kept for Cluster {
             Some(Endpoint { host, port })
         });
         let services = spec.cluster_network.and_then(|network| network.services);
+        let control_plane = spec.control_plane_ref.and_then(|reference| reference.kind);
         Some(Self {
             paused: spec.paused == Some(true) || is_paused(&metadata),
             deleting: is_deleting(&metadata),
@@ -188,7 +189,8 @@ impl Kept for Cluster {
                 .map(|all| service_ranges(&all))
                 .unwrap_or_default(),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
-            control_plane: spec.control_plane_ref.and_then(|reference| reference.kind),
+            // The definition of v1beta1 does not limit it.
+            control_plane: control_plane.filter(|kind| kind.len() <= MAX_KIND_LEN),
             attestors: OwnAttestors::of(&metadata, spec.topology),
             watch_filter: label(&metadata, WATCH_FILTER_LABEL).cloned(),
             uid: metadata.uid?,

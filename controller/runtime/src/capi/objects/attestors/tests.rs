@@ -67,6 +67,7 @@ fn a_cluster_sets_its_attestors_with_an_annotation_or_a_variable() {
 #[test]
 fn invalid_attestor_settings_are_reported_without_rejecting_the_cluster() {
     let long = "a".repeat(1025);
+    let many = ",".repeat(32);
     for (annotation, values, expected) in [
         (
             Some("aws"),
@@ -96,8 +97,17 @@ fn invalid_attestor_settings_are_reported_without_rejecting_the_cluster() {
         ),
         (Some(&long), vec![], InvalidOwnAttestors::TooLong),
         (None, vec![setting(&[&long])], InvalidOwnAttestors::TooLong),
+        (Some(&many), vec![], InvalidOwnAttestors::TooLong),
+        (None, vec![setting(&[""; 33])], InvalidOwnAttestors::TooLong),
     ] {
         let read = own_attestors(annotation, &values);
         assert_eq!(read, OwnAttestors::Invalid(expected), "{values:?}");
     }
+}
+
+#[test]
+fn a_cluster_with_32_attestors_is_read() {
+    let names = OwnAttestors::Named(vec![String::new(); 32]);
+    assert_eq!(own_attestors(Some(&",".repeat(31)), &[]), names);
+    assert_eq!(own_attestors(None, &[setting(&[""; 32])]), names);
 }

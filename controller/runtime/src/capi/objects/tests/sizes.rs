@@ -20,8 +20,18 @@ fn a_cluster_of_any_size_uses_bounded_memory() {
     );
 
     let long = "a".repeat(1 << 20);
+    // Each comma adds a name, which takes more memory than the comma.
+    let attestors = ",".repeat(1024);
     for (pointer, value) in [
+        (
+            "/metadata/annotations",
+            json!({"attestation.cluster.x-k8s.io/authorized-attestors": attestors}),
+        ),
         ("/spec/controlPlaneEndpoint/host", json!(long)),
+        (
+            "/spec/controlPlaneRef",
+            json!({"apiVersion": "a.b/v1", "kind": long, "name": "a"}),
+        ),
         ("/spec/infrastructureRef/kind", json!(long)),
         ("/spec/infrastructureRef/name", json!(long)),
         ("/spec/clusterNetwork/services/cidrBlocks", json!([long])),
