@@ -47,6 +47,18 @@ static LISTS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(bytes, bytes)
 });
 
+/// The part for responses of the management cluster to calls that a tenant causes: 64 MiB of 1 GiB. A watch holds the
+/// memory of its longest event until it ends, and each served Cluster has two watches of Secrets, with up to 3 MiB.
+const CALLS_PART: usize = 16;
+
+/// The memory that each of these calls has in addition: most responses are shorter.
+const OWN_CALL: usize = STEP;
+
+static CALLS: LazyLock<Common> = LazyLock::new(|| {
+    // Other namespaces can have calls at any time, so a single one leaves half.
+    Common::of_kept(usize::MAX, container::limit() / CALLS_PART)
+});
+
 /// The memory that is reserved for the `ConfigMaps` of a cluster: more than 10,000 hosts.
 const OWN_LISTS: usize = 2 * 1024 * 1024;
 
@@ -228,7 +240,7 @@ impl Drop for Member {
 /// - Other clusters of its namespace never use its own share.
 /// - The own shares of all tenants have a common limit, and so does the shared memory.
 /// - While another namespace has a share, the clusters of one namespace can take at most half of each, and at most half
-///   of the memory of connections in any case. The last quarter is in equal parts for at least three namespaces, so that
+///   of the memory of connections and calls in any case. The last quarter is in equal parts for at least three namespaces, so that
 ///   a new namespace has memory while the others use all that they can.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
@@ -251,6 +263,11 @@ impl Share {
     /// Creates a share for the `ConfigMaps` of a cluster of this namespace.
     pub(crate) fn of_lists(namespace: &str) -> Self {
         Self::of(&LISTS, namespace, OWN_LISTS)
+    }
+
+    /// Creates a share for the response of the management cluster to one call that this namespace causes.
+    pub(crate) fn of_call(namespace: &str) -> Self {
+        Self::of(&CALLS, namespace, OWN_CALL)
     }
 
     fn of(common: &'static Common, namespace: &str, own: usize) -> Self {

@@ -89,7 +89,8 @@ const MAX_LEN_OF_SINGLE: usize = 2 * 1024 * 1024;
 /// signer.
 const TENANT_SHARE: usize = 1024 * 1024;
 
-/// The memory that is reserved for an API server that the operator configured, with lists of many kinds.
+/// The memory that is reserved for an API server that the operator configured, with lists of many kinds. Responses to
+/// calls that a tenant causes do not use it.
 const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 
 /// The limit of concurrent calls, each until its response is read. Watches are not counted. kube-controller-manager's
@@ -323,7 +324,6 @@ where
         let deadline = Instant::now() + ANSWER_DEADLINE;
         let named_by = self.named_by;
         let limits = limits(request.uri(), named_by);
-        let holding = self.share.holding();
         // The tenants of a management cluster take turns. A tenant's API server has a single line.
         let caller = request.extensions().get::<OnBehalfOf>();
         let tenant = match (named_by, caller) {
@@ -332,6 +332,12 @@ where
             (NamedBy::Tenant, _) => "",
         };
         let line = self.turns.line(&ObjectKey::new(tenant, ""));
+        // Otherwise, a tenant with large objects could use the memory for the watches of all tenants.
+        let holding = if tenant.is_empty() {
+            self.share.holding()
+        } else {
+            Share::of_call(tenant).holding()
+        };
         let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();
         let flow = self.flow.clone();
         // Of an operator's API server, the watch logs the object.

@@ -50,3 +50,47 @@ async fn an_event_of_a_management_cluster_has_few_values() {
         assert_eq!(read.map(|read| read == len), Ok(is_whole), "{labels}");
     }
 }
+
+#[tokio::test]
+async fn large_responses_for_a_namespace_leave_memory_to_all_others() {
+    // The longest JSON of a Secret.
+    const LARGE: usize = 3 * 1024 * 1024;
+    let server = tower::service_fn(|request: Request<()>| {
+        let is_small = request.uri().path().ends_with("small");
+        let mut text = vec![b'x'; if is_small { 4096 } else { LARGE }];
+        text[0] = b'"';
+        let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(text)))]);
+        let body = StreamBody::new(pieces.chain(stream::pending()));
+        async move { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let mut service = Bounded::new(server, NamedBy::Operator, "");
+    let mut watch = async |path: &str| {
+        let url = format!("https://a/api/v1/{path}?&watch=true");
+        let request = Request::builder().uri(url).body(()).unwrap();
+        let mut body = service.call(request).await.unwrap().into_body();
+        match body.frame().await.unwrap() {
+            Ok(_) => Ok(body),
+            Err(error) => Err(*error.downcast::<Excess>().unwrap()),
+        }
+    };
+    let mut open = Vec::new();
+    let excess = loop {
+        assert!(open.len() < 100, "there is no limit");
+        match watch("namespaces/large-a/secrets").await {
+            Ok(body) => open.push(body),
+            Err(excess) => break excess,
+        }
+    };
+
+    assert_eq!(excess, Excess::Memory);
+    for path in [
+        "secrets",
+        "namespaces/large-b/secrets",
+        // Each call has memory for a small response.
+        "namespaces/large-a/small",
+    ] {
+        assert!(watch(path).await.is_ok(), "{path}");
+    }
+    // 32 MiB, although no other namespace has a call.
+    assert_eq!(open.len(), 10);
+}
