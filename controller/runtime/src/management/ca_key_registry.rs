@@ -3,12 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
+use std::time::Duration;
 
 use node_attestation_core::identifiers::KeyDigest;
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::capi::{ClusterCa, ObjectKey};
 use crate::shared::{Lock, Shared, visited};
+
+/// The shortest time between two checks of a holder. A tenant can have a thousand Clusters with one key, and each change
+/// of one of them would wake all of them.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// The CA keys of all clusters of this controller.
 ///
@@ -170,6 +176,8 @@ impl CaKeyHolder {
             if is_last {
                 break;
             }
+            // Further changes do not wake the task meanwhile.
+            sleep(BETWEEN_CHECKS).await;
         }
         std::future::pending::<()>().await;
     }
@@ -334,6 +342,34 @@ mod tests {
 
         let same = || drop(busy.hold(Some(proved(1))));
         assert_eq!(woken(&mut one, same), (1, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_changes_constantly_wakes_another_holder_once_a_second() {
+        let keys = CaKeys::default();
+        let [mut one, mut next, mut busy] =
+            ["a", "b", "c"].map(|namespace| keys.holder(cluster(namespace)));
+        next.hold(Some(proved(1)));
+        busy.hold(Some(proved(1)));
+        assert_eq!(one.hold(Some(proved(1))), Some(cluster("b")));
+        let counted = Arc::new(Wakes::default());
+        let waker = Waker::from(counted.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut changed = pin!(one.changed());
+
+        for _ in 0..100 {
+            assert!(changed.as_mut().poll(&mut context).is_pending());
+            busy.hold(None);
+            busy.hold(Some(proved(1)));
+        }
+        assert_eq!(counted.0.load(Ordering::Relaxed), 1);
+
+        next.hold(None);
+        assert!(changed.as_mut().poll(&mut context).is_pending());
+        let begun = tokio::time::Instant::now();
+        changed.await;
+        let waited = begun.elapsed();
+        assert!((BETWEEN_CHECKS..2 * BETWEEN_CHECKS).contains(&waited));
     }
 
     #[test]
