@@ -432,15 +432,18 @@ impl Upkeep {
     /// The names of Nodes without a live record, except Nodes that are allowed to renew without one. The result
     /// includes Nodes that only a Machine reports, and the expected Node of a control-plane Machine.
     ///
-    /// If `all` is set, the result is complete. Otherwise, it can end after [`MAX_WITHOUT`] names.
-    async fn without_record(&self, all: bool) -> Result<BTreeSet<String>, String> {
+    /// The result has at most [`MAX_WITHOUT`] listed Nodes and, if `with_retired` is set, those of all retired records.
+    async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, String> {
         let records = self.records().await?;
         let built_in = self.admission.built_in_renewal.iter();
         let mut accounted_for: BTreeSet<&str> = built_in.map(NodeName::as_str).collect();
-        let mut pace = Pace::default();
+        let (mut retired, mut pace) = (BTreeSet::new(), Pace::default());
         for stored in &*records {
+            let name = stored.record.node_name.as_str();
             if stored.record.is_live() {
-                accounted_for.insert(stored.record.node_name.as_str());
+                accounted_for.insert(name);
+            } else {
+                retired.insert(name);
             }
             pace.step().await;
         }
@@ -448,8 +451,8 @@ impl Upkeep {
         // A Node can be missing temporarily: when a cluster starts, and while its instance is stopped.
         let of_machines = self.inventory.nodes_without(unaccounted).await;
         let mut without = of_machines.ok_or("the Machines are unknown")?;
-        let enough = if all { usize::MAX } else { MAX_WITHOUT };
-        without.extend(nodes_named(self.access.client(), enough, unaccounted).await?);
+        let retired = with_retired.then_some(&retired);
+        without.extend(nodes_named(self.access.client(), retired, unaccounted).await?);
         Ok(without)
     }
 }

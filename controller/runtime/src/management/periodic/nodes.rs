@@ -23,15 +23,16 @@ const MAX_NAME_LEN: usize = 253;
 /// message contains only a few.
 pub(super) const MAX_WITHOUT: usize = 1000;
 
-/// The names of Nodes that `wanted` accepts: all names, or at least `enough`.
+/// The names of Nodes that `wanted` accepts: at most [`MAX_WITHOUT`] and, if `retired` is set, all names in it.
 pub(super) async fn nodes_named(
     client: &Client,
-    enough: usize,
+    retired: Option<&BTreeSet<&str>>,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, String> {
     let api: Api<MetadataOf<Node>> = Api::all(client.clone());
     let mut page = ListParams::default().limit(NODES_A_PAGE);
     let mut found = BTreeSet::new();
+    let is_retired = |name: &str| retired.is_some_and(|retired| retired.contains(name));
     for _ in 0..MAX_PAGES {
         let nodes = part(metadata_page_of(&api, &page)).await?;
         let names = nodes
@@ -39,9 +40,16 @@ pub(super) async fn nodes_named(
             .into_iter()
             .filter_map(|node| node.metadata.name)
             .filter(|name| name.len() <= MAX_NAME_LEN);
-        found.extend(names.filter(|name| wanted(name)));
+        for name in names.filter(|name| wanted(name)) {
+            // A tenant's API server can return any number of names, and take hours for the list.
+            if found.len() < MAX_WITHOUT || is_retired(&name) {
+                found.insert(name);
+            }
+        }
         match nodes.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) if found.len() < enough => page = page.continue_token(&next),
+            Some(next) if retired.is_some() || found.len() < MAX_WITHOUT => {
+                page = page.continue_token(&next);
+            }
             Some(_) | None => return Ok(found),
         }
     }

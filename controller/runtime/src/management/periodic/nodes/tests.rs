@@ -15,6 +15,11 @@ fn pages(count: usize) -> Client {
 
 /// The same, whose Nodes have names with this prefix.
 fn pages_of(count: usize, prefix: &'static str) -> Client {
+    full_pages_of(count, 1, prefix)
+}
+
+/// The same, with this number of Nodes a page.
+fn full_pages_of(count: usize, nodes: usize, prefix: &'static str) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();
         let token = query
@@ -27,13 +32,21 @@ fn pages_of(count: usize, prefix: &'static str) -> Client {
             String::new()
         };
         assert!(page <= MAX_PAGES, "page {page} is asked for");
+        let name = |node: usize| match node {
+            0 => format!("{prefix}{page}"),
+            _ => format!("{prefix}{page}-{node}"),
+        };
+        let item = |node| {
+            json!({
+                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+                "metadata": {"name": name(node)},
+            })
+        };
+        let items: Vec<_> = (0..nodes).map(item).collect();
         let list = json!({
             "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
             "metadata": {"resourceVersion": "1", "continue": next},
-            "items": [{
-                "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-                "metadata": {"name": format!("{prefix}{page}")},
-            }],
+            "items": items,
         });
         let body = Full::new(Bytes::from(list.to_string()));
         Ok::<_, Infallible>(Response::new(body))
@@ -43,12 +56,12 @@ fn pages_of(count: usize, prefix: &'static str) -> Client {
 
 #[tokio::test]
 async fn an_endless_list_of_nodes_fails_after_500_pages() {
-    let two = nodes_named(&pages(2), MAX_WITHOUT, |name| name == "n2")
+    let two = nodes_named(&pages(2), None, |name| name == "n2")
         .await
         .unwrap();
     assert_eq!(two.into_iter().collect::<Vec<_>>(), ["n2"]);
 
-    let error = nodes_named(&pages(usize::MAX), MAX_WITHOUT, |_| false)
+    let error = nodes_named(&pages(usize::MAX), None, |_| false)
         .await
         .unwrap_err();
     assert_eq!(error, "their list has more than 500 pages");
@@ -59,7 +72,21 @@ async fn a_node_with_a_name_that_no_api_server_accepts_is_ignored() {
     let longest: &str = Box::leak("n".repeat(MAX_NAME_LEN - 1).into_boxed_str());
     // The names have one digit, or two from the tenth page on.
     let client = pages_of(12, longest);
-    let found = nodes_named(&client, usize::MAX, |_| true);
+    let found = nodes_named(&client, None, |_| true);
 
     assert_eq!(found.await.unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn a_list_of_many_nodes_keeps_1000_names_and_the_retired_ones() {
+    let client = full_pages_of(50, 100, "n");
+    let retired = BTreeSet::from(["n49", "n50-99", "absent"]);
+
+    let found = nodes_named(&client, Some(&retired), |_| true).await;
+
+    let found = found.unwrap();
+    assert_eq!(found.len(), MAX_WITHOUT + 2);
+    assert!(found.contains("n49") && found.contains("n50-99"));
+    let few = nodes_named(&client, None, |_| true).await;
+    assert_eq!(few.unwrap().len(), MAX_WITHOUT);
 }
