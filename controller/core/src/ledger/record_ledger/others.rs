@@ -1,11 +1,17 @@
 //! The other records that are relevant to a claim.
 
+use kubelet_attestation::ensure;
+
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
 use crate::ledger::rules::Others;
 use crate::ledger::{Claim, Record};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
+
+/// The limit of other live records of one machine, TPM or key. The stored record of each of them is read for each step
+/// of a claim. A machine with a new name has one.
+pub(super) const MAX_LIVE: usize = 64;
 
 impl RecordLedger {
     /// Returns the other records that are relevant to the claim. With `own`, this includes all records that were
@@ -24,20 +30,32 @@ impl RecordLedger {
         let is_own = |record: &Record| record.holder.provider_id == identity.provider_id;
         let known = self.records.known_of_machine(identity, claim.key).await;
         let mut others = Others::default();
+        // A tenant can create a thousand large records of one machine, so only these names are kept during the reads.
+        let mut live = Vec::new();
         for Stored { record: known, .. } in known.map_err(unavailable)? {
-            if is_own(&known) && known.node_name == claim.node_name {
+            let was_own = is_own(&known);
+            if was_own && known.node_name == claim.node_name {
                 continue;
             }
             others.was_known |= match &claim.assurance {
                 Assurance::None(_) => false,
                 Assurance::Attested(attested) => known.holder.was_proved(attested),
             };
-            if !known.is_live() {
-                continue;
+            if known.is_live() {
+                live.push((known.node_name, was_own));
             }
+        }
+        let too_many = || {
+            Unavailable::new(format!(
+                "more than {MAX_LIVE} node identities that are not retired have the machine, the TPM or the key of this \
+                 request"
+            ))
+        };
+        ensure!(live.len() <= MAX_LIVE, unavailable(too_many()).into());
+        for (name, was_own) in live {
             // The ledger does not act on cached data about a holder: the stored record must agree.
-            let fresh = self.read(&known.node_name).await?;
-            let agrees = |fresh: &Record| fresh.is_live() && is_own(fresh) == is_own(&known);
+            let fresh = self.read(&name).await?;
+            let agrees = |fresh: &Record| fresh.is_live() && is_own(fresh) == was_own;
             let Some(fresh) = fresh.filter(|fresh| agrees(&fresh.record)) else {
                 continue;
             };

@@ -1,8 +1,10 @@
 use futures::executor::block_on;
 
+use super::others::MAX_LIVE;
 use crate::crd::TombstoneReason;
+use crate::ledger::Records as _;
 use crate::testing::faulty_records::Fault;
-use crate::testing::records::{LONGEST, World, at, claim, insecure, policy, provider_id};
+use crate::testing::records::{LONGEST, World, at, claim, insecure, name, policy, provider_id};
 
 #[test]
 fn a_claim_with_a_stale_cache_finds_its_record() {
@@ -60,4 +62,25 @@ fn an_unattested_holder_can_only_be_the_machine_of_its_token() {
     assert!(!can_be(insecure, "m3"));
     // A member of a pool without a Machine.
     assert!(can_be(insecure, provider_id("m2").as_str()));
+}
+
+#[test]
+fn a_claim_with_more_than_64_live_records_of_its_key_waits() {
+    let world = World::held(policy());
+    let add = |number: usize, is_live: bool| {
+        let mut record = world.record("n1");
+        record.node_name = name(&format!("other-{number}"));
+        if !is_live {
+            record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
+        }
+        block_on(world.records.create(&record)).unwrap();
+    };
+    // The record of `n1` has the key, too.
+    (1..MAX_LIVE).for_each(|number| add(number, true));
+    (1000..1100).for_each(|number| add(number, false));
+    let copied = claim("m3", "n3", 1, 1);
+    assert_eq!(world.denied(&copied, 1).reason(), "KeyOfAnotherMachine");
+
+    add(MAX_LIVE, true);
+    assert_eq!(world.waits(&copied, 1), "LedgerUnavailable");
 }
