@@ -8,7 +8,7 @@ use crate::refusal::{Deferral, Denial, Refusal};
 use crate::serving::ServingPolicy;
 
 /// Checks that the name is the node's own name, or that it is reported for its machine. The infrastructure or another
-/// source in `reported` can report it: the machine's platform, or the node itself.
+/// source in `reported`, which is sorted, can report it: the machine's platform, or the node itself.
 pub(crate) fn is_reported(
     name: &ServingName,
     node_name: &NodeName,
@@ -19,7 +19,7 @@ pub(crate) fn is_reported(
         ServingName::Dns(name) => node_name.as_str() == name || machine.dns_names.contains(name),
         ServingName::Ip(address) => machine.addresses.contains(address),
     };
-    if by_infrastructure || reported.contains(name) {
+    if by_infrastructure || reported.binary_search(name).is_ok() {
         Ok(())
     } else {
         Err(Denial::ServingNameNotReported(

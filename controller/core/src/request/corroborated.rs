@@ -4,10 +4,14 @@ use super::ConformantServingCsr;
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::RecordLedger;
+use crate::pace::{PAGE, Pace};
 use crate::policy::{machine, serving_machine};
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
 use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
+
+/// The number of lookups of names between two pauses. A request can have 1,024 names, and a tenant many such requests.
+const LOOKUPS: usize = 16;
 
 /// A request for a serving certificate, from an attested machine to which all requested names and addresses belong.
 #[derive(Debug, derive_more::Deref)]
@@ -71,6 +75,8 @@ impl ConformantServingCsr {
                 }
                 (None, None) => Vec::new(),
             };
+            // A node can report as many names as it requests.
+            reported.sort_unstable();
         }
         for name in names {
             let reported = is_reported(name, &reported);
@@ -79,7 +85,9 @@ impl ConformantServingCsr {
         if may_be_services {
             serving_machine::is_the_platforms(names, by_platform.as_deref())?;
         }
+        let mut pace = Pace::default();
         for name in &request.names {
+            pace.steps(PAGE / LOOKUPS).await;
             let have_it = have_it(name, inventory).await.map_err(unavailable)?;
             serving_machine::is_nobody_elses(name, &machine, &have_it)?;
         }

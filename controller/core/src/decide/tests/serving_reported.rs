@@ -1,6 +1,7 @@
 //! Serving certificates: names and addresses that the inventory does not report.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
@@ -12,8 +13,8 @@ use crate::identifiers::ServingName;
 use crate::inventory::Machine;
 use crate::refusal::Unavailable;
 use crate::serving::NodeReportedAddresses;
-use crate::testing::decided;
 use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, serving_for};
+use crate::testing::{decided, now, pauses};
 use crate::verifier::{Appraisal, Assurance, Verifier, VerifierUnavailable, Verifiers};
 
 /// Nodes that report these names, or cannot be read.
@@ -45,6 +46,23 @@ fn a_node_reported_address_counts_only_if_the_operator_allows_it() {
         denied(&request),
         Denial::ServingNameNotReported(ServingName::Ip(address), "m1".to_owned())
     );
+}
+
+#[test]
+fn other_tasks_run_during_the_lookups_of_many_serving_names() {
+    let names = (0..1024).map(|number| format!("{number}.example.com"));
+    let names: Vec<String> = names.collect();
+    let asked: Vec<_> = names.iter().map(|name| dns(name)).collect();
+    // In another order than in the request.
+    let reported = names.into_iter().rev().map(ServingName::Dns).collect();
+    let cluster = guest_reported(Some(reported));
+    let request = serving_for(&asked);
+
+    let (decided, count) = pauses(decide(&request, &cluster, now(), || Duration::ZERO));
+
+    let decision = decided.decision;
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+    assert_eq!(count, 1024 / 16);
 }
 
 /// The address of machine `m2`, and one of the Services.
