@@ -6,17 +6,22 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use kubelet_attestation::errors::shortened;
 
 /// The first version that forwards the UID in a certificate, which renewals need (`AllowParsingUserUIDFromCertAuth`, on
 /// by default since this version).
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
+
+/// The maximum length of a version's name, which is kept and in a condition. A vendor appends a few characters to
+/// `v1.36.0`.
+const MAX_NAME_LEN: usize = 128;
 
 const GROUP: &str = "certificates.k8s.io";
 
 /// The version of an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerVersion {
-    /// The name that the API server reports.
+    /// The name that the API server reports, truncated.
     pub name: String,
     /// The major and minor version, if they are valid.
     pub number: Option<(u32, u32)>,
@@ -35,7 +40,7 @@ impl From<Info> for ServerVersion {
         let minor = info.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
         let number = info.major.parse().ok().zip(minor.parse().ok());
         Self {
-            name: info.git_version,
+            name: shortened(&info.git_version, MAX_NAME_LEN).to_owned(),
             number,
         }
     }
@@ -226,6 +231,20 @@ mod tests {
             let version = version(major, minor);
             assert_eq!(version.hands_uids_on(), expected, "{major}.{minor}");
         }
+    }
+
+    #[test]
+    fn the_name_of_a_version_has_a_limit() {
+        let name = |len: usize| {
+            let git_version = "v".repeat(len);
+            let info = Info {
+                git_version,
+                ..Info::default()
+            };
+            ServerVersion::from(info).name.len()
+        };
+        assert_eq!(name(MAX_NAME_LEN), MAX_NAME_LEN);
+        assert_eq!(name(2 * 1024 * 1024), MAX_NAME_LEN);
     }
 
     #[test]

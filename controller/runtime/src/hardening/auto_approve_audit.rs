@@ -12,6 +12,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Client;
 use kube::api::{Api, PostParams};
+use kubelet_attestation::errors::shortened;
 use tokio::time::{Instant, sleep};
 
 use super::access::{HardeningError, call};
@@ -29,6 +30,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The maximum number of paths in the message.
 const MAX_NAMED: usize = 10;
+
+/// The maximum length of a path in the message, which is kept and in a condition: three names of Kubernetes' maximum
+/// length. An API server that a tenant operates can send longer ones.
+const MAX_PATH_LEN: usize = 1024;
 
 /// A path that bypasses attestation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +85,10 @@ pub fn message(open: &[AutoApprovePath]) -> String {
     if open.is_empty() {
         return "no binding or authorizer approves requests without evidence".to_owned();
     }
-    let named = open.iter().take(MAX_NAMED).map(ToString::to_string);
+    let named = open.iter().take(MAX_NAMED).map(|path| {
+        let path = path.to_string();
+        shortened(&path, MAX_PATH_LEN).to_owned()
+    });
     let more = open.len().saturating_sub(MAX_NAMED);
     let more = (more > 0).then(|| format!("and {more} more"));
     named.chain(more).collect::<Vec<_>>().join("; ")
@@ -174,5 +182,32 @@ impl Question {
         let answer = api.create(&options, &review);
         let answer = call("create subjectaccessreviews", answer).await?;
         Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_about_open_paths_has_a_limit() {
+        let path = |len: usize| AutoApprovePath::Authorizer {
+            holder: Holder::Group("g".repeat(len)),
+            grant: Grant::NodeClient,
+        };
+        let short = message(&[path(253)]);
+        assert!(
+            short.ends_with("certificatesigningrequests/nodeclient)"),
+            "{short}"
+        );
+
+        let long = message(&vec![path(1024 * 1024); MAX_NAMED + 1]);
+
+        assert!(long.ends_with("; and 1 more"));
+        assert!(
+            long.len() < MAX_NAMED * (MAX_PATH_LEN + 2) + 16,
+            "{}",
+            long.len()
+        );
     }
 }
