@@ -147,8 +147,11 @@ pub(super) async fn put<K: Object>(
     if found.object.as_ref().is_ok_and(|found| same(found, wanted)) {
         return Ok(false);
     }
+    let version = found.resource_version();
+    // An API server that a tenant operates can return a large object, and then not answer the write.
+    drop(found);
     let mut replacement = wanted.clone();
-    replacement.meta_mut().resource_version = found.resource_version();
+    replacement.meta_mut().resource_version = version;
     let parameters = post(CONTROLLER);
     let replaced = api.replace(&name, &parameters, &replacement);
     call(named::<K>("update", &name), replaced).await?;
@@ -194,14 +197,94 @@ pub(super) async fn delete<K: Object>(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use http_body_util::Full;
     use hyper::body::Bytes;
     use hyper::{Method, Response};
     use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+    use k8s_openapi::api::rbac::v1::ClusterRole;
+    use kube::api::ObjectMeta;
+    use serde::{Deserialize, Deserializer};
     use serde_json::json;
 
     use super::*;
     use crate::client::ClusterAccess;
+
+    thread_local! {
+        /// The number of decoded objects that exist.
+        static DECODED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// An object that counts while it exists, if it was decoded.
+    #[derive(Debug, Clone, Default, Serialize, Resource)]
+    #[resource(inherit = "ClusterRole")]
+    struct Counted {
+        metadata: ObjectMeta,
+        #[serde(skip)]
+        decoded: Option<Decoded>,
+    }
+
+    #[derive(Debug)]
+    struct Decoded;
+
+    impl Decoded {
+        fn new() -> Self {
+            DECODED.set(DECODED.get() + 1);
+            Self
+        }
+    }
+
+    impl Clone for Decoded {
+        fn clone(&self) -> Self {
+            Self::new()
+        }
+    }
+
+    impl Drop for Decoded {
+        fn drop(&mut self) {
+            DECODED.set(DECODED.get() - 1);
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Counted {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            #[derive(Deserialize)]
+            struct Fields {
+                metadata: ObjectMeta,
+            }
+            let Fields { metadata } = Fields::deserialize(deserializer)?;
+            Ok(Self {
+                metadata,
+                decoded: Some(Decoded::new()),
+            })
+        }
+    }
+
+    impl ReadAlone for Counted {}
+
+    #[tokio::test]
+    async fn an_object_that_is_replaced_is_not_in_memory_during_the_write() {
+        let access = ClusterAccess::in_memory(|request| async move {
+            if request.method() == Method::PUT {
+                assert_eq!(DECODED.get(), 0);
+            }
+            let found = json!({"metadata": {"name": "a", "resourceVersion": "7"}});
+            Response::new(Full::new(Bytes::from(found.to_string())))
+        });
+        let mut wanted = Counted::default();
+        wanted.metadata.name = Some("a".to_owned());
+        let compared = Cell::new(0);
+        let differs = |_: &Counted, _: &Counted| {
+            compared.set(DECODED.get());
+            false
+        };
+
+        let is_written = put(access.client(), &wanted, differs).await;
+
+        assert!(is_written.unwrap());
+        assert_eq!(compared.get(), 1);
+    }
 
     /// Deletes from an API server that forbids it, and answers a read with `read`.
     async fn deleted_without_the_right(read: u16) -> Result<(), HardeningError> {
