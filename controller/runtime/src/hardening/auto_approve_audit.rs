@@ -4,6 +4,7 @@
 //! of the API server, but only for groups. It does not find a binding to the single user `system:bootstrap:abcdef`. A
 //! scan of bindings finds it, but covers only RBAC.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -118,7 +119,8 @@ pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath
 /// A question: whether a member of these groups has a permission.
 struct Question {
     of: &'static str,
-    groups: Vec<String>,
+    /// A set, because an API server that a tenant operates can have thousands, and each open binding is looked up.
+    groups: BTreeSet<String>,
     grant: Grant,
 }
 
@@ -163,7 +165,7 @@ impl Question {
         let some = |text: &str| Some(text.to_owned());
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
-                groups: Some(self.groups.clone()),
+                groups: Some(self.groups.iter().cloned().collect()),
                 resource_attributes: Some(ResourceAttributes {
                     group: some("certificates.k8s.io"),
                     // Uses the same attributes as kube-controller-manager.

@@ -15,7 +15,9 @@ use kube::{Client, Resource as _};
 use kubelet_attestation::ensure;
 
 use super::access::{HardeningError, call, delete, get};
+use crate::client::{CallError, Excess};
 use crate::log_lines::ClusterLines;
+use crate::memory::{Holding, Share};
 use crate::watch::{Lenient, Skipped, page_of};
 
 mod returns;
@@ -28,8 +30,17 @@ const PAGE_SIZE: u32 = 100;
 /// The page limit, against a hostile cluster. A cluster has about 60 built-in bindings.
 const MAX_PAGES: usize = 100;
 
-/// The memory limit for bindings to holders. A cluster has about 10.
-const MAX_CANDIDATE_BYTES: usize = 1024 * 1024;
+/// The memory limit for bindings to holders: about 5,000 subjects. A cluster has about 10.
+const MAX_CANDIDATE_BYTES: usize = 8 * 1024 * 1024;
+
+/// The memory that is reserved for the bindings of one cluster: about 50 subjects.
+const OWN_MEMORY: usize = 64 * 1024;
+
+/// The memory of a text in addition to its bytes: its place in a set, and its allocation.
+const TEXT_LEN: usize = 48;
+
+/// The number of copies of an open binding: in the scan, and as a path.
+const COPIES: usize = 2;
 
 /// The limit of their roles. A cluster has about 5.
 const MAX_ROLES: usize = 200;
@@ -205,12 +216,23 @@ pub struct Scan {
 ///
 /// The objects could not be read.
 pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
-    scan_of(client, &ClusterLines::of_namespace("")).await
+    let lines = ClusterLines::of_namespace("");
+    scan_of(client, &lines, &mut memory_of(&lines)).await
 }
 
-/// Reads the bindings of the cluster with these log lines, as [`scan`] does.
-pub(crate) async fn scan_of(client: &Client, lines: &ClusterLines) -> Result<Scan, HardeningError> {
-    let candidates = list(client, lines).await?;
+/// The memory for a scan of the cluster with these log lines. A tenant's API server can make the calls of an inspection
+/// slow, so the memory is held until the scan and its result are dropped.
+pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
+    Share::new(lines.namespace(), OWN_MEMORY).holding()
+}
+
+/// Reads the bindings of the cluster with these log lines, as [`scan`] does, within this memory.
+pub(crate) async fn scan_of(
+    client: &Client,
+    lines: &ClusterLines,
+    memory: &mut Holding,
+) -> Result<Scan, HardeningError> {
+    let candidates = list(client, lines, memory).await?;
     let mut grants_of = BTreeMap::new();
     let names = roles_to_read(&candidates);
     if names.len() > MAX_ROLES {
@@ -255,20 +277,30 @@ impl Candidate {
         })
     }
 
-    /// The size in bytes, including the bindings that are created from it. Each of them contains its name and its role.
+    /// An upper bound for the memory of the candidate, and of the bindings and paths that are created from it. Each of
+    /// these contains its name and its role.
     fn len(&self) -> usize {
-        let holders = self.holders.iter().map(|holder| match holder {
-            Holder::Group(name) | Holder::User(name) => name.len() + size_of::<Holder>(),
-        });
-        let uid = self.uid.as_ref().map_or(0, String::len);
-        let bindings = 1 + Grant::ALL.len() * self.holders.len();
-        let names = bindings * (self.name.len() + self.role.len());
-        size_of::<Self>() + uid + names + holders.sum::<usize>()
+        let of_text = |text: &str| text.len() + TEXT_LEN;
+        let uid = self.uid.as_deref().map_or(0, of_text);
+        let texts = of_text(&self.name) + of_text(&self.role) + uid;
+        let of_holder = |holder: &Holder| {
+            let (Holder::Group(name) | Holder::User(name)) = holder;
+            let name = of_text(name);
+            let open = size_of::<OpenBinding>() + texts + name;
+            // A group is also in the set of groups, and in a question about them.
+            size_of::<Holder>() + 3 * name + COPIES * Grant::ALL.len() * open
+        };
+        let holders: usize = self.holders.iter().map(of_holder).sum();
+        size_of::<Self>() + texts + holders
     }
 }
 
 /// Lists the bindings to holders. The other bindings of each page are dropped.
-async fn list(client: &Client, lines: &ClusterLines) -> Result<Vec<Candidate>, HardeningError> {
+async fn list(
+    client: &Client,
+    lines: &ClusterLines,
+    memory: &mut Holding,
+) -> Result<Vec<Candidate>, HardeningError> {
     const OBJECT: &str = "clusterrolebindings";
     let too_many = |limit| HardeningError::TooMany {
         object: OBJECT,
@@ -291,12 +323,21 @@ async fn list(client: &Client, lines: &ClusterLines) -> Result<Vec<Candidate>, H
             }
         }
         ensure!(bytes <= MAX_CANDIDATE_BYTES, too_many(candidates.len()));
+        ensure!(memory.resize(bytes), without_memory(OBJECT));
         match answer.metadata.continue_ {
             Some(token) if !token.is_empty() => page = page.continue_token(&token),
             _ => return Ok(candidates),
         }
     }
     Err(too_many(candidates.len()))
+}
+
+fn without_memory(object: &str) -> HardeningError {
+    let source = kube::Error::Service(Excess::Memory.into());
+    HardeningError::Unavailable {
+        call: format!("list {object}"),
+        source: CallError::Failed(Box::new(source)),
+    }
 }
 
 /// The roles of holders that are not built-in roles.

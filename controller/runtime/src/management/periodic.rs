@@ -403,12 +403,14 @@ impl Upkeep {
         without: Option<String>,
     ) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
-        let mut scan = bindings::scan_of(client, self.machine_conditions.lines()).await?;
+        let lines = self.machine_conditions.lines();
+        let mut memory = bindings::memory_of(lines);
+        let mut scan = bindings::scan_of(client, lines, &mut memory).await?;
         let mut refusals = Vec::new();
         if self.is_enforcing() {
             let removed = bindings::remove(client, &mut scan).await?;
             for binding in removed.names {
-                cluster_line!(self.machine_conditions.lines(), INFO, binding, "removed");
+                cluster_line!(lines, INFO, binding, "removed");
             }
             refusals = removed.refusals;
         }

@@ -2,6 +2,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
 use kube::client::Body;
+use kubelet_attestation::errors::error_chain;
 use serde_json::json;
 
 use super::*;
@@ -161,12 +162,16 @@ fn the_size_of_a_candidate_covers_all_bindings_made_from_it() {
     let grants_of = BTreeMap::from([("r".repeat(100), Grant::ALL.to_vec())]);
     for candidate in [subjects(1), subjects(2), subjects(100)] {
         let len = candidate.len();
-        let texts = |open: &OpenBinding| {
-            open.name.len() + open.role.len() + open.uid.as_ref().map_or(0, String::len)
+        let memory = |open: &OpenBinding| {
+            let (Holder::Group(holder) | Holder::User(holder)) = &open.holder;
+            let uid = open.uid.as_ref().map_or(0, String::len);
+            size_of_val(open) + open.name.len() + open.role.len() + holder.len() + uid
         };
         let made = evaluate(&[candidate], &grants_of).open;
         assert!(!made.is_empty());
-        assert!(made.iter().map(texts).sum::<usize>() + 1000 <= len, "{len}");
+        let memory: usize = made.iter().map(memory).sum();
+        // Each is also a path.
+        assert!(2 * memory + 1000 <= len, "{len}");
     }
 }
 
@@ -228,4 +233,37 @@ async fn an_outage_during_the_removal_of_bindings_is_an_error() {
         matches!(error, HardeningError::Unavailable { .. }),
         "{error:?}"
     );
+}
+
+#[tokio::test]
+async fn bindings_over_the_memory_of_their_namespace_are_an_error() {
+    let access = ClusterAccess::in_memory(|_| async {
+        let (_, grant, _) = KUBEADM[0];
+        let role = format!(
+            "system:certificates.k8s.io:certificatesigningrequests:{}",
+            grant.subresource()
+        );
+        let subject = json!({"kind": "Group", "name": NODES});
+        let binding = json!({
+            "metadata": {"name": "b"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": vec![subject; 100],
+        });
+        let list = json!({"metadata": {"resourceVersion": "1"}, "items": [binding]});
+        Response::new(Full::new(Bytes::from(list.to_string())))
+    });
+    let scanned = async |memory: usize| {
+        let mut memory = Share::alone(memory).holding();
+        let lines = ClusterLines::of_namespace("");
+        let scan = scan_of(access.client(), &lines, &mut memory).await;
+        scan.map(|scan| scan.open.len())
+    };
+
+    assert_eq!(scanned(256 * 1024).await.unwrap(), 100);
+    let error = error_chain(&scanned(OWN_MEMORY).await.unwrap_err());
+    assert!(
+        error.starts_with("cannot list clusterrolebindings: "),
+        "{error}"
+    );
+    assert!(error.ends_with(&Excess::Memory.to_string()), "{error}");
 }
