@@ -41,6 +41,7 @@ use tokio::time::Instant;
 
 use super::access::{HardeningError, call};
 use crate::client::{CONTROLLER, merge};
+use crate::memory::{Holding, Share};
 use crate::watch::{MetadataOf, metadata_page_of, text_of_one};
 
 /// The lifetime of a token without further extensions: longer than the controller is unavailable during an update, and
@@ -58,6 +59,12 @@ const MAX_PAGES: usize = 20;
 
 /// The limit of tokens from such lists. A list that fails after a few pages is read again, and can contain others.
 const MAX_FORMER: usize = 10_000;
+
+/// The memory that is reserved for the tokens of each cluster: 256 tokens.
+const OWN_MEMORY: usize = 32 * 1024;
+
+/// An upper bound for the memory of a token: its ID, its state, and its place in a map.
+const TOKEN_LEN: usize = 128;
 
 /// The time in which a round can start to read tokens. The rest of the round's deadline is for the calls in progress.
 const ROUND: Duration = Duration::from_secs(30);
@@ -87,6 +94,8 @@ pub struct Tokens {
     known: BTreeMap<TokenId, Known>,
     /// Whether the map includes the tokens that a previous process extended.
     has_former: bool,
+    /// The memory of the map.
+    memory: Holding,
 }
 
 #[derive(Debug)]
@@ -128,7 +137,23 @@ impl Tokens {
             grace,
             known: BTreeMap::new(),
             has_former: false,
+            memory: Share::new("", OWN_MEMORY).holding(),
         }
+    }
+
+    /// Counts the memory of the tokens against the clusters of this namespace.
+    pub(crate) fn of_namespace(self, namespace: &str) -> Self {
+        self.within(&Share::new(namespace, OWN_MEMORY))
+    }
+
+    fn within(self, share: &Share) -> Self {
+        let memory = share.holding();
+        Self { memory, ..self }
+    }
+
+    /// Reserves the memory of this number of tokens. Returns `false` without a change if there is not enough.
+    fn hold(&mut self, tokens: usize) -> bool {
+        self.memory.resize(tokens.saturating_mul(TOKEN_LEN))
     }
 
     /// Extends the `wanted` tokens that have less than half of [`TTL`] left, and expires extended tokens that have not
@@ -187,6 +212,8 @@ impl Tokens {
                 kept.ended.push(token);
             }
         }
+        // The needed tokens are of known Machines, and are kept even without memory.
+        self.hold(self.known.len());
         Ok(kept)
     }
 
@@ -203,7 +230,7 @@ impl Tokens {
     /// They count as not needed from now on, unless they are among the `wanted`.
     ///
     /// This is a separate step that does not delay other steps, because it needs the permission to list Secrets. Of
-    /// more than 10,000 tokens, the rest expires without a change.
+    /// more than 10,000 tokens, or more than there is memory for, the rest expires without a change.
     ///
     /// # Errors
     ///
@@ -232,7 +259,7 @@ impl Tokens {
                 let Some(Ok(token)) = token else {
                     continue;
                 };
-                if self.known.len() >= MAX_FORMER {
+                if self.known.len() >= MAX_FORMER || !self.hold(self.known.len() + 1) {
                     break;
                 }
                 let unwanted_since = (!wanted.contains(&token)).then_some(elapsed);

@@ -24,7 +24,7 @@ mod owners;
 mod revocation_list;
 mod tokens;
 
-use inspection::{Counted, Inspection, count};
+use inspection::{Counted, Inspection, count, refusal};
 use nodes::{MAX_WITHOUT, nodes_named};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
@@ -51,9 +51,6 @@ const MAX_MESSAGE_LEN: usize = 512;
 
 /// The maximum number of Nodes in a message.
 const MAX_NAMED: usize = 5;
-
-/// The HTTP status codes of a refused user: unauthorized and forbidden.
-const REFUSED: [u16; 2] = [401, 403];
 
 /// The periodic work for one cluster.
 #[derive(Debug)]
@@ -98,6 +95,8 @@ impl Upkeep {
         settings: &Settings,
     ) -> Self {
         let grace = settings.missing_machine_timeout;
+        let tokens = Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT));
+        let tokens = tokens.of_namespace(machine_conditions.lines().namespace());
         Self {
             access,
             spec,
@@ -118,7 +117,7 @@ impl Upkeep {
             listed: BTreeSet::new(),
             rights: None,
             urgent: Arc::default(),
-            tokens: Tokens::new(grace.unwrap_or(MISSING_MACHINE_TIMEOUT)),
+            tokens,
             revoked: RevocationList::default(),
             server_time: ServerTime::default(),
             context,
@@ -486,17 +485,6 @@ fn late() -> String {
 
 fn cut(text: impl Display) -> String {
     text.to_string().chars().take(MAX_MESSAGE_LEN).collect()
-}
-
-fn refusal(error: &kube::Error) -> ApiReachability {
-    let text = cut(error_chain(error));
-    if let kube::Error::Api(status) = error
-        && REFUSED.contains(&status.code)
-    {
-        ApiReachability::Refused(text)
-    } else {
-        ApiReachability::No(text)
-    }
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use kubelet_attestation::errors::error_chain;
 use tokio::time::Instant;
 
+use super::cut;
 use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 
 /// The interval for a cluster with a problem that its operator can fix.
@@ -16,6 +18,9 @@ const OPEN_AGAIN: Duration = Duration::from_mins(5);
 /// The interval after the watch of requests failed or recovered. `kubeadm upgrade apply` restarts the API server, and
 /// creates its bindings again only after that.
 const AFTER_RESTART: Duration = Duration::from_mins(5);
+
+/// The HTTP status codes of a refused user: unauthorized and forbidden.
+const REFUSED: [u16; 2] = [401, 403];
 
 /// The last inspection.
 #[derive(Debug)]
@@ -66,6 +71,18 @@ fn period(found: &Health, sync_period: Duration) -> Duration {
 /// A number of records, for the status.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The state of an API server that did not answer the first calls of an inspection.
+pub(super) fn refusal(error: &kube::Error) -> ApiReachability {
+    let text = cut(error_chain(error));
+    if let kube::Error::Api(status) = error
+        && REFUSED.contains(&status.code)
+    {
+        ApiReachability::Refused(text)
+    } else {
+        ApiReachability::No(text)
+    }
 }
 
 #[cfg(test)]

@@ -157,3 +157,24 @@ async fn endless_extended_tokens_use_bounded_memory_and_time() {
     assert_eq!(tokens.known.len(), MAX_FORMER);
     assert_eq!(server.calls("list").len(), MAX_PAGES);
 }
+
+#[tokio::test(start_paused = true)]
+async fn extended_tokens_beyond_the_memory_of_their_cluster_are_left_out() {
+    let server = Server::new(|number, _| {
+        let names = (0..PAGE).map(|one| format!("bootstrap-token-{number:02}{one:04}"));
+        Some((names.collect(), number == 0))
+    });
+    let client = server.client();
+    let share = Share::alone(OWN_MEMORY);
+    let mut tokens = Tokens::new(GRACE).within(&share);
+    let none = BTreeSet::new();
+    let found = tokens.find_former(&client, &none, time(10), Duration::ZERO);
+    found.await.unwrap();
+
+    assert_eq!(tokens.known.len(), OWN_MEMORY / TOKEN_LEN);
+    assert!(!share.holding().resize(1));
+
+    let ended = tokens.keep(&client, &none, time(10), GRACE).await.unwrap();
+    assert_eq!(ended.ended.len(), OWN_MEMORY / TOKEN_LEN);
+    assert!(share.holding().resize(OWN_MEMORY));
+}
