@@ -18,6 +18,7 @@ use tower::{BoxError, Service, ServiceBuilder, service_fn};
 
 mod call;
 mod connections;
+mod decoding;
 mod egress;
 mod flow;
 mod kubeconfig;
@@ -33,6 +34,7 @@ pub use call::CallError;
 pub(crate) use call::{
     CALL_DEADLINE, CONTROLLER, PageSize, Pages, call, cause, in_time, merge, pages, post,
 };
+pub(crate) use decoding::Decoding;
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
 pub use lookup::addresses;
@@ -64,6 +66,12 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
+
+/// The processor time that the API servers of this namespace have taken, without the part that is available again.
+#[cfg(test)]
+pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
+    processor::Processor::of(namespace).missing()
+}
 
 /// Creates a client for an operator's `config`, which can have a proxy. `time` observes its responses.
 fn of_operator(config: Config, time: &ServerTime) -> Result<Client, kube::Error> {

@@ -10,6 +10,7 @@ use kube::core::{ObjectList, Status};
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::timeout;
 
+use super::decoding::Decoding;
 use super::response_limits::{Excess, MANAGEMENT_PAGE_SIZE};
 
 /// The name of this controller as field manager and as reporter of Events.
@@ -81,7 +82,7 @@ pub(crate) fn in_time<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> impl Future<Output = Result<T, CallError>> {
-    let call = Box::pin(call);
+    let call = Decoding::new(Box::pin(call));
     async move {
         let answer = timeout(deadline, call).await;
         let answer = answer.map_err(|_| CallError::Deadline(deadline))?;

@@ -1,5 +1,5 @@
-//! The rate limit for responses of tenants' API servers. Reading them takes processor time that other clusters need, and
-//! no processor-time budget covers the decoding, which happens in the task of the caller.
+//! The rate limit for responses of tenants' API servers. Reading them takes processor time that other clusters need. The
+//! work for a decoded object, such as its place in a queue, is not in the budget of [`super::decoding`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

@@ -1,14 +1,14 @@
-//! The processor time for connections to tenants' API servers.
+//! The processor time for connections to tenants' API servers, and for decoding their responses.
 //!
 //! An API server determines what its handshake and its frames cost: it can send a chain that takes a hundred signature
 //! checks, close each connection after one response, or send control frames at the full speed of the network. No limit
-//! of calls or of response lengths covers that.
+//! of calls or of response lengths covers that. The decoding of its responses also counts (see [`super::decoding`]).
 //!
 //! # Guarantees
 //!
-//! - After a burst of [`BURST`], all connections of a namespace together take at most the fourth part of one processor.
-//! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together take half of one processor on
-//!   average. The more they exceed it, the more of its own time a namespace pays for the same work, so those that take
+//! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together take at
+//!   most the fourth part of one processor, except for chunks that are already received.
+//! - After a burst of [`BURST_OF_ALL`], those of all namespaces together take half of one processor on average. The more they exceed it, the more of its own time a namespace pays for the same work, so those that take
 //!   the most wait.
 //! - Other connections than those of tenants never wait.
 
@@ -145,6 +145,16 @@ impl Processor {
         );
     }
 
+    /// The processor time of the current thread.
+    pub(super) fn time(&self) -> Duration {
+        (self.clock)()
+    }
+
+    /// Charges the processor time of the current thread since `begin`.
+    pub(super) fn charge_since(&self, begin: Duration) {
+        self.charge(self.time().saturating_sub(begin));
+    }
+
     fn charge(&self, time: Duration) {
         let now = Instant::now();
         self.spent
@@ -211,10 +221,9 @@ impl<F: Future> Future for Limited<F> {
             };
             this.pause = Some(Box::pin(sleep_until(next)));
         }
-        let begin = (this.processor.clock)();
+        let begin = this.processor.time();
         let polled = this.future.as_mut().poll(context);
-        let end = (this.processor.clock)();
-        this.processor.charge(end.saturating_sub(begin));
+        this.processor.charge_since(begin);
         polled
     }
 }

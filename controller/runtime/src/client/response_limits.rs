@@ -18,7 +18,9 @@ use node_attestation_core::unshared::Unshared;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tower::{BoxError, Service};
 
+use super::decoding::reading;
 use super::flow::Flow;
+use super::processor::Processor;
 use crate::log_lines::ClusterLines;
 use crate::memory::{Holding, Share};
 use crate::object_key::ObjectKey;
@@ -245,6 +247,8 @@ pub(crate) struct Bounded<S> {
     share: Share,
     /// The flow of responses, if the API server is a tenant's.
     flow: Option<Flow>,
+    /// The processor time for decoding the responses of a tenant's API server.
+    processor: Option<Processor>,
     pages: Pages,
     cuts: Arc<Cuts>,
 }
@@ -282,6 +286,7 @@ impl<S> Bounded<S> {
             }),
             share: Share::new(namespace, own),
             flow: (named_by == NamedBy::Tenant).then(|| Flow::new(namespace)),
+            processor: (named_by == NamedBy::Tenant).then(|| Processor::of(namespace)),
             pages: Arc::default(),
             cuts: Arc::new(Cuts {
                 next: Unshared::new(Instant::now()),
@@ -339,7 +344,7 @@ where
             Share::of_call(tenant).holding()
         };
         let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();
-        let flow = self.flow.clone();
+        let (flow, processor) = (self.flow.clone(), self.processor.clone());
         // Of an operator's API server, the watch logs the object.
         let cuts = flow.is_some().then(|| self.cuts.clone());
         if is_page
@@ -379,6 +384,7 @@ where
                 holding,
                 deadline: Box::pin(sleep_until(deadline)),
                 flow,
+                processor,
                 pause: pause.map(|wait| Box::pin(sleep(wait))),
                 cuts,
                 _turn: turn,
@@ -397,6 +403,7 @@ pub(crate) struct BoundedBody<B> {
     holding: Holding,
     deadline: Pin<Box<Sleep>>,
     flow: Option<Flow>,
+    processor: Option<Processor>,
     pause: Option<Pin<Box<Sleep>>>,
     /// The log of truncated CSRs, if the API server is a tenant's.
     cuts: Option<Arc<Cuts>>,
@@ -464,6 +471,9 @@ where
         if let Some(pause) = &mut self.pause {
             ready!(pause.as_mut().poll(context));
             self.pause = None;
+        }
+        if let Some(processor) = &self.processor {
+            reading(processor);
         }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let frame = frame.map(|frame| match frame.map_err(Into::into)?.into_data() {

@@ -35,7 +35,7 @@ use super::spec_mapping::{ServiceRangesOfCluster, is_to_be_enforced, unauthorize
 use super::sweep_events::SweepEvents;
 use super::{SYNC_PERIOD, Settings};
 use crate::capi::{CapiInventory, Cluster};
-use crate::client::{ClusterAccess, ServerTime};
+use crate::client::{ClusterAccess, Decoding, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
 use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, service_ranges};
@@ -335,6 +335,7 @@ impl Upkeep {
             };
             Ok((version, missing))
         };
+        let examining = Decoding::new(Box::pin(examining));
         let answers = match timeout(PART_DEADLINE, examining).await {
             Ok(Ok((version, missing))) => {
                 if missing.is_empty() {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::Lenient;
-use crate::client::{CallError, pages};
+use crate::client::{CallError, Decoding, pages};
 
 /// An object of which only the metadata are decoded.
 pub type MetadataOf<R> = Lenient<NoFields, R>;
@@ -32,7 +32,7 @@ where
     K: Clone + Debug + DeserializeOwned,
     R: Resource + Clone + Debug,
 {
-    api.list(page).await
+    Decoding::new(Box::pin(api.list(page))).await
 }
 
 /// One page of a list of metadata.
@@ -47,7 +47,8 @@ pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
 ) -> kube::Result<ObjectList<MetadataOf<R>>> {
     let request = Request::new(api.resource_url()).list_metadata(page);
     let request = request.map_err(kube::Error::BuildRequest)?;
-    api.clone().into_client().request(request).await
+    let client = api.clone().into_client();
+    Decoding::new(Box::pin(client.request(request))).await
 }
 
 /// All pages of a list.

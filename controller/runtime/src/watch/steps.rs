@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{Lenient, page_of};
-use crate::client::PageSize;
+use crate::client::{Decoding, PageSize};
 
 /// The time for which a watch can outlive its timeout, as in kube's watcher. After that, the connection is dead.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ enum State<T> {
 
 /// An open watch.
 struct Watch<T> {
-    events: BoxStream<'static, kube::Result<WatchEvent<T>>>,
+    events: Decoding<BoxStream<'static, kube::Result<WatchEvent<T>>>>,
     /// The last known version.
     version: String,
     /// Whether another watch came before.
@@ -194,10 +194,11 @@ where
             bookmarks: true,
             send_initial_events: false,
         };
-        match self.api.watch(&params, &version).await {
+        let opened = Decoding::new(Box::pin(self.api.watch(&params, &version))).await;
+        match opened {
             Ok(events) => {
                 self.state = State::Open(Watch {
-                    events: events.boxed(),
+                    events: Decoding::new(events.boxed()),
                     version,
                     is_continued,
                     is_heard: false,

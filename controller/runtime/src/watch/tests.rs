@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Mutex;
 
 use http_body_util::Full;
@@ -6,13 +7,14 @@ use hyper::body::Bytes;
 use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use kube::api::ListParams;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tower::ServiceBuilder;
 use tower::layer::layer_fn;
 
 use super::*;
-use crate::client::{Bounded, NamedBy};
+use crate::client::{Bounded, NamedBy, taken_processor_time};
 
 mod pages;
 
@@ -252,4 +254,49 @@ async fn a_list_is_read_in_smaller_pages_until_it_is_complete() {
             "list 16", "list 4", "list 1", "watch 5", "list 16", "watch 6"
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_and_events_take_processor_time_of_the_namespace_of_their_api_server() {
+    const NAMESPACE: &str = "decoded";
+    let server = tower::service_fn(|request: Request<Body>| async move {
+        // Each line break is escaped.
+        let long = "\n".repeat(100_000);
+        let metadata = json!({"name": "n1", "resourceVersion": "2", "annotations": {"a": long}});
+        let node = json!({"metadata": metadata});
+        let query = request.uri().query().unwrap_or_default();
+        let body = if query.contains("watch=") {
+            let event = json!({"type": "MODIFIED", "object": node});
+            format!("{event}\n{event}\n")
+        } else {
+            json!({"metadata": {"resourceVersion": "1"}, "items": [node]}).to_string()
+        };
+        Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(body))))
+    });
+    let bounded = layer_fn(|service| Bounded::new(service, NamedBy::Tenant, NAMESPACE));
+    let client = Client::new(ServiceBuilder::new().layer(bounded).service(server), "a");
+    let api: Api<MetadataOf<Node>> = Api::all(client);
+    let mut known = Duration::ZERO;
+    let mut has_taken_more = |what: &str| {
+        let taken = taken_processor_time(NAMESPACE);
+        assert!(taken > known, "{what}: {taken:?} after {known:?}");
+        known = taken;
+    };
+
+    let page = ListParams::default();
+    page_of(&api, &page).await.unwrap();
+    has_taken_more("a page");
+    metadata_page_of(&api, &page).await.unwrap();
+    has_taken_more("a page of metadata");
+    let config = watcher::Config::default();
+    let mut events = pin!(in_smaller_pages(api, config, 16, Arc::default()));
+    for what in ["a listed object", "an event", "the next event of its chunk"] {
+        loop {
+            let event = events.next().await.unwrap().unwrap();
+            if matches!(event, Event::InitApply(_) | Event::Apply(_)) {
+                break;
+            }
+        }
+        has_taken_more(what);
+    }
 }
