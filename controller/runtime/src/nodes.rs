@@ -108,27 +108,15 @@ impl Nodes for KubeNodes {
         let Some(node) = call(one_of(&self.nodes, name.as_str())).await? else {
             return Ok(None);
         };
+        // An API server that a tenant operates can return a large object, and then not answer the next call.
+        let node = used(node)?;
         // Also read for a ready Node, because kube-controller-manager, which would mark it as not ready, can be down.
         let lease = call(one_of(&self.leases, name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
-        let uid = node.meta().uid.clone().unwrap_or_default();
-        let created = node.meta().creation_timestamp.as_ref();
-        let created = created.map(|time| SystemTime::from(time.0));
-        let node = node.object.map_err(Unavailable::new)?;
-        let ready = is_ready(&node);
-        let provider_id = node.spec.and_then(|spec| spec.provider_id);
-        let provider_id = provider_id.filter(|text| !text.is_empty());
-        for (field, text) in [("UID", Some(&uid)), ("provider ID", provider_id.as_ref())] {
-            if text.is_some_and(|text| text.len() > MAX_TEXT_LEN) {
-                return Err(Unavailable::new(TooLong(field)));
-            }
-        }
+        let lease = lease.map_err(Unavailable::new)?;
         Ok(Some(Node {
-            uid,
-            ready,
-            lease_renewed: lease.map_err(Unavailable::new)?.and_then(renewed),
-            provider_id,
-            created,
+            lease_renewed: lease.and_then(renewed),
+            ..node
         }))
     }
 
@@ -162,6 +150,29 @@ impl NodeReportedAddresses for KubeNodes {
     }
 }
 
+/// The fields of a Node that are used, without those of its Lease.
+fn used(node: Lenient<ReadNode, KubeNode>) -> Result<Node, Unavailable> {
+    let uid = node.meta().uid.clone().unwrap_or_default();
+    let created = node.meta().creation_timestamp.as_ref();
+    let created = created.map(|time| SystemTime::from(time.0));
+    let node = node.object.map_err(Unavailable::new)?;
+    let ready = is_ready(&node);
+    let provider_id = node.spec.and_then(|spec| spec.provider_id);
+    let provider_id = provider_id.filter(|text| !text.is_empty());
+    for (field, text) in [("UID", Some(&uid)), ("provider ID", provider_id.as_ref())] {
+        if text.is_some_and(|text| text.len() > MAX_TEXT_LEN) {
+            return Err(Unavailable::new(TooLong(field)));
+        }
+    }
+    Ok(Node {
+        uid,
+        ready,
+        lease_renewed: None,
+        provider_id,
+        created,
+    })
+}
+
 fn serving_name(NodeAddress { address, .. }: NodeAddress) -> ServingName {
     let ip = address.parse().map(ServingName::Ip);
     ip.unwrap_or_else(|_| ServingName::Dns(dns_form(&address)))
@@ -181,6 +192,9 @@ fn renewed(lease: ReadLease) -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use http_body_util::Full;
     use hyper::Response;
     use hyper::body::Bytes;
@@ -220,5 +234,23 @@ mod tests {
         let node = json!({"metadata": {}, "status": {"addresses": addresses}});
         let names = nodes(&node).names(&name).await.unwrap();
         assert_eq!(names.len(), MAX_ADDRESSES - 1);
+    }
+
+    #[tokio::test]
+    async fn a_node_is_reduced_to_its_used_fields_before_its_lease_is_read() {
+        let calls: Arc<AtomicUsize> = Arc::default();
+        let counted = calls.clone();
+        let node = json!({"metadata": {"uid": "x".repeat(MAX_TEXT_LEN + 1)}}).to_string();
+        let access = ClusterAccess::in_memory(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let answer = Response::new(Full::new(Bytes::from(node.clone())));
+            async move { answer }
+        });
+
+        let name = NodeName::parse("n").unwrap();
+        let state = KubeNodes::new(access.client().clone()).state(&name).await;
+
+        assert!(state.is_err());
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 }

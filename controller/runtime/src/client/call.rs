@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use kube::api::{ListParams, PatchParams, PostParams};
 use kube::core::{ObjectList, Status};
+use kubelet_attestation::errors::shortened;
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::timeout;
 
@@ -18,6 +19,10 @@ pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 
 /// The deadline for a call about one small object. The API server's limit is 60 s.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
+
+/// The maximum length of a text in a refusal. A caller can keep the error while it makes the next call, for which an API
+/// server that a tenant operates can let it wait.
+const MAX_REFUSAL_LEN: usize = 4096;
 
 /// A call failed.
 #[derive(Debug, thiserror::Error)]
@@ -87,12 +92,22 @@ pub(crate) fn in_time<T>(
         let answer = timeout(deadline, call).await;
         let answer = answer.map_err(|_| CallError::Deadline(deadline))?;
         answer.map_err(|error| {
-            if let kube::Error::Api(status) = error {
+            if let kube::Error::Api(mut status) = error {
+                reduce(&mut status);
                 CallError::Refused(status)
             } else {
                 CallError::Failed(Box::new(error))
             }
         })
+    }
+}
+
+/// Removes the parts of a refusal that nothing reads. A cause has three bytes of JSON, and takes 72 in memory.
+fn reduce(status: &mut Status) {
+    status.metadata = None;
+    status.details = None;
+    for text in [&mut status.message, &mut status.reason] {
+        *text = shortened(text, MAX_REFUSAL_LEN).to_owned();
     }
 }
 
@@ -220,5 +235,32 @@ pub(crate) fn merge(manager: &str) -> PatchParams {
     PatchParams {
         field_manager: Some(manager.to_owned()),
         ..PatchParams::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_used_parts_of_a_refusal_are_kept() {
+        let status = json!({
+            "metadata": {}, "code": 422, "reason": "Invalid", "message": "m".repeat(1 << 20),
+            "details": {"name": "a", "causes": [{}, {}]},
+        });
+        let status: Box<Status> = serde_json::from_value(status).unwrap();
+
+        let refused = call(async { Err::<(), _>(kube::Error::Api(status)) }).await;
+
+        let refused = refused.unwrap_err();
+        assert!(refused.is_invalid(), "{refused}");
+        let CallError::Refused(status) = refused else {
+            panic!("it is a refusal");
+        };
+        assert_eq!(status.message.len(), MAX_REFUSAL_LEN);
+        assert_eq!(status.reason, "Invalid");
+        assert!(status.details.is_none() && status.metadata.is_none());
     }
 }

@@ -34,7 +34,8 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
     let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
     let kubernetes = one_of(&kubernetes, "kubernetes");
     let kubernetes = call("get services/kubernetes", kubernetes).await?;
-    let addresses = kubernetes.into_iter().flat_map(addresses_of);
+    // At once: an API server that a tenant operates can return a large object, and then not answer the next call.
+    let addresses: Vec<IpAddr> = kubernetes.into_iter().flat_map(addresses_of).collect();
 
     let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());
     let page = ListParams::default().limit(MAX_RANGES);
@@ -57,6 +58,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
         }
     };
     let mut are_all = !objects.is_empty();
+    let addresses = addresses.into_iter();
     let mut ranges: Vec<AddressRange> = addresses.map(AddressRange::from).collect();
     for object in objects {
         let spec = object.object.ok().and_then(|object| object.spec);

@@ -409,8 +409,9 @@ struct TokenData {
 impl TokenSecret {
     /// The Secret and the state of its token. `None` if it is not a token, or cannot be decoded.
     fn parse(text: &str) -> Option<(Self, Life)> {
-        let secret: Self = serde_json::from_str(text).ok()?;
-        let labels = secret.metadata.labels.as_ref();
+        let mut secret: Self = serde_json::from_str(text).ok()?;
+        // A tenant's API server can send thousands, and then not answer the write.
+        let labels = secret.metadata.labels.take();
         // This includes extensions by a previous controller process: this controller also expires those.
         let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {

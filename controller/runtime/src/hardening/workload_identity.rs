@@ -10,6 +10,9 @@ use super::access::{HardeningError, get};
 /// The namespace that exists as long as its cluster. The API server creates it and never deletes it.
 const NAMESPACE: &str = "kube-system";
 
+/// The maximum length of a UID, which is kept and written to the management cluster. Kubernetes UIDs have 36 characters.
+const MAX_UID_LEN: usize = 64;
+
 /// The identity of a workload cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkloadIdentity {
@@ -28,8 +31,39 @@ pub async fn read(client: &Client) -> Result<Option<WorkloadIdentity>, Hardening
     let namespace: Option<Namespace> = get(client, NAMESPACE).await?;
     Ok(namespace.and_then(|namespace| {
         Some(WorkloadIdentity {
-            uid: namespace.metadata.uid?,
+            uid: namespace
+                .metadata
+                .uid
+                .filter(|uid| uid.len() <= MAX_UID_LEN)?,
             began: namespace.metadata.creation_timestamp?.0.into(),
         })
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::client::ClusterAccess;
+
+    #[tokio::test]
+    async fn a_uid_longer_than_those_of_kubernetes_is_no_identity() {
+        for (len, is_known) in [(MAX_UID_LEN, true), (MAX_UID_LEN + 1, false)] {
+            let created = "2026-01-01T00:00:00Z";
+            let metadata = json!({"uid": "u".repeat(len), "creationTimestamp": created});
+            let namespace = json!({"metadata": metadata}).to_string();
+            let access = ClusterAccess::in_memory(move |_| {
+                let answer = Response::new(Full::new(Bytes::from(namespace.clone())));
+                async move { answer }
+            });
+
+            let identity = read(access.client()).await.unwrap();
+
+            assert_eq!(identity.is_some(), is_known, "{len}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! A watch that finds kubeadm's bindings when they return.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use futures::stream::StreamExt as _;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Client;
 use kube::api::Api;
-use kube::runtime::watcher::Event;
+use kube::runtime::watcher::{self, Event};
 use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::scope::Enforcement;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -60,20 +61,43 @@ async fn follow(client: Client, returned: &AtomicBool, lines: &ClusterLines) {
     let mut log = WatchLog::new("ClusterRoleBinding").within(lines.clone());
     let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, Arc::default());
     let (mut events, mut full_at) = (pin!(events), Instant::now());
-    while let Some(event) = events.next().await {
-        log.observe(&event, || {});
-        let Ok(Event::InitApply(binding) | Event::Apply(binding)) = event else {
-            continue;
-        };
-        let name = binding.metadata.name.as_deref();
-        if !KUBEADM.iter().any(|(own, ..)| name == Some(*own)) {
-            continue;
+    // Only the report waits. A page of a hostile cluster stays in memory until each of its objects is handled.
+    let mut due = None;
+    loop {
+        tokio::select! {
+            () = until(due) => {}
+            event = events.next() => {
+                let Some(event) = event else {
+                    return;
+                };
+                log.observe(&event, || {});
+                if due.is_some() || !is_of_kubeadm(&event) {
+                    continue;
+                }
+            }
         }
-        while let Err(at) = REPORTS.take(&mut full_at, Instant::now()) {
-            sleep_until(at).await;
+        due = REPORTS.take(&mut full_at, Instant::now()).err();
+        if due.is_none() {
+            returned.store(true, Ordering::Relaxed);
         }
-        returned.store(true, Ordering::Relaxed);
     }
+}
+
+/// Waits until this time, or forever.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
+}
+
+/// Whether a binding with the name of one of kubeadm's was found or changed.
+fn is_of_kubeadm(event: &watcher::Result<Event<MetadataOf<ClusterRoleBinding>>>) -> bool {
+    let Ok(Event::InitApply(binding) | Event::Apply(binding)) = event else {
+        return false;
+    };
+    let name = binding.metadata.name.as_deref();
+    KUBEADM.iter().any(|(own, ..)| name == Some(*own))
 }
 
 #[cfg(test)]
@@ -81,7 +105,7 @@ mod tests {
     use std::convert::Infallible;
 
     use futures::stream;
-    use http_body_util::{BodyExt as _, StreamBody};
+    use http_body_util::{BodyExt as _, Full, StreamBody};
     use hyper::Response;
     use hyper::body::{Bytes, Frame};
     use serde_json::json;
@@ -94,19 +118,22 @@ mod tests {
     async fn reports(name: &'static str, events: usize, is_enforced: bool) -> usize {
         let access = ClusterAccess::in_memory(move |request| {
             let query = request.uri().query().unwrap_or_default();
-            let lines = if query.contains("watch=") {
-                let metadata = json!({"name": name, "resourceVersion": "2"});
-                let event = json!({"type": "MODIFIED", "object": {"metadata": metadata}});
-                format!("{event}\n").repeat(events)
+            let metadata = json!({"name": name, "resourceVersion": "2"});
+            let event = json!({"type": "MODIFIED", "object": {"metadata": metadata}});
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+            let frame = |text: String| Ok::<_, Infallible>(Frame::data(Bytes::from(text)));
+            let body = if query.contains("watch=") {
+                let event = format!("{event}\n");
+                let changes = stream::iter(0..events).then(move |_| {
+                    let event = event.clone();
+                    async move {
+                        sleep(Duration::from_secs(1)).await;
+                        frame(event)
+                    }
+                });
+                StreamBody::new(changes.chain(stream::pending()).boxed()).boxed_unsync()
             } else {
-                json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string()
-            };
-            let is_list = !query.contains("watch=");
-            let first = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(lines)))]);
-            let body = if is_list {
-                StreamBody::new(first).boxed_unsync()
-            } else {
-                StreamBody::new(first.chain(stream::pending())).boxed_unsync()
+                StreamBody::new(stream::iter([frame(list.to_string())])).boxed_unsync()
             };
             async move { Response::new(body) }
         });
@@ -141,6 +168,38 @@ mod tests {
     async fn a_binding_that_changes_constantly_is_reported_once_a_minute() {
         let reports = reports(KUBEADM[0].0, 1000, true).await;
 
-        assert!((5..=6).contains(&reports), "{reports}");
+        assert!((5..=7).contains(&reports), "{reports}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_with_many_bindings_of_kubeadm_is_handled_at_once() {
+        let is_watched: Arc<AtomicBool> = Arc::default();
+        let watched = is_watched.clone();
+        let access = ClusterAccess::in_memory(move |request| {
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.contains("watch=");
+            watched.fetch_or(is_watch, Ordering::Relaxed);
+            let binding = json!({"metadata": {"name": KUBEADM[0].0, "resourceVersion": "1"}});
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": vec![binding; 100]});
+            async move {
+                if is_watch {
+                    pending::<()>().await;
+                }
+                Response::new(Full::new(Bytes::from(list.to_string())))
+            }
+        });
+        let enforcement = Enforcement::default();
+        enforcement.set(true);
+        let following = tokio::spawn(report_returns(
+            access.client().clone(),
+            enforcement,
+            Arc::default(),
+            ClusterLines::of_namespace(""),
+        ));
+
+        sleep(Duration::from_secs(1)).await;
+
+        assert!(is_watched.load(Ordering::Relaxed));
+        following.abort();
     }
 }

@@ -25,6 +25,18 @@ fn life(kind: &str, expiration: Option<&str>) -> Option<Life> {
 }
 
 #[test]
+fn the_labels_of_a_token_are_not_kept() {
+    let mut text: Value = serde_json::from_str(&secret(SECRET_TYPE, None)).unwrap();
+    text["metadata"]["labels"] = json!({EXTENDED: "true", "a": "b"});
+    text["data"]["expiration"] = json!(ByteString(b"2026-01-01T00:00:00Z".to_vec()));
+
+    let (token, life) = TokenSecret::parse(&text.to_string()).unwrap();
+
+    assert!(matches!(life, Life::Extended(_)), "{life:?}");
+    assert!(token.metadata.labels.is_none());
+}
+
+#[test]
 fn a_token_is_extended_once_half_of_its_time_has_passed() {
     // TTL is six hours.
     for (end, expected) in [
