@@ -8,8 +8,9 @@
 //!
 //! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together take at
 //!   most the fourth part of one processor, except for chunks that are already received.
-//! - After a burst of [`BURST_OF_ALL`], those of all namespaces together take half of one processor on average. The more they exceed it, the more of its own time a namespace pays for the same work, so those that take
-//!   the most wait.
+//! - After a burst of [`BURST_OF_ALL`], those of all namespaces together take half of one processor on average. The
+//!   more they exceed it, the more of its own time a namespace pays for the same work, so those that take the most
+//!   wait.
 //! - Other connections than those of tenants never wait.
 
 use std::pin::Pin;
