@@ -80,9 +80,36 @@ pub async fn apply(
     records: &RevokedNodeCredentialsSpec,
     now: SystemTime,
 ) -> Result<Revocation, HardeningError> {
+    let merged = merged(client, revocations, records, now).await?;
+    write(client, revocations, merged).await
+}
+
+/// The existing list, with the known revocations and with those of the records.
+///
+/// # Errors
+///
+/// The list could not be read.
+pub(crate) async fn merged(
+    client: &Client,
+    revocations: &Revocations,
+    records: &RevokedNodeCredentialsSpec,
+    now: SystemTime,
+) -> Result<RevokedNodeCredentialsSpec, HardeningError> {
     let listed = read(client).await?;
     let bounded = |list| select(list).0;
-    let merged = revocations.merged(listed, records.clone(), bounded, now);
+    Ok(revocations.merged(listed, records.clone(), bounded, now))
+}
+
+/// Writes the merged list. Afterwards, `revocations` contains it.
+///
+/// # Errors
+///
+/// The list could not be written. The previous list stays in force.
+pub(crate) async fn write(
+    client: &Client,
+    revocations: &Revocations,
+    merged: RevokedNodeCredentialsSpec,
+) -> Result<Revocation, HardeningError> {
     // Decisions use the list immediately, before the workload cluster has it.
     revocations.read(merged.clone());
     let (spec, revocation) = select(merged);

@@ -1,6 +1,6 @@
 //! Publishes the list of revoked certificates in the workload cluster.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use futures::future::FutureExt as _;
@@ -17,10 +17,11 @@ use tokio::time::Instant;
 use super::created_again::compare;
 use super::{cut, part};
 use crate::capi::ObjectKey;
-use crate::hardening::revocation;
+use crate::hardening::revocation::{self, Revocation};
 use crate::logs::Failures;
 use crate::memory::{Holding, Share};
 use crate::records::KubeRecords;
+use crate::turns::{FairTurns, Line, TurnLimits};
 
 /// The interval at which a list with entries is compared with the workload cluster, where administrators can change it.
 /// A comparison takes four calls, and an idle cluster makes less than one call per minute.
@@ -35,6 +36,19 @@ const RECORD_ENTRY: usize = 160;
 /// An upper bound for the memory of a key's entry, with a name and a provider ID of maximum length.
 const KEY_ENTRY: usize = 1536;
 
+/// The number of copies of a list during its write: the known one, the object, its replacement and its JSON.
+const COPIES: usize = 4;
+
+/// The turns of lists for whose copies there is no memory. An API server that a tenant operates can return a large list,
+/// and then not answer the write. Each list is written in its turn, so that the lists of other clusters do not prevent a
+/// revocation.
+static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
+    FairTurns::new(TurnLimits {
+        all: 4,
+        of_cluster: 1,
+    })
+});
+
 /// The published list.
 #[derive(derive_more::Debug)]
 pub(super) struct RevocationList {
@@ -48,6 +62,8 @@ pub(super) struct RevocationList {
     failures: Failures,
     /// The memory that the list of the workload cluster uses.
     memory: Holding,
+    /// The cluster's line in the turns of lists without memory.
+    line: Line,
 }
 
 impl Default for RevocationList {
@@ -128,6 +144,7 @@ impl RevocationList {
             forbidden: None,
             failures: Failures::default(),
             memory: share.holding(),
+            line: WITHOUT_MEMORY.line(&ObjectKey::new("", "")),
         }
     }
 
@@ -135,6 +152,7 @@ impl RevocationList {
     pub(super) fn of_cluster(cluster: OfCluster) -> Self {
         let list = Self::within(&Share::new(&cluster.key.namespace, OWN_MEMORY));
         Self {
+            line: WITHOUT_MEMORY.line(&cluster.key),
             unknown: Some(Box::new(cluster)),
             ..list
         }
@@ -178,9 +196,8 @@ impl RevocationList {
         let left_out = if let Some(current) = self.published.as_ref().filter(is_current) {
             current.left_out
         } else {
-            let applied = revocation::apply(client, revocations, &records, now).boxed();
-            let left_out = part(applied).await?.left_out;
-            self.hold(revocations)?;
+            let applied = self.apply(client, revocations, &records, now).boxed();
+            let left_out = applied.await?.left_out;
             self.published = Some(Published {
                 at: Instant::now(),
                 records,
@@ -198,13 +215,40 @@ impl RevocationList {
         self.forbidden.clone().map_or(Ok(()), Err)
     }
 
+    /// Reads and writes the list, and reserves its memory.
+    async fn apply(
+        &mut self,
+        client: &Client,
+        revocations: &Revocations,
+        records: &RevokedNodeCredentialsSpec,
+        now: SystemTime,
+    ) -> Result<Revocation, String> {
+        let merge = || part(revocation::merged(client, revocations, records, now));
+        let mut merged = merge().await?;
+        let len = (merged.revoked.len(), merged.revoked_keys.len());
+        let mut turn = None;
+        if !self.reserve(len, COPIES) {
+            drop(merged);
+            turn = Some(self.line.turn().await);
+            merged = merge().await?;
+        }
+        let written = part(revocation::write(client, revocations, merged)).await;
+        drop(turn);
+        self.hold(revocations)?;
+        written
+    }
+
+    /// Reserves the memory for copies of a list with these numbers of entries. Returns `false` without a change if there
+    /// is not enough.
+    fn reserve(&mut self, (records, keys): (usize, usize), copies: usize) -> bool {
+        let one = records * RECORD_ENTRY + keys * KEY_ENTRY;
+        self.memory.resize(copies * one)
+    }
+
     /// Reserves the memory for the known list. If there is not enough, only this cluster waits.
     fn hold(&mut self, revocations: &Revocations) -> Result<(), String> {
         let (records, keys) = revocations.len();
-        if self
-            .memory
-            .resize(records * RECORD_ENTRY + keys * KEY_ENTRY)
-        {
+        if self.reserve((records, keys), 1) {
             return Ok(());
         }
         revocations.forget();

@@ -194,6 +194,32 @@ async fn a_list_over_the_memory_limit_is_not_treated_as_empty() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn lists_without_memory_for_their_copies_are_written_in_turn() {
+    let (stored, access) = api_server();
+    let world = world();
+    let mut small = RevocationList::within(&Share::alone(OWN_MEMORY));
+    let mut large = RevocationList::within(&Share::alone(0));
+    let others = [("b", "1"), ("b", "2"), ("c", "1"), ("c", "2")];
+    let others = others.map(|(namespace, name)| ObjectKey::new(namespace, name));
+    let lines = others.map(|key| WITHOUT_MEMORY.line(&key));
+    let turns = lines.each_ref().map(|line| line.try_turn().unwrap());
+
+    let hour = Duration::from_hours(1);
+    let waiting = tokio::time::timeout(hour, publish(&mut large, &access, &world)).await;
+    assert!(waiting.is_err());
+    assert!(stored.lock().as_ref().unwrap().is_empty());
+    drop(turns);
+    publish(&mut large, &access, &world).await.unwrap_err();
+    assert_eq!(entries(&stored), 1);
+
+    stored.lock().as_mut().unwrap().clear();
+    let turns = lines.each_ref().map(|line| line.try_turn().unwrap());
+    publish(&mut small, &access, &world).await.unwrap();
+    assert_eq!(entries(&stored), 1);
+    drop(turns);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
     let (stored, access) = api_server();
     let world = world();
