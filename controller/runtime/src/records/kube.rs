@@ -110,7 +110,7 @@ impl KubeRecords {
             for record in unowned {
                 match self.own(record, &owner).await {
                     Err(error) if error.is_invalid() => invalid = Some(error),
-                    owned => owned?,
+                    result => result?,
                 }
             }
         }
