@@ -3,6 +3,7 @@
 
 mod absences;
 mod clocks;
+mod design;
 mod locks;
 mod log_lines;
 mod modules;

@@ -181,7 +181,7 @@ fn only_the_last_links_of_the_chain_create_certificate_contents() {
 }
 
 /// The first or the second columns of the rows of a table in a page of docs.
-fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
+pub(super) fn rows(page: &str, heading: &str, column: usize) -> Vec<String> {
     let page = Workspace::read().root.join("docs").join(page);
     let page = fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once(heading).unwrap();
