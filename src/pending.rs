@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kubelet_attestation::contract::REQUEST_ABANDONED_AFTER;
 use kubelet_attestation::csr::CLIENT_USAGES;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Serialize};
@@ -19,10 +20,6 @@ use crate::secret::Secret;
 use crate::store::{StoreFile, StoreLock};
 
 const VERSION: u32 = 1;
-
-/// The maximum age of a request. Verifiers refuse evidence older than 14 minutes, and an older request would not be
-/// answered in time.
-const MAX_AGE: Duration = Duration::from_mins(10);
 
 /// The maximum age of an undecided request while a certificate is valid. Kubernetes deletes pending requests after 24
 /// hours, so a node has at most three of them, even during a long outage of the controller. After the outage, the
@@ -212,7 +209,7 @@ impl OpenRequest {
     /// with the same settings. A copy of the store on another machine runs in another boot.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
-        (same && self.is_younger(MAX_AGE, now)).then_some(&self.subject.provider_id)
+        (same && self.is_younger(REQUEST_ABANDONED_AFTER, now)).then_some(&self.subject.provider_id)
     }
 
     /// Whether the request still matches `subject`, and is young enough. `lifetime` is the lifetime of the stored
@@ -226,8 +223,8 @@ impl OpenRequest {
         now: SystemTime,
     ) -> bool {
         // A short-lived certificate must not expire because the controller missed a request.
-        let max_age = lifetime.map_or(MAX_AGE, |lifetime| {
-            (lifetime / 4).clamp(MAX_AGE, MAX_AGE_WITH_CERTIFICATE)
+        let max_age = lifetime.map_or(REQUEST_ABANDONED_AFTER, |lifetime| {
+            (lifetime / 4).clamp(REQUEST_ABANDONED_AFTER, MAX_AGE_WITH_CERTIFICATE)
         });
         self.is_younger(max_age, now) && self.subject == *subject
     }
@@ -390,7 +387,7 @@ mod tests {
         let same = scope();
         let mut asked = open();
         asked.asked = Some(same.clone());
-        let late = now() + MAX_AGE;
+        let late = now() + REQUEST_ABANDONED_AFTER;
         let other_boot = scope_of(Some("other"), "settings");
         let other_settings = scope_of(Some("boot"), "other");
         let unknown_boot = scope_of(None, "settings");

@@ -2,14 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
+use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
+
 use crate::clock::until;
 
-/// The time by which signers back-date a certificate: this project's controller and kube-controller-manager do the
-/// same.
-const BACKDATED: Duration = Duration::from_mins(5);
-
 /// The maximum time by which this machine's clock can be behind the signer's.
-pub(crate) const CLOCK_LEEWAY: Duration = Duration::from_mins(5);
+pub(crate) const CLOCK_LEEWAY: Duration = CERTIFICATE_BACKDATING;
 
 /// Below this share of its lifetime, a credential is renewed independently of its age.
 ///
@@ -81,7 +79,7 @@ pub struct Validity {
 impl Validity {
     /// The time at which the signer signed the certificate.
     pub fn issued(&self) -> SystemTime {
-        self.not_before + BACKDATED
+        self.not_before + CERTIFICATE_BACKDATING
     }
 
     /// The time from issuance to expiry.
@@ -163,7 +161,7 @@ mod tests {
 
     fn valid_for(lifetime: Duration) -> Validity {
         Validity {
-            not_before: start() - BACKDATED,
+            not_before: start() - CERTIFICATE_BACKDATING,
             not_after: start() + lifetime,
         }
     }

@@ -15,6 +15,7 @@
 //! Each module imports only modules above it.
 //!
 //! - `time`: distances between wall-clock times
+//! - `contract`: reasons and durations on which nodes and the controller must agree
 //! - `text`: names that are checked text, and text of others for a terminal
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
 //! - `secret`: secret values, which `Debug` does not show and memory does not keep
@@ -30,6 +31,7 @@
 //! - `kubeconfig`: the kubeconfig parser, with a policy for machines and one for tenants
 
 pub mod binding;
+pub mod contract;
 pub mod csr;
 pub mod errors;
 pub mod evidence;

@@ -6,6 +6,10 @@
 use std::mem;
 use std::time::Duration;
 
+use kubelet_attestation::contract::{
+    CHALLENGE_ISSUED, EVIDENCE_EXPIRED, FORMER_CERTIFICATE, IDENTITY_REVOKED,
+    KEY_OF_ANOTHER_MACHINE, RECORD_MISSING, REQUESTER_UID_MISSING, UNSUPPORTED_ATTESTATION_VERSION,
+};
 use kubelet_attestation::ensure;
 use kubelet_attestation::evidence::tpm::Challenge;
 use kubelet_attestation::version::EvidenceVersion;
@@ -21,22 +25,13 @@ use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState};
 use crate::pending::{OpenRequest, Pending, Subject};
 use crate::store::StoreLock;
 
-/// The reason of a failed request whose evidence version the controller does not accept.
-const UNSUPPORTED_VERSION: &str = "UnsupportedAttestationVersion";
-
-/// The reason of a failed request that the controller answered with a challenge.
-const CHALLENGE_ISSUED: &str = "ChallengeIssued";
-
-/// The reason of a failed request whose evidence, or answer to a challenge, arrived too late.
-const EVIDENCE_EXPIRED: &str = "EvidenceExpired";
-
 /// The reasons for a denial because of the requesting certificate: the `NodeIdentity` does not record it for this node.
 /// A request with the bootstrap credential can still be granted, because it claims the name again.
-const NOT_THE_RECORDS: [&str; 3] = ["FormerCertificate", "RecordMissing", "RequesterUidMissing"];
+const NOT_THE_RECORDS: [&str; 3] = [FORMER_CERTIFICATE, RECORD_MISSING, REQUESTER_UID_MISSING];
 
 /// The reasons of a denial that is about the request's key: the certificates with this key were revoked, or another
 /// machine has it. A request with another key is a new claim.
-const NOT_WITH_THIS_KEY: [&str; 2] = ["IdentityRevoked", "KeyOfAnotherMachine"];
+const NOT_WITH_THIS_KEY: [&str; 2] = [IDENTITY_REVOKED, KEY_OF_ANOTHER_MACHINE];
 
 /// The maximum number of challenges that a run answers: one, and a second one if the first answer arrived too late.
 const MAX_CHALLENGES: u32 = 2;
@@ -104,7 +99,7 @@ impl Negotiation<'_> {
                     supported_versions: supported,
                     challenge,
                 }) => match reason.as_str() {
-                    UNSUPPORTED_VERSION => {
+                    UNSUPPORTED_ATTESTATION_VERSION => {
                         // Only once: a controller that rejects a version from its own list must not cause a loop.
                         let another = self
                             .another_version(supported)

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{env, fs};
 
 use data_encoding::BASE64URL_NOPAD;
+use kubelet_attestation::contract::CHALLENGE_ISSUED;
 use kubelet_attestation::errors::error_chain;
 use serde::Deserialize;
 
@@ -30,9 +31,6 @@ use crate::store_contents::StoreContents;
 
 /// A request that does not exist. An attempt to read it shows whether a bootstrap credential is accepted.
 const NO_REQUEST: &str = "kubelet-authenticator-doctor";
-
-/// The reason of a request that the next run answers.
-const CHALLENGED: &str = "ChallengeIssued";
 
 /// The expiry claim of a JSON Web Token (RFC 7519 section 4.1.4).
 #[derive(Deserialize)]
@@ -266,7 +264,7 @@ fn judge(
             let what = format!("request {name} was denied ({reason}): {message}");
             fail(what, reasons::remedy(&reason))
         }
-        CsrState::Failed { reason, .. } if reason == CHALLENGED => {
+        CsrState::Failed { reason, .. } if reason == CHALLENGE_ISSUED => {
             Finding::pass(format!("{name} has a challenge; the next run answers it"))
         }
         CsrState::Failed {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
 use reqwest::{Method, StatusCode, Url};
@@ -23,10 +24,6 @@ use crate::http;
 
 /// Ten times the size of a request with the largest evidence. etcd does not accept objects of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
-
-/// The clock skew that certificates tolerate: this project's controller and kube-controller-manager both back-date
-/// certificates by five minutes.
-const MAX_SKEW: Duration = Duration::from_mins(5);
 
 /// The first pause before another attempt. It doubles after each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -253,7 +250,8 @@ impl Transport {
             return Ok(());
         };
         let ours = clock::now();
-        if clock::apart(ours, theirs) <= MAX_SKEW {
+        // On a machine whose clock is slow by more, a new certificate is not valid yet.
+        if clock::apart(ours, theirs) <= CERTIFICATE_BACKDATING {
             return Ok(());
         }
         let [theirs, ours] = [theirs, ours].map(humantime::format_rfc3339_seconds);

@@ -7,6 +7,7 @@ use futures::future::FutureExt as _;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::ResourceExt as _;
+use kubelet_attestation::contract::REQUEST_ABANDONED_AFTER;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::decide::{Context, Decided, Decision, decide};
 use node_attestation_core::identifiers::TokenId;
@@ -35,10 +36,6 @@ use crate::turns::{FairTurns, Line};
 /// The deadline for all checks of one request. Verifiers have shorter deadlines. This deadline protects the queue from
 /// a verifier without one.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
-
-/// The age at which an approved request fails if it is still undecided. Nodes abandon a request of this age and create
-/// another one.
-const MAX_UNDECIDED: Duration = Duration::from_mins(10);
 
 /// The age at which a request without a machine fails. No run of the plugin waits for a request of this age, so no run
 /// receives the failure.
@@ -377,7 +374,7 @@ pub(crate) fn concluded(
         None => ("the checks did not complete in time".to_owned(), false),
     };
     let age = age(request, now);
-    let failure = if is_approved(request) && age > MAX_UNDECIDED {
+    let failure = if is_approved(request) && age > REQUEST_ABANDONED_AFTER {
         Failure::UndecidedTooLong(obstacle)
     } else if waits_for_a_machine && age > MAX_WITHOUT_MACHINE {
         Failure::MachineMissing

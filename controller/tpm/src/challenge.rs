@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::{hmac, rand};
+use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use kubelet_attestation::evidence::tpm::{ChallengeId, Expiry};
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use node_attestation_core::refusal::{Denial, Failure, NotAsked, Refusal, Unavailable};
@@ -30,9 +31,9 @@ use crate::structure::Name;
 /// restarts.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(5);
 
-/// The maximum wait of a response that arrived in time. The controller does not appraise evidence that is older than 14
-/// minutes, because the machine's state can have changed.
-const MAX_WAIT: Duration = Duration::from_mins(9);
+/// The maximum wait of a response that arrived in time. The controller does not appraise older evidence, because the
+/// machine's state can have changed.
+const MAX_WAIT: Duration = MAX_EVIDENCE_AGE.saturating_sub(LIFETIME);
 
 /// A key for deriving challenges: 32 random bytes.
 #[derive(derive_more::Debug, Clone)]

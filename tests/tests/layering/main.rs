@@ -8,6 +8,7 @@ mod locks;
 mod log_lines;
 mod modules;
 mod prose;
+mod reasons;
 mod tried;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,11 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
 use node_attestation_core::time::until;
-
-/// Older evidence is not sent to STS. STS accepts it for 15 minutes; the last minute is for the call.
-pub(super) const MAX_AGE: Duration = Duration::from_mins(14);
 
 /// The time that STS itself lets a signature be dated ahead ("+ 15 min."). So a controller clock that is ten minutes
 /// slow does not block nodes. STS refuses a node whose clock is fast.
@@ -37,7 +35,7 @@ pub(super) fn fresh_until(
     let latest = now.max(asked);
     let age = until(latest, signed);
     let ahead = until(signed, latest);
-    if age > MAX_AGE || ahead > MAX_AHEAD {
+    if age > MAX_EVIDENCE_AGE || ahead > MAX_AHEAD {
         return Err(Failure::EvidenceExpired.into());
     }
     Ok(signed + VALID)

@@ -1,9 +1,10 @@
 //! The encoding of node certificates (RFC 5280 section 4).
 
 use std::error::Error;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use aws_lc_rs::error::Unspecified;
+use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 use kubelet_attestation::csr::oid;
 use kubelet_attestation::names::{NODES_GROUP, NodeName, ProviderId};
 use x509_cert::attr::AttributeTypeAndValue;
@@ -25,9 +26,6 @@ use super::Signed;
 use super::algorithm::SignatureAlgorithm;
 use super::ca::CaCertificate;
 use crate::identifiers::{CertificateUid, ServingName};
-
-/// The backdating of certificates, as in kube-controller-manager. It allows for clocks that differ.
-const BACKDATED: Duration = Duration::from_mins(5);
 
 /// `version [0] EXPLICIT INTEGER`, v3.
 const V3: [u8; 5] = [0xa0, 0x03, 0x02, 0x01, 0x02];
@@ -89,7 +87,7 @@ impl Unsigned {
         now: SystemTime,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let not_after = contents.not_after.min(ca.not_after);
-        let not_before = Time::try_from(now - BACKDATED)?;
+        let not_before = Time::try_from(now - CERTIFICATE_BACKDATING)?;
         let validity: Validity<Rfc5280> = Validity::new(not_before, Time::try_from(not_after)?);
         let algorithm = algorithm.identifier().to_der()?;
         let extensions = Any::new(EXTENSIONS_TAG, extensions(ca, contents)?.to_der()?)?;

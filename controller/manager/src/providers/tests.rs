@@ -5,6 +5,7 @@ mod packed;
 
 use std::fmt::Write as _;
 
+use kubelet_attestation::contract;
 use node_attestation_aws::denial::AwsDenial;
 use node_attestation_core::crd::{EndorsementKeyPlatform, KubeletAuthenticationSpec};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Ignored, Reason};
@@ -155,6 +156,19 @@ fn no_two_reasons_share_a_name() {
     names.dedup();
 
     assert_eq!(names.len(), all.len());
+}
+
+/// A node that does not recognize a reason sends no other request.
+#[test]
+fn reasons_that_change_a_nodes_request_are_reasons_of_the_controller() {
+    let denials = denials();
+    for name in contract::DENIALS {
+        assert!(denials.iter().any(|reason| reason.name == name), "{name}");
+    }
+    let failures = Failure::CATALOGUE.iter().map(|reason| reason.name);
+    for name in contract::FAILURES {
+        assert!(failures.clone().any(|reason| reason == name), "{name}");
+    }
 }
 
 fn providers(allow_insecure: bool) -> Providers {

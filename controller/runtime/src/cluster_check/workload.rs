@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
+use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
 use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::verifier::VerifierUnavailable;
@@ -36,9 +37,6 @@ pub(super) const CHECKS: [&str; 7] = [
 /// The age from which a pending CSR counts as slow. A CSR is usually answered within seconds. If the machine is not
 /// known yet, this takes minutes.
 const SLOW: Duration = Duration::from_mins(2);
-
-/// The age at which nodes abandon a CSR and create another one.
-const LATE: Duration = Duration::from_mins(10);
 
 /// The label of control-plane Nodes from kubeadm.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -214,7 +212,7 @@ impl Workload<'_> {
             oldest.as_secs()
         );
         let cure = format!("run: node-attestation-controller explain {name} --cluster CLUSTER");
-        if *oldest > LATE {
+        if *oldest > REQUEST_ABANDONED_AFTER {
             Finding::fail(what, cure)
         } else if *oldest > SLOW {
             Finding::warn(what, cure)
@@ -232,7 +230,7 @@ impl Workload<'_> {
         let unsupported = all.iter().filter(|request| {
             let status = request.status.iter();
             let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
-            let reason = Some("UnsupportedAttestationVersion");
+            let reason = Some(UNSUPPORTED_ATTESTATION_VERSION);
             conditions.any(|one| one.type_ == FAILED && one.reason.as_deref() == reason)
         });
         let unsupported: Vec<_> = unsupported.map(kube::ResourceExt::name_any).collect();
