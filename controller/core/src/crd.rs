@@ -43,9 +43,10 @@ pub use node_identity::{
     TombstoneReason, TpmBoot,
 };
 pub use revoked_node_credentials::{
-    MAX_REVOKED, MAX_REVOKED_KEYS, REVOKED_NODE_CREDENTIALS, RevokedGenerations, RevokedKey,
-    RevokedNodeCredentials, RevokedNodeCredentialsSpec,
+    REVOKED_NODE_CREDENTIALS, RevokedGenerations, RevokedKey, RevokedNodeCredentials,
+    RevokedNodeCredentialsSpec,
 };
+pub use schema::{MAX_REVOKED, MAX_REVOKED_KEYS};
 pub use tpm::{
     AllowedEndorsementKey, EndorsementKeyPlatform, EndorsementKeys, LateProviderIds, OsSeparator,
     PcrPolicy, PcrSet, TpmSettings,

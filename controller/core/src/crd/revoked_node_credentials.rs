@@ -12,14 +12,6 @@ use super::{schema, system_time};
 /// The name of the only object in a workload cluster.
 pub const REVOKED_NODE_CREDENTIALS: &str = "node-attestation-controller";
 
-/// The maximum number of node identities in the list. They fit into one etcd object (1.5 MiB) together with the keys,
-/// with a margin.
-pub const MAX_REVOKED: usize = 10_000;
-
-/// The maximum number of keys in the list. An operator revokes one node at a time. To revoke a whole cluster, they
-/// raise the lowest valid generation.
-pub const MAX_REVOKED_KEYS: usize = 300;
-
 /// The revoked node certificates: an admission policy refuses every write from their holders.
 ///
 /// The controller writes this object on the workload cluster, and reverts manual changes.

@@ -3,6 +3,14 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
+/// The maximum number of node identities in a `RevokedNodeCredentials`. They fit into one etcd object (1.5 MiB)
+/// together with the keys, with a margin.
+pub const MAX_REVOKED: usize = 10_000;
+
+/// The maximum number of keys in a `RevokedNodeCredentials`. An operator revokes one node at a time. To revoke a whole
+/// cluster, they raise the lowest valid generation.
+pub const MAX_REVOKED_KEYS: usize = 300;
+
 /// A DNS-1123 subdomain, the form of most object names.
 pub(super) const SUBDOMAIN: &str =
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
@@ -154,7 +162,7 @@ pub(super) fn tags(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
-        "maxProperties": super::revoked_node_credentials::MAX_REVOKED,
+        "maxProperties": MAX_REVOKED,
         // Only the controller writes the map, and always the whole map. Without `atomic`, the API server would store
         // the field manager of each entry.
         "x-kubernetes-map-type": "atomic",
@@ -190,7 +198,7 @@ pub(super) fn revoked_keys(_: &mut SchemaGenerator) -> Schema {
     };
     json_schema!({
         "type": "object",
-        "maxProperties": super::revoked_node_credentials::MAX_REVOKED_KEYS,
+        "maxProperties": MAX_REVOKED_KEYS,
         "x-kubernetes-map-type": "atomic",
         "additionalProperties": {
             "type": "object",
