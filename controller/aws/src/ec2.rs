@@ -1,6 +1,7 @@
 //! EC2's description of an instance, its comparison with the document, and the instance's TPM.
 
 mod batch;
+mod call_limits;
 mod channel;
 mod checks;
 mod circuit_breaker;
@@ -19,7 +20,7 @@ use std::time::SystemTime;
 
 pub(crate) use self::batch::Reservation;
 pub use self::batch::{Instances, Limits};
-pub use self::channel::CallLimits;
+pub use self::call_limits::CallLimits;
 pub use self::checks::{Checked, check};
 pub(crate) use self::checks::{absent, check_region, node_name};
 pub use self::client::{Ec2, Ec2Settings};

@@ -12,7 +12,8 @@ use node_attestation_runtime::metrics::Metrics;
 use node_attestation_runtime::shared::{Swept, visited};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
+use super::call_limits::CallLimits;
+use super::channel::{Channel, Lane, Remembered, recall, remember};
 use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
 use crate::credentials::{CredentialsSource, Lease, Tenant};
 

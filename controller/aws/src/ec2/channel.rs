@@ -6,7 +6,6 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::shared::{Lock, Shared, Swept};
@@ -15,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use super::OutageKind;
+use super::call_limits::CallLimits;
 use super::circuit_breaker::CircuitBreaker;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 
@@ -24,25 +24,6 @@ const MAX_LANES: usize = 4096;
 /// More instances than join or renew within the time that an answer is remembered. At the limit, a few are requested
 /// again.
 const MAX_REMEMBERED: usize = 10_000;
-
-/// Limits of the calls of one action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallLimits {
-    /// The rate of calls with the same credentials in one region.
-    pub rate: Rate,
-    /// The lifetime of a description in memory.
-    pub remembered: Duration,
-    /// The deadline for credentials.
-    pub credentials: Duration,
-    /// The deadline for one call, including the client's own attempts.
-    pub call: Duration,
-    /// The longest wait of a request after it has credentials.
-    pub wait: Duration,
-    /// The pause after a failure. Each further failure doubles it.
-    pub pause: Duration,
-    /// The longest pause.
-    pub longest_pause: Duration,
-}
 
 const ONE: TurnLimits = TurnLimits {
     all: 1,

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::OutageKind;
-use super::channel::CallLimits;
+use super::call_limits::CallLimits;
 
 /// The state of the circuit breaker.
 #[derive(Debug, Default)]

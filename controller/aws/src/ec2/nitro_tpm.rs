@@ -22,7 +22,8 @@ use tokio::time::timeout;
 
 use self::key_format::{key_type, read};
 use super::batch::Instances;
-use super::channel::{CallLimits, Channel, Lane, Remembered, recall, remember};
+use super::call_limits::CallLimits;
+use super::channel::{Channel, Lane, Remembered, recall, remember};
 use super::client::{Ec2, Ec2Settings, outage};
 use super::outage::OutageKind;
 use super::place::Place;
