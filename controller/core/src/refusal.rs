@@ -38,3 +38,9 @@ pub enum Refusal {
     #[error(transparent)]
     Retry(#[from] Deferral),
 }
+
+impl<D: EvidenceReason> From<D> for Refusal {
+    fn from(reason: D) -> Self {
+        Self::Deny(reason.into())
+    }
+}

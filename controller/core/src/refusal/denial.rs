@@ -8,7 +8,7 @@ use kubelet_attestation::csr::subject::InvalidSubject;
 use kubelet_attestation::names::{Audience, NodeName, Provider, ProviderId};
 use x509_cert::der::asn1::ObjectIdentifier;
 
-use super::EvidenceDenial;
+use super::{EvidenceDenial, EvidenceReason};
 use crate::identifiers::{CertificateUid, KeyDigest, NodeNames, ServingName, TokenId};
 
 crate::reasons! {
@@ -372,5 +372,11 @@ crate::reasons! {
     and {
         /// A reason of the provider whose evidence it is.
         Evidence(EvidenceDenial),
+    }
+}
+
+impl<D: EvidenceReason> From<D> for Denial {
+    fn from(reason: D) -> Self {
+        Self::Evidence(EvidenceDenial::new(reason))
     }
 }

@@ -4,8 +4,6 @@ use std::error::Error;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::{Denial, Refusal};
-
 /// A reason to deny evidence that belongs to one provider. The macro [`reasons!`](crate::reasons) implements the trait.
 pub trait EvidenceReason: Error + Send + Sync + 'static {
     /// The stable name in `CamelCase`, for conditions, Events and the log.
@@ -21,6 +19,11 @@ pub trait EvidenceReason: Error + Send + Sync + 'static {
 pub struct EvidenceDenial(Arc<dyn EvidenceReason>);
 
 impl EvidenceDenial {
+    /// A denial with this reason.
+    pub(super) fn new(reason: impl EvidenceReason) -> Self {
+        Self(Arc::new(reason))
+    }
+
     /// The stable name, for conditions, Events and the log.
     pub fn reason(&self) -> &'static str {
         self.0.reason()
@@ -46,15 +49,3 @@ impl PartialEq for EvidenceDenial {
 }
 
 impl Eq for EvidenceDenial {}
-
-impl<D: EvidenceReason> From<D> for Denial {
-    fn from(denial: D) -> Self {
-        Self::Evidence(EvidenceDenial(Arc::new(denial)))
-    }
-}
-
-impl<D: EvidenceReason> From<D> for Refusal {
-    fn from(denial: D) -> Self {
-        Self::Deny(denial.into())
-    }
-}
