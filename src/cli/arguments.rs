@@ -11,8 +11,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use super::answer;
-use super::manual::exit_codes_of_help;
+use super::{answer, exit_codes};
 use crate::log::{Log, show};
 use crate::settings::{Entry, ProviderSchema, Removed};
 use crate::setup::{KUBELET_KUBECONFIG, Setup};
@@ -25,7 +24,7 @@ const SETTINGS: &str = "Settings";
 /// inspect or set up this node.
 #[derive(Debug, Parser)]
 #[command(version, disable_help_subcommand = true, max_term_width = 100)]
-#[command(after_long_help = exit_codes_of_help())]
+#[command(after_long_help = exit_codes::of_help())]
 pub(super) struct Arguments {
     /// Settings file.
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]

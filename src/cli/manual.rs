@@ -1,10 +1,10 @@
-//! The command `man`, and the exit codes in `--help`.
+//! The command `man`.
 
 use clap::builder::Resettable;
-use kubelet_attestation::manual::{exit_codes, section};
+use kubelet_attestation::manual::section;
 use kubelet_attestation::page_url;
 
-use super::{Session, answer, arguments};
+use super::{Session, answer, arguments, exit_codes};
 use crate::exec::EXEC_INFO;
 use crate::failure::{Code, Failure};
 use crate::settings::{BOOTSTRAP_KUBECONFIG, CONFIG_FILE, STATE_DIRECTORY};
@@ -64,23 +64,6 @@ const EXAMPLES: [(&str, &str); 4] = [
     ),
 ];
 
-/// The exit codes, for the end of `--help`.
-pub(super) fn exit_codes_of_help() -> String {
-    exit_codes(codes())
-}
-
-/// Each exit code with its meaning.
-fn codes() -> impl Iterator<Item = (u8, &'static str)> {
-    let success = (
-        0,
-        "The plugin printed a credential, or the command completed.",
-    );
-    let failures = Code::MEANINGS.iter();
-    [success]
-        .into_iter()
-        .chain(failures.map(|(code, meaning)| (*code, meaning.trim())))
-}
-
 impl Session {
     /// Prints the manual page of the program or of one of its commands, in section 8: commands for administrators.
     pub(super) fn manual(&self, command: &[String]) -> Result<(), Failure> {
@@ -102,7 +85,7 @@ impl Session {
         let mut text = Vec::new();
         // Writing to memory does not fail.
         drop(page.render(&mut text));
-        let status = codes().map(|(code, meaning)| (code.to_string(), meaning));
+        let status = exit_codes::all().map(|(code, meaning)| (code.to_string(), meaning));
         let examples = EXAMPLES.map(|(words, about)| (format!("{program} {words}"), about));
         let text = [
             String::from_utf8_lossy(&text).into_owned(),

@@ -5,6 +5,7 @@ mod arguments;
 mod commands;
 mod config;
 mod doctor;
+mod exit_codes;
 mod inspect;
 mod manual;
 mod metrics;
