@@ -21,7 +21,6 @@ use super::proxy::{Environment, ProxyServer};
 use super::tls::{self, InsteadOf, Verifier};
 use super::transport::{Question, Stream, Transport, failure};
 use super::types::{CsrObject, NewCsr, WireList};
-use super::watch::Watch;
 use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
@@ -205,15 +204,6 @@ impl ApiClient {
             self.transport.refusal(&answer)
         );
         Ok(())
-    }
-
-    /// Watches the request until it is decided or deleted, or until the deadline. Returns the last known state: pending
-    /// at the deadline, and `None` if the request was deleted or another request has its name.
-    ///
-    /// A watch that ends, fails or falls behind is started again. If no watch is running at the deadline, this function
-    /// returns the error of the last attempt.
-    pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
-        Watch::new(self, csr, deadline).run()
     }
 
     /// Opens a watch of the request with this name, starting at this resource version.

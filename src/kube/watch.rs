@@ -39,6 +39,17 @@ pub(super) enum Ended {
     Expired,
 }
 
+impl ApiClient {
+    /// Watches the request until it is decided or deleted, or until the deadline. Returns the last known state: pending
+    /// at the deadline, and `None` if the request was deleted or another request has its name.
+    ///
+    /// A watch that ends, fails or falls behind is started again. If no watch is running at the deadline, this function
+    /// returns the error of the last attempt.
+    pub fn wait(&self, csr: &CsrObject, deadline: Deadline) -> Result<Option<CsrObject>, ApiError> {
+        Watch::new(self, csr, deadline).run()
+    }
+}
+
 impl<'a> Watch<'a> {
     pub(super) fn new(client: &'a ApiClient, csr: &CsrObject, deadline: Deadline) -> Self {
         let version = csr.resource_version.clone();
