@@ -2,42 +2,9 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{Asked, ControlPlaneRenewal, CorroboratedCsr};
+use super::{ApprovalReason, Asked, ControlPlaneRenewal, CorroboratedCsr};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
-
-/// The reason of an approval.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApprovalReason {
-    /// The name in the certificate has a node identity, and the requesting machine holds it.
-    NodeNameClaimed,
-    /// All names and addresses in the serving certificate belong to the requesting machine.
-    ServingNamesCorroborated,
-    /// A control-plane machine renews kubeadm's certificate, and the operator allows it.
-    ControlPlaneRenewal,
-}
-
-impl ApprovalReason {
-    /// The reason on the `Approved` condition.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::NodeNameClaimed => "NodeNameClaimed",
-            Self::ServingNamesCorroborated => "ServingNamesCorroborated",
-            Self::ControlPlaneRenewal => "ControlPlaneRenewal",
-        }
-    }
-
-    /// Whether the controller sets conditions with this reason.
-    pub(super) fn is_ours(reason: &str) -> bool {
-        [
-            Self::NodeNameClaimed,
-            Self::ServingNamesCorroborated,
-            Self::ControlPlaneRenewal,
-        ]
-        .iter()
-        .any(|basis| basis.reason() == reason)
-    }
-}
 
 /// A request that passed every check, for kube-controller-manager to sign. The approval is not written yet.
 #[derive(Debug)]
@@ -98,24 +65,5 @@ impl Approval {
     /// The reason of the grant of a client certificate; `None` for a serving certificate.
     pub fn opening(&self) -> Option<&GrantReason> {
         self.opening.as_ref()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_approval_condition_is_recognized_by_its_reason() {
-        for reason in [
-            "NodeNameClaimed",
-            "ServingNamesCorroborated",
-            "ControlPlaneRenewal",
-        ] {
-            assert!(ApprovalReason::is_ours(reason), "{reason}");
-        }
-        for reason in ["AutoApproved", "KubectlApprove", ""] {
-            assert!(!ApprovalReason::is_ours(reason), "{reason}");
-        }
     }
 }

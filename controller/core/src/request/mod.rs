@@ -33,6 +33,7 @@
 //! | [`ControlPlaneRenewal`] | [`approve`](ControlPlaneRenewal::approve) | [`Approval`] |
 
 mod approval;
+mod approval_reason;
 mod attested;
 mod claimed;
 mod conformant;
@@ -46,7 +47,8 @@ mod parsed;
 mod raw;
 
 pub use crate::policy::requester::Requester;
-pub use approval::{Approval, ApprovalReason};
+pub use approval::Approval;
+pub use approval_reason::ApprovalReason;
 pub use attested::AttestedCsr;
 pub use claimed::ClaimedCsr;
 pub use conformant::{ClientRequest, ConformantClientCsr};
