@@ -20,7 +20,6 @@ use tokio::task::JoinSet;
 
 use super::cache::{Cache, State};
 use super::object;
-use super::watch::RecordsWatch;
 use crate::capi::{
     ObjectKey, has_former_version, is_cluster, renew_versions, required_cluster_resource,
 };
@@ -45,16 +44,6 @@ pub struct KubeRecords {
 }
 
 impl KubeRecords {
-    /// Starts to watch the records of the Cluster with this name in `namespace`. [`RecordsWatch::new`] watches the
-    /// records of many Clusters.
-    pub fn start(client: Client, namespace: &str, cluster: &str, metrics: &Metrics) -> Self {
-        let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
-        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label, metrics);
-        let mut records = records.of_cluster(&ObjectKey::new(namespace, cluster));
-        records.watching.spawn(watch);
-        records
-    }
-
     pub(super) fn new(
         client: Client,
         cluster: &ObjectKey,
@@ -69,6 +58,11 @@ impl KubeRecords {
             owner: Unshared::default(),
             watching: JoinSet::new(),
         }
+    }
+
+    /// Runs the watch of these records until they are dropped.
+    pub(super) fn run(&mut self, watch: impl Future<Output = ()> + Send + 'static) {
+        self.watching.spawn(watch);
     }
 
     /// Makes the Cluster with this UID the owner of the records, so that Kubernetes deletes them with it. Records of a

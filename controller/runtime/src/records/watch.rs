@@ -135,6 +135,18 @@ impl RecordsWatch {
     }
 }
 
+impl KubeRecords {
+    /// Starts to watch the records of the Cluster with this name in `namespace`. [`RecordsWatch::new`] watches the
+    /// records of many Clusters.
+    pub fn start(client: Client, namespace: &str, cluster: &str, metrics: &Metrics) -> Self {
+        let label = format!("{CLUSTER_NAME_LABEL}={cluster}");
+        let (records, watch) = RecordsWatch::selected(client, Some(namespace), &label, metrics);
+        let mut records = records.of_cluster(&ObjectKey::new(namespace, cluster));
+        records.run(watch);
+        records
+    }
+}
+
 impl Default for Caches {
     fn default() -> Self {
         Self {

@@ -24,6 +24,7 @@ use tokio::time::advance;
 mod owners;
 
 use super::*;
+use crate::records::RecordsWatch;
 
 enum Answer {
     Json(u16, Value),
