@@ -18,7 +18,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::enablement::{Enablement, LeftOut};
-use super::kept_authentications::{KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY};
+use super::kept_authentications::{
+    Authentication, KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY,
+};
 use super::supervisor::supervise;
 use super::{Controller, Shared};
 use crate::capi::ObjectKey;
@@ -96,10 +98,6 @@ struct ClusterRegistry {
     /// Whether all objects have been listed once.
     is_listed: bool,
 }
-
-/// The `KubeletAuthentication` of a cluster, or `None` after its deletion. The channel is closed when this replica
-/// stops being the leader.
-pub(super) type Authentication = Option<Arc<KeptAuthentication>>;
 
 impl ClusterRegistry {
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kubelet_attestation::errors::shortened;
@@ -57,6 +58,10 @@ pub(super) struct KeptAuthentication {
     /// Whether the object has conditions of other controllers. They are not kept, and must not be removed.
     pub(super) has_other_conditions: bool,
 }
+
+/// The `KubeletAuthentication` of a cluster, or `None` after its deletion. The channel is closed when this replica
+/// stops being the leader.
+pub(super) type Authentication = Option<Arc<KeptAuthentication>>;
 
 impl Deref for KeptAuthentication {
     type Target = KubeletAuthentication;

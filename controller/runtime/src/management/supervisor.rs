@@ -24,14 +24,13 @@ use restarts::Restarts;
 
 use super::Shared;
 use super::ca_key_registry::CaKeyHolder;
-use super::cluster_registry::Authentication;
 use super::cluster_tasks::Running;
 use super::condition_events::ConditionEvents;
 use super::conditions::not_ready::NotReady;
 use super::conditions::{self, ClusterPhase};
 use super::desired_state::{self, Fingerprint, Parsed, Service, Sources};
 use super::infra_cluster::InfraCluster;
-use super::kept_authentications::KeptAuthentication;
+use super::kept_authentications::{Authentication, KeptAuthentication};
 use super::places::Place;
 use super::single_object::Observed;
 use super::status_writer::StatusWriter;
