@@ -9,6 +9,7 @@
 //! - The series of a cluster, a watch or a Lease end when it ends.
 
 mod catalogue;
+mod cluster_metrics;
 mod clusters;
 mod encode;
 mod health;
@@ -28,7 +29,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 
-pub(crate) use clusters::{CONDITION_STATUSES, ClusterMetrics, ClusterReport};
+pub(crate) use cluster_metrics::ClusterMetrics;
+pub(crate) use clusters::{CONDITION_STATUSES, ClusterReport};
 pub use health::NotWell;
 pub(crate) use health::{Heartbeat, Requirements};
 pub(crate) use leases::LeaseMetrics;

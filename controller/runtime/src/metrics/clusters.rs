@@ -1,12 +1,11 @@
-//! The metrics of a workload cluster.
+//! The reported values of a workload cluster.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::Expiring;
 
-use super::{Heartbeat, Metrics, Pending, WatchMetrics};
+use super::Pending;
 
 /// A workload cluster.
 #[derive(Debug)]
@@ -14,7 +13,7 @@ pub(crate) struct Cluster {
     namespace: String,
     name: String,
     /// Only the tasks of this cluster and the page of metrics use it.
-    state: Unshared<State>,
+    pub(super) state: Unshared<State>,
 }
 
 /// The statuses of a condition, each with its label value.
@@ -82,78 +81,5 @@ impl Cluster {
 
     pub(super) fn state(&self) -> State {
         self.state.lock().clone()
-    }
-}
-
-/// The metrics of a workload cluster. Its series end when the last clone is dropped.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ClusterMetrics {
-    metrics: Metrics,
-    is_only: bool,
-    cluster: Option<Arc<Cluster>>,
-}
-
-impl ClusterMetrics {
-    pub(super) fn new(metrics: Metrics, cluster: Option<Arc<Cluster>>) -> Self {
-        Self {
-            metrics,
-            is_only: false,
-            cluster,
-        }
-    }
-
-    /// Marks the cluster as the only one of this process. The process is then live only while the cluster's requests
-    /// are served.
-    pub(crate) fn only(self) -> Self {
-        Self {
-            is_only: true,
-            ..self
-        }
-    }
-
-    /// The heartbeat of the loop that serves the cluster's requests.
-    pub(crate) fn heartbeat(&self, limit: Duration) -> Heartbeat {
-        if self.is_only {
-            self.metrics.heartbeat("the requests", limit)
-        } else {
-            Heartbeat::default()
-        }
-    }
-
-    /// The metrics of the process.
-    pub(crate) fn process(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    /// The metrics of a watch of the cluster's API server.
-    pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
-        self.metrics.watch_in(kind, self.cluster.clone())
-    }
-
-    /// Replaces the reported state.
-    pub(crate) fn report(&self, report: impl FnOnce() -> ClusterReport) {
-        let Some(cluster) = &self.cluster else { return };
-        let report = report();
-        let mut state = cluster.state.lock();
-        state.phase = Some(report.phase);
-        state.conditions = report.conditions;
-        state.records = report.records;
-        state.earliest_expiry = report.earliest_expiry;
-        state.expiring = report.expiring;
-        state.unmeasured = report.unmeasured;
-    }
-
-    /// Reports the requests in `pending` until [`stopped`](Self::stopped).
-    pub(crate) fn answering(&self, pending: Pending) {
-        if let Some(cluster) = &self.cluster {
-            cluster.state.lock().pending = Some(pending);
-        }
-    }
-
-    /// Stops reporting requests.
-    pub(crate) fn stopped(&self) {
-        if let Some(cluster) = &self.cluster {
-            cluster.state.lock().pending = None;
-        }
     }
 }

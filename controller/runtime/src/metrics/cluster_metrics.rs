@@ -1,0 +1,80 @@
+//! The metrics of a workload cluster, for its tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clusters::{Cluster, ClusterReport};
+use super::{Heartbeat, Metrics, Pending, WatchMetrics};
+
+/// The metrics of a workload cluster. Its series end when the last clone is dropped.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClusterMetrics {
+    metrics: Metrics,
+    is_only: bool,
+    cluster: Option<Arc<Cluster>>,
+}
+
+impl ClusterMetrics {
+    pub(super) fn new(metrics: Metrics, cluster: Option<Arc<Cluster>>) -> Self {
+        Self {
+            metrics,
+            is_only: false,
+            cluster,
+        }
+    }
+
+    /// Marks the cluster as the only one of this process. The process is then live only while the cluster's requests
+    /// are served.
+    pub(crate) fn only(self) -> Self {
+        Self {
+            is_only: true,
+            ..self
+        }
+    }
+
+    /// The heartbeat of the loop that serves the cluster's requests.
+    pub(crate) fn heartbeat(&self, limit: Duration) -> Heartbeat {
+        if self.is_only {
+            self.metrics.heartbeat("the requests", limit)
+        } else {
+            Heartbeat::default()
+        }
+    }
+
+    /// The metrics of the process.
+    pub(crate) fn process(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The metrics of a watch of the cluster's API server.
+    pub(crate) fn watch(&self, kind: &'static str) -> WatchMetrics {
+        self.metrics.watch_in(kind, self.cluster.clone())
+    }
+
+    /// Replaces the reported state.
+    pub(crate) fn report(&self, report: impl FnOnce() -> ClusterReport) {
+        let Some(cluster) = &self.cluster else { return };
+        let report = report();
+        let mut state = cluster.state.lock();
+        state.phase = Some(report.phase);
+        state.conditions = report.conditions;
+        state.records = report.records;
+        state.earliest_expiry = report.earliest_expiry;
+        state.expiring = report.expiring;
+        state.unmeasured = report.unmeasured;
+    }
+
+    /// Reports the requests in `pending` until [`stopped`](Self::stopped).
+    pub(crate) fn answering(&self, pending: Pending) {
+        if let Some(cluster) = &self.cluster {
+            cluster.state.lock().pending = Some(pending);
+        }
+    }
+
+    /// Stops reporting requests.
+    pub(crate) fn stopped(&self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.state.lock().pending = None;
+        }
+    }
+}
