@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 
-use super::node_removal::{ClusterNodes, Removal};
+use super::node_removal::Removal;
 use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Renewed, Step};
 use super::{
@@ -24,6 +24,7 @@ use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::scope::Enforcement;
 use crate::unshared::Unshared;
 
+mod nodes;
 mod others;
 
 /// The maximum number of steps of a claim. A name that changes to a machine with three other names takes about 12
@@ -46,7 +47,7 @@ const MAX_STEPS: usize = 24;
 pub struct RecordLedger {
     pub(super) records: Arc<dyn Records>,
     pub(super) inventory: Arc<dyn Inventory>,
-    pub(super) nodes: ClusterNodes,
+    pub(super) nodes: nodes::ClusterNodes,
     policy: LedgerPolicy,
     pub(crate) entropy: Entropy,
     /// The last certificate that this process issued to each node. Each cluster has a separate ledger.
@@ -72,7 +73,7 @@ impl RecordLedger {
         Self {
             records,
             inventory,
-            nodes: ClusterNodes::new(nodes, enforcement),
+            nodes: nodes::ClusterNodes::new(nodes, enforcement),
             policy,
             entropy: Box::new(|| {
                 let mut bytes = [0; 16];

@@ -1,0 +1,114 @@
+//! The Nodes of the cluster: their owners, and their deletion by the rules of `node_removal`.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::RecordLedger;
+use crate::cluster_line;
+use crate::identifiers::KeyDigest;
+use crate::ledger::node_removal::{NodeOwner, OwnedNode, Removal};
+use crate::nodes::Nodes;
+use crate::refusal::Deferral;
+use crate::scope::Enforcement;
+use crate::verifier::Identity;
+
+/// The Nodes of the cluster. Only this module can delete a Node.
+#[derive(Debug)]
+pub(in crate::ledger) struct ClusterNodes {
+    nodes: Arc<dyn Nodes>,
+    /// Whether attestation is enforced in the cluster.
+    pub(super) enforcement: Enforcement,
+}
+
+impl ClusterNodes {
+    pub(super) fn new(nodes: Arc<dyn Nodes>, enforcement: Enforcement) -> Self {
+        Self { nodes, enforcement }
+    }
+}
+
+impl RecordLedger {
+    /// Reads the Node with this name, and determines its owner.
+    pub(in crate::ledger) async fn node(
+        &self,
+        name: &NodeName,
+        now: SystemTime,
+    ) -> Result<Option<OwnedNode>, Deferral> {
+        let node = self.nodes.nodes.state(name).await;
+        let Some(node) = node.map_err(Deferral::NodesUnavailable)? else {
+            return Ok(None);
+        };
+        let owner = match &node.provider_id {
+            None => NodeOwner::Unknown,
+            Some(text) => self.owner(name, text).await?,
+        };
+        let read = self.nodes.nodes.now(now);
+        Ok(Some(OwnedNode { node, owner, read }))
+    }
+
+    async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {
+        let gone = NodeOwner::Gone(text.to_owned());
+        // No machine has a malformed provider ID.
+        let Ok(provider_id) = ProviderId::parse(text) else {
+            return Ok(gone);
+        };
+        let machine = self.inventory.by_provider_id(&provider_id).await;
+        if machine.map_err(Deferral::InventoryUnavailable)?.is_some() {
+            return Ok(NodeOwner::Present(provider_id));
+        }
+        // No record has this key. The index finds the records of the provider ID: a sweep calls this for each Node.
+        let (identity, key) = (Identity::of(provider_id), KeyDigest::of(&[]));
+        let known = self.records.known_of_machine(&identity, key).await;
+        let known = known.map_err(Deferral::LedgerUnavailable)?;
+        let Identity { provider_id, .. } = identity;
+        let mut known = known.iter().map(|stored| &stored.record);
+        let is_held = known.any(|record| {
+            record.is_live()
+                && record.node_name != *name
+                && record.holder.provider_id == provider_id
+        });
+        Ok(if is_held {
+            NodeOwner::Present(provider_id)
+        } else {
+            gone
+        })
+    }
+
+    /// Deletes the Node with this name if the rules permit it. With a UID, deletes only the Node with this UID. Returns
+    /// whether it was deleted.
+    pub(in crate::ledger) async fn remove_node(
+        &self,
+        name: &NodeName,
+        uid: Option<&str>,
+        removal: Removal<'_>,
+        now: SystemTime,
+    ) -> Result<bool, Deferral> {
+        let Some(found) = self.node(name, now).await? else {
+            return Ok(false);
+        };
+        let is_another = uid.is_some_and(|uid| found.node.uid != uid);
+        if is_another || !found.can_go(removal, self.nodes.enforcement.is_on()) {
+            return Ok(false);
+        }
+        if let Removal::Retired(stored) = removal {
+            // A machine claims the name before it creates its Node. So this reads the record after the Node: the cache
+            // can lag, and a sweep takes time.
+            let fresh = self.records.read(name).await;
+            let fresh = fresh.map_err(Deferral::LedgerUnavailable)?;
+            if fresh.is_none_or(|fresh| fresh.version != stored.version) {
+                return Ok(false);
+            }
+        }
+        let deleted = self.nodes.nodes.delete(name, &found.node.uid).await;
+        deleted.map_err(Deferral::NodesUnavailable)?;
+        cluster_line!(
+            self.lines(),
+            INFO,
+            node = name.as_str(),
+            uid = found.node.uid,
+            "deleted the Node of the previous machine"
+        );
+        Ok(true)
+    }
+}
