@@ -23,6 +23,7 @@ use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Kubeconfig};
 use crate::kube::{ApiClient, ApiError, ApiErrorKind, CsrState};
 use crate::pending::{OpenRequest, Pending, Subject};
+use crate::reasons;
 use crate::store::StoreLock;
 
 /// The reasons for a denial because of the requesting certificate: the `NodeIdentity` does not record it for this node.
@@ -143,6 +144,39 @@ impl Negotiation<'_> {
                 None => return self.conclude(&open, decision),
             }
         }
+    }
+
+    /// The issued chain, or the failure, from the decision on `open`.
+    fn conclude(self, open: &OpenRequest, decision: Option<CsrState>) -> Result<String, Failure> {
+        let name = &open.name;
+        let failure = match decision {
+            Some(CsrState::Issued { chain_pem }) => return Ok(chain_pem),
+            Some(CsrState::Pending) => {
+                return Err(Failure::new(
+                    Code::Pending,
+                    format!("request {name} is still pending"),
+                    "check why node-attestation-controller does not decide it; the next run waits \
+                     for the same request",
+                ));
+            }
+            Some(CsrState::Denied { reason, message }) => {
+                denied(open, &reason, &message, reasons::remedy(&reason))
+            }
+            Some(CsrState::Failed {
+                reason, message, ..
+            }) => Failure::new(
+                Code::Failed,
+                format!("request {name} failed ({reason}): {message}"),
+                "the next run creates another request; ".to_owned() + &reasons::remedy(&reason),
+            ),
+            None => Failure::new(
+                Code::Failed,
+                format!("request {name} was deleted before a decision"),
+                "the next run creates another request",
+            ),
+        };
+        self.pending.drop_request(self.store)?;
+        Err(failure)
     }
 
     /// A request with new evidence. The name of a CSR object is derived from its bytes, so the same bytes cannot be

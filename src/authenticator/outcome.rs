@@ -1,52 +1,10 @@
-//! The result of a run after its last request is decided.
+//! The failures of a run whose request did not get a certificate.
 
 use kubelet_attestation::evidence::tpm::InvalidChallenge;
 use kubelet_attestation::version::EvidenceVersion;
 
-use super::negotiation::Negotiation;
 use crate::failure::{Code, Failure};
-use crate::kube::CsrState;
 use crate::pending::OpenRequest;
-use crate::reasons;
-
-impl Negotiation<'_> {
-    /// The issued chain, or the failure, from the decision on `open`.
-    pub(super) fn conclude(
-        self,
-        open: &OpenRequest,
-        decision: Option<CsrState>,
-    ) -> Result<String, Failure> {
-        let name = &open.name;
-        let failure = match decision {
-            Some(CsrState::Issued { chain_pem }) => return Ok(chain_pem),
-            Some(CsrState::Pending) => {
-                return Err(Failure::new(
-                    Code::Pending,
-                    format!("request {name} is still pending"),
-                    "check why node-attestation-controller does not decide it; the next run waits \
-                     for the same request",
-                ));
-            }
-            Some(CsrState::Denied { reason, message }) => {
-                denied(open, &reason, &message, reasons::remedy(&reason))
-            }
-            Some(CsrState::Failed {
-                reason, message, ..
-            }) => Failure::new(
-                Code::Failed,
-                format!("request {name} failed ({reason}): {message}"),
-                "the next run creates another request; ".to_owned() + &reasons::remedy(&reason),
-            ),
-            None => Failure::new(
-                Code::Failed,
-                format!("request {name} was deleted before a decision"),
-                "the next run creates another request",
-            ),
-        };
-        self.pending.drop_request(self.store)?;
-        Err(failure)
-    }
-}
 
 /// The failure for a denied request.
 pub(super) fn denied(
