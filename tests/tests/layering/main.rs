@@ -4,6 +4,7 @@
 mod absences;
 mod clocks;
 mod design;
+mod files;
 mod locks;
 mod log_lines;
 mod modules;

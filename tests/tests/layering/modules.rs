@@ -10,7 +10,7 @@ use crate::{Workspace, rust_files};
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The packages' sources.
-const SOURCES: [&str; 12] = [
+pub(super) const SOURCES: [&str; 12] = [
     "attestation/src",
     "src",
     "controller/core/src",
@@ -94,42 +94,52 @@ fn declared_for_tests(text: &str, module: &str) -> bool {
     })
 }
 
-/// The modules at the top of the package that the text names after `crate::`, except in tests and comments.
-fn used(text: &str) -> BTreeSet<String> {
+/// The text without its tests and comments.
+pub(super) fn production(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
     let lines = text.lines().map(|line| line.split("//").next().unwrap());
-    let text = lines.collect::<Vec<_>>().join("\n");
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The modules at the top of the package that the text names after `crate::`, except in tests and comments.
+fn used(text: &str) -> BTreeSet<String> {
+    let text = production(text);
     let mut used = BTreeSet::new();
     for behind in text.split("crate::").skip(1) {
         match behind.strip_prefix('{') {
-            Some(group) => used.extend(members(group)),
+            Some(members) => {
+                let members = group(members).into_iter();
+                used.extend(members.filter_map(|member| identifier(member.trim())));
+            }
             None => used.extend(identifier(behind)),
         }
     }
     used
 }
 
-/// The first names of the members of a group of imports; `group` starts after its brace.
-fn members(group: &str) -> Vec<String> {
-    let (mut depth, mut members, mut member) = (0, Vec::new(), String::new());
-    for character in group.chars() {
+/// The members of a group of imports. `text` starts behind the brace of the group.
+pub(super) fn group(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut members) = (0, 0, Vec::new());
+    for (at, character) in text.char_indices() {
         match character {
             '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => members.push(std::mem::take(&mut member)),
+            '}' if depth > 0 => depth -= 1,
+            '}' => {
+                members.push(&text[start..at]);
+                break;
+            }
+            ',' if depth == 0 => {
+                members.push(&text[start..at]);
+                start = at + 1;
+            }
             _ => {}
         }
-        if depth == 0 && character != ',' {
-            member.push(character);
-        }
     }
-    members.push(member);
-    let members = members.iter();
-    members.filter_map(|one| identifier(one.trim())).collect()
+    members
 }
 
-fn identifier(text: &str) -> Option<String> {
+/// The identifier at the beginning of the text.
+pub(super) fn identifier(text: &str) -> Option<String> {
     let end = text.find(|c: char| c != '_' && !c.is_ascii_alphanumeric());
     let name = &text[..end.unwrap_or(text.len())];
     (!name.is_empty()).then(|| name.to_owned())
@@ -137,17 +147,22 @@ fn identifier(text: &str) -> Option<String> {
 
 /// The modules that import themselves through others.
 fn circular(imports: &Imports) -> BTreeSet<&str> {
-    let leads_back = |name: &&String| {
-        let mut reached = BTreeSet::new();
-        let mut next = vec![*name];
-        while let Some(module) = next.pop() {
-            let fresh = imports[module].iter().filter(|one| reached.insert(*one));
-            next.extend(fresh);
-        }
-        reached.contains(*name)
-    };
+    let leads_back = |name: &&String| reached(imports, name).contains(*name);
     let names = imports.keys().filter(leads_back);
     names.map(String::as_str).collect()
+}
+
+/// The modules that this module imports directly or through others.
+pub(super) fn reached<'a, M: Ord>(
+    imports: &'a BTreeMap<M, BTreeSet<M>>,
+    module: &'a M,
+) -> BTreeSet<&'a M> {
+    let (mut reached, mut next) = (BTreeSet::new(), vec![module]);
+    while let Some(module) = next.pop() {
+        let imported = imports.get(module).into_iter().flatten();
+        next.extend(imported.filter(|one| reached.insert(*one)));
+    }
+    reached
 }
 
 #[test]
