@@ -38,48 +38,33 @@ pub(crate) const TOTAL: Duration = Duration::from_secs(9);
 /// The deadline of each step of a check, so that its error arrives in time.
 const STEP: Duration = Duration::from_secs(6);
 
-/// The checks before the provider's, in the order of the output: causes before their effects.
-const BEFORE: [&str; 10] = [
-    "settings",
-    "clock",
-    "api-server",
-    "kubelet-kubeconfig",
-    "kubelet-unit",
-    "disk",
-    "store",
-    "cluster",
-    "lock",
-    "node-name",
-];
-
-/// The checks after the provider's.
-const AFTER: [&str; 6] = [
-    "machine",
-    "bootstrap-kubeconfig",
-    "request",
-    "certificate",
-    "certificate-accepted",
-    "last-failure",
-];
-
 /// A check with one finding.
 type Check = fn(&Doctor) -> Finding;
 
-/// The checks with one finding each.
-const CHECKS: [(&str, Check); 13] = [
-    ("settings", |doctor| doctor.settings.clone()),
-    ("kubelet-kubeconfig", Doctor::kubelet_kubeconfig),
-    ("kubelet-unit", Doctor::kubelet_unit),
-    ("disk", Doctor::disk),
-    ("store", Doctor::store),
-    ("cluster", Doctor::cluster),
-    ("lock", Doctor::lock),
-    ("node-name", Doctor::node_name),
-    ("bootstrap-kubeconfig", Doctor::bootstrap_kubeconfig),
-    ("request", Doctor::request),
-    ("certificate", Doctor::certificate),
-    ("certificate-accepted", Doctor::certificate_accepted),
-    ("last-failure", Doctor::last_failure),
+/// The name of the check of the machine's provider ID.
+const MACHINE: &str = "machine";
+
+/// The checks in the order of the output: causes before their effects. The provider's own checks come before
+/// [`MACHINE`].
+///
+/// [`Doctor::reach`] and [`Doctor::provider`] report the checks without a function.
+const CHECKS: [(&str, Option<Check>); 16] = [
+    ("settings", Some(|doctor| doctor.settings.clone())),
+    ("clock", None),
+    ("api-server", None),
+    ("kubelet-kubeconfig", Some(Doctor::kubelet_kubeconfig)),
+    ("kubelet-unit", Some(Doctor::kubelet_unit)),
+    ("disk", Some(Doctor::disk)),
+    ("store", Some(Doctor::store)),
+    ("cluster", Some(Doctor::cluster)),
+    ("lock", Some(Doctor::lock)),
+    ("node-name", Some(Doctor::node_name)),
+    (MACHINE, None),
+    ("bootstrap-kubeconfig", Some(Doctor::bootstrap_kubeconfig)),
+    ("request", Some(Doctor::request)),
+    ("certificate", Some(Doctor::certificate)),
+    ("certificate-accepted", Some(Doctor::certificate_accepted)),
+    ("last-failure", Some(Doctor::last_failure)),
 ];
 
 /// A check and its finding.
@@ -104,20 +89,25 @@ impl Doctor {
     /// Runs every check until `total`. Returns the findings in order.
     pub(crate) fn examine(self, total: Deadline) -> Vec<Checked> {
         let doctor = Arc::new(self);
-        let provider = doctor.authenticator.attester.checks();
-        let names = BEFORE.iter().chain(provider).chain(&AFTER).copied();
-        let mut findings: Vec<(&'static str, Option<Finding>)> =
-            names.map(|name| (name, None)).collect();
-
         let (sender, receiver) = mpsc::channel();
+        let mut findings: Vec<(&'static str, Option<Finding>)> = Vec::new();
         for (name, check) in CHECKS {
-            let task: Task = Box::new(move |doctor, report| report(name, check(doctor)));
-            start(&doctor, task, sender.clone());
+            if name == MACHINE {
+                let provider = doctor.authenticator.attester.checks();
+                findings.extend(provider.iter().map(|name| (*name, None)));
+            }
+            findings.push((name, None));
+            if let Some(check) = check {
+                let task: Task = Box::new(move |doctor, report| report(name, check(doctor)));
+                start(&doctor, task, sender.clone());
+            }
         }
         start(&doctor, Box::new(Self::reach), sender.clone());
         start(&doctor, Box::new(Self::provider), sender);
         while let Ok((name, finding)) = receiver.recv_timeout(total.remaining()) {
-            if let Some((_, found)) = findings.iter_mut().find(|(known, _)| *known == name) {
+            let listed = findings.iter_mut().find(|(listed, _)| *listed == name);
+            debug_assert!(listed.is_some(), "the check {name} is not in the list");
+            if let Some((_, found)) = listed {
                 found.get_or_insert(finding);
             }
         }
@@ -209,7 +199,7 @@ impl Doctor {
                 None => Finding::fail(&failure),
             },
         };
-        report("machine", machine);
+        report(MACHINE, machine);
     }
 }
 
