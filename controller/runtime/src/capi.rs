@@ -10,6 +10,7 @@ mod objects;
 mod own_tokens;
 mod owner;
 mod secret_values;
+mod selection;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -35,6 +36,6 @@ pub(crate) use objects::{
 pub(crate) use own_tokens::{OwnToken, TokenOfMachine, own_tokens};
 pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
+pub use selection::Selection;
 #[cfg(test)]
 pub(crate) use testing::{ca_secret, ca_secret_without_key};
-pub use watch::Selection;

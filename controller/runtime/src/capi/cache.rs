@@ -17,9 +17,8 @@ use super::objects::{
     BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, MemberLimit,
     ObjectKey, Raw, Reference, Watched as _,
 };
+use super::selection::Selection;
 use super::store::{Effect, Members, Store, Stored};
-use super::watch::{Selection, watch_all};
-use crate::metrics::Metrics;
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
 use crate::watch::{Heard, ReadAlone, required_one_of};
@@ -95,27 +94,15 @@ struct State {
 const KINDS: [&str; 3] = [Cluster::KIND, Machine::KIND, MachinePool::KIND];
 
 impl Objects {
-    /// Creates a cache of the objects that `selection` selects in the management cluster of `client`.
-    ///
-    /// The returned future runs the watches, and never ends. The cache stays empty until that future runs.
-    pub fn new(
+    /// A cache that no watch fills yet. `observer` follows the watch of Clusters.
+    pub(super) fn empty(
         client: Client,
         selection: Selection,
-        metrics: &Metrics,
-    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        Self::observed(client, selection, metrics, None)
-    }
-
-    /// Creates a cache as [`Objects::new`] does. `observer` follows the watch of Clusters.
-    pub fn observed(
-        client: Client,
-        selection: Selection,
-        metrics: &Metrics,
         observer: Option<Arc<dyn ClusterObserver>>,
-    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let objects = Self(Arc::new(Inner {
+    ) -> Self {
+        Self(Arc::new(Inner {
             client,
-            selection: selection.clone(),
+            selection,
             store: Store::default(),
             departures: Departures::default(),
             observer,
@@ -126,9 +113,7 @@ impl Objects {
             cluster_changes: watch::Sender::default(),
             of_cluster: Shared::new(Lock::ClusterWaiters, Swept::default()),
             slow_reads: FairTurns::new(SLOW_READS),
-        }));
-        let watches = watch_all(objects.clone(), selection, metrics.clone());
-        (objects, watches)
+        }))
     }
 
     /// Whether each kind has been listed once.

@@ -16,8 +16,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::cache::Objects;
 use super::objects::{Kept, Raw};
+use super::selection::Selection;
 use super::store::Stored;
-use super::watch::Selection;
 use crate::metrics::Metrics;
 use crate::watch::Skipped;
 

@@ -1,6 +1,6 @@
 //! Watches of Cluster API objects in the management cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +15,8 @@ use tokio::time::sleep;
 
 use super::api_discovery::served;
 use super::cache::Objects;
-use super::objects::{
-    Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, WATCH_FILTER_LABEL, Watched,
-};
+use super::objects::{Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, Watched};
+use super::selection::Selection;
 use super::store::{Stored, retain};
 use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::metrics::Metrics;
@@ -29,30 +28,8 @@ use crate::watch::{
 /// The interval at which a missing kind is looked up again.
 const ABSENT_RETRY: Duration = Duration::from_secs(30);
 
-/// The objects that the controller watches. The selection works as in Cluster API's controllers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// The namespace. `None` selects all namespaces.
-    pub namespace: Option<String>,
-    /// The value of the label `cluster.x-k8s.io/watch-filter` of the Clusters. `None` selects any value. The objects of
-    /// a Cluster do not need the label.
-    pub watch_filter: Option<String>,
-}
-
-impl Selection {
-    /// Whether the watch filter selects an object with these labels.
-    pub(crate) fn has_label(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
-        self.has_value(labels.and_then(|labels| labels.get(WATCH_FILTER_LABEL)))
-    }
-
-    /// Whether the watch filter selects an object with this value of the label.
-    pub(super) fn has_value(&self, value: Option<&String>) -> bool {
-        self.watch_filter.is_none() || self.watch_filter.as_ref() == value
-    }
-}
-
 /// Watches all kinds. Never returns.
-pub(super) async fn watch_all(objects: Objects, selection: Selection, metrics: Metrics) {
+async fn watch_all(objects: Objects, selection: Selection, metrics: Metrics) {
     tokio::join!(
         objects.watch::<Cluster>(&selection, &metrics),
         objects.watch::<Machine>(&selection, &metrics),
@@ -61,6 +38,29 @@ pub(super) async fn watch_all(objects: Objects, selection: Selection, metrics: M
 }
 
 impl Objects {
+    /// Creates a cache of the objects that `selection` selects in the management cluster of `client`.
+    ///
+    /// The returned future runs the watches, and never ends. The cache stays empty until that future runs.
+    pub fn new(
+        client: Client,
+        selection: Selection,
+        metrics: &Metrics,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        Self::observed(client, selection, metrics, None)
+    }
+
+    /// Creates a cache as [`Objects::new`] does. `observer` follows the watch of Clusters.
+    pub fn observed(
+        client: Client,
+        selection: Selection,
+        metrics: &Metrics,
+        observer: Option<Arc<dyn ClusterObserver>>,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let objects = Self::empty(client, selection.clone(), observer);
+        let watches = watch_all(objects.clone(), selection, metrics.clone());
+        (objects, watches)
+    }
+
     /// Watches one kind in its currently served version. Never returns.
     async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics) {
         let metrics = metrics.watch(W::KIND);
