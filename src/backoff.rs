@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn backoff_doubles_to_a_minute_and_to_an_hour_after_a_denial() {
+    fn the_pause_doubles_up_to_a_minute_or_to_an_hour_after_a_denial() {
         for (code, count, expected) in [
             (Code::Unreachable, 1, 1),
             (Code::Unreachable, 2, 2),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_before_the_first_certificate_is_five_seconds_for_ten_minutes() {
+    fn the_pause_before_a_first_certificate_is_5_seconds_for_10_minutes() {
         for (code, count, expected) in [
             (Code::Unreachable, 1, 1),
             (Code::Unreachable, 3, 4),
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_leaves_at_most_thirty_requests_in_an_hour() {
+    fn a_node_creates_at_most_30_requests_an_hour() {
         for codes in [
             &[Code::Failed][..],
             &[Code::Version],
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_four_failures_that_leave_a_request_are_retried_soon() {
+    fn the_first_4_failures_that_leave_a_request_are_retried_soon() {
         for (count, expected) in [
             (4, 8),
             (5, 600),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_device_is_a_reason_for_the_full_time() {
+    fn only_a_device_failure_requires_the_full_time_limit() {
         for number in 0..=20 {
             let record = FailureRecord {
                 code: number,
@@ -358,14 +358,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_message_of_a_streak_is_kept() {
+    fn the_first_message_of_consecutive_failures_is_kept() {
         let record = streak(Code::Denied, 3);
 
         assert_eq!((record.message.as_str(), record.count), ("failure 1", 3));
     }
 
     #[test]
-    fn another_kind_of_failure_begins_another_streak() {
+    fn a_different_failure_restarts_the_backoff() {
         let other = Failure::new(Code::Unreachable, "gone", "");
 
         let record = FailureRecord::after(Some(&streak(Code::Denied, 3)), &other, &here(), now());
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_record_round_trips_and_an_invalid_one_is_ignored() {
+    fn an_invalid_failure_record_is_ignored_and_a_valid_one_is_kept() {
         let record = streak(Code::Failed, 2);
 
         let read = FailureRecord::parse(str::from_utf8(&record.to_json()).unwrap());

@@ -51,14 +51,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_passes() {
+    fn a_deadline_expires_after_its_duration() {
         assert!(Deadline::after(Duration::ZERO).passed());
         assert!(!Deadline::after(Duration::from_mins(1)).passed());
         assert_eq!(Deadline::after(Duration::ZERO).remaining(), Duration::ZERO);
     }
 
     #[test]
-    fn a_step_ends_before_the_deadline_of_its_task() {
+    fn the_deadline_of_a_step_is_never_after_the_deadline_of_its_task() {
         let work = Deadline::after(Duration::from_mins(1));
 
         assert_eq!(work.within(Duration::from_hours(1)), work);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maximal_duration_does_not_overflow() {
+    fn a_deadline_after_the_longest_duration_does_not_overflow() {
         assert!(!Deadline::after(Duration::MAX).passed());
     }
 }

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn another_parser_reads_the_same_subject_and_one_extension() {
+    fn an_independent_parser_reads_the_same_subject_and_one_extension() {
         let (_, der) = request(PROVIDER_ID);
 
         let (rest, request) = X509CertificationRequest::from_der(&der).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_provider_id_fits() {
+    fn the_longest_provider_id_fits_into_a_request() {
         let id = format!("tpm://{}", "a".repeat(500));
         let (_, der) = request(&id);
 

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn only_sanitizing_modules_write_to_the_terminal() {
+    fn only_modules_that_sanitize_text_write_to_the_terminal() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let writes = [
             "io::stdout",

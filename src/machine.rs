@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_the_same_uuid_is_always_the_same() {
+    fn a_machine_with_the_same_firmware_uuid_is_recognized() {
         let root = tempfile::tempdir().unwrap();
         let upper = UUID.to_ascii_uppercase();
         for (stored, now, is_same) in [
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_do_not_show_the_values() {
+    fn machine_id_digests_do_not_reveal_the_values() {
         let root = tempfile::tempdir().unwrap();
         let digest = machine(root.path(), Some("4c4c4544"), None);
 

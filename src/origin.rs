@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_format_without_a_field_of_the_first_one_is_refused() {
+    fn a_later_origin_format_without_a_required_field_is_refused() {
         let mut later: Value = serde_json::from_str(FIRST).unwrap();
         later["version"] = 2.into();
         Origin::parse(&later.to_string()).unwrap();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_contains_no_proxy_password() {
+    fn debug_output_of_an_origin_contains_no_proxy_password() {
         let mut origin = origin();
         origin.endpoint.proxy_url = Some("http://u:pa55@proxy".to_owned());
 
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_is_refused_with_the_reason() {
+    fn an_invalid_origin_is_refused_with_the_reason() {
         let json = String::from_utf8(origin().to_json()).unwrap();
         let changed = |from: &str, to: &str| Origin::parse(&json.replace(from, to)).unwrap_err();
 
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_later_release_are_ignored() {
+    fn origin_fields_from_a_later_release_are_ignored() {
         let json = String::from_utf8(origin().to_json()).unwrap();
         for (from, to) in [
             ("\"version\":1", "\"version\":1,\"later\":{\"a\":[1]}"),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_release_is_recognized_with_its_version() {
+    fn an_origin_from_a_later_release_is_reported_with_its_version() {
         for (text, is_later) in [
             ("{\"version\":2}", true),
             ("{\"version\":1}", false),

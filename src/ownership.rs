@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_another_user_could_change_is_not_trusted() {
+    fn a_path_that_another_user_can_change_is_not_trusted() {
         if !rustix::process::geteuid().is_root() {
             return;
         }

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_of_a_short_lived_certificate_is_replaced_in_time() {
+    fn a_request_for_a_short_lived_certificate_is_replaced_in_time() {
         let is_taken_up = |minutes, lifetime| {
             let now = now() + Duration::from_mins(minutes);
             open().is_worth_taking_up(&subject(), Some(Duration::from_mins(lifetime)), now)
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_a_later_release_are_ignored() {
+    fn pending_fields_from_a_later_release_are_ignored() {
         let mut pending = new_pending();
         pending.request = Some(open());
         let text = json(&pending);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn other_content_is_refused_with_the_reason_and_without_the_key() {
+    fn an_invalid_pending_file_is_refused_without_showing_the_key() {
         let mut pending = new_pending();
         pending.request = Some(open());
         let json = json(&pending);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_fills_the_pipe_is_read() {
+    fn output_larger_than_a_pipe_buffer_is_read() {
         let output = output("sh", &["-c", "yes | head -c 1000000"], PATIENCE).unwrap();
         assert_eq!((output.text.len(), output.is_cut), (1_000_000, false));
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_program_that_does_not_end_is_abandoned_after_a_second() {
+    fn a_program_that_survives_a_kill_is_abandoned_after_a_second() {
         let mut program = Hanging::default();
 
         let ended = wait(&mut program, Deadline::after(POLL));

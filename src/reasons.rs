@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_of_the_page_is_explained_with_the_texts_of_the_page() {
+    fn each_documented_reason_is_explained_with_the_text_of_the_page() {
         let documented = documented();
         assert!(documented.len() > 160, "{}", documented.len());
 

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_is_kept_renewed_or_replaced_by_its_age() {
+    fn a_credential_is_kept_renewed_or_replaced_depending_on_its_age() {
         let week = valid_for(7 * DAY);
 
         for (hours, expected) in [
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_a_fifth_of_the_lifetime_counts_as_running_out() {
+    fn a_certificate_with_under_20_percent_of_its_lifetime_runs_out() {
         let year = valid_for(100 * DAY);
 
         assert!(!year.runs_out(start() + 80 * DAY));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_credential_expires_for_the_kubelet_within_an_hour() {
+    fn the_kubelet_reloads_a_kept_credential_within_an_hour() {
         let week = valid_for(7 * DAY);
         let now = start();
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_awaiting_renewal_expires_at_the_next_attempt() {
+    fn the_kubelet_reloads_a_credential_at_the_next_renewal_attempt() {
         let week = valid_for(7 * DAY);
         let now = start();
         let seconds = Duration::from_secs;

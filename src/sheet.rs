@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_two_columns_and_at_most_eighty_characters() {
+    fn a_table_has_two_columns_and_at_most_80_characters() {
         let digest = "0".repeat(64);
         let part = format!("  SHA-256    {digest}\n  Days left  3 days\n");
         let expected = format!(
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_facts_by_their_keys() {
+    fn json_output_has_each_value_under_its_key() {
         let inner = json!({"digest": "0".repeat(64), "days": 3});
         let expected = json!({
             "name": "a [2Jb", "absent": null, "usages": ["one", "two"], "none": [],

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_binding_is_the_digest_that_wire_format_defines() {
+    fn the_binding_matches_the_documented_wire_format() {
         let mut expected = b"cluster.x-k8s.io/kubelet-authenticator/aws/v1\0".to_vec();
         for field in [
             &b"prod"[..],
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_cannot_move_from_one_field_to_the_next() {
+    fn moving_bytes_between_fields_changes_the_binding() {
         assert_ne!(
             binding("prod", "aws:///a/i-1", "n1", b"ab", &[b"c"]),
             binding("prod", "aws:///a/i-1", "n1", b"a", &[b"bc"])

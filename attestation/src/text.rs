@@ -82,7 +82,7 @@ mod tests {
         "\u{1b}\u{9b}\u{202e}\u{2066}\u{200f}\u{61c}\u{200b}\u{feff}\u{ad}\u{2028}\u{e0041}";
 
     #[test]
-    fn invisible_characters_of_a_line_become_spaces() {
+    fn invisible_characters_in_one_line_become_spaces() {
         let spaces = " ".repeat(INVISIBLE.chars().count());
 
         assert_eq!(visible(&format!("a{INVISIBLE}b")), format!("a{spaces}b"));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn invisible_characters_of_lines_become_spaces() {
+    fn invisible_characters_except_line_breaks_become_spaces() {
         let spaces = " ".repeat(INVISIBLE.chars().count());
 
         let shown = visible_lines(&format!("a\tb\n{INVISIBLE}\r\nc\n"));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn invisible_characters_of_json_are_escaped_and_read_back() {
+    fn invisible_characters_in_json_are_escaped_and_read_back() {
         let value = serde_json::json!({ INVISIBLE: ["a\nb", INVISIBLE, "Zürich"] });
 
         let json = visible_json(&format!("{value:#}"));

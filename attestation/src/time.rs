@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_has_an_age_or_an_end_and_never_a_negative_one() {
+    fn a_time_difference_is_never_negative() {
         let (before, after) = (UNIX_EPOCH + SECOND, UNIX_EPOCH + 3 * SECOND);
 
         assert_eq!(until(after, before), 2 * SECOND);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_that_succeeds_is_not_repeated() {
+    fn a_successful_lookup_is_not_repeated() {
         let found = either(Ok(vec![IPV6, IPV4]), |_| panic!("another lookup"));
         assert_eq!(found.unwrap(), [IPV6, IPV4]);
     }

@@ -108,7 +108,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_mins(1);
 
     #[test]
-    fn no_run_keeps_client_go_waiting_for_30_seconds() {
+    fn a_run_for_client_go_ends_before_its_30_second_timeout() {
         let client_go = Allowed::without(Caller::ClientGo, MINUTE);
         let in_full = Start::now(MINUTE).renewal(true);
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_a_valid_credential_ends_after_five_seconds() {
+    fn a_run_with_a_valid_credential_ends_within_five_seconds() {
         let start = Start::now(MINUTE);
         let Allowed::Briefly(whole) = start.renewal(false) else {
             panic!("{start:?}");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_waits_five_seconds_for_a_decision() {
+    fn a_run_with_the_full_time_limit_waits_5_seconds_for_a_decision() {
         let deadline = Deadline::after(MINUTE);
 
         let in_full = Allowed::InFull(MINUTE).decision(deadline);

@@ -174,7 +174,7 @@ mod tests {
     use crate::machine::MachineDigest;
 
     #[test]
-    fn the_ca_of_an_exec_info_is_read_without_a_check() {
+    fn the_ca_of_an_exec_info_is_read_without_validation() {
         for (data, expected) in [
             (r#""YWJj""#, Some("abc")),
             (r#""no base64""#, Some("")),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decoded_length_of_base64_is_that_of_its_text() {
+    fn the_computed_base64_length_matches_the_decoded_length() {
         for length in 0..40 {
             let text = "x".repeat(length);
             assert_eq!(decoded_len(&STANDARD.encode(&text)), length);

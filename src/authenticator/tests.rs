@@ -383,7 +383,7 @@ fn a_stored_key_that_is_denied_for_another_reason_is_kept() {
 }
 
 #[test]
-fn a_request_with_the_stored_key_waits_over_runs_and_is_filed_once() {
+fn a_request_with_the_stored_key_is_created_once_across_runs() {
     let (mut bed, old) = Bed::joined(Renewal::Impossible);
     bed.nobody_decides();
     let waits = bed.refused(401);

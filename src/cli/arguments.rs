@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_arguments_that_are_all_settings_skip_the_parser() {
+    fn the_argument_parser_is_skipped_only_if_all_arguments_are_settings() {
         let schema = ProviderSchema {
             provider: Provider::NULL,
             settings: &[],

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_eighty_columns_and_counts_the_checks() {
+    fn the_doctor_table_has_80_columns_and_the_number_of_results() {
         let refused = "https://10.0.0.1:6443 does not accept the credential (401 Unauthorized): \
                        token expired";
         let cure = "give this machine a new bootstrap token; tokens expire, usually after a day";
@@ -263,7 +263,7 @@ skip  lock: run as root
     }
 
     #[test]
-    fn lines_have_eighty_columns_except_for_longer_words() {
+    fn only_a_longer_word_exceeds_80_columns() {
         let mut text = String::new();
         let long = "x".repeat(90);
 

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_plane_of_the_older_api_has_no_timeouts() {
+    fn a_control_plane_in_the_older_kubeadm_api_has_no_timeouts() {
         let rendered = kubeadm_config(&options(BootstrapApi::V1beta1, true), true, "drop-in");
 
         assert_eq!(
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_no_timeouts_and_waits_for_its_serving_certificate() {
+    fn a_worker_has_no_timeouts_and_requests_a_serving_certificate() {
         let rendered = kubeadm_config(&options(BootstrapApi::V1beta2, false), true, "drop-in");
 
         assert_eq!(rendered["kind"], "KubeadmConfigTemplate");

@@ -76,7 +76,7 @@ fn valid() -> Credential {
 }
 
 #[test]
-fn a_certificate_without_a_defined_expiry_expires_in_year_9999() {
+fn a_certificate_without_a_defined_expiry_expires_in_9999() {
     let key = PrivateKey::generate().unwrap();
     // RFC 5280 section 4.1.2.5: 99991231235959Z.
     let end = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
@@ -141,7 +141,7 @@ fn a_certificate_for_another_key_is_refused() {
 }
 
 #[test]
-fn another_subject_is_refused() {
+fn a_certificate_with_a_different_subject_is_refused() {
     let nodes = (DnType::OrganizationName, "system:nodes");
     let name = (DnType::CommonName, "system:node:n1");
     for attributes in [
@@ -192,7 +192,7 @@ fn basic_constraints_without_ca_are_accepted_in_every_encoding() {
 }
 
 #[test]
-fn other_usages_are_refused() {
+fn a_certificate_with_unexpected_usages_is_refused() {
     use ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
     for (usages, purposes) in [
         (vec![], vec![ClientAuth]),
@@ -224,7 +224,7 @@ fn other_usages_are_refused() {
 }
 
 #[test]
-fn another_provider_id_is_refused() {
+fn a_certificate_with_a_different_provider_id_is_refused() {
     let other = provider_id_extension("aws:///a/i-2");
     let error = refused(|params| params.custom_extensions = vec![other]);
 
@@ -266,7 +266,7 @@ fn an_invalid_certificate_chain_is_refused() {
 }
 
 #[test]
-fn text_around_the_blocks_is_not_kept() {
+fn text_around_the_pem_blocks_is_not_kept() {
     let key = PrivateKey::generate().unwrap();
     let pem = issue(&key, |_| ()).pem();
 
@@ -301,7 +301,7 @@ fn a_truncated_credential_file_is_refused() {
 }
 
 #[test]
-fn a_certificate_with_a_foreign_key_is_refused() {
+fn a_stored_certificate_for_a_different_key_is_refused() {
     let (one, other) = (valid(), valid());
     let text = format!("{}{}", one.certificate_pem(), other.key_pem().expose());
 

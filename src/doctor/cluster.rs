@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_expiry_of_a_jwt_is_read() {
+    fn the_expiry_of_a_jwt_token_is_read() {
         let claims = BASE64URL_NOPAD.encode(br#"{"sub":"a","exp":60}"#);
         let expected = Some(UNIX_EPOCH + Duration::from_mins(1));
 

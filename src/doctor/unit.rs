@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_come_from_the_process_or_from_the_unit() {
+    fn the_variables_come_from_the_kubelet_process_or_its_unit() {
         let kubelet = Command::new("sleep")
             .arg("1000")
             .env_clear()

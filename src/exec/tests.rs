@@ -43,7 +43,7 @@ fn both_exec_versions_are_parsed_with_and_without_a_cluster() {
 }
 
 #[test]
-fn the_extension_may_be_any_json() {
+fn an_exec_extension_can_be_any_json() {
     for config in [r#"{"a":[1,{"b":null}]}"#, "[1]", r#""text""#, "true"] {
         let text = FULL.replace(r#"{"nodeName":"n1"}"#, config);
         let cluster = parse(&text).unwrap().cluster.unwrap();
@@ -76,7 +76,7 @@ fn the_error_names_an_empty_variable() {
 }
 
 #[test]
-fn a_truncated_variable_is_distinguished_from_invalid_json() {
+fn a_truncated_exec_info_is_distinguished_from_invalid_json() {
     let (text, _) = FULL.split_at(60);
     let error = parse(text).unwrap_err();
     assert!(error.what().ends_with("cut off after 60 bytes"), "{error}");
@@ -91,7 +91,7 @@ fn a_truncated_variable_is_distinguished_from_invalid_json() {
 }
 
 #[test]
-fn a_binary_variable_is_refused() {
+fn a_binary_exec_info_is_refused() {
     let error = ExecInfo::parse(OsStr::from_bytes(b"\x7fELF\xff\x00")).unwrap_err();
     assert!(error.what().ends_with("is not UTF-8"), "{error}");
 
@@ -103,14 +103,14 @@ fn a_binary_variable_is_refused() {
 }
 
 #[test]
-fn ten_megabytes_are_not_parsed() {
+fn an_exec_info_of_ten_megabytes_is_not_parsed() {
     let error = parse(&" ".repeat(10 << 20)).unwrap_err();
 
     assert!(error.what().contains("has 10485760 bytes"), "{error}");
 }
 
 #[test]
-fn the_error_names_another_kind_or_version() {
+fn the_error_contains_the_unsupported_kind_or_version() {
     let kind = FULL.replace("\"ExecCredential\"", "\"Config\"");
     let error = parse(&kind).unwrap_err().to_string();
     assert_eq!(
@@ -144,7 +144,7 @@ fn the_error_for_a_field_of_another_type_names_it() {
 }
 
 #[test]
-fn the_answer_is_one_line_of_json() {
+fn an_exec_credential_is_printed_on_one_line_of_json() {
     let key = Secret::new("-----BEGIN PRIVATE KEY-----\nk\n-----END PRIVATE KEY-----\n".to_owned());
     let expiration = SystemTime::UNIX_EPOCH + Duration::from_millis(1_767_225_600_999);
     let certificate = "-----BEGIN CERTIFICATE-----\nc\n-----END CERTIFICATE-----\n";

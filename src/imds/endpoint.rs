@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_metadata_is_at_an_address() {
+    fn a_metadata_endpoint_that_is_not_an_address_url_is_refused() {
         for (text, url) in [
             ("http://169.254.169.254", "http://169.254.169.254"),
             ("http://169.254.169.254:80/", "http://169.254.169.254"),

@@ -114,7 +114,7 @@ fn one_token_with_a_lifetime_of_a_minute_is_used_for_every_read() {
 }
 
 #[test]
-fn a_permanent_status_is_an_error_after_one_attempt() {
+fn a_permanent_metadata_error_is_not_retried() {
     for (line, words) in [
         ("401 Unauthorized", "does not accept its own token"),
         (
@@ -155,7 +155,7 @@ fn an_unavailable_metadata_service_is_retried() {
 }
 
 #[test]
-fn an_endless_metadata_answer_is_not_read() {
+fn an_endless_metadata_response_is_not_read() {
     let service = Service::reading(|stream| {
         write(stream, &format!("{OK}\r\n"));
         let piece = vec![b'x'; 64 * 1024];
@@ -168,7 +168,7 @@ fn an_endless_metadata_answer_is_not_read() {
 }
 
 #[test]
-fn a_slow_answer_does_not_extend_a_read() {
+fn a_slow_metadata_response_does_not_extend_the_deadline() {
     let service = Service::reading(|stream| {
         write(stream, &format!("{OK}\r\n"));
         while stream.write_all(b"x").is_ok() {
@@ -184,7 +184,7 @@ fn a_slow_answer_does_not_extend_a_read() {
 }
 
 #[test]
-fn a_missing_token_answer_suggests_the_hop_limit() {
+fn the_error_for_a_missing_token_response_suggests_the_hop_limit() {
     let service = Service::start(|_, stream| {
         // Until the client gives up.
         let mut rest = String::new();
@@ -229,7 +229,7 @@ fn the_second_address_is_used_if_the_first_is_unreachable() {
 }
 
 #[test]
-fn an_invalid_token_answer_is_refused_with_its_reason() {
+fn an_invalid_token_response_is_refused_with_the_reason() {
     for (answer, words) in [
         (
             "SSH-2.0-OpenSSH_9.9\r\n",
@@ -263,7 +263,7 @@ fn an_invalid_token_answer_is_refused_with_its_reason() {
 }
 
 #[test]
-fn the_token_and_the_answer_are_not_shown() {
+fn metadata_tokens_and_responses_are_not_shown() {
     let service = Service::reading(|stream| {
         drop(stream.write_all(format!("{OK}\r\nsecret").as_bytes()));
         drop(stream.write_all(b"\xff"));

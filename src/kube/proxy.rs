@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_proxy_is_read_as_go_reads_it() {
+    fn no_proxy_is_parsed_as_in_go() {
         for (rule, server, excepted) in [
             ("*", "https://api", true),
             ("api", "https://api", true),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_url_that_cannot_be_used_is_refused_with_its_source() {
+    fn an_unusable_proxy_url_is_refused_with_its_source() {
         for (url, why) in [
             ("http://user:p#w@proxy:3128", Refused::NotAProxy),
             ("http://user:p/w@proxy:3128", Refused::NotAProxy),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socks_proxy_looks_names_up_unless_the_name_is_not_the_hosts() {
+    fn a_socks_proxy_resolves_the_host_name_unless_the_tls_name_differs() {
         for (url, looks_up, expected) in [
             ("socks5://proxy", true, "socks5h://proxy"),
             ("socks5h://proxy", true, "socks5h://proxy"),

@@ -409,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_is_in_seconds_or_until_a_time_of_the_servers_clock() {
+    fn a_retry_after_header_has_seconds_or_a_server_time() {
         let date = Some("Sun, 06 Nov 1994 08:49:37 GMT");
         for (asked, seconds) in [
             ("0", Some(0)),

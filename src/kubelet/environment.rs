@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_file_is_parsed_like_in_systemd() {
+    fn an_environment_file_is_parsed_as_in_systemd() {
         for (contents, expected) in [
             ("", &[][..]),
             ("A=b", &[("A", "b")]),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_words_is_split_like_in_systemd() {
+    fn a_list_of_words_is_split_as_in_systemd() {
         for (text, expected) in [
             ("", &[][..]),
             (" a  b\t", &["a", "b"]),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn command_line_variables_are_replaced_like_in_systemd() {
+    fn command_line_variables_are_expanded_as_in_systemd() {
         let value = |name: &str| (name == "A").then(|| "b 'c d'".to_owned());
         for (line, expected) in [
             ("k $A -x", &["k", "b", "c d", "-x"][..]),

@@ -55,7 +55,7 @@ fn an_empty_or_missing_flag_counts_as_unset() {
 }
 
 #[test]
-fn only_the_kubelet_process_is_inspected() {
+fn only_the_arguments_of_a_kubelet_process_are_used() {
     for program in [
         "kubectl",
         "/usr/bin/kubeadm",
@@ -87,7 +87,7 @@ fn a_parent_process_that_is_not_a_kubelet_is_ignored() {
 }
 
 #[test]
-fn the_environment_files_of_kubeadms_unit_follow_systemd_rules() {
+fn the_environment_files_of_the_kubeadm_unit_follow_systemd_rules() {
     for contents in [
         "KUBELET_KUBEADM_ARGS=\"--v=2 --hostname-override=n1 --provider-id=a:///b\"\n",
         "KUBELET_KUBEADM_ARGS=--hostname-override=n1 \\\n  --provider-id=a:///b",
@@ -123,7 +123,7 @@ fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Machine) {
 }
 
 #[test]
-fn the_files_of_kubeadms_unit_are_read_without_systemd() {
+fn the_files_of_the_kubeadm_unit_are_read_without_systemd() {
     let flag = |value: &str| format!("KUBELET_EXTRA_ARGS=\"--hostname-override={value}\"\n");
     let kubeadm = (
         KUBEADM_FLAGS,
@@ -172,6 +172,6 @@ fn the_provider_id_flag_overrides_the_configuration() {
 }
 
 #[test]
-fn the_host_name_is_not_empty() {
+fn the_host_name_of_the_machine_is_not_empty() {
     assert!(!host_name().is_empty());
 }

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_of_a_process_count_only_in_the_kubelets_unit() {
+    fn process_variables_count_only_in_the_unit_of_the_kubelet() {
         let set = |name: &str| format!("--hostname-override={name}");
         let (right, wrong) = (set("n1"), set("n2"));
         let hidden = format!(

@@ -137,7 +137,7 @@ fn a_name_that_does_not_match_the_certificate_is_refused() {
 }
 
 #[test]
-fn names_are_converted_to_lower_case_like_in_the_kubelet() {
+fn node_names_are_converted_to_lower_case_as_in_the_kubelet() {
     for host_name in ["n1", "N1", " n1\n", "\tN1 "] {
         assert_eq!(of_host(host_name), Ok(name("n1")), "{host_name:?}");
     }

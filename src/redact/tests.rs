@@ -14,7 +14,7 @@ fn redact(text: &str) -> String {
 }
 
 #[test]
-fn secrets_are_removed_by_their_form_their_place_and_their_value() {
+fn secrets_are_removed_by_format_by_context_and_by_value() {
     let long = "aB3+".repeat(12);
     for (text, expected) in [
         ("a knownline0123 b".to_owned(), "a (redacted) b".to_owned()),

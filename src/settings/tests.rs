@@ -87,7 +87,7 @@ impl Value for Numbers {
 }
 
 #[test]
-fn table_defaults_match_the_effective_defaults() {
+fn the_common_table_defaults_match_the_effective_defaults() {
     let schema = schema();
     let mut values = Values::default();
     for entry in schema.entries() {
@@ -127,7 +127,7 @@ fn node_name(settings: &Settings) -> &str {
 }
 
 #[test]
-fn no_file_is_needed() {
+fn a_settings_file_is_optional() {
     let settings = load(Sources::default()).unwrap();
 
     assert_eq!(
@@ -148,7 +148,7 @@ fn no_file_is_needed() {
 }
 
 #[test]
-fn every_key_can_be_set_in_a_file() {
+fn every_settings_key_can_be_set_in_a_file() {
     let settings = World::new()
         .file(
             "nodeName: n1\nproviderID: aws:///a/i-1\nbootstrapKubeconfig: /b\n\
@@ -171,7 +171,7 @@ fn every_key_can_be_set_in_a_file() {
 }
 
 #[test]
-fn every_key_has_an_option() {
+fn every_settings_key_has_an_option() {
     let values = [
         ("nodeName", "node-name", "n1"),
         ("providerID", "provider-id", "aws:///a/i-1"),
@@ -218,7 +218,7 @@ fn the_more_specific_source_takes_precedence() {
 
 /// The sources are the three places in which an operator must look. A new source is a deliberate decision.
 #[test]
-fn settings_have_three_sources() {
+fn a_value_can_be_set_in_a_file_a_drop_in_and_an_option() {
     let world = World::new()
         .file("nodeName: n1")
         .drop_in("a.yaml", "nodeName: n1");
@@ -326,7 +326,7 @@ fn the_error_for_an_unknown_key_has_the_file_and_line() {
 }
 
 #[test]
-fn a_duplicate_key_is_refused() {
+fn a_duplicate_settings_key_is_refused() {
     let error = World::new().file("nodeName: n1\nnodeName: n2\n").error();
 
     assert_eq!(error, "/config.yaml: line 4: key nodeName: duplicate key");
@@ -372,7 +372,7 @@ fn a_settings_file_needs_api_version_and_kind() {
 }
 
 #[test]
-fn ten_megabytes_are_not_read() {
+fn a_settings_file_of_ten_megabytes_is_not_read() {
     let error = World::new().file(&"#".repeat(10 << 20)).error();
 
     assert_eq!(error, "/config.yaml is longer than 262144 bytes");

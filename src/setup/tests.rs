@@ -95,7 +95,7 @@ fn a_ca_bundle_longer_than_an_environment_variable_is_refused() {
 }
 
 #[test]
-fn a_drop_in_runs_setup_after_the_phases_and_the_mounts() {
+fn the_drop_in_runs_setup_after_the_boot_phases_and_the_mounts() {
     let state = Path::new("/data/store");
     let text = drop_in(Path::new("/usr/bin/kubelet-authenticator-aws"), state);
 
@@ -116,7 +116,7 @@ EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env
 }
 
 #[test]
-fn only_paths_without_special_characters_are_plain() {
+fn a_path_with_special_characters_is_not_used_unquoted() {
     for (path, expected) in [
         ("/usr/bin/kubelet-authenticator-aws", true),
         ("/opt/a.b_c+d@e:f/g", true),

@@ -102,7 +102,7 @@ fn a_file_that_others_can_write_is_refused() {
 }
 
 #[test]
-fn links_are_refused() {
+fn symbolic_links_in_the_store_are_refused() {
     let (root, store) = store();
     let elsewhere = root.path().join("elsewhere");
     fs::write(&elsewhere, "content").unwrap();
@@ -207,7 +207,7 @@ fn the_hint_for_a_lock_or_a_write_fits_the_cause() {
 }
 
 #[test]
-fn only_regular_files_are_read() {
+fn only_regular_files_are_read_from_the_store() {
     let (root, store) = store();
     fs::create_dir(store.path(FILE)).unwrap();
     let error = store.read(FILE).unwrap_err();

@@ -287,7 +287,7 @@ fn a_node_keeps_its_credential_despite_files_of_a_later_release() {
 }
 
 #[test]
-fn an_origin_of_a_later_release_that_cannot_be_read_is_an_error_and_stays() {
+fn an_unreadable_origin_from_a_later_release_is_kept() {
     let fixture = Fixture::new();
     fixture.put(StoreFile::Origin, "{\"version\":2,\"node\":\"n1\"}");
 
@@ -342,7 +342,7 @@ fn an_empty_store_is_not_an_error() {
 }
 
 #[test]
-fn a_secret_is_not_shown() {
+fn debug_output_of_a_credential_contains_no_secret() {
     let text = credential("system:node:n1");
     let secret = text.lines().rev().nth(1).unwrap();
 
@@ -364,7 +364,7 @@ fn an_empty_store_requires_an_enrollment() {
 }
 
 #[test]
-fn byte_comparison_checks_every_byte() {
+fn the_comparison_of_byte_strings_checks_every_byte() {
     for length in 0..20 {
         let bytes = vec![1; length];
         assert!(is_same(&bytes, &bytes));

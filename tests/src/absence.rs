@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_refutes_its_absence() {
+    fn an_answered_or_deleted_request_fails_the_absence_assertion() {
         let later = || Later::answer(&csr("Denied"));
         assert_unanswered(later(), || csr("Approved"));
         assert_all_unanswered(later(), || vec![csr("Approved")]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_must_have_been_seen() {
+    fn an_absence_requires_an_observed_later_event() {
         let with = |observed: u64| {
             json!({"metadata": {"generation": 2}, "status": {"conditions": [{
                 "type": "Ready", "lastTransitionTime": "", "observedGeneration": observed,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_has_its_reason_and_no_certificate() {
+    fn a_refused_request_must_have_the_reason_and_no_certificate() {
         assert_refused(&csr("Denied"), ("Denied", "R"));
 
         assert!(is_refuted(|| assert_refused(

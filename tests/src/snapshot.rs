@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_from_run_to_run_is_replaced() {
+    fn only_text_that_varies_between_runs_is_replaced() {
         let uid = "0".repeat(32);
         let text = format!(
             "until 2026-11-29T15:00:00Z (99 % left), {uid}.1, {uid}{uid}; https://127.0.0.1:1\nnode-1  7 "
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_the_first_different_line() {
+    fn the_first_different_line_is_reported() {
         assert_eq!(difference("a\nb\n", "a\nb\n"), None);
         for (found, line) in [
             ("a\nc\n", r#"line 2: stored Some("b"), found Some("c")"#),

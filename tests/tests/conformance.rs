@@ -57,7 +57,7 @@ fn every_statement_names_a_test_or_a_missing_part() {
 }
 
 #[test]
-fn every_row_of_the_test_plan_and_of_the_disasters_names_a_test() {
+fn every_row_of_the_test_plan_and_the_disasters_names_a_test() {
     let page = page("conformance.md");
     for heading in ["The test plan", "Disasters"] {
         let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
@@ -87,7 +87,7 @@ fn every_tenancy_case_is_listed_once_in_order_and_names_a_test() {
 }
 
 #[test]
-fn every_attack_has_a_defense_and_names_a_test() {
+fn every_attack_row_has_a_defense_and_a_test() {
     let page = attacks();
 
     for ((letter, number), row) in rows(&page) {
@@ -123,7 +123,7 @@ fn attacks_are_numbered_without_gaps_and_duplicates() {
 }
 
 #[test]
-fn every_reason_of_an_attack_is_explained_on_another_page() {
+fn every_reason_of_an_attack_is_explained_on_a_reference_page() {
     let pages = [
         "reasons.md",
         "conditions.md",
@@ -151,7 +151,7 @@ fn every_reason_of_an_attack_occurs_in_a_test_of_its_row() {
 }
 
 #[test]
-fn a_reason_is_searched_only_in_a_test_and_its_callees() {
+fn only_a_test_and_its_callees_are_searched_for_a_reason() {
     let source = |package: &str, path: &str, text: &str| Source {
         package: package.into(),
         path: path.into(),
@@ -222,7 +222,7 @@ fn unused() -> Denial {
 }
 
 #[test]
-fn no_test_is_named_after_a_row() {
+fn test_names_do_not_contain_row_numbers() {
     let is_row = |name: &&String| {
         let row = name.split('_').next().unwrap().as_bytes();
         matches!(row, [b'a'..=b'h', tens, ones] if tens.is_ascii_digit() && ones.is_ascii_digit())

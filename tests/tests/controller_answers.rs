@@ -8,7 +8,7 @@ const ONE: Machine = Machine::new("worker-1", "token1");
 const TWO: Machine = Machine::new("worker-2", "token2");
 
 #[test]
-fn the_log_shows_how_a_machine_with_its_own_token_joins() {
+fn the_log_shows_each_step_of_a_join_with_a_machine_token() {
     let bed = Bed::insecure(&[ONE, TWO]);
     let mut controller = bed.setup.start();
     let name = Application::insecure(ONE).put(&bed.server);
@@ -100,7 +100,7 @@ fn a_join_costs_two_writes_and_no_read() {
 }
 
 #[test]
-fn a_verifier_can_deny_with_its_own_reason() {
+fn a_verifier_can_deny_with_a_provider_specific_reason() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start_with(&["--deny-for", ONE.name]);
     let name = bed.stamped(ONE);
@@ -120,7 +120,7 @@ fn a_verifier_can_deny_with_its_own_reason() {
 }
 
 #[test]
-fn the_log_has_no_key_no_request_and_no_evidence() {
+fn the_log_contains_no_key_request_or_evidence() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start();
     let good = Application::null(ONE, bed.server.ca_pem());

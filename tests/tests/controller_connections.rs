@@ -99,7 +99,7 @@ async fn watches_over_the_stream_limit_open_another_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_server_without_http_2_is_called_with_http_1() {
+async fn http_1_is_used_for_an_api_server_without_http_2() {
     let server = ApiServer::start();
     server.inject_connection(Times::always(), ConnectionFault::OnlyHttp1);
     for client in [tenant(&admin(&server)), operator(&server).await] {
@@ -134,7 +134,7 @@ async fn a_lost_connection_is_reopened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_canceled_call_leaves_the_connection_to_other_calls() {
+async fn a_canceled_call_does_not_close_the_shared_connection() {
     let server = ApiServer::start();
     let client = tenant(&admin(&server));
     let watching = client.clone();
@@ -238,7 +238,7 @@ async fn a_dead_connection_is_detected_by_pings() {
 }
 
 #[test]
-fn a_served_cluster_has_one_separate_connection() {
+fn each_served_cluster_has_one_separate_connection() {
     let bed = Bed::null(&[ONE, TWO]);
     let mut controller = bed.setup.start();
     controller.wait_until_it_watches();

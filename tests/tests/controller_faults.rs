@@ -75,7 +75,7 @@ fn a_panic_affects_only_its_own_request() {
 }
 
 #[test]
-fn a_slow_answer_does_not_block_other_requests() {
+fn a_slow_api_server_response_does_not_block_other_requests() {
     let bed = Bed::null(&[ONE, TWO]);
     let slow = Application::null(ONE, bed.server.ca_pem());
     bed.server.inject(

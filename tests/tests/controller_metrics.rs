@@ -41,7 +41,7 @@ fn decided(outcome: &str, reason: &str, count: u32) -> String {
 }
 
 #[test]
-fn a_join_a_denial_and_a_request_that_waits_are_in_the_scrape() {
+fn a_scrape_shows_a_join_a_denial_and_a_waiting_request() {
     let (bed, diagnostics) = bed();
     let _controller = bed.setup.start();
     diagnostics.wait_until_ready();
@@ -168,7 +168,7 @@ fn a_thousand_silent_connections_do_not_block_the_probes() {
 }
 
 #[test]
-fn a_used_address_is_an_error_and_no_address_opens_no_port() {
+fn an_address_in_use_is_an_error_and_without_one_no_port_is_open() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let bed = Bed::insecure(&[ONE]);
     let option = format!("--health-addr={}", taken.local_addr().unwrap());

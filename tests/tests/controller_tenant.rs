@@ -33,7 +33,7 @@ fn admin(server: &ApiServer) -> Kubeconfig {
 }
 
 #[tokio::test]
-async fn the_server_is_reached_with_its_kubeconfig_certificate() {
+async fn the_client_certificate_of_a_kubeconfig_authenticates() {
     let server = ApiServer::start();
 
     assert_eq!(list(admin(&server)).await, Ok(0));
@@ -47,7 +47,7 @@ fn the_environment_proxy_is_not_used_for_workload_clusters() {
     let mut reached = Command::new(std::env::current_exe().unwrap());
     reached.args([
         "--exact",
-        "the_server_is_reached_with_its_kubeconfig_certificate",
+        "the_client_certificate_of_a_kubeconfig_authenticates",
     ]);
     for name in ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"] {
         reached.env(name, &url);
@@ -102,7 +102,7 @@ const MAX_RESIDENT_KIB: u64 = 400 * 1024;
 const KUBECONFIG: &str = "HOSTILE_API_SERVER";
 
 #[test]
-fn twenty_api_servers_with_huge_lists_do_not_exhaust_memory() {
+fn huge_lists_from_20_api_servers_do_not_exhaust_memory() {
     if let Ok(path) = std::env::var(KUBECONFIG) {
         return read_of_twenty(&path);
     }
@@ -119,7 +119,7 @@ fn twenty_api_servers_with_huge_lists_do_not_exhaust_memory() {
     let path = scratch.write("kubeconfig", admin(&server).to_yaml());
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--nocapture"])
-        .arg("twenty_api_servers_with_huge_lists_do_not_exhaust_memory")
+        .arg("huge_lists_from_20_api_servers_do_not_exhaust_memory")
         .env(KUBECONFIG, path)
         .output()
         .unwrap();

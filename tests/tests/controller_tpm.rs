@@ -50,7 +50,7 @@ const KEYS: &[&str] = &["--tpm-challenge-keys=keys"];
 const ACCEPTED: &str = "no.key: No such file";
 
 #[test]
-fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
+fn the_valid_tpm_settings_of_the_refusal_tests_are_accepted() {
     assert_said(&json!({"pcrPolicy": {"allowed": []}}), KEYS, ACCEPTED);
     assert_said(&json!({}), KEYS, ACCEPTED);
 }

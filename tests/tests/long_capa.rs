@@ -190,7 +190,7 @@ fn instance_id(machine: &Value) -> &str {
 }
 
 #[test]
-fn instances_of_capa_join_with_their_ec2_names_and_serve() {
+fn capa_instances_join_with_their_ec2_names_and_serve() {
     let tenant = Tenant::start("joined", 2);
     let ec2 = SITE.cloud.moto().ec2(ACCOUNT, REGION);
 

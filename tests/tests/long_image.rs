@@ -100,7 +100,7 @@ fn start(bundle: &Path, files: &Scratch) -> Process {
 }
 
 #[test]
-fn the_image_runs_with_its_deployment_becomes_ready_leads_and_stops() {
+fn the_image_runs_in_its_deployment_as_leader_and_stops() {
     let files = Scratch::new("image");
     let bundle = bundle(&files);
     let management = Management::start();

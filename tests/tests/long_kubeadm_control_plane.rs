@@ -99,7 +99,7 @@ fn built_in(kubectl: &Kubectl) -> Vec<String> {
 }
 
 #[test]
-fn machines_of_a_kubeadm_control_plane_join_when_scaled_and_rolled_out() {
+fn kubeadm_control_plane_machines_join_when_scaled_and_rolled_out() {
     let management = Management::managed_with_control_planes(TOKEN_TTL);
     grant(&management);
     let _manager = Manager::insecure(&management, &[]);

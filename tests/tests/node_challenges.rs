@@ -192,7 +192,7 @@ fn the_expiry_of_a_fresh_challenge_is_left_to_the_controller() {
 }
 
 #[test]
-fn a_late_answer_is_challenged_once_more() {
+fn a_late_response_is_challenged_once_more() {
     let bed = Bed::new();
 
     bed.run(&[Ask(LATER), Fail("EvidenceExpired"), Ask(LATER), Issue])
@@ -226,7 +226,7 @@ fn the_number_of_challenges_in_a_run_is_limited() {
 }
 
 #[test]
-fn an_unreadable_challenge_exits_with_13() {
+fn an_undecodable_challenge_exits_with_13() {
     let bed = Bed::new();
 
     bed.run(&[Nonsense])
@@ -237,7 +237,7 @@ fn an_unreadable_challenge_exits_with_13() {
 }
 
 #[test]
-fn a_provider_without_answers_fails_with_the_controller_message() {
+fn a_provider_without_challenge_support_fails_with_the_message() {
     let mut bed = Bed::new();
     bed.node.unset_env("ANSWERS");
 
@@ -247,7 +247,7 @@ fn a_provider_without_answers_fails_with_the_controller_message() {
 }
 
 #[test]
-fn an_unanswerable_challenge_is_requested_again_and_a_late_one_kept() {
+fn an_unanswerable_challenge_is_replaced_and_a_postponed_one_is_kept() {
     for (answers, code, sent) in [
         ("cannot", 7, &["enrol", "enrol", "answer"][..]),
         ("not now", 6, &["enrol", "answer"]),

@@ -262,7 +262,7 @@ fn reset_deletes_all_state() {
 }
 
 #[test]
-fn completion_is_for_the_name_of_the_program() {
+fn shell_completion_uses_the_program_name() {
     let server = ApiServer::start();
     let node = Node::new(INSECURE, &server);
     for shell in ["bash", "zsh", "fish"] {
@@ -272,7 +272,7 @@ fn completion_is_for_the_name_of_the_program() {
 }
 
 #[test]
-fn the_manual_page_has_every_command() {
+fn the_manual_page_lists_every_command() {
     let server = ApiServer::start();
     let node = Node::new(INSECURE, &server);
     let page = node.command(&["man"]).succeeded().stdout;

@@ -88,7 +88,7 @@ fn a_copied_store_does_not_reveal_its_key_to_another_machine() {
 }
 
 #[test]
-fn a_request_from_another_machine_is_set_aside_with_the_reason() {
+fn a_pending_request_of_another_machine_is_set_aside_with_a_reason() {
     let server = ApiServer::start();
     let (source, _) = renewing(&server);
     let clone = node(&server, "clone", &[(UUID, "uuid-2")]);
@@ -153,7 +153,7 @@ fn a_changed_machine_id_is_accepted_if_the_firmware_ids_match() {
 }
 
 #[test]
-fn a_machine_without_distinguishing_ids_warns_once() {
+fn a_machine_without_unique_ids_causes_one_warning() {
     let server = ApiServer::start();
     server.set_signer(Signer::Off);
     let mut node = node(&server, "n", &[(MACHINE_ID, "uninitialized")]);

@@ -162,7 +162,7 @@ fn make_pipe(path: &Path) {
 }
 
 #[test]
-fn a_file_that_never_opens_does_not_exceed_the_timeout() {
+fn a_file_that_hangs_when_opened_does_not_exceed_the_timeout() {
     let server = ApiServer::start();
     let mut node = Node::new(NULL, &server);
     node.set("timeLimit", TIMEOUT.as_secs().to_string());
@@ -176,7 +176,7 @@ fn a_file_that_never_opens_does_not_exceed_the_timeout() {
 }
 
 #[test]
-fn a_pipe_instead_of_a_settings_file_is_refused_immediately() {
+fn a_named_pipe_as_settings_file_is_refused_immediately() {
     let server = ApiServer::start();
     server.set_signer(Signer::issue());
     let mut node = Node::new(NULL, &server);
@@ -238,7 +238,7 @@ fn node_near_expiry() -> (ApiServer, Node, (String, String)) {
 }
 
 #[test]
-fn a_slow_device_has_25_seconds_once_an_hour_near_expiry() {
+fn near_expiry_a_slow_device_gets_25_seconds_once_an_hour() {
     let (server, mut node, old) = node_near_expiry();
     node.set_env("SLOW_FOR", "600");
     let first = node.run().succeeded().within(LIMIT);
@@ -267,7 +267,7 @@ fn a_slow_device_has_25_seconds_once_an_hour_near_expiry() {
 }
 
 #[test]
-fn only_a_device_has_more_than_five_seconds_near_expiry() {
+fn near_expiry_only_a_device_gets_more_than_five_seconds() {
     let (server, node, old) = node_near_expiry();
     server.set_signer(Signer::Off);
     for _ in 0..2 {
@@ -297,7 +297,7 @@ fn node_of_same_store(node: &Node, server: &ApiServer) -> Node {
 }
 
 #[test]
-fn client_go_waits_25_seconds_for_a_first_credential() {
+fn a_first_credential_is_awaited_for_25_seconds() {
     let server = ApiServer::start();
     server.set_signer(Signer::Off);
     let node = Node::new(NULL, &server);
@@ -311,7 +311,7 @@ fn client_go_waits_25_seconds_for_a_first_credential() {
 }
 
 #[test]
-fn missing_evidence_is_remembered_as_a_failure() {
+fn missing_evidence_is_stored_as_a_failure() {
     let server = ApiServer::start();
     let mut node = Node::new(UNDER_TEST, &server);
     node.set("timeLimit", "3");

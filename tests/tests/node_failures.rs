@@ -319,7 +319,7 @@ fn a_deleted_request_exits_with_13() {
 }
 
 #[test]
-fn a_lost_answer_creates_no_second_request() {
+fn a_lost_response_causes_no_second_request() {
     let (server, node) = node(Signer::issue());
     server.inject(Route::create(), Times::once(), Fault::LoseAnswer);
 
@@ -330,7 +330,7 @@ fn a_lost_answer_creates_no_second_request() {
 }
 
 #[test]
-fn a_reset_an_overload_and_a_restart_do_not_end_the_run() {
+fn a_connection_reset_an_overload_or_a_restart_does_not_end_a_run() {
     let gateway = |code| Fault::Answer {
         code,
         content_type: "text/html".to_owned(),

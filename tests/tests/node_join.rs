@@ -92,7 +92,7 @@ fn a_request_that_is_decided_later_costs_one_create_and_one_watch() {
 }
 
 #[test]
-fn insecure_requests_a_year_without_evidence() {
+fn the_insecure_plugin_requests_one_year_without_evidence() {
     let server = issuing();
     Node::new(INSECURE, &server).run().succeeded();
 
@@ -111,7 +111,7 @@ fn insecure_requests_a_year_without_evidence() {
 }
 
 #[test]
-fn null_requests_a_week_with_evidence_for_this_cluster() {
+fn the_null_plugin_requests_one_week_with_evidence_for_the_cluster() {
     let server = issuing();
     Node::new(NULL, &server).run().succeeded();
 
@@ -194,7 +194,7 @@ fn both_exec_api_versions_are_answered_in_the_same_version() {
 }
 
 #[test]
-fn without_cluster_info_the_cluster_comes_from_kubeconfig_or_store() {
+fn a_run_without_cluster_info_uses_the_kubeconfig_or_the_store() {
     let server = issuing();
     let mut node = Node::new(NULL, &server);
     node.set_env("KUBERNETES_EXEC_INFO", server.exec_info("v1", false));
@@ -373,7 +373,7 @@ fn store_another_address(node: &Node) {
 }
 
 #[test]
-fn a_run_that_keeps_the_certificate_saves_the_clusters_new_address() {
+fn a_new_cluster_address_is_stored_without_a_renewal() {
     for plugin in [NULL, INSECURE] {
         let server = issuing();
         let node = Node::new(plugin, &server);
@@ -411,7 +411,7 @@ fn a_manual_renewal_uses_the_cluster_in_the_kubelet_kubeconfig() {
 }
 
 #[test]
-fn an_impostor_at_the_clusters_address_gets_no_request() {
+fn an_impostor_at_the_cluster_address_gets_no_request() {
     for plugin in [NULL, INSECURE] {
         let (server, impostor) = (issuing(), issuing());
         let mut node = Node::new(plugin, &server);
@@ -436,7 +436,7 @@ fn an_impostor_at_the_clusters_address_gets_no_request() {
 }
 
 #[test]
-fn a_bundle_with_both_cas_allows_a_new_address_and_a_new_ca() {
+fn a_bundle_with_both_cas_permits_a_new_address_and_a_new_ca() {
     for plugin in [NULL, INSECURE] {
         let (old, new) = (issuing(), issuing());
         let mut node = Node::new(plugin, &old);

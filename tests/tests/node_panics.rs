@@ -8,7 +8,7 @@ use kubelet_authenticator_tests::node::{Node, UNDER_TEST};
 use kubelet_authenticator_tests::{panics, program};
 
 #[test]
-fn a_panic_after_the_cached_path_prints_the_stored_credential() {
+fn a_panic_after_the_credential_is_read_still_prints_it() {
     panics::check(&program(UNDER_TEST));
 }
 

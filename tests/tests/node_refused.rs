@@ -217,7 +217,7 @@ fn a_refused_bootstrap_credential_names_the_missing_role() {
 }
 
 #[test]
-fn a_fresh_certificate_is_tried_once_in_two_minutes_without_effect() {
+fn the_check_of_a_fresh_certificate_runs_once_in_two_minutes() {
     for plugin in [NULL, INSECURE] {
         let (server, node, pair) = fresh(plugin);
 

@@ -254,7 +254,7 @@ fn an_invalid_stored_credential_is_set_aside_and_the_node_enrolls_again() {
 }
 
 #[test]
-fn a_store_left_by_a_full_disk_is_used_when_space_is_available() {
+fn a_store_left_by_a_full_disk_is_used_once_space_is_available() {
     let (server, mut node) = node();
     within(&mut node, FULL);
     node.run().failed(4);

@@ -45,7 +45,7 @@ fn versions(server: &ApiServer) -> Vec<String> {
 }
 
 #[test]
-fn a_common_evidence_version_is_used_in_a_second_request() {
+fn a_second_request_uses_the_common_evidence_version() {
     let (server, run) = run("v3,v2,v1", "v1,v2");
 
     run.succeeded();
@@ -54,7 +54,7 @@ fn a_common_evidence_version_is_used_in_a_second_request() {
 }
 
 #[test]
-fn no_common_evidence_version_exits_with_16_and_lists_both_sides() {
+fn a_missing_common_evidence_version_exits_with_16_and_both_lists() {
     let (server, run) = run("v3", "v1,v2");
 
     run.failed(16).saying("v3").saying("v1,v2");

@@ -46,7 +46,7 @@ fn boot(cluster: &WorkloadCluster, cloud: &Cloud, instance: &Instance) -> Machin
 }
 
 #[test]
-fn a_node_joins_by_the_readme_commands_with_the_built_package() {
+fn a_node_joins_with_the_readme_commands_and_the_built_package() {
     let cloud = Cloud::start();
     let management = Management::start();
     let cluster = management.cluster("prod-1").namespace("tenant-a");

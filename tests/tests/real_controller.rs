@@ -28,7 +28,7 @@ fn complaints(controller: &Controller) -> Vec<String> {
 }
 
 #[test]
-fn a_node_authenticates_with_its_certificate_and_minimal_rbac() {
+fn a_node_authenticates_with_its_certificate_under_minimal_rbac() {
     const MACHINE: Machine = Machine::new("issued", "issue1");
     let mut controller = BED.insecure(&[MACHINE]).start();
     let application = Application::insecure(MACHINE);

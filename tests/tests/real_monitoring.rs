@@ -89,7 +89,7 @@ fn promtool_accepts_the_metrics_of_a_node() {
 }
 
 #[test]
-fn each_alert_fires_ends_and_is_silent_with_one_thing_changed() {
+fn each_alert_fires_and_resolves_and_stays_silent_after_one_change() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/monitoring");
     let [rules, tests] = ["alerts.yaml", "alerts-test.yaml"].map(|name| folder.join(name));
     let read = |path: &Path| -> serde_json::Value {

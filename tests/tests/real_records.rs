@@ -112,7 +112,7 @@ async fn record(records: &KubeRecords, node: &str) -> Record {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_is_unchanged_after_a_write_and_a_read() {
+async fn a_record_is_read_back_unchanged() {
     let records = records("whole").await;
     let ledger = ledger(records.clone(), &["m1"]);
     ledger.claim(&claim("m1", "n1", 1), now()).await.unwrap();

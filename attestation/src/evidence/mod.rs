@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_of_evidence_in_an_unsupported_version_is_read() {
+    fn the_version_is_read_from_evidence_of_an_unsupported_version() {
         let version = version_of(br#"{"new":{"shape":[]},"version":"v9"}"#).unwrap();
 
         assert_eq!(version.as_str(), "v9");

@@ -28,7 +28,7 @@ mod tests {
     const USAGES: [&str; 2] = ["digital signature", "client auth"];
 
     #[test]
-    fn the_name_is_an_object_name() {
+    fn a_request_name_is_a_valid_object_name() {
         let name = csr_name("a.b/c", &USAGES, b"request");
 
         let digest = name.strip_prefix("kubelet-authenticator-").unwrap();
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_follows_from_signer_usages_and_request() {
+    fn a_request_name_depends_on_the_signer_the_usages_and_the_bytes() {
         let name = csr_name("a.b/c", &USAGES, b"request");
 
         assert_eq!(csr_name("a.b/c", &USAGES, b"request"), name);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audience_of_a_cluster_is_the_digest_of_its_ca() {
+    fn the_audience_of_a_cluster_is_its_ca_digest() {
         let empty = "ca-sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
         assert_eq!(Audience::of_ca(b"").as_str(), empty);

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_providers_have_no_copy_of_their_name() {
+    fn the_names_of_known_providers_are_not_allocated() {
         for name in ["aws", "tpm", "insecure", "null"] {
             let provider = Provider::parse(name).unwrap();
             assert!(matches!(provider.0, Cow::Borrowed(_)), "{name}");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_and_its_signer_name_each_other() {
+    fn a_provider_and_its_signer_name_are_derived_from_each_other() {
         for (provider, signer) in [
             (
                 Provider::AWS,
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_and_its_serving_signer_name_each_other() {
+    fn a_provider_and_its_serving_signer_name_follow_from_each_other() {
         let signer = "cluster.x-k8s.io/kubelet-serving-tpm";
 
         assert_eq!(Provider::TPM.serving_signer(), signer);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn other_signers_have_no_provider() {
+    fn an_unrelated_signer_name_has_no_provider() {
         for signer in [
             "",
             "kubernetes.io/kube-apiserver-client-kubelet",
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_providers_name_is_letters_digits_and_inner_dashes() {
+    fn a_provider_name_has_only_letters_digits_and_inner_dashes() {
         for name in ["a", "7", "tpm-2", &"a".repeat(32)] {
             assert_eq!(Provider::parse(name).unwrap().as_str(), name);
         }

@@ -94,7 +94,7 @@ mod tests {
     struct Cause(String, #[source] Option<Box<Cause>>);
 
     #[test]
-    fn causes_are_truncated_and_on_one_line() {
+    fn error_causes_are_truncated_to_one_line() {
         let inner = Cause("Not authorized\r\nto \u{1b}[1massume".to_owned(), None);
         let outer = Cause("an error occurred".to_owned(), Some(Box::new(inner)));
         let expected = "an error occurred: Not authorized  to  [1massume";

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reported_dns_name_is_compared_without_case_and_final_dot() {
+    fn a_dns_name_is_compared_without_case_and_final_dot() {
         for (reported, compared) in [
             ("IP-10-0-0-1.Corp.Test.", "ip-10-0-0-1.corp.test"),
             ("ip-10-0-0-1", "ip-10-0-0-1"),

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_has_no_lease_yet_is_not_down_for_a_minute() {
+    fn a_new_node_without_a_lease_is_not_down_for_one_minute() {
         for (age, down) in [(0, false), (60, false), (61, true)] {
             let node = Node {
                 created: Some(now() - Duration::from_secs(age)),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_in_the_future_does_not_mean_that_the_node_is_down() {
+    fn a_node_with_a_lease_time_in_the_future_is_not_down() {
         let node = Node {
             uid: "a".to_owned(),
             ready: false,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_enforcement_is_not_on_until_it_is_set() {
+    fn unknown_enforcement_counts_as_off_until_it_is_set() {
         let enforcement = Enforcement::new(EnforcementState::Unknown);
         assert!(!enforcement.is_on());
         let clone = enforcement.clone();

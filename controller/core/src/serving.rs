@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_the_addresses_with_its_prefix() {
+    fn a_range_contains_only_addresses_with_its_prefix() {
         for (text, address, expected) in [
             ("10.96.0.0/12", "10.96.0.1", true),
             ("10.96.0.0/12", "10.111.255.255", true),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_with_bits_after_the_prefix_is_parsed_like_in_kubernetes() {
+    fn a_range_with_bits_after_the_prefix_is_parsed_as_in_kubernetes() {
         for (text, expected) in [
             ("10.96.0.1/12", Some("10.96.0.0/12")),
             ("10.96.0.0/12", Some("10.96.0.0/12")),

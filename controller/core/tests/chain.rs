@@ -7,7 +7,7 @@
 mod as_meant;
 
 #[test]
-fn the_checks_cannot_be_skipped_at_compile_time() {
+fn code_that_skips_a_check_does_not_compile() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("tests/chain/link_skipped.rs");
     cases.compile_fail("tests/chain/link_made_by_hand.rs");
@@ -17,7 +17,7 @@ fn the_checks_cannot_be_skipped_at_compile_time() {
 }
 
 #[test]
-fn the_intended_order_of_checks_compiles() {
+fn code_that_runs_the_checks_in_order_compiles() {
     let _ = as_meant::chain;
     let _ = as_meant::serving;
     let _ = as_meant::approved;

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_version_is_a_short_word() {
+    fn a_document_version_that_is_not_a_short_word_is_refused() {
         assert_eq!(document_version("2031-01-01").unwrap(), "2031-01-01");
         for wrong in ["", "2031 01", "2031-01-01\n", &"1".repeat(33)] {
             assert!(document_version(wrong).is_err(), "{wrong:?}");
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ec2_endpoint_is_a_url() {
+    fn an_ec2_endpoint_that_is_not_a_url_is_refused() {
         let (region, url) = ec2_endpoint("eu-west-1=https://vpce-1.ec2.example").unwrap();
         assert_eq!(
             (&*region, &*url),

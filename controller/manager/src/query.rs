@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_y_and_yes_confirm_a_command() {
+    fn only_y_or_yes_confirms_a_command() {
         for answer in ["y\n", "Y\n", "yes\n", " YES \n"] {
             assert!(is_yes(answer), "{answer:?}");
         }

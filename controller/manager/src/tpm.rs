@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_reread_and_the_previous_key_is_optional() {
+    fn challenge_keys_are_reread_and_the_previous_key_is_optional() {
         let directory = tempfile::tempdir().unwrap();
         let files = KeyFiles(directory.path().to_owned());
         assert!(matches!(files.read(), Err(InvalidKey::Read { .. })));

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_written_record_is_a_success_even_without_an_event() {
+    async fn a_record_change_succeeds_even_if_its_event_fails() {
         let identities = without_events();
 
         let now = SystemTime::UNIX_EPOCH;

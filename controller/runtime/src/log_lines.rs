@@ -100,7 +100,7 @@ mod tests {
     use crate::testing::ThreadLog;
 
     #[test]
-    fn ten_thousand_faults_do_not_use_the_lines_of_another_namespace() {
+    fn many_log_lines_of_a_namespace_do_not_displace_those_of_another() {
         static NOW: LazyLock<Instant> = LazyLock::new(Instant::now);
         let budget = Arc::default();
         let lines = |namespace: &str, name: &str| ClusterLines {

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn api_servers_forward_uids_from_1_33() {
+    fn api_servers_forward_certificate_uids_from_kubernetes_1_33() {
         for (major, minor, expected) in [
             ("1", "32", false),
             ("1", "33", true),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_grants_the_management_cluster_permissions() {
+    fn the_manifests_grant_all_management_cluster_permissions() {
         let manifest = include_str!("../../../packaging/rbac/management-cluster.yaml");
         let role = manifest.split("\n---\n").next().unwrap();
         let role: k8s_openapi::api::rbac::v1::ClusterRole = serde_saphyr::from_str(role).unwrap();

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_values_that_differ_are_written_to_the_index() {
+    fn only_changed_values_are_written_to_the_index() {
         let mut table = Table::default();
         for (words, written) in [
             (&["a", "b", "c", "b"][..], 3),

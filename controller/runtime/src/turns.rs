@@ -115,7 +115,7 @@ mod tests {
         );
     }
     #[tokio::test(start_paused = true)]
-    async fn a_rate_token_visits_few_of_many_lines() {
+    async fn a_rate_limited_call_visits_few_of_many_waiting_clusters() {
         let rate = Rate {
             burst: 2,
             every: Duration::from_secs(1),

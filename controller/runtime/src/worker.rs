@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_namespace_without_a_turn_gets_the_next_one() {
+    async fn a_released_turn_goes_to_the_namespace_without_a_turn() {
         let turns = FairTurns::new(TurnLimits {
             all: 1,
             of_cluster: 1,

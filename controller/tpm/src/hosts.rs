@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn every_entry_of_a_machine_is_found() {
+    fn all_list_entries_of_a_machine_are_found() {
         let hosts = hosts(&[
             ("metal3://metal/", 1),
             ("metal3://metal/host-7/", 2),

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kdf_derives_at_most_one_digest() {
+    fn a_kdf_output_longer_than_one_digest_is_refused() {
         let derived = |bits| kdf_a(hmac::HMAC_SHA256, &[1; 32], b"STORAGE\0", b"name", bits);
 
         assert_eq!(derived(128).unwrap().len(), 16);

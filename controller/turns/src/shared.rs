@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_insertion_into_a_map_with_many_dead_entries_visits_a_few() {
+    fn an_insertion_into_a_map_with_many_dead_entries_visits_few() {
         let lock = Shared::new(Lock::Places, Swept::default());
         let insert = |key: usize| {
             lock.write(|map| drop(map.insert(key, key, |_, value| *value % 2 == 0)));
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lock_has_a_unique_name_and_is_reported_before_use() {
+    fn each_lock_has_a_unique_name_and_is_listed_before_its_first_use() {
         let names: BTreeMap<&str, Lock> = Lock::ALL.iter().map(|one| (one.name(), *one)).collect();
 
         assert_eq!(names.len(), Lock::ALL.len());
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_retained_in_pages() {
+    fn a_large_map_is_filtered_in_pages() {
         let lock = Shared::new(Lock::Places, (0..1000).map(|key| (key, key)).collect());
         let retain = || lock.retain(|map: &mut BTreeMap<_, _>| map, |_, value| *value % 2 == 0);
 
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_each_entry_once() {
+    fn the_pages_of_a_map_contain_each_entry_once() {
         let map: BTreeMap<usize, usize> = (0..1000).map(|key| (key, key)).collect();
         let (mut all, mut last) = (Vec::new(), None);
         loop {

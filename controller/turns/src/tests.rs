@@ -182,7 +182,7 @@ async fn a_namespace_whose_turns_never_end_does_not_block_others() {
 }
 
 #[tokio::test]
-async fn the_turns_of_a_cluster_are_limited_for_any_number_of_lines() {
+async fn any_number_of_queues_gives_a_cluster_only_its_limit_of_turns() {
     let turns = turns(8, 2);
     let lines: Vec<_> = (0..4).map(|_| turns.line(&key("a", "1"))).collect();
 
@@ -193,7 +193,7 @@ async fn the_turns_of_a_cluster_are_limited_for_any_number_of_lines() {
 }
 
 #[tokio::test]
-async fn a_caller_that_stops_waiting_does_not_take_a_turn() {
+async fn a_caller_that_stops_waiting_does_not_use_a_turn() {
     let turns = turns(1, 1);
     let (first, second) = (turns.line(&key("a", "1")), turns.line(&key("b", "1")));
     let turn = first.turn().await;
@@ -211,7 +211,7 @@ async fn a_caller_that_stops_waiting_does_not_take_a_turn() {
 }
 
 #[tokio::test]
-async fn a_dropped_line_is_released() {
+async fn a_dropped_queue_releases_its_memory() {
     let turns = turns(2, 1);
     for number in 0..100 {
         let line = turns.line(&key(&number.to_string(), "1"));
@@ -235,7 +235,7 @@ fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
 }
 
 #[tokio::test]
-async fn a_turn_visits_few_of_many_lines() {
+async fn a_turn_visits_few_of_many_queues() {
     let turns = turns(4, 1);
     let mut waiting = crowd(&turns);
 

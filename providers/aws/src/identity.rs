@@ -126,7 +126,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_instance_comes_from_the_signed_bytes() {
+    fn the_instance_id_and_region_come_from_the_signed_document() {
         let identity = identity();
 
         assert_eq!(

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_and_the_private_dns_name_in_ec2_are_accepted_in_every_network() {
+    fn the_id_and_the_private_dns_name_are_accepted_in_every_network() {
         for (local, private) in NETWORKS {
             for (policy, name, is_accepted) in [
                 (AwsNodeName::Hostname, private, true),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_ec2_does_not_report_is_refused() {
+    fn a_node_name_that_ec2_does_not_report_is_refused() {
         for (name, local) in [
             ("ip-10-0-0-1", Some(PRIVATE)),
             ("ip-10-0-0-2.eu-west-1.compute.internal", Some(PRIVATE)),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_local_hostname_is_read_only_if_it_matters() {
+    fn the_local_hostname_is_read_only_if_it_is_needed() {
         let needs = |policy, name| {
             let mut asked = false;
             let local = || {

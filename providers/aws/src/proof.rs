@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_over_the_request_that_wire_format_defines() {
+    fn the_signed_sts_request_matches_the_documented_wire_format() {
         let hex = |text: &str| HEXLOWER.encode(&Sha256::digest(text));
         let canonical = format!(
             "POST\n/\n\naccept:application/json\n\
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_for_another_key_has_another_signature() {
+    fn a_proof_for_a_different_key_has_a_different_signature() {
         assert_ne!(proof(b"spki").signature, proof(b"spkj").signature);
     }
 }

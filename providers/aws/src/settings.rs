@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_an_instance_can_be_set() {
+    fn every_aws_setting_can_be_set() {
         let given = settings(&[
             (PRINCIPAL.entry(), "instanceProfile"),
             (NODE_NAME.entry(), "instanceID"),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn table_defaults_match_the_effective_defaults() {
+    fn the_aws_table_defaults_match_the_effective_defaults() {
         let schema = settings(&[]);
         let default = |entry: Entry| entry.default_text().unwrap();
         assert_eq!(
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_sts_endpoint_is_in_the_format_of_the_host_header() {
+    fn an_sts_endpoint_has_the_format_of_a_host_header() {
         for (text, host) in [
             (
                 "sts-fips.us-east-1.amazonaws.com",

@@ -103,7 +103,7 @@ mod tests {
 
     /// Cases of AWS's signing test suite, by their names there.
     #[test]
-    fn signatures_match_the_aws_test_suite() {
+    fn created_signatures_match_the_aws_test_suite() {
         let digest = "9095672bbd1f56dfc5b65f3e153adc8731a4a654192329106275f4c7b24d0b6e";
         let form = [
             ("content-length", "13"),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_changes_the_signature() {
+    fn every_changed_part_of_a_request_changes_the_signature() {
         let valid = signed("POST", &[EXAMPLE_HOST, EXAMPLE_DATE], "a=b");
 
         for other in [

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_removed() {
+    fn padding_after_a_certificate_is_removed() {
         let mut der = vec![0x30, 0x82, 1, 0];
         der.extend([7; 256]);
         for padding in [&[][..], &[0; 40], &[0xff; 3]] {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_has_as_many_certificates_as_evidence_carries() {
+    fn a_chain_is_truncated_to_the_certificates_that_evidence_can_carry() {
         let one = der(1, 256);
         assert_eq!(chain(&one.repeat(6)).len(), MAX_INTERMEDIATES);
         let large = der(1, 4096);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_without_a_complete_certificate_has_none() {
+    fn an_index_with_an_incomplete_certificate_counts_as_empty() {
         for stored in [
             &[][..],
             &[0x30, 0x82],

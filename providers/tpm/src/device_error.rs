@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_bank_has_a_cure_that_firmware_permits() {
+    fn the_remedy_for_a_missing_bank_is_a_request_to_the_firmware() {
         let failure = failure("/dev/tpmrm0", &DeviceError::NoBank);
 
         let what = "the TPM (/dev/tpmrm0) has no bank SHA-256 or SHA-384 with all PCRs of tpm.pcrs";

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_certificate_has_a_cure_that_lifts_the_requirement() {
+    fn the_remedy_for_a_missing_certificate_lifts_the_requirement() {
         let of = |certificate, has_index| {
             certificate_of(&keys(certificate), 0x01c0_000a, has_index, now())
         };

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_has_the_provider_id_of_its_cloud_provider() {
+    fn an_ec2_instance_has_the_provider_id_of_the_cloud_provider() {
         let id = named("eu-west-1a", "i-0123456789abcdef0").unwrap();
 
         assert_eq!(id.as_str(), "aws:///eu-west-1a/i-0123456789abcdef0");

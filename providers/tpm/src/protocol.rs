@@ -202,7 +202,7 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_base64() {
+    fn bytes_are_encoded_as_base64() {
         let bytes = Bytes(vec![0, 255]);
 
         assert_eq!(serde_json::to_string(&bytes).unwrap(), "\"AP8=\"");
@@ -256,14 +256,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_commands_of_the_first_version_stay_valid() {
+    fn helper_commands_of_the_first_version_are_still_parsed() {
         for line in QUESTIONS {
             assert_same::<Question>(line);
         }
     }
 
     #[test]
-    fn the_answers_of_the_first_version_stay_valid() {
+    fn helper_responses_of_the_first_version_are_still_parsed() {
         for line in KEYS {
             assert_same::<Answer<Keys>>(line);
         }
@@ -275,13 +275,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_version_command_stays_valid() {
+    fn the_version_command_of_the_helper_is_still_parsed() {
         assert_same::<Question>(r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Version":{}}}"#);
         assert_same::<Answer<Version>>(r#"{"Ok":{"version":"1.2.3"}}"#);
     }
 
     #[test]
-    fn fields_of_a_later_version_are_ignored() {
+    fn fields_of_a_later_helper_version_are_ignored() {
         let insert = |value: &mut serde_json::Value| {
             let fields = value.as_object_mut().unwrap();
             fields.insert("later".to_owned(), serde_json::json!([1]));
@@ -306,7 +306,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_command_of_a_later_version_is_refused() {
+    fn a_command_of_a_later_helper_version_is_refused() {
         let line = r#"{"asker":7,"tcti":"device:/dev/tpmrm0","ask":{"Seal":{}}}"#;
 
         assert!(serde_json::from_str::<Question>(line).is_err());

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_has_a_default_or_none() {
+    fn each_tpm_setting_has_the_documented_default() {
         let defaults = TpmSettings {
             device: "/dev/tpmrm0".into(),
             tcti: None,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn every_setting_of_a_tpm_can_be_set() {
+    fn every_tpm_setting_can_be_set() {
         let given = [
             (DEVICE.entry(), "/dev/tpmrm1"),
             (TCTI.entry(), "swtpm:host=127.0.0.1,port=2321"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn table_defaults_match_the_effective_defaults() {
+    fn the_tpm_table_defaults_match_the_effective_defaults() {
         let entries = [DEVICE.entry(), ENDORSEMENT_KEY.entry(), PCRS.entry()];
         let given = entries.map(|entry| (entry, entry.default_text().unwrap()));
         assert_eq!(settings(&given, None), settings(&[], None));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_setting_of_a_tpm_names_its_option() {
+    fn the_error_for_an_invalid_tpm_setting_names_its_option() {
         for (entry, text, expected) in [
             (
                 PCRS.entry(),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn pcrs_are_numbers_that_a_pc_has() {
+    fn invalid_or_duplicate_pcr_numbers_are_refused() {
         let read = |text| PcrSelection::read(text).map(|numbers| numbers.0);
 
         assert_eq!(read("7"), Ok(vec![7]));

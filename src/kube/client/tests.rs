@@ -96,7 +96,7 @@ fn read_with(fault: Fault, deadline: Deadline) -> ApiError {
 }
 
 #[test]
-fn a_request_is_created_and_read_as_it_was_sent() {
+fn a_created_request_is_read_back_unchanged() {
     let server = ApiServer::start();
     let client = client(&server);
     let request = request();
@@ -120,7 +120,7 @@ fn a_request_is_created_and_read_as_it_was_sent() {
 }
 
 #[test]
-fn an_existing_name_is_not_an_error() {
+fn a_request_that_already_exists_is_not_an_error() {
     let server = ApiServer::start();
     let client = client(&server);
     let request = request();
@@ -223,7 +223,7 @@ fn a_pause_that_the_server_requests_is_respected() {
 }
 
 #[test]
-fn temporary_errors_are_retried_and_decisions_are_not() {
+fn only_temporary_errors_are_retried() {
     for fault in [
         Fault::Cut,
         Fault::status(429),
@@ -264,7 +264,7 @@ fn attempts_end_before_a_pause_that_is_longer_than_the_deadline() {
 }
 
 #[test]
-fn an_attempt_cut_off_by_the_deadline_keeps_the_previous_error() {
+fn an_attempt_that_exceeds_the_deadline_keeps_the_previous_error() {
     let server = ApiServer::start();
     server.inject(Route::get(), Times::once(), Fault::status(502));
     server.inject(Route::get(), Times::always(), Fault::Hang);
@@ -287,7 +287,7 @@ fn a_redirect_of_the_api_server_is_not_followed() {
 }
 
 #[test]
-fn an_answer_that_is_not_the_object_is_an_error() {
+fn a_response_with_a_different_object_is_an_error() {
     let error = read_with(Fault::not_json(), soon());
     assert!(is(&error, "is not the requested object"), "{error:?}");
     assert_eq!(error.kind, ApiErrorKind::Other);
@@ -311,7 +311,7 @@ fn an_answer_that_is_not_the_object_is_an_error() {
 }
 
 #[test]
-fn a_hundred_megabytes_are_not_read() {
+fn a_response_of_100_megabytes_is_not_read() {
     let error = read_with(Fault::HugeBody { size: 100 << 20 }, soon());
 
     assert!(is(&error, "is longer than"), "{error:?}");
@@ -319,7 +319,7 @@ fn a_hundred_megabytes_are_not_read() {
 }
 
 #[test]
-fn a_server_that_never_finishes_its_answer_times_out() {
+fn a_response_that_never_ends_times_out() {
     let every = Duration::from_millis(50);
     for fault in [
         Fault::Hang,
@@ -335,7 +335,7 @@ fn a_server_that_never_finishes_its_answer_times_out() {
 }
 
 #[test]
-fn a_clock_that_is_more_than_five_minutes_off_is_an_error_with_both_times() {
+fn a_clock_skew_over_five_minutes_is_an_error_with_both_times() {
     for seconds in [-361, 361] {
         let error = read_with(Fault::DateSkew { seconds }, soon());
 

@@ -70,7 +70,7 @@ impl Setting {
 }
 
 #[test]
-fn the_current_contexts_cluster_and_user_are_read() {
+fn the_cluster_and_user_of_the_current_context_are_read() {
     let setting = Setting::new();
     let read = setting.read().unwrap();
 

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_read_only_from_http() {
+    fn a_proxy_status_is_read_only_from_http() {
         for (answer, expected) in [
             ("HTTP/1.1 403 Forbidden\r\n\r\n", Some(403)),
             ("HTTP/1.0 407\r\n", Some(407)),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_password_are_sent_decoded() {
+    fn the_proxy_user_and_password_are_sent_percent_decoded() {
         let proxy = Url::parse("http://us%40er:p%2B+w@proxy").unwrap();
 
         let request = request(&proxy, "api:6443");

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_compared_as_in_go() {
+    fn tls_names_are_compared_as_in_go() {
         for (pattern, host, expected) in [
             ("api.example", "api.example", true),
             ("API.example", "api.Example", true),

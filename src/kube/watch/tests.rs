@@ -89,7 +89,7 @@ fn an_enrollment_costs_one_create_and_one_watch() {
 }
 
 #[test]
-fn a_request_that_is_decided_already_is_not_watched() {
+fn a_decided_request_is_not_watched() {
     let (server, client, _) = pending();
     server.approve_and_issue(NAME);
     let decided = client.get(NAME, soon()).unwrap().unwrap();
@@ -291,7 +291,7 @@ fn a_watch_that_never_starts_is_an_error_at_the_deadline() {
 }
 
 #[test]
-fn watch_resumes_back_off() {
+fn resumed_watches_back_off() {
     let (server, client, csr) = pending();
     server.inject(
         Route::watch(),
@@ -306,7 +306,7 @@ fn watch_resumes_back_off() {
 }
 
 #[test]
-fn a_huge_event_is_not_read() {
+fn an_oversized_watch_event_is_not_read() {
     let (server, client, csr) = pending();
     server.inject(
         Route::watch(),

@@ -36,7 +36,7 @@ fn secrets(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn no_secret_of_the_corpus_remains() {
+fn all_secrets_in_the_corpus_are_removed() {
     let texts = texts();
     let mut count = 0;
     let mut left = String::new();
@@ -62,7 +62,7 @@ fn no_secret_of_the_corpus_remains() {
 }
 
 #[test]
-fn the_ordinary_lines_of_the_corpus_are_unchanged() {
+fn ordinary_lines_in_the_corpus_are_unchanged() {
     let whole = redact(ORDINARY);
     let lines = ORDINARY.lines().map(|line| (line, redact(line)));
     let together = ORDINARY.lines().zip(whole.lines().map(str::to_owned));

@@ -33,7 +33,7 @@ fn an_invalid_value_is_refused_in_every_source() {
 }
 
 #[test]
-fn a_value_of_another_type_names_its_key() {
+fn the_error_for_a_value_of_the_wrong_type_names_its_key() {
     for contents in [
         "nodeName: [a]",
         "nodeName: {a: b}",
@@ -125,7 +125,7 @@ fn a_fault_in_one_source_does_not_hide_values_of_another() {
 }
 
 #[test]
-fn settings_that_another_user_could_change_are_refused() {
+fn settings_that_another_user_can_change_are_refused() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

@@ -121,7 +121,7 @@ survive! {
 }
 
 #[test]
-fn every_target_has_a_program_and_a_test() {
+fn every_fuzz_target_has_a_program_and_a_test() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = fs::read_to_string(package.join("Cargo.toml")).unwrap();
     for Target { name, .. } in TARGETS {

@@ -75,7 +75,7 @@ fn openssl_rejects_a_changed_document_and_another_signer() {
 }
 
 #[test]
-fn the_document_and_the_message_have_the_format_of_aws() {
+fn identity_documents_and_messages_have_the_format_of_aws() {
     // The message that AWS signed for this document in 2021 up to the content's length, between the content and the
     // serial number, and between the signing time and the digest.
     let mut document = document();

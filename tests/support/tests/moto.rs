@@ -34,7 +34,7 @@ fn post(account: &str, region: &str, call: String) -> (u16, String) {
 }
 
 #[test]
-fn a_public_key_is_refused_like_in_ec2() {
+fn a_public_key_is_refused_as_in_ec2() {
     let tpm = NitroTpm::of(&Arc::new(Swtpm::start()));
     let account = "100000000008";
     let ec2 = MOTO.ec2(account, "eu-west-1");

@@ -250,7 +250,7 @@ fn each_sts_refusal_has_its_error_code() {
 }
 
 #[test]
-fn age_errors_have_the_messages_of_aws() {
+fn expiry_errors_have_the_messages_of_aws() {
     let sts = started();
     let call = Call::valid(&sts).sign();
     for (clock, words) in [

@@ -63,7 +63,7 @@ fn only_the_matching_endorsement_key_opens_a_credential() {
 }
 
 #[test]
-fn a_quote_is_over_the_values_of_the_registers() {
+fn a_quote_covers_the_register_values() {
     let tpm = Arc::new(Swtpm::start());
     let machine = TpmMachine::new(tpm.clone(), EndorsementKey::P256);
     tpm.extend(4, &[1; 32]);
@@ -103,7 +103,7 @@ fn an_unrestricted_key_signs_a_forged_quote_and_a_restricted_one_does_not() {
 }
 
 #[test]
-fn a_restricted_key_signs_other_data_that_the_tpm_has_hashed() {
+fn a_restricted_key_signs_data_that_the_tpm_hashed() {
     let machine = machine();
 
     let signature = machine.sign_with_ticket(b"{\"node\":1}").unwrap();
@@ -112,7 +112,7 @@ fn a_restricted_key_signs_other_data_that_the_tpm_has_hashed() {
 }
 
 #[test]
-fn keys_made_outside_the_tpm_lack_its_attributes() {
+fn keys_created_outside_the_tpm_lack_its_attributes() {
     let software = SoftwareKey::generate();
     for (key, expected) in [
         (AttestationKey::exportable(), 0x0005_0460),
@@ -142,7 +142,7 @@ fn a_software_key_can_claim_tpm_attributes() {
 }
 
 #[test]
-fn a_tpm_signs_other_kinds_of_statements_with_the_same_key() {
+fn a_tpm_signs_other_attestation_structures_with_the_same_key() {
     let machine = machine();
     let public = machine.ak_public();
     let software = AttestationKey::software(&SoftwareKey::generate());

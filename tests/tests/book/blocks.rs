@@ -158,7 +158,7 @@ fn objection(
 }
 
 #[test]
-fn every_block_of_commands_is_run_by_a_test_or_marked_as_an_example() {
+fn every_command_block_is_run_by_a_test_or_marked_as_an_example() {
     let sources = sources();
     let (tests, items) = (tests(), TestItems::of(&sources));
     let pages = pages();
@@ -180,8 +180,8 @@ fn every_block_of_commands_is_run_by_a_test_or_marked_as_an_example() {
 }
 
 #[test]
-fn a_block_without_exactly_one_valid_mark_is_found() {
-    let this = "a_block_without_exactly_one_valid_mark_is_found";
+fn a_command_block_without_exactly_one_valid_mark_is_reported() {
+    let this = "a_command_block_without_exactly_one_valid_mark_is_reported";
     let sources = sources();
     let (tests, items) = (tests(), TestItems::of(&sources));
     let page = |marks: &str, command: &str| format!("Text.\n\n{marks}```sh\n{command}\n```\n");

@@ -138,7 +138,7 @@ fn met(subjects: &[Subject]) -> BTreeSet<Pair> {
 }
 
 #[test]
-fn the_number_of_settings_is_limited() {
+fn the_number_of_documented_settings_is_limited() {
     let counts = [fields().len(), options().len(), keys().len()];
 
     assert_eq!(
@@ -176,7 +176,7 @@ fn every_setting_belongs_to_one_subject() {
 }
 
 #[test]
-fn every_subject_has_a_reason_and_known_neighbors() {
+fn every_subject_has_a_reason_and_known_related_subjects() {
     let page = page("combinations.md");
     let subjects = subjects(&page);
     let names: BTreeSet<&String> = subjects.iter().map(|subject| &subject.name).collect();
@@ -198,7 +198,7 @@ fn every_subject_has_a_reason_and_known_neighbors() {
 }
 
 #[test]
-fn every_pair_that_meets_is_tested_refused_or_independent() {
+fn every_pair_of_related_subjects_is_tested_or_has_a_reason() {
     let page = page("combinations.md");
     let met = met(&subjects(&page));
     let mut seen = BTreeSet::new();
@@ -236,7 +236,7 @@ fn every_pair_that_meets_is_tested_refused_or_independent() {
 }
 
 #[test]
-fn every_test_of_a_pair_exists_once() {
+fn every_test_of_a_subject_pair_exists_once() {
     let page = page("combinations.md");
 
     let ambiguous = ambiguous(&page);

@@ -185,7 +185,7 @@ fn a_page_that_renders_a_file_names_the_packaged_plugin() {
 }
 
 #[test]
-fn every_page_has_the_same_secret_of_challenge_keys() {
+fn every_page_has_the_same_challenge_key_secret() {
     let mut count = 0;
     for (path, text) in pages() {
         for line in commands(&text) {
@@ -218,7 +218,7 @@ fn every_page_has_the_same_secret_of_challenge_keys() {
 }
 
 #[test]
-fn every_target_of_make_exists() {
+fn every_documented_make_target_exists() {
     let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
     let rules = makefile.lines().filter_map(|line| line.split_once(':'));
     let targets: BTreeSet<&str> = rules.flat_map(|(names, _)| names.split(' ')).collect();
@@ -238,7 +238,7 @@ fn every_target_of_make_exists() {
 }
 
 #[test]
-fn every_file_of_the_repository_that_a_page_names_exists() {
+fn every_repository_file_named_on_a_page_exists() {
     let roots = ["packaging/", "image-builder/", "tests/", "docs/"];
     let mut missing = BTreeSet::new();
     for (path, text) in pages() {

@@ -45,7 +45,7 @@ fn the_page_lists_the_exit_codes_that_help_prints() {
 }
 
 #[test]
-fn every_exit_code_is_in_the_tables_of_symptoms() {
+fn every_exit_code_is_in_the_symptom_tables() {
     let page = page("exit-codes.md");
     let (_, page) = page.split_once("### Causes and remedies").unwrap();
     for code in (1..=u8::MAX).filter(|code| Code::from_number(*code).is_some()) {

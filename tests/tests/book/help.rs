@@ -24,7 +24,7 @@ fn read(help: &mut Help, command: &[String], is_whole: bool, text: &mut String) 
 }
 
 #[test]
-fn the_help_of_each_program_matches_its_file() {
+fn the_help_of_each_program_matches_its_snapshot() {
     let mut help = Help::default();
     let plugins = PLUGINS.map(|name| (format!("{PLUGIN}{name}"), name == WITH_COMMANDS));
     let others = [CONTROLLER, SIGNER].map(|name| (name.to_owned(), true));

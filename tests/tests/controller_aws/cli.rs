@@ -82,7 +82,7 @@ fn assert_accepted(files: &Files, arguments: &[&str]) {
 }
 
 #[test]
-fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
+fn the_valid_aws_settings_of_the_refusal_tests_are_accepted() {
     assert_accepted(&Files::listed(&json!({})), &[]);
     assert_accepted(&Files::listed(&json!({"rootVolumeCheck": false})), &[]);
     assert_accepted(&Files::found(&complete()), &[]);
@@ -92,7 +92,7 @@ fn settings_that_the_refusals_are_one_change_away_from_are_accepted() {
 }
 
 #[test]
-fn the_inventory_needs_an_account_a_region_and_a_tag() {
+fn an_aws_inventory_requires_an_account_a_region_and_a_tag() {
     for field in ["accounts", "regions", "requiredTags"] {
         let mut aws = complete();
         aws.as_object_mut().unwrap().remove(field);

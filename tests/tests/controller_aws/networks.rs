@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::world::World;
 
 #[test]
-fn in_every_network_an_instance_joins_with_a_name_from_ec2() {
+fn an_instance_joins_with_a_name_from_ec2_in_every_network() {
     for (network, by_id) in [
         (Network::Domain("corp.test."), false),
         (Network::ResourceNames, false),

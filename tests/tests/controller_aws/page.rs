@@ -180,7 +180,7 @@ fn every_documented_denial_reason_occurs() {
 }
 
 #[test]
-fn every_name_that_a_row_refers_to_exists() {
+fn every_name_in_a_row_of_the_aws_page_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let pages = [
         "docs/reasons.md",

@@ -52,7 +52,7 @@ fn printed(output: Output) -> String {
 }
 
 #[test]
-fn explain_runs_the_checks_until_the_answer_is_unknown_offline() {
+fn explain_runs_the_checks_until_one_needs_a_connection() {
     let files = Files::new();
 
     let text = printed(explain(&files, &request(), &[]));
@@ -90,7 +90,7 @@ Result:    undecided, NotAsked: the node identities, which are in the memory of
 }
 
 #[test]
-fn the_refusing_check_is_the_last_one() {
+fn the_failing_check_is_the_last_explained_step() {
     let files = Files::new();
     let mut request = request();
     request["spec"]["usages"] = json!(["digital signature", "client auth", "server auth"]);
@@ -248,7 +248,7 @@ fn a_request_that_only_the_settings_deny_is_explained_as_denied() {
 }
 
 #[test]
-fn a_name_of_the_endpoint_or_of_a_service_range_is_explained_as_reserved() {
+fn endpoint_and_service_names_are_explained_as_reserved() {
     let files = Files::new();
     let explained = |field: &str, value: Value| {
         let text = std::fs::read_to_string(files.path("machines.yaml")).unwrap();

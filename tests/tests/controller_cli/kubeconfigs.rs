@@ -30,7 +30,7 @@ fn run(variables: &[(&str, &OsStr)], command: &[&str]) -> Output {
 }
 
 #[test]
-fn the_kubeconfig_is_found_like_in_kubectl() {
+fn the_kubeconfig_is_found_as_in_kubectl() {
     let home = Scratch::new("home");
     let of_home = home.directory(".kube").join("config");
     fs::write(&of_home, "{}").unwrap();
@@ -98,7 +98,7 @@ impl Parts {
 }
 
 #[test]
-fn several_kubeconfigs_are_merged_like_in_kubectl() {
+fn several_kubeconfigs_are_merged_as_in_kubectl() {
     let parts = Parts::new();
 
     // The API server in this process has no Cluster API: that it says so shows that it was asked.

@@ -214,7 +214,7 @@ fn invalid_usage_exits_with_2() {
 }
 
 #[test]
-fn insecure_needs_both_the_settings_and_the_option() {
+fn the_insecure_attestor_requires_both_the_settings_and_the_option() {
     let files = Files::new();
     let mut arguments = files.arguments();
     arguments.retain(|argument| argument != "--allow-insecure");

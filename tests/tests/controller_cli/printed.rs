@@ -34,7 +34,7 @@ fn the_version_is_printed_in_every_form() {
 }
 
 #[test]
-fn help_of_the_kubectl_plugin_names_the_command_of_kubectl() {
+fn the_kubectl_plugin_help_uses_the_kubectl_command_name() {
     let scratch = Scratch::new("plugin");
     let plugin = scratch.join("kubectl-node_attestation");
     symlink(program("node-attestation-controller"), &plugin).unwrap();
@@ -62,7 +62,7 @@ fn help_of_the_kubectl_plugin_names_the_command_of_kubectl() {
 }
 
 #[test]
-fn each_shell_has_its_completions_of_every_command() {
+fn the_completions_of_each_shell_contain_every_command() {
     for shell in ["bash", "fish", "zsh"] {
         let script = printed(&["completion", shell]);
 

@@ -110,7 +110,7 @@ fn rendered_settings_start_a_controller() {
 }
 
 #[test]
-fn rendered_settings_are_for_a_valid_name_and_attestor() {
+fn settings_are_rendered_only_for_a_valid_name_and_attestor() {
     let render = |name: &str| {
         run([
             "render",
@@ -129,7 +129,7 @@ fn rendered_settings_are_for_a_valid_name_and_attestor() {
 }
 
 #[test]
-fn the_check_of_wrong_settings_fails_and_names_each_field() {
+fn the_settings_check_reports_each_invalid_field() {
     let files = Files::new();
     let spec = json!({"authorizedAttestors": ["insecure"], "adopt": "Allow", "audiences": ["a b"]});
     files.scratch.write("settings.yaml", settings(&spec));
@@ -158,7 +158,7 @@ fn the_check_of_wrong_settings_fails_and_names_each_field() {
 }
 
 #[test]
-fn the_check_of_settings_also_checks_the_workload_cluster() {
+fn the_settings_check_includes_the_workload_cluster() {
     let files = Files::new();
 
     let checked = run([

@@ -35,7 +35,7 @@ fn bare_absences(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_absence_is_asserted_only_with_a_sentinel() {
+fn every_assertion_of_absence_uses_a_sentinel() {
     let root = Workspace::read().root.join("tests");
     let mut bare = Vec::new();
     for file in ["src", "tests"]
@@ -58,7 +58,7 @@ fn an_absence_is_asserted_only_with_a_sentinel() {
 }
 
 #[test]
-fn every_form_of_an_absence_without_a_sentinel_is_found() {
+fn each_assertion_of_absence_without_a_sentinel_is_detected() {
     for bare in [
         "assert!(!is_answered(&csr));",
         "assert!(!is_issued(&csr), \"{csr:#}\");",

@@ -124,7 +124,7 @@ fn elapsed_time_is_not_measured_with_the_wall_clock() {
 }
 
 #[test]
-fn every_form_of_a_comparison_with_the_wall_clock_is_found() {
+fn each_comparison_with_the_wall_clock_is_detected() {
     let of = |line: &str| comparisons(&format!("use std::time::SystemTime;\n{line}\n"));
     for bare in [
         "if now < at + TIMEOUT {",

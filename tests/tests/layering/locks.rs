@@ -11,7 +11,7 @@ fn names(text: &str, lock: &str) -> bool {
 }
 
 #[test]
-fn each_lock_that_tenants_share_is_used_and_has_a_test_that_counts_visits() {
+fn each_lock_that_tenants_share_has_a_test_that_counts_visits() {
     let controller = Workspace::read().root.join("controller");
     let list = fs::read_to_string(controller.join("turns/src/shared/lock.rs")).unwrap();
     let locks = list.lines().filter_map(|line| line.strip_suffix("\","));

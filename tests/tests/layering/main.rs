@@ -132,7 +132,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_package_has_a_place_in_the_layering() {
+fn every_package_is_listed_in_the_layering() {
     let workspace = Workspace::read();
     let placed: BTreeSet<&str> = [
         ATTESTATION,
@@ -165,7 +165,7 @@ fn every_package_has_a_place_in_the_layering() {
 }
 
 #[test]
-fn attestation_imports_no_packages_of_ours_and_has_no_io() {
+fn attestation_imports_no_workspace_package_and_does_no_io() {
     let workspace = Workspace::read();
 
     assert!(workspace.ours(ATTESTATION).is_empty());
@@ -243,7 +243,7 @@ fn core_imports_attestation_and_has_no_client_no_runtime_and_no_clock() {
 }
 
 #[test]
-fn the_runtime_imports_only_its_own_interfaces_and_no_cloud_crate() {
+fn the_runtime_imports_only_interfaces_and_no_cloud_crate() {
     let workspace = Workspace::read();
 
     assert_eq!(
@@ -273,7 +273,7 @@ fn verifiers_import_only_controller_libraries_and_attestation() {
 }
 
 #[test]
-fn external_signers_import_their_interface_turns_and_no_openssl() {
+fn external_signers_import_their_interface_and_turns_but_no_openssl() {
     let workspace = Workspace::read();
 
     assert!(workspace.ours(SIGNER_API).is_empty());
@@ -293,7 +293,7 @@ fn external_signers_import_their_interface_turns_and_no_openssl() {
 }
 
 #[test]
-fn nothing_imports_the_manager() {
+fn no_package_imports_the_manager() {
     let workspace = Workspace::read();
 
     for (package, dependencies) in &workspace.with_dev {
@@ -351,7 +351,7 @@ fn only_one_module_calls_tpms() {
 }
 
 #[test]
-fn checks_have_no_client_argument() {
+fn no_check_takes_a_client_argument() {
     let workspace = Workspace::read();
 
     for folder in ["controller/core/src/request", "controller/core/src/policy"] {
@@ -366,7 +366,7 @@ fn checks_have_no_client_argument() {
 /// clippy reads only the nearest configuration file: a setting that the controller's file does not repeat would have
 /// no effect there.
 #[test]
-fn the_controllers_lints_have_all_settings_of_the_others() {
+fn the_controller_lints_include_the_lints_of_other_packages() {
     let workspace = Workspace::read();
     let read = |path: &str| fs::read_to_string(workspace.root.join(path)).unwrap();
     let own = read("controller/clippy.toml");
@@ -381,7 +381,7 @@ fn the_controllers_lints_have_all_settings_of_the_others() {
 /// clippy recognizes kube's functions and types, but not a call that is built from a URL. Such a call would list or
 /// watch complete pages.
 #[test]
-fn one_module_lists_and_watches() {
+fn only_one_module_lists_and_watches() {
     let workspace = Workspace::read();
 
     let calls = [
@@ -406,7 +406,7 @@ fn one_module_lists_and_watches() {
 /// A `HashMap` keeps the memory of its largest size, even after its entries are removed and their bytes are returned
 /// to the budget of their tenant.
 #[test]
-fn the_maps_of_the_runtime_release_memory_as_they_shrink() {
+fn runtime_maps_release_memory_as_they_shrink() {
     const SOURCES: &str = "controller/runtime/src";
     let workspace = Workspace::read();
     // In this order: a `config` value, a list that is moved away, steps for Clusters, and budgets with a limit.
@@ -444,7 +444,7 @@ fn no_source_file_is_longer_than_500_lines() {
 
 /// Elapsed time does not prove an absence: a test that asserts an absence waits for a later action.
 #[test]
-fn no_suite_waits_for_time_to_pass() {
+fn no_suite_sleeps_on_the_wall_clock() {
     let sleep = concat!("thread::", "sleep");
     let sleeping = Workspace::read().offending("tests/tests", |line| line.contains(sleep));
     assert_eq!(sleeping, Vec::<PathBuf>::new());

@@ -219,7 +219,7 @@ fn first_page(sources: &Path) -> Vec<(String, String)> {
 }
 
 #[test]
-fn modules_match_the_map_and_import_only_modules_above_them() {
+fn modules_match_the_documented_map_and_its_import_order() {
     for source in SOURCES {
         let sources = Workspace::read().root.join(source);
         let imports = imports(&sources);
@@ -253,7 +253,7 @@ fn modules_match_the_map_and_import_only_modules_above_them() {
 }
 
 #[test]
-fn every_place_in_the_change_map_exists() {
+fn every_file_in_the_change_map_exists() {
     let root = Workspace::read().root;
     let places = rows("architecture.md", "## Find the code for a change", 1);
     assert!(places.len() >= 30, "{places:?}");

@@ -149,7 +149,7 @@ fn literals(line: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn pages_are_in_plain_english() {
+fn pages_are_written_in_plain_english() {
     let root = Workspace::read().root;
     let rules = rules(&SENTENCES);
     let names = [
@@ -180,7 +180,7 @@ fn pages_are_in_plain_english() {
 }
 
 #[test]
-fn comments_and_texts_of_programs_are_in_plain_english() {
+fn comments_and_program_texts_are_written_in_plain_english() {
     let root = Workspace::read().root;
     let rules = rules(&SENTENCES);
     let mut findings = Findings::default();
@@ -210,7 +210,7 @@ fn comments_and_texts_of_programs_are_in_plain_english() {
 }
 
 #[test]
-fn names_of_tests_are_in_plain_english() {
+fn test_names_are_written_in_plain_english() {
     let root = Workspace::read().root;
     let rules = rules(&NAMES);
     let test = Regex::new(r"^\s*(?:async )?fn ([a-z0-9_]{20,})\(\)").unwrap();

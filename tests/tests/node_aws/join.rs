@@ -26,7 +26,7 @@ const PROFILE: &str = "/latest/meta-data/iam/security-credentials/";
 const DOMAIN: &str = "/latest/meta-data/services/domain";
 
 #[test]
-fn a_join_costs_one_token_and_four_reads_one_create_and_one_watch() {
+fn an_aws_join_costs_1_token_4_reads_1_create_and_1_watch() {
     let bed = Bed::calling_its_regions_sts();
 
     bed.run().succeeded();
@@ -110,7 +110,7 @@ fn with_an_instance_profile_the_proof_is_signed_by_its_role() {
 }
 
 #[test]
-fn in_every_partition_the_proof_is_for_the_sts_of_the_region() {
+fn the_proof_is_for_the_regional_sts_endpoint_in_every_partition() {
     for (region, zone, domain) in [
         (REGION, ZONE, "amazonaws.com"),
         ("us-gov-west-1", "us-gov-west-1a", "amazonaws.com"),

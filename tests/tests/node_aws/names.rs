@@ -13,7 +13,7 @@ fn called(name: &str, policy: &str) -> Bed {
 }
 
 #[test]
-fn the_node_gets_the_name_from_the_cloud() {
+fn a_node_gets_its_name_from_ec2() {
     for (name, policy) in [
         (NAME, "hostname"),
         (INSTANCE, "hostname"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::nodes::{joined, node};
 
 #[test]
-fn yaml_has_the_content_of_json() {
+fn yaml_output_has_the_content_of_json_output() {
     let (_server, mut node) = joined();
     node.set_env("PATH", node.scratch().directory("bin"));
     for command in [
@@ -30,7 +30,7 @@ fn yaml_has_the_content_of_json() {
 }
 
 #[test]
-fn the_last_line_of_a_failed_run_names_doctor_and_its_repetitions_do_not() {
+fn only_the_first_failure_of_a_series_suggests_doctor() {
     let (server, node) = node();
     server.set_signer(Signer::deny("AnotherMachine", "not you"));
     let hint = "kubelet-authenticator-null doctor";

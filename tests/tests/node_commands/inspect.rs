@@ -191,7 +191,7 @@ Request
 }
 
 #[test]
-fn a_list_in_yaml_has_each_request_with_its_conditions() {
+fn a_yaml_list_is_shown_with_each_request_and_its_conditions() {
     let (server, node) = node();
     server.set_signer(Signer::deny("AnotherMachine", "not you"));
     node.run().failed(12);

@@ -29,7 +29,7 @@ fn seconds(status: &serde_json::Value) -> Option<u64> {
 }
 
 #[test]
-fn a_node_that_has_not_joined_has_no_certificate_and_no_failure() {
+fn a_node_that_has_not_joined_has_no_certificate_or_failure_metric() {
     let (_server, node) = node();
 
     let text = metrics(&node);
@@ -55,7 +55,7 @@ kubelet_authenticator_request_pending 0
 }
 
 #[test]
-fn a_node_that_has_joined_has_the_times_of_its_certificate() {
+fn a_node_that_has_joined_has_the_times_of_its_certificate_in_metrics() {
     let (_server, node) = joined();
     let certificate = node.status()["certificate"].clone();
     let stored = fs::metadata(node.file("kubelet-client.pem")).unwrap();
@@ -90,7 +90,7 @@ fn a_node_that_has_joined_has_the_times_of_its_certificate() {
 }
 
 #[test]
-fn a_failure_a_back_off_and_a_pending_request_are_in_the_metrics() {
+fn metrics_show_a_failure_its_backoff_and_a_pending_request() {
     let (server, mut denied) = node();
     server.set_signer(Signer::deny("AnotherMachine", "not you"));
     denied.run().failed(12);

@@ -17,7 +17,7 @@ fn table(node: &Node) -> String {
 }
 
 #[test]
-fn the_table_of_status_matches_its_file_in_each_state() {
+fn the_status_table_matches_its_snapshot_in_each_state() {
     let (server, node) = node();
 
     let before = table(&node);

@@ -50,7 +50,7 @@ fn invalid_settings_do_not_hide_other_checks() {
 }
 
 #[test]
-fn an_unreachable_api_server_is_one_failure() {
+fn an_unreachable_api_server_is_reported_as_one_failure() {
     let bed = Bed::joined();
     let network = "check that";
     for (fault, words, cure) in [
@@ -96,7 +96,7 @@ fn an_unreachable_api_server_is_one_failure() {
 }
 
 #[test]
-fn a_kubelets_kubeconfig_with_too_many_ca_certificates_fails() {
+fn a_kubelet_kubeconfig_with_too_many_ca_certificates_fails_the_check() {
     let bed = Bed::joined();
     let ca = bed.server.ca_pem();
     let many = STANDARD.encode(ca.repeat(100 * 1024 / ca.len()));

@@ -270,7 +270,7 @@ fn follow(commands: &[String], machine: &TpmMachine, certificate: &[u8]) {
 }
 
 #[test]
-fn a_certificate_stored_with_the_documented_commands_is_read() {
+fn an_endorsement_certificate_stored_as_documented_is_read() {
     let (mut bed, machine) = tpm_machine();
     bed.node.set("tpm.endorsementKey", "ecc-p256");
     let machine = machine.with_endorsement_key(EndorsementKey::P256);
@@ -311,7 +311,7 @@ fn a_certificate_stored_with_the_documented_commands_is_read() {
 }
 
 #[test]
-fn a_boot_that_the_firmware_does_not_measure_is_a_warning() {
+fn an_unmeasured_boot_is_a_warning() {
     let (bed, machine) = machine_of(Swtpm::unmeasured());
     let tpm = machine.tpm();
     // The firmware's separator.

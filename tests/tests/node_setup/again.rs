@@ -12,7 +12,7 @@ use kubelet_authenticator_tests::program;
 use crate::bed::{Host, issuing};
 
 #[test]
-fn setup_persists_when_kubeadm_removes_its_bootstrap_kubeconfig() {
+fn setup_works_after_kubeadm_removes_the_bootstrap_kubeconfig() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();
@@ -89,7 +89,7 @@ fn a_configured_kubelet_stays_configured_after_any_failure() {
 }
 
 #[test]
-fn setup_follows_a_plugin_that_was_moved() {
+fn setup_updates_the_path_of_a_moved_plugin() {
     let server = issuing();
     let host = Host::joining(&server);
     host.setup().succeeded();

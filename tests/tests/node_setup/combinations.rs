@@ -82,7 +82,7 @@ fn agree_in_each_place(failed: Option<&Failed>) {
 }
 
 #[test]
-fn setup_plugin_and_kubelet_agree_in_each_place() {
+fn setup_plugin_and_kubelet_agree_on_settings_from_each_source() {
     agree_in_each_place(None);
 }
 

@@ -180,7 +180,7 @@ fn setup_does_nothing_on_a_node_without_a_bootstrap_kubeconfig() {
 }
 
 #[test]
-fn a_machine_without_a_name_yet_is_set_up_and_enrolls_later() {
+fn a_machine_that_has_no_name_yet_is_set_up_and_enrolls_later() {
     let server = issuing();
     let host = Host::joining(&server);
     let flags = fs::read_to_string(host.kubeadm_flags()).unwrap();
@@ -198,7 +198,7 @@ fn a_machine_without_a_name_yet_is_set_up_and_enrolls_later() {
 }
 
 #[test]
-fn a_refused_machine_shows_the_reason_and_its_kubelet_keeps_trying() {
+fn a_refused_machine_reports_the_reason_and_its_kubelet_retries() {
     let server = ApiServer::start();
     server.set_signer(Signer::deny(
         "MachineUnknown",

@@ -56,7 +56,7 @@ fn a_kubeconfig_is_restored_despite_an_invalid_bootstrap_kubeconfig() {
 }
 
 #[test]
-fn a_kubeconfig_before_the_first_certificate_is_restored_too() {
+fn a_kubeconfig_lost_before_the_first_certificate_is_restored() {
     let server = issuing();
     let host = Host::named(&server, "worker-1");
     server.revoke_token("abcdef");
@@ -99,7 +99,7 @@ fn an_invalid_kubeconfig_fails_and_the_environment_file_is_kept() {
 }
 
 #[test]
-fn a_kubeconfig_that_is_lost_with_the_configuration_fails_and_names_both() {
+fn the_error_names_both_a_lost_kubeconfig_and_configuration() {
     let host = set_up();
     fs::remove_file(host.kubelet_conf()).unwrap();
     fs::remove_file(host.machine_path(CONFIGURATION)).unwrap();
@@ -123,7 +123,7 @@ fn a_kubeconfig_that_is_lost_with_the_configuration_fails_and_names_both() {
 }
 
 #[test]
-fn a_bootstrap_kubeconfig_that_names_a_missing_file_fails_with_that_file() {
+fn the_error_contains_the_missing_file_of_a_bootstrap_kubeconfig() {
     let server = issuing();
     let missing = |key: &str| {
         server

@@ -30,7 +30,7 @@ pub fn mend(server: &ApiServer, host: &mut Host) {
 }
 
 #[test]
-fn a_name_without_a_certificate_yields_to_a_host_name_that_is_set_late() {
+fn a_late_host_name_overrides_a_name_without_a_certificate() {
     for fault in [EXPIRED, DENIED, FAILED, PENDING] {
         let server = issuing();
         let mut host = Host::named(&server, "localhost");
@@ -58,7 +58,7 @@ fn a_name_without_a_certificate_yields_to_a_host_name_that_is_set_late() {
 }
 
 #[test]
-fn a_name_without_a_certificate_yields_to_an_override_that_is_set_late() {
+fn a_late_override_overrides_a_name_without_a_certificate() {
     for fault in [EXPIRED, DENIED, FAILED, PENDING] {
         let server = issuing();
         let mut host = Host::named(&server, "vm");

@@ -58,7 +58,7 @@ fn a_drop_in_contains_the_path_of_the_plugin_on_the_node() {
 }
 
 #[test]
-fn each_rendered_file_has_the_given_path_or_else_the_packaged_one() {
+fn each_rendered_file_has_the_given_or_the_packaged_path() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
     let path = "/opt/bin/plugin";
@@ -101,7 +101,7 @@ fn a_path_outside_of_usr_and_opt_gets_a_warning() {
 }
 
 #[test]
-fn a_rendered_kubeconfig_has_the_bootstrap_kubeconfigs_cluster() {
+fn a_rendered_kubeconfig_has_the_cluster_of_its_bootstrap_kubeconfig() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
 
@@ -118,7 +118,7 @@ fn a_rendered_kubeconfig_has_the_bootstrap_kubeconfigs_cluster() {
 }
 
 #[test]
-fn a_configuration_has_the_given_names_and_serves_only_with_evidence() {
+fn only_a_configuration_with_evidence_requests_serving_certificates() {
     let server = ApiServer::start();
     let spec = |plugin, words: &[&str]| -> Value {
         let node = Node::new(plugin, &server);
@@ -158,7 +158,7 @@ fn a_configuration_has_the_given_names_and_serves_only_with_evidence() {
 }
 
 #[test]
-fn a_control_plane_has_time_for_its_certificate() {
+fn a_rendered_control_plane_waits_longer_for_its_certificate() {
     let server = ApiServer::start();
     let node = Node::new(NULL, &server);
 
@@ -267,7 +267,7 @@ fn a_cluster_class_gets_its_missing_lists_and_a_provider_variable() {
 const EC2_NAME: &str = r#"{{ ds.meta_data.local_hostname.split(".")[0] }}.{{ "ec2" if v1.region == "us-east-1" else v1.region ~ ".compute" }}.internal"#;
 
 #[test]
-fn on_ec2_the_node_name_comes_from_ec2_unless_ignition_is_used() {
+fn a_rendered_node_name_comes_from_ec2_unless_ignition_is_used() {
     let server = ApiServer::start();
     let node = Node::new("kubelet-authenticator-aws", &server);
     let rendered = |words: &[&str]| -> Value {

@@ -5,7 +5,7 @@ use std::fs;
 use crate::bed::{Host, asked, issuing};
 
 #[test]
-fn after_kubeadm_reset_only_a_join_configures_the_kubelet() {
+fn the_kubelet_is_configured_after_kubeadm_reset_only_by_a_join() {
     let server = issuing();
     let host = Host::named(&server, "worker-1");
     host.setup().succeeded();

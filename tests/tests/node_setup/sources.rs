@@ -143,7 +143,7 @@ fn agree(make: impl FnOnce(&mut Host)) {
 }
 
 #[test]
-fn setup_and_kubelet_agree_on_arguments_in_files_of_kubeadms_unit() {
+fn setup_and_kubelet_agree_on_arguments_in_kubeadm_unit_files() {
     for path in [FLAGS, "/etc/default/kubelet", "/etc/sysconfig/kubelet"] {
         let variable = if path == FLAGS {
             "KUBELET_KUBEADM_ARGS"
@@ -161,7 +161,7 @@ fn setup_and_kubelet_agree_on_arguments_in_files_of_kubeadms_unit() {
 }
 
 #[test]
-fn the_last_file_of_kubeadms_unit_takes_precedence() {
+fn the_last_file_of_the_kubeadm_unit_takes_precedence() {
     agree(|host| {
         host.machine_file(
             FLAGS,
@@ -192,7 +192,7 @@ fn the_machine_uses_the_provider_id_of_the_running_kubelet() {
 }
 
 #[test]
-fn with_an_unknown_unit_the_kubelet_sends_the_first_request() {
+fn setup_leaves_the_first_request_to_a_kubelet_with_an_unknown_unit() {
     for (script, why) in [
         ("exit 1", "systemctl failed"),
         (

@@ -35,7 +35,7 @@ fn joins(server: &ApiServer, host: &mut Host) {
 }
 
 #[test]
-fn a_new_bootstrap_kubeconfig_is_taken_over_without_a_certificate() {
+fn a_new_bootstrap_kubeconfig_is_copied_without_a_certificate() {
     let (server, mut host) = expired();
     server.kubeconfig().token(NEW).write(&host.from());
     // As a file that was prepared before.
@@ -59,7 +59,7 @@ fn without_kubeadm_flags_a_new_bootstrap_kubeconfig_is_copied() {
 }
 
 #[test]
-fn a_new_token_in_the_file_of_a_bootstrap_kubeconfig_is_taken_over() {
+fn a_new_token_in_the_token_file_of_a_bootstrap_kubeconfig_is_used() {
     let server = issuing();
     server.revoke_token("abcdef");
     server.add_token("fedcba", "fedcba9876543210");
@@ -106,7 +106,7 @@ fn a_new_bootstrap_kubeconfig_is_copied_if_the_certificate_expired() {
 }
 
 #[test]
-fn a_new_bootstrap_kubeconfig_is_taken_over_if_the_certificate_is_refused() {
+fn a_new_bootstrap_kubeconfig_is_copied_if_the_certificate_is_refused() {
     for (code, status) in [(401, "401 Unauthorized"), (403, "403 Forbidden")] {
         let server = issuing();
         let host = Host::named(&server, "worker-1");
@@ -128,7 +128,7 @@ fn a_new_bootstrap_kubeconfig_is_taken_over_if_the_certificate_is_refused() {
 }
 
 #[test]
-fn a_new_bootstrap_kubeconfig_is_left_while_the_certificate_is_accepted() {
+fn a_new_bootstrap_kubeconfig_is_not_copied_with_a_valid_certificate() {
     let server = issuing();
     let host = Host::named(&server, "worker-1");
     host.setup().succeeded();

@@ -56,7 +56,7 @@ fn versions(bed: &Bed) -> Vec<String> {
 }
 
 #[test]
-fn a_tpm_with_its_own_authorities_joins_with_a_required_root() {
+fn a_tpm_that_stores_its_ca_certificates_joins_with_a_required_root() {
     // Intel's TPMs store the certificate nearest to the root first.
     let (mut bed, maker) = with_chain(|chain| chain.reverse());
     bed.verifier = Some(requiring(&maker));
@@ -72,7 +72,7 @@ fn a_tpm_with_its_own_authorities_joins_with_a_required_root() {
 }
 
 #[test]
-fn a_v1_controller_gets_evidence_without_the_authorities() {
+fn a_v1_controller_gets_evidence_without_ca_certificates() {
     let (mut bed, _) = with_chain(|_| {});
     bed.versions = &["v1"];
 
@@ -85,7 +85,7 @@ fn a_v1_controller_gets_evidence_without_the_authorities() {
 }
 
 #[test]
-fn an_answer_keeps_the_version_of_its_challenge_across_runs() {
+fn a_response_keeps_the_version_of_its_challenge_across_runs() {
     let mut bed = Bed::new();
     bed.versions = &["v1"];
     let proxy = TpmProxy::before(&bed.tpm);

@@ -87,7 +87,7 @@ fn a_hanging_tpm_exits_with_6_at_the_deadline() {
 }
 
 #[test]
-fn a_challenge_that_was_not_answered_is_answered_by_the_next_run() {
+fn an_open_challenge_is_answered_by_the_next_run() {
     let (bed, proxy) = faulty(
         Commands::One(command::ACTIVATE_CREDENTIAL),
         Fault::Answer(0x922),
@@ -109,7 +109,7 @@ fn renew(bed: &Bed) -> Option<i32> {
 }
 
 #[test]
-fn a_hanging_tpm_keeps_the_stored_credential() {
+fn a_stored_credential_is_printed_while_the_tpm_hangs() {
     let (mut bed, proxy) = faulty(Commands::One(command::QUOTE), Fault::Hang);
     proxy.clear_faults();
     bed.old = true;
@@ -258,7 +258,7 @@ fn a_device_program_that_does_not_load_exits_with_6_and_a_remedy() {
 }
 
 #[test]
-fn the_tpm_helper_exits_with_the_plugin() {
+fn the_tpm_helper_ends_with_the_plugin() {
     let (mut bed, proxy) = faulty(Commands::All, Fault::Hang);
     let kept = bed.node.scratch().join("pid");
     let script = format!(

@@ -56,7 +56,7 @@ fn a_machine_joins_with_two_requests_one_key_and_one_quote() {
 }
 
 #[test]
-fn a_machine_without_another_id_is_named_by_its_endorsement_key() {
+fn a_machine_without_another_id_is_identified_by_its_endorsement_key() {
     for (setting, key) in [
         ("rsa-2048", EndorsementKey::Rsa2048),
         ("ecc-p256", EndorsementKey::P256),

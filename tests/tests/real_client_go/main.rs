@@ -69,21 +69,21 @@ fn compare(forms: Vec<Form>, least: usize) {
 }
 
 #[test]
-fn a_kubeconfig_is_read_like_in_client_go() {
+fn a_kubeconfig_is_read_as_in_client_go() {
     compare(documents::forms(&Bed::start()), 45);
 }
 
 #[test]
-fn a_ca_file_is_read_like_in_client_go() {
+fn a_ca_file_is_read_as_in_client_go() {
     compare(authorities::forms(&Bed::start()), 18);
 }
 
 #[test]
-fn a_server_certificate_is_verified_like_in_client_go() {
+fn a_server_certificate_is_verified_as_in_client_go() {
     compare(servers::forms(), 26);
 }
 
 #[test]
-fn a_proxy_is_used_like_in_client_go() {
+fn a_proxy_is_used_as_in_client_go() {
     compare(proxies::forms(&Bed::start()), 10);
 }

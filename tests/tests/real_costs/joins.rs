@@ -171,7 +171,7 @@ fn of_renewals(count: usize) -> Calls {
 }
 
 #[test]
-fn a_join_costs_five_writes_and_a_renewal_two_even_in_parallel() {
+fn a_join_costs_5_writes_and_a_renewal_2_even_in_parallel() {
     let bed = Bed::start();
     let one = [bed.machine("one")];
     let many: Vec<Machine> = (0..AT_ONCE)

@@ -64,7 +64,7 @@ pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
 }
 
 #[test]
-fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
+fn the_documented_clusterctl_command_installs_a_leading_controller() {
     follow("### clusterctl", |desk| {
         let files = desk.files();
         files.directory(".config/cluster-api");
@@ -74,7 +74,7 @@ fn the_pages_command_of_clusterctl_installs_a_controller_that_leads() {
 }
 
 #[test]
-fn the_pages_command_of_helm_installs_a_controller_that_leads() {
+fn the_documented_helm_command_installs_a_leading_controller() {
     follow("### Helm", |desk| {
         make(desk.files(), "chart/build", "target/chart");
         symlink(&*HELM, desk.files().join("bin/helm")).unwrap();
@@ -82,7 +82,7 @@ fn the_pages_command_of_helm_installs_a_controller_that_leads() {
 }
 
 #[test]
-fn the_pages_command_of_kustomize_installs_a_controller_that_leads() {
+fn the_documented_kustomize_command_installs_a_leading_controller() {
     follow("### kustomize", |desk| {
         let page = repository().join("docs/install.md");
         let page = fs::read_to_string(page).unwrap();

@@ -39,7 +39,7 @@ fn stable_check(text: &str) -> String {
 }
 
 #[test]
-fn a_healthy_cluster_has_one_warning_and_strict_fails_on_it() {
+fn a_healthy_cluster_has_one_warning_that_fails_a_strict_check() {
     let scene = scene("check-well");
     let machine = scene.cluster.machine("m1").create();
     let name = scene.file(&machine.bootstrap_kubeconfig(), &of(&machine));
@@ -97,7 +97,7 @@ fail  ca: Secret check-broken/prod-1-ca does not exist
 ";
 
 #[test]
-fn a_broken_cluster_fails_its_own_checks_and_no_others() {
+fn a_misconfigured_cluster_fails_only_its_checks() {
     let scene = scene("check-broken");
     scene
         .cluster

@@ -93,7 +93,7 @@ fn a_certificate_issued_after_a_ca_replacement_is_signed_by_the_new_ca() {
 }
 
 #[test]
-fn a_cluster_that_shows_anothers_ca_certificate_stops_only_itself() {
+fn a_cluster_with_the_ca_certificate_of_another_stops_only_itself() {
     let (tenant, of_tenant) = ready("prod-1", "shows-a-ca");
     let (victim, of_victim) = ready("prod-1", "has-a-ca");
     let own = CertificateAuthority::new("victim");

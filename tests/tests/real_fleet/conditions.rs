@@ -89,7 +89,7 @@ fn with_control_plane(namespace: &str) -> (WorkloadCluster, Authentication) {
 type Step<'a> = &'a dyn Fn();
 
 #[test]
-fn an_unserved_cluster_answers_no_request_until_it_is_served_again() {
+fn requests_of_an_unserved_cluster_wait_until_it_is_served_again() {
     let (cluster, authentication) = with_control_plane("not-served");
     let (neighbor, _) = with_control_plane("served");
     let annotate = |value: &str| {

@@ -39,7 +39,7 @@ fn shown(management: &Management, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_record_is_shown_revoked_and_reset_by_an_operator() {
+fn an_operator_can_show_revoke_and_reset_a_record() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let machine = cluster.machine("m1").node_name("node-1").create();
@@ -144,7 +144,7 @@ fn a_record_is_deleted_with_its_cluster() {
 }
 
 #[test]
-fn an_infra_cluster_with_the_fields_gets_the_signers() {
+fn the_signers_are_written_to_an_infra_cluster_with_the_fields() {
     let management = management();
     let with = management.cluster("with").create();
     let attested = management.cluster("attested").create();

@@ -99,7 +99,7 @@ fn client_key(kubeconfig: &str) -> &str {
 }
 
 #[test]
-fn logs_events_and_our_objects_contain_no_secrets() {
+fn logs_events_and_written_objects_contain_no_secrets() {
     const PASSWORD: &str = "correct-horse-battery-staple-1";
     const IN_EXEC: &str = "exec-environment-hush-hush-0001";
     const IN_GARBAGE: &str = "garbage-that-nobody-is-to-see-02";

@@ -42,7 +42,7 @@ fn ways_by(bed: &Bed, binding: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_stock_cluster_issues_any_node_name_for_a_bootstrap_token() {
+fn an_unmodified_cluster_issues_any_node_name_for_a_bootstrap_token() {
     let token = STOCK.token_holder("anyone");
     let request = Request::built_in("node-csr-anyone", "control-plane-1");
     assert_done(&request.file(&token));

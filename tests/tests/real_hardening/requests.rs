@@ -256,7 +256,7 @@ fn a_node_cannot_use_another_signer() {
 }
 
 #[test]
-fn a_worker_cannot_renew_like_the_named_control_plane_node() {
+fn only_the_exempt_control_plane_node_can_use_the_built_in_signer() {
     let request = Request::built_in("csr-renewal", "control-plane-1");
     assert_refused(
         &Request::built_in("csr-worker", "worker").file(&CONFINED.node("worker")),
@@ -266,7 +266,7 @@ fn a_worker_cannot_renew_like_the_named_control_plane_node() {
 }
 
 #[test]
-fn a_stock_kubelet_gets_instructions_when_its_join_is_refused() {
+fn a_kubelet_without_the_plugin_is_refused_with_instructions() {
     let token = CONFINED.cluster.add_bootstrap_token("stockk", SECRET);
     let bootstrap = CONFINED.cluster.bootstrap_kubeconfig(&token);
     let kubelet = CONFINED.cluster.kubelet("stock-kubelet");

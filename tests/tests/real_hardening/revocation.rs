@@ -234,7 +234,7 @@ fn a_revoked_certificate_cannot_write_for_its_node() {
 }
 
 #[test]
-fn a_uid_that_is_not_from_a_record_is_not_refused() {
+fn a_certificate_uid_without_a_record_is_not_refused() {
     const NODE: &str = "foreign";
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, NODE);
@@ -373,7 +373,7 @@ fn an_obsolete_entry_stays_in_the_list_until_it_expires() {
 const VERSIONS: &str = "jsonpath={.items[*].metadata.resourceVersion}";
 
 #[test]
-fn a_deleted_revocation_list_blocks_no_node_and_is_restored() {
+fn a_deleted_revocation_list_is_restored_and_blocks_no_node() {
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     let node = bed.node_with_uid("n", &uid(1, 1).to_string());
@@ -401,7 +401,7 @@ fn a_deleted_revocation_list_blocks_no_node_and_is_restored() {
 }
 
 #[test]
-fn the_floor_refuses_all_lower_generations_and_survives_a_restart() {
+fn the_generation_floor_refuses_lower_ones_and_survives_a_restart() {
     let bed = Bed::start(Controllers::None, &[]);
     add_node(&bed.cluster, "n");
     add_node(&bed.cluster, "other");

@@ -60,7 +60,7 @@ fn expiration(secret: &Value) -> Option<String> {
 }
 
 #[test]
-fn a_needed_token_is_extended_and_no_other_is_changed() {
+fn only_a_needed_token_that_expires_soon_is_extended() {
     let bed = Bed::start(Controllers::None, &[]);
     let minute = Duration::from_mins(1);
     add(&bed, "wanted", Some(now() + 15 * minute));

@@ -20,7 +20,7 @@ const SHORT: &str = "40s";
 const LONG_ENOUGH: Duration = Duration::from_secs(120);
 
 #[test]
-fn renewals_cause_no_late_lease_while_watches_reopen() {
+fn the_lease_is_renewed_in_time_while_renewals_reopen_watches() {
     const RENEWS: Machine = Machine::new("renews-1", "renew1");
     let plane = ControlPlane::start();
     prepare(&plane);

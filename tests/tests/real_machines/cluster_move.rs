@@ -21,7 +21,7 @@ use kubelet_authenticator_tests::machines::{
 const SECONDS: u32 = 240;
 
 #[test]
-fn after_clusterctl_move_and_back_nodes_renew_and_others_join() {
+fn nodes_renew_and_join_after_clusterctl_move_and_back() {
     let there = Site::start();
     for site in [&*SITE, &there] {
         site.allow_short_certificates();

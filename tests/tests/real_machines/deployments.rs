@@ -125,7 +125,7 @@ fn refused(scene: &Scene, kubeconfig: &PathBuf, name: &str) {
 }
 
 #[test]
-fn machines_with_an_early_provider_id_join_leave_and_roll() {
+fn machines_with_an_early_provider_id_join_leave_and_roll_out() {
     lives(
         &Scene::attended("id-first", Machines::Insecure(Order::ProviderIdFirst)),
         1,
@@ -133,7 +133,7 @@ fn machines_with_an_early_provider_id_join_leave_and_roll() {
 }
 
 #[test]
-fn machines_with_a_node_before_their_provider_id_join_leave_and_roll() {
+fn machines_with_a_late_provider_id_join_leave_and_roll_out() {
     lives(
         &Scene::attended("node-first", Machines::Insecure(Order::NodeFirst)),
         1,
@@ -141,17 +141,17 @@ fn machines_with_a_node_before_their_provider_id_join_leave_and_roll() {
 }
 
 #[test]
-fn machines_on_hosts_with_tpms_join_leave_and_roll() {
+fn machines_on_hosts_with_tpms_join_leave_and_roll_out() {
     lives(&Scene::attended("metal", Machines::Tpm(4)), 2);
 }
 
 #[test]
-fn hosts_with_a_node_before_their_provider_id_join_with_their_tpms() {
+fn hosts_with_a_late_provider_id_join_with_their_tpms() {
     lives(&Scene::attended("metal-late", Machines::TpmNodeFirst(4)), 2);
 }
 
 #[test]
-fn a_machine_with_a_provider_id_it_did_not_claim_is_revoked() {
+fn a_machine_whose_provider_id_differs_from_its_claim_is_revoked() {
     let scene = Scene::attended("differs", Machines::Insecure(Order::NodeFirst));
     let config = scene.config().to_string();
     let config = config.replace("docker:////", "docker:////not-");
@@ -174,13 +174,13 @@ fn a_machine_with_a_provider_id_it_did_not_claim_is_revoked() {
 /// As with Cluster API Provider AWS: the provider ID is on the AWSMachine first, and on the Machine once the
 /// AWSMachine is ready.
 #[test]
-fn instances_without_a_provider_id_on_the_machine_join_leave_and_roll() {
+fn instances_without_a_machine_provider_id_join_leave_and_roll_out() {
     let scene = Scene::attended("ec2", Machines::Ec2(Attestor::AWS));
     // Each instance gets the certificate of its first request.
     lives(&scene, 1);
 }
 
 #[test]
-fn instances_with_nitro_tpms_join_leave_and_roll() {
+fn instances_with_nitro_tpms_join_leave_and_roll_out() {
     lives(&Scene::attended("nitro", Machines::Ec2(Attestor::TPM)), 2);
 }

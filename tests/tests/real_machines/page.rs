@@ -121,7 +121,7 @@ fn are_attested(
 }
 
 #[test]
-fn the_documented_commands_and_the_tutorial_attest_nodes() {
+fn the_documented_commands_and_the_tpm_tutorial_attest_nodes() {
     let management = Management::managed(TOKEN_TTL);
     let cluster = management.cluster("prod-1").namespace("tenant-a");
     let cluster = cluster.apiserver_arg("--anonymous-auth=true");
@@ -162,7 +162,7 @@ fn the_documented_commands_and_the_tutorial_attest_nodes() {
 }
 
 #[test]
-fn the_commands_of_the_ec2_tutorial_give_attested_instances() {
+fn the_ec2_tutorial_commands_create_attested_instances() {
     let management = Management::managed(TOKEN_TTL);
     management.define_aws();
     let cluster = management.cluster("prod-1").namespace("tenant-a");
@@ -341,7 +341,7 @@ fn on_node(scene: &Scene, node: &str, command: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_documented_commands_adopt_a_stock_instance_and_undo_it() {
+fn the_documented_commands_adopt_a_plain_instance_and_undo_it() {
     let machines = Machines::Ec2(Attestor::AWS);
     let scene = Scene::unattended(joinable("stock-ec2"), machines);
     let config = scene.stock_config();

@@ -70,7 +70,7 @@ fn a_cluster_without_its_ca_key_never_begins_enforcement() {
 }
 
 #[test]
-fn a_cluster_that_loses_its_ca_key_stays_enforced_and_unanswered() {
+fn a_cluster_that_loses_its_ca_key_stays_enforced_and_requests_wait() {
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::start(&SITE, "key-lost", settings);
     let address = [203, 0, 113, 9];

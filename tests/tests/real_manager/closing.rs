@@ -200,7 +200,7 @@ fn goes_on_as_before(scene: &Scene, kubeconfig: &Path, name: &str, node_name: &s
 }
 
 #[test]
-fn until_attestation_is_enforced_nodes_join_and_renew_as_before() {
+fn nodes_join_and_renew_as_before_until_attestation_is_enforced() {
     let cluster = Scene::unattended(&SITE, "reported");
     let plane = cluster.control_plane().clone();
     plane.install_bindings(&OPEN);

@@ -139,7 +139,7 @@ fn a_cluster_with_an_annotation_is_managed_and_its_machines_join() {
 }
 
 #[test]
-fn the_resource_follows_the_annotation_and_stays_without_it() {
+fn the_resource_follows_the_annotation_and_is_kept_without_it() {
     let cluster = Bare::new("followed", Some("aws, tpm"), &json!({}));
     let made = cluster.wait_for(&["aws", "tpm"]);
     assert_eq!(made["metadata"]["annotations"][ENABLED_BY], "Cluster");

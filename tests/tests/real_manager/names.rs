@@ -147,14 +147,14 @@ fn stock_nodes_stay(scene: &Scene, join: Join) {
 }
 
 #[test]
-fn unrecorded_nodes_stay_while_attestation_is_reported() {
+fn unrecorded_nodes_are_kept_in_report_mode() {
     let scene = Scene::start(&SITE, "stock-reported", json!({}));
 
     stock_nodes_stay(&scene, Scene::join);
 }
 
 #[test]
-fn unrecorded_nodes_stay_while_attestation_is_enforced() {
+fn unrecorded_nodes_are_kept_in_enforce_mode() {
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = Scene::start(&SITE, "stock-enforced", settings);
     let message = scene.wait_for_paths("True", "Closed", &[]);
@@ -164,14 +164,14 @@ fn unrecorded_nodes_stay_while_attestation_is_enforced() {
 }
 
 #[test]
-fn unrecorded_nodes_stay_next_to_insecure_nodes() {
+fn unrecorded_nodes_are_kept_next_to_insecure_nodes() {
     let scene = insecure("stock-insecure", json!({}));
 
     stock_nodes_stay(&scene, join_without_evidence);
 }
 
 #[test]
-fn unrecorded_nodes_stay_next_to_insecure_nodes_under_enforcement() {
+fn unrecorded_nodes_are_kept_next_to_enforced_insecure_nodes() {
     let settings = json!({"autoApproveBindings": "Remove"});
     let scene = insecure("stock-closed", settings);
     let message = scene.wait_for_paths("True", "Closed", &[]);

@@ -39,7 +39,7 @@ fn wait_until(scene: &Scene, node_name: &str, ready: bool, log: impl Fn() -> Str
 }
 
 #[test]
-fn a_node_that_was_revoked_and_reset_rejoins_with_its_next_renewal() {
+fn a_revoked_and_reset_node_rejoins_with_its_next_renewal() {
     allow_short_certificates(&SITE.management);
     let settings = json!({"certificate": {"expirationSeconds": SECONDS}});
     let scene = Scene::start(&SITE, "returns", settings);

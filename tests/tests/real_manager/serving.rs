@@ -80,7 +80,7 @@ fn a_pool_member_serves_at_its_reported_address_if_allowed() {
 }
 
 #[test]
-fn a_pool_member_serves_only_at_addresses_in_the_ranges_that_are_set() {
+fn a_pool_member_serves_only_at_addresses_in_configured_ranges() {
     const OUT_OF_RANGE: &str = "ServingAddressOutOfRange";
     let settings = json!({
         "guestReportedAddresses": "Allow",

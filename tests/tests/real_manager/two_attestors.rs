@@ -152,7 +152,7 @@ fn nodes_of_both_attestors_get_serving_certificates_from_both_signers() {
 }
 
 #[test]
-fn a_nodes_certificate_with_evidence_of_the_other_kind_is_denied() {
+fn a_node_certificate_with_evidence_of_the_other_kind_is_denied() {
     let (scene, Nodes { instance, host }) = (&BED.scene, &*NODES);
     let spare = tpm();
     let records = || [instance.name(), host.name()].map(|node| scene.record(node));

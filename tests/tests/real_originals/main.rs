@@ -31,7 +31,7 @@ const READ_ALONE: [&str; 6] = [
 const LOOP: &str = "loop of sources";
 
 #[test]
-fn each_listed_difference_is_a_rule_or_in_the_original_code() {
+fn each_documented_difference_is_tested_or_in_the_original_code() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tenancy-cases.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, table) = page.split_once("## Differences from CAPA and ACK").unwrap();

@@ -9,7 +9,7 @@ use crate::bed::{Manager, authorize, kubelet, management};
 use crate::witness::{PATIENCE, issued, lines, none_is_refused, requests, wait_for_certificate};
 
 #[test]
-fn nodes_are_answered_after_an_outage_of_the_management_cluster() {
+fn requests_are_answered_after_an_outage_of_the_management_cluster() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let plane = cluster.control_plane().clone();
@@ -53,7 +53,7 @@ fn nodes_are_answered_after_an_outage_of_the_management_cluster() {
 }
 
 #[test]
-fn nodes_are_answered_after_their_own_api_server_hangs() {
+fn requests_are_answered_after_the_workload_api_server_hangs() {
     let management = management();
     let cluster = management.cluster("prod-1").create();
     let plane = cluster.control_plane().clone();

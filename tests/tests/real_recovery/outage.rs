@@ -109,7 +109,7 @@ impl Fleet {
 }
 
 #[test]
-fn two_hundred_nodes_keep_one_request_each_through_an_outage_and_renew() {
+fn two_hundred_nodes_keep_one_request_each_in_an_outage_and_renew() {
     let machines: Vec<Machine> = (0..NODES)
         .map(|number| Machine::new(format!("n{number}").leak(), format!("t{number:05}").leak()))
         .collect();

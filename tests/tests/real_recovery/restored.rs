@@ -107,7 +107,7 @@ fn after_a_restore_a_node_with_a_later_generation_is_reset_and_rejoins() {
 }
 
 #[test]
-fn nodes_below_the_floor_are_refused_and_rejoin_above_it() {
+fn nodes_below_the_generation_floor_are_refused_and_rejoin_above_it() {
     let management = management();
     allow_short_certificates(&management);
     let builder = management.cluster("prod-1").workload(workload().into());

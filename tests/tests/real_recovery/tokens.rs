@@ -213,7 +213,7 @@ fn wait_until_all_ended(ends: &[i64]) {
 }
 
 #[test]
-fn nodes_rejoin_with_new_tokens_after_a_pause_longer_than_certificates() {
+fn nodes_rejoin_with_new_tokens_after_their_certificates_expire() {
     const PAUSED: &str = "cluster.x-k8s.io/paused";
     let mut town = Town::start(&["runs", "is-off"]);
     town.annotate(&format!("{PAUSED}="));

@@ -17,7 +17,7 @@ fn each_is_refused(cases: &[(&str, Value, &str)]) {
 }
 
 #[test]
-fn a_fully_specified_authentication_is_stored_unchanged() {
+fn an_authentication_with_all_fields_is_stored_unchanged() {
     let valid = authentication("prod-1");
 
     let stored = valid.accepts("/metadata/name", &json!("prod-1"));
@@ -388,7 +388,7 @@ fn only_the_cluster_of_an_authentication_is_immutable() {
 }
 
 #[test]
-fn a_status_is_not_set_with_the_spec() {
+fn a_status_written_with_an_authentication_spec_is_ignored() {
     let mut both = authentication("both");
     both.object["status"] = json!({"earliestExpiry": "2026-11-21T12:00:00Z"});
     both.store();

@@ -15,7 +15,7 @@ fn each_is_refused(cases: &[(&str, Value, &str)]) {
 }
 
 #[test]
-fn a_fully_specified_record_is_stored_unchanged() {
+fn a_record_with_all_fields_is_stored_unchanged() {
     let valid = identity("prod-1", "node-1");
 
     let stored = valid.accepts("/metadata/namespace", &json!("default"));
@@ -121,7 +121,7 @@ fn stored(node: &str) -> Subject {
 }
 
 #[test]
-fn the_generation_is_from_1_and_only_grows() {
+fn a_generation_starts_at_1_and_can_only_increase() {
     let mut stored = identity("prod-1", "grows");
     stored.object["spec"]["revoked"] = json!(null);
     stored.refuses(
@@ -202,7 +202,7 @@ fn informational_fields_can_be_updated() {
 }
 
 #[test]
-fn a_status_is_not_set_with_the_spec() {
+fn a_status_written_with_a_record_spec_is_ignored() {
     let mut both = identity("prod-1", "both");
     both.object["status"] = json!({"serial": "0a"});
     both.store();

@@ -18,7 +18,7 @@ fn before(generation: u64) -> Value {
 }
 
 #[test]
-fn entries_are_records_with_a_generation_and_a_time() {
+fn each_revocation_entry_has_a_record_a_generation_and_a_time() {
     let uid = "0".repeat(32);
     let valid = revoked(json!({&uid: before(3)}));
     let name = "/metadata/name";
@@ -56,7 +56,7 @@ fn entries_are_records_with_a_generation_and_a_time() {
 }
 
 #[test]
-fn the_maximum_number_of_entries_can_be_stored() {
+fn the_maximum_number_of_revocation_entries_can_be_stored() {
     let entries = |count: usize| -> Value {
         (0..count)
             .map(|n| (format!("{n:032x}"), before(2)))

@@ -263,7 +263,7 @@ fn a_signer_refuses_the_ca_of_another_cluster_and_the_request_waits() {
 }
 
 #[test]
-fn a_missing_pin_or_a_wrong_label_stops_the_signer_with_a_reason() {
+fn a_missing_pin_or_a_wrong_label_stops_the_signer_with_an_error() {
     let token = Token::with_new_ca(&["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]);
     let ends_with = |launch: Launch, words: &str| {
         let mut signer = launch.spawn(&token.scratch.join("signer.log"));

@@ -150,7 +150,7 @@ fn a_tenant_in_a_forbidden_namespace_waits_and_gets_a_condition() {
 }
 
 #[test]
-fn an_instance_in_a_foreign_account_cannot_join_the_cluster() {
+fn an_instance_in_another_account_cannot_join_the_cluster() {
     const THEIRS: &str = "200000000006";
     const OTHERS: &str = "200000000007";
     static_identity("own-account", THEIRS);
@@ -162,7 +162,7 @@ fn an_instance_in_a_foreign_account_cannot_join_the_cluster() {
 }
 
 #[test]
-fn a_rotated_secret_is_used_and_a_changed_account_is_not() {
+fn a_rotated_secret_is_used_but_a_changed_account_is_refused() {
     const THEIRS: &str = "200000000008";
     const ANOTHER: &str = "200000000009";
     static_identity("rotated", THEIRS);

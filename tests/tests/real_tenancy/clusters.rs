@@ -102,7 +102,7 @@ fn references_to_objects_of_another_tenant_are_not_resolved() {
 }
 
 #[test]
-fn clusters_with_one_name_in_two_namespaces_have_separate_accounts() {
+fn clusters_with_the_same_name_in_two_namespaces_use_two_accounts() {
     const ACCOUNTS: [(&str, &str); 2] = [("same-a", "200000000135"), ("same-b", "200000000136")];
     let tenants = ACCOUNTS.map(|(namespace, account)| {
         static_identity(namespace, account);
@@ -121,7 +121,7 @@ fn clusters_with_one_name_in_two_namespaces_have_separate_accounts() {
 }
 
 #[test]
-fn no_setting_of_a_tenant_admits_an_instance_of_another_tenant() {
+fn a_tenant_setting_never_admits_an_instance_of_another_tenant() {
     const NAME: &str = "writes-all";
     const ANOTHERS: &str = "200000000138";
     let victim = Tenant::with_access_key("anothers-instances", ANOTHERS);

@@ -58,7 +58,7 @@ fn rows(output: &Output) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_chain_is_explained_with_its_roles_account_and_expiry() {
+fn an_identity_chain_is_explained_with_roles_account_and_expiry() {
     const NAME: &str = "explained";
     const THEIRS: &str = "200000000311";
     let sts = SITE.cloud.sts();
@@ -136,7 +136,7 @@ fn a_chain_is_explained_with_its_roles_account_and_expiry() {
 }
 
 #[test]
-fn a_refusal_is_explained_by_the_identity_that_refuses() {
+fn a_refusal_is_explained_with_the_identity_that_refuses() {
     const NAME: &str = "explained-refusal";
     let source = json!({"secretRef": "not-there", "allowedNamespaces": {"list": ["others"]}});
     identity("AWSClusterStaticIdentity", "explained-source", &source);

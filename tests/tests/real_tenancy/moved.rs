@@ -122,7 +122,7 @@ fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
 
 /// Writes of a controller after `clusterctl move` has made its list, and before it pauses the Cluster, are not moved.
 #[test]
-fn a_cluster_paused_before_the_move_keeps_all_records_and_requests() {
+fn a_cluster_paused_before_a_move_keeps_its_records_and_requests() {
     const NAME: &str = "paused-first";
     const PAUSED: &str = "cluster.x-k8s.io/paused";
     let annotate = |site: &Site, value: &str| {

@@ -67,7 +67,7 @@ fn an_admin_of_a_namespace_cannot_label_or_annotate_it() {
 }
 
 #[test]
-fn a_namespace_admin_has_no_rights_outside_the_own_namespace() {
+fn a_namespace_admin_has_no_permissions_outside_its_namespace() {
     for namespace in ["one-admin", "others"] {
         create_namespace(&SITE.management, namespace, &json!({}));
     }

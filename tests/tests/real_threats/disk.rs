@@ -70,7 +70,7 @@ fn a_cloned_disk_does_not_impersonate_its_source() {
 }
 
 #[test]
-fn a_request_name_taken_before_it_is_filed_does_not_block_the_join() {
+fn a_request_name_taken_by_an_attacker_does_not_block_the_join() {
     let victim = SCENE.cluster.machine("name-victim").create();
     let squatter = SCENE.cluster.machine("name-squatter").create();
     let directory = SCENE.cluster.control_plane().directory("names");

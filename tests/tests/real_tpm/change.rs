@@ -97,7 +97,7 @@ fn authorize_only(scene: &Scene, attestor: &str) {
 }
 
 #[test]
-fn a_fleet_changes_from_insecure_to_tpm_node_by_node() {
+fn nodes_change_from_insecure_to_tpm_one_by_one() {
     let scene = cluster("changes", json!({}));
     authorize_only(&scene, "insecure");
     let hosts = ["changes-1", "changes-2"].map(|name| Host::new(&scene, name));

@@ -84,7 +84,7 @@ fn wait_for(scene: &Scene, status: &str, reason: &str) -> Value {
 }
 
 #[test]
-fn a_machine_without_an_own_entry_joins_with_the_tpm_of_its_host() {
+fn a_machine_without_a_list_entry_joins_with_the_tpm_of_its_host() {
     let scene = racked("racked");
     let (seventh, eighth) = (tpm(), tpm());
     let digests = [endorsement_key(&seventh), "0f".repeat(32)];

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::bed::{Plugin, USUAL, cluster, endorsement_key, kubelet, machine, tpm};
 
 #[test]
-fn a_second_tpm_with_the_same_names_and_token_is_refused() {
+fn a_second_tpm_with_the_same_node_name_and_token_is_refused() {
     let scene = &*USUAL;
     let first = tpm();
     let machine = machine(scene, "wanted", &first);
@@ -86,7 +86,7 @@ fn list(entries: &[(&str, &Arc<Swtpm>)]) -> Value {
 }
 
 #[test]
-fn a_list_cannot_change_the_tpm_of_a_known_machine() {
+fn a_changed_list_entry_cannot_change_the_tpm_of_a_known_machine() {
     let Listed {
         scene,
         first,
@@ -105,7 +105,7 @@ fn a_list_cannot_change_the_tpm_of_a_known_machine() {
 }
 
 #[test]
-fn a_list_cannot_assign_a_nodes_tpm_to_another_machine() {
+fn a_list_entry_cannot_assign_the_tpm_of_a_node_to_another_machine() {
     let Listed { scene, second, .. } = &*LISTED;
     let holder = machine(scene, "named-by-its-tpm", second);
     Plugin::of(scene, &holder, &second.tcti()).joins();

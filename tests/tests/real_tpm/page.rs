@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::bed::{Plugin, SITE, cluster, key, machine, tpm};
 
 #[test]
-fn the_page_commands_create_the_secret_with_a_challenge_key() {
+fn the_documented_commands_create_the_challenge_key_secret() {
     let (site, _) = &*SITE;
     let kubectl = site.management.kubectl();
     kubectl.apply_object(&json!({
@@ -40,7 +40,7 @@ fn the_page_commands_create_the_secret_with_a_challenge_key() {
 }
 
 #[test]
-fn the_page_columns_show_the_challenge_and_the_certificate() {
+fn the_documented_columns_show_the_challenge_and_the_certificate() {
     let scene = cluster("columns", json!({}));
     let tpm = tpm();
     let machine = machine(&scene, "columns-1", &tpm);

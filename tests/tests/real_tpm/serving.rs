@@ -40,7 +40,7 @@ fn request(name: &str, node_name: &str, address: [u8; 4]) -> Value {
 }
 
 #[test]
-fn a_tpm_node_serves_with_the_kubelet_signer_and_its_own_signer() {
+fn a_tpm_node_serves_with_the_kubelet_signer_and_the_tpm_signer() {
     let scene = &*USUAL;
     let tpm = tpm();
     let machine = machine(scene, "serves", &tpm);

@@ -12,7 +12,7 @@ fn parse(parts: &[&str]) -> Result<Envelope, InvalidEnvelope> {
 }
 
 #[test]
-fn the_three_blocks_of_the_proposal_are_read() {
+fn an_envelope_with_all_three_blocks_is_parsed() {
     let envelope = parse(&[CSR_BLOCK, PROVIDER_BLOCK, EVIDENCE_BLOCK]).unwrap();
 
     let expected = Envelope {
@@ -24,7 +24,7 @@ fn the_three_blocks_of_the_proposal_are_read() {
 }
 
 #[test]
-fn a_request_without_evidence_is_read() {
+fn an_envelope_without_evidence_is_parsed() {
     assert_eq!(
         parse(&[CSR_BLOCK]).unwrap(),
         Envelope {
@@ -94,7 +94,7 @@ fn an_invalid_envelope_is_refused_with_a_reason() {
 }
 
 #[test]
-fn size_is_checked_before_anything_else() {
+fn an_oversized_envelope_is_refused_before_it_is_parsed() {
     let largest = vec![b'x'; MAX_REQUEST_LEN];
     let larger = vec![b'x'; MAX_REQUEST_LEN + 1];
 
@@ -119,7 +119,7 @@ fn evidence_over_its_limit_is_refused() {
 
 proptest! {
     #[test]
-    fn an_envelope_reads_back(csr in prop::collection::vec(any::<u8>(), 1..2000), evidence in prop::option::of(prop::collection::vec(any::<u8>(), 1..2000))) {
+    fn an_envelope_is_unchanged_after_a_round_trip(csr in prop::collection::vec(any::<u8>(), 1..2000), evidence in prop::option::of(prop::collection::vec(any::<u8>(), 1..2000))) {
         let envelope = Envelope { csr, provider: evidence.as_ref().map(|_| Provider::TPM), evidence };
 
         prop_assert_eq!(Envelope::parse(&envelope.encode()).unwrap(), envelope);

@@ -49,7 +49,7 @@ fn error(der: &[u8]) -> InvalidRequest {
 }
 
 #[test]
-fn a_request_is_read() {
+fn a_valid_certification_request_is_parsed() {
     let der = valid();
     let request = CertificationRequest::from_der(&der).unwrap();
 
@@ -126,7 +126,7 @@ fn an_extension_list_that_is_not_der_is_refused() {
 }
 
 #[test]
-fn another_attribute_is_refused() {
+fn an_unexpected_request_attribute_is_refused() {
     let challenge_password = ObjectIdentifier::new_unwrap("1.2.840.113549.1.9.7");
     let attribute = sequence(&[encoded_oid(challenge_password), set(&[utf8("x")])]);
 

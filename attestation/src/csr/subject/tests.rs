@@ -38,7 +38,7 @@ fn a_printable_string_subject_is_accepted() {
 }
 
 #[test]
-fn another_organization_is_refused() {
+fn an_organization_other_than_system_nodes_is_refused() {
     let node = || common_name("system:node:n1");
     for parts in [
         vec![node()],
@@ -60,7 +60,7 @@ fn another_organization_is_refused() {
 }
 
 #[test]
-fn another_common_name_is_refused() {
+fn an_invalid_or_missing_common_name_is_refused() {
     let nodes = || organization("system:nodes");
 
     assert_eq!(read(&[nodes()]), Err(InvalidSubject::CommonNamePrefix));
@@ -83,7 +83,7 @@ fn another_common_name_is_refused() {
 }
 
 #[test]
-fn another_encoding_of_the_same_names_is_refused() {
+fn a_non_canonical_subject_encoding_is_refused() {
     let (nodes, node) = (organization("system:nodes"), common_name("system:node:n1"));
     let mut together = [
         attribute(oid::ORGANIZATION, utf8("system:nodes")),
@@ -105,7 +105,7 @@ fn another_encoding_of_the_same_names_is_refused() {
 }
 
 #[test]
-fn another_attribute_is_refused() {
+fn an_unexpected_subject_attribute_is_refused() {
     let unit = ObjectIdentifier::new_unwrap("2.5.4.11");
     let parts = [
         organization("system:nodes"),

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn content_in_the_format_that_aws_sends_is_found() {
+    fn content_in_the_format_of_aws_is_found() {
         assert_eq!(content_of(&message(b"document")).unwrap(), b"document");
     }
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_truncated_in_its_content_has_no_content() {
+    fn a_message_truncated_within_its_content_has_no_content() {
         let message = message(b"document");
         let end = message.windows(8).position(|bytes| bytes == b"document");
 

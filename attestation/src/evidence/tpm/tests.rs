@@ -100,7 +100,7 @@ fn version_v2_without_ca_certificates_equals_v1() {
 }
 
 #[test]
-fn ca_certificates_in_another_place_are_refused() {
+fn ca_certificates_outside_a_v2_enrollment_are_refused() {
     let chain = json!([base64(b"first")]);
     let mut of_v1 = with_chain(&[b"first".to_vec()]);
     of_v1["version"] = json!("v1");
@@ -309,7 +309,7 @@ fn a_quote_covers_the_registers_of_one_bank() {
 }
 
 #[test]
-fn the_largest_answer_to_a_challenge_fits_into_a_request() {
+fn the_largest_challenge_response_fits_into_a_request() {
     let digests = (0..=MAX_REGISTER).map(|number| (number, vec![0; 48]));
     let evidence = TpmEvidence::Respond(Response {
         header: Header {
@@ -333,7 +333,7 @@ fn the_largest_answer_to_a_challenge_fits_into_a_request() {
 }
 
 #[test]
-fn registers_need_a_valid_number_and_a_digest() {
+fn registers_require_a_valid_number_and_a_digest_of_the_bank() {
     let registers = Registers::new([(0, [7; 32]), (23, [8; 32])].into()).unwrap();
 
     assert_eq!(registers.get(0), Some(&[7; 32]));

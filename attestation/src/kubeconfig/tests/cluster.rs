@@ -38,7 +38,7 @@ fn the_cluster_of_the_current_context_is_read() {
 }
 
 #[test]
-fn a_server_is_an_https_url_of_host_port_and_path() {
+fn a_server_that_is_not_a_plain_https_url_is_refused() {
     for (server, why) in [
         ("", Refused::Missing),
         ("http://203.0.113.7:6443", Refused::NotHttps),
@@ -62,7 +62,7 @@ fn a_server_is_an_https_url_of_host_port_and_path() {
 }
 
 #[test]
-fn a_server_is_verified_by_the_certificates_of_the_cluster() {
+fn a_server_is_verified_with_the_ca_certificates_of_its_cluster() {
     let broken = certificate("CA").replacen("-----END", "----END", 1);
     for (ca, why) in [
         (Value::Null, Refused::NoCa),
@@ -85,7 +85,7 @@ fn a_server_is_verified_by_the_certificates_of_the_cluster() {
 }
 
 #[test]
-fn only_a_machines_kubeconfig_can_have_a_proxy_and_a_file() {
+fn only_a_machine_kubeconfig_can_name_a_proxy_and_a_file() {
     for (url, of_machine) in [
         ("http://10.0.0.1:3128", None),
         ("https://u:0123456789abcdef@proxy", None),
@@ -101,7 +101,7 @@ fn only_a_machines_kubeconfig_can_have_a_proxy_and_a_file() {
 }
 
 #[test]
-fn a_servers_name_is_a_dns_name_or_an_address() {
+fn a_tls_server_name_is_a_dns_name_or_an_address() {
     for name in ["192.0.2.1", "2001:db8::1", "api.example.", "my_api", "API"] {
         check_field("tls-server-name", json!(name), [None; 2]);
     }
@@ -110,7 +110,7 @@ fn a_servers_name_is_a_dns_name_or_an_address() {
 }
 
 #[test]
-fn only_a_machines_base64_can_have_line_breaks_and_unused_bits() {
+fn only_base64_of_a_machine_can_have_line_breaks_and_unused_bits() {
     let why = [None, Some(Refused::NotBase64)];
     for characters in ["\n", "\r\n", "\r"] {
         check_field(CA, broken_by(characters, certificate("CA")), why);
@@ -130,7 +130,7 @@ fn only_a_machines_base64_can_have_line_breaks_and_unused_bits() {
 }
 
 #[test]
-fn only_a_machines_certificates_can_have_text_around_them() {
+fn only_certificates_of_a_machine_can_have_text_around_them() {
     let why = [None, Some(Refused::NotCertificates)];
     let encoded = base64(latin2(&certificate("CA")));
     check_field(CA, encoded, why);
@@ -209,7 +209,7 @@ fn inline_certificates_take_precedence_over_a_file() {
 }
 
 #[test]
-fn name_and_proxy_are_read() {
+fn the_tls_server_name_and_the_proxy_are_read() {
     let named = endpoint(&with_field("tls-server-name", json!("kubernetes")));
     assert_eq!(named.tls_server_name(), Some("kubernetes"));
 
@@ -223,7 +223,7 @@ fn name_and_proxy_are_read() {
 }
 
 #[test]
-fn the_servers_address_is_the_host_of_its_url() {
+fn the_server_address_is_the_host_in_the_url() {
     for (host, address) in [
         ("localhost", None),
         ("203.0.113.7", Some("203.0.113.7")),
@@ -263,7 +263,7 @@ fn a_stored_endpoint_is_read_and_checked_again() {
 }
 
 #[test]
-fn endpoints_with_a_common_server_or_certificate_share_a_cluster() {
+fn endpoints_with_a_common_server_or_ca_belong_to_one_cluster() {
     let of = |server: &str, ca: &[&str]| {
         let fields = EndpointFields {
             server: server.to_owned(),

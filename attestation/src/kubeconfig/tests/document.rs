@@ -11,7 +11,7 @@ fn refuse(text: &[u8], policy: Policy) -> (String, Refused) {
 }
 
 #[test]
-fn the_current_context_names_entries_that_exist() {
+fn a_current_context_with_a_missing_entry_is_refused() {
     for (pointer, value, machine, tenant) in [
         (
             "/current-context",
@@ -56,7 +56,7 @@ fn the_current_context_names_entries_that_exist() {
 }
 
 #[test]
-fn duplicate_names_and_a_tenants_long_lists_are_refused() {
+fn duplicate_names_and_long_tenant_lists_are_refused() {
     for (list, kind, last) in [
         ("clusters", "cluster", "c1"),
         ("contexts", "context", "here"),
@@ -80,7 +80,7 @@ fn duplicate_names_and_a_tenants_long_lists_are_refused() {
 }
 
 #[test]
-fn a_kubeconfig_is_read_up_to_its_size_limit() {
+fn a_kubeconfig_over_its_size_limit_is_refused() {
     for (policy, most) in [(Machine, 1_048_576), (Tenant, 65_536)] {
         let mut text = valid().to_string().into_bytes();
         text.resize(most, b' ');
@@ -128,7 +128,7 @@ fn an_invalid_kubeconfig_is_refused() {
 }
 
 #[test]
-fn a_syntax_error_contains_the_line_and_for_a_machine_the_field() {
+fn a_syntax_error_has_the_line_and_for_a_machine_the_field() {
     for (text, field) in [
         (
             format!("users:\n- name: u1\n  user:\n    token: [{TOKEN}]\n"),

@@ -43,7 +43,7 @@ fn check_user(user: Value, field: &str, why: [Option<Refused>; 2]) {
 }
 
 #[test]
-fn a_token_is_text_for_a_header() {
+fn a_token_that_is_not_valid_in_a_header_is_refused() {
     assert_eq!(token(json!({"token": TOKEN})), TOKEN);
     assert_eq!(token(json!({"token": format!(" {TOKEN}\n")})), TOKEN);
     for text in [
@@ -95,7 +95,7 @@ fn a_client_certificate_can_be_inline_or_in_files() {
 }
 
 #[test]
-fn a_key_of_every_kind_is_read() {
+fn a_key_with_any_supported_pem_label_is_read() {
     for label in ["PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY"] {
         let user = with_certificate(&[(KEY, base64(pem(label, "key")))]);
         check_user(user, "", [None; 2]);
@@ -103,7 +103,7 @@ fn a_key_of_every_kind_is_read() {
 }
 
 #[test]
-fn the_chain_has_only_the_certificates_of_its_text() {
+fn only_certificates_are_read_from_a_chain_with_other_text() {
     let certificates = [certificate("client"), certificate("intermediate")].concat();
     let mixed = [key(), "text\n".to_owned(), certificates.clone(), key()].concat();
 
@@ -114,7 +114,7 @@ fn the_chain_has_only_the_certificates_of_its_text() {
 }
 
 #[test]
-fn a_tenant_has_one_credential_and_a_machine_uses_the_certificate() {
+fn two_credentials_are_refused_for_tenants_but_not_for_machines() {
     let token = ("token", json!(TOKEN));
     let both = with_certificate(std::slice::from_ref(&token));
     assert_eq!(chain(both.clone()), certificate("client"));
@@ -202,7 +202,7 @@ fn empty_fields_are_refused_only_for_a_tenant() {
 }
 
 #[test]
-fn only_a_machines_credential_can_have_line_breaks_and_text() {
+fn only_a_machine_credential_can_have_line_breaks_and_text() {
     let not = [None, Some(Refused::NotBase64)];
     let certificate = certificate("client");
     check_user(
@@ -239,7 +239,7 @@ fn only_a_machines_credential_can_have_line_breaks_and_text() {
 }
 
 #[test]
-fn a_file_reference_of_a_tenants_user_is_not_read() {
+fn a_file_reference_in_a_tenant_user_is_not_read() {
     let file = |field| (field, [None, Some(Refused::File)]);
     for (field, why) in ["client-certificate", "client-key", "tokenFile"].map(file) {
         check_user(with_certificate(&[(field, json!("token"))]), field, why);

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unused_idle_lane_is_dropped_above_the_limit() {
+    async fn an_idle_call_queue_is_dropped_above_the_limit() {
         let limits = crate::ec2::Limits::default().calls;
         let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
         let lane = async |number: usize| {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_dropped_only_above_the_limit() {
+    async fn remembered_results_are_dropped_only_above_the_limit() {
         let mut remembered = Remembered::<usize, ()>::default();
         for number in 0..MAX_REMEMBERED {
             remember(&mut remembered, number, ());
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_creation_of_a_lane_and_its_client_visits_few_others() {
+    async fn creation_of_a_call_queue_and_its_client_visits_few_others() {
         let limits = crate::ec2::Limits::default().calls;
         let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
         let ec2 = Ec2::new(Ec2Settings::default());

@@ -67,7 +67,7 @@ mod tests {
     use crate::ec2::Limits;
 
     #[test]
-    fn calls_pause_until_the_end_of_the_pause() {
+    fn calls_resume_after_the_pause() {
         let limits = Limits::default().calls;
         let (mut breaker, now) = (CircuitBreaker::default(), Instant::now());
 

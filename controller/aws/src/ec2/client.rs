@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_causes_of_missing_credentials_are_in_the_outage() {
+    async fn the_outage_contains_the_causes_of_missing_credentials() {
         let outage = ask(&Ec2::new(Ec2Settings::default())).await;
 
         assert_eq!(

@@ -96,7 +96,7 @@ fn calls(account: &str) -> Vec<kubelet_authenticator_test_support::moto::Call> {
 }
 
 #[tokio::test]
-async fn an_instance_is_read_as_ec2_describes_it() {
+async fn the_facts_of_an_instance_are_read_from_ec2() {
     let instance = instance("200000000001");
 
     let facts = described(&instance).await.unwrap();
@@ -158,7 +158,7 @@ async fn two_hundred_joins_cost_four_calls_and_only_allowed_actions() {
 }
 
 #[tokio::test]
-async fn an_unknown_instance_does_not_affect_other_answers() {
+async fn an_unknown_instance_does_not_affect_other_instances_in_a_call() {
     let instance = instance("200000000003");
     let instances = instances();
     let ask = |id: &'static str| instances.describe(tenant(&instance.account), REGION, id);
@@ -190,7 +190,7 @@ async fn an_instance_in_another_account_or_region_is_not_found() {
 }
 
 #[tokio::test]
-async fn an_ec2_error_instead_of_instances_is_an_outage_with_its_cause() {
+async fn an_ec2_error_is_reported_as_an_outage_with_its_cause() {
     let account = "200000000006";
     let region = "in eu-west-1";
     for (failure, message) in [
@@ -402,7 +402,7 @@ impl CredentialsSource for NoCredentials {
 }
 
 #[tokio::test]
-async fn missing_credentials_are_an_outage_without_a_call() {
+async fn missing_credentials_are_reported_as_an_outage_without_a_call() {
     let settings = Ec2Settings {
         endpoints: [(REGION.to_owned(), MOTO.url())].into(),
     };

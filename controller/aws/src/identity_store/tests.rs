@@ -110,7 +110,7 @@ fn identities_are_resolved_only_after_all_objects_are_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_can_be_broken_for_two_minutes() {
+async fn identities_are_resolved_for_two_minutes_after_a_watch_breaks() {
     let store = store();
     for source in store.sources() {
         store.failed(&source);
@@ -163,7 +163,7 @@ async fn a_secret_affects_only_clusters_whose_identity_references_it() {
 }
 
 #[test]
-fn a_list_removes_objects_that_it_does_not_contain() {
+fn an_object_missing_from_a_list_is_removed_from_the_store() {
     let store = store();
     let none = BTreeSet::new();
     store.retain(&Source::Infrastructure("AWSManagedControlPlane"), &none);
@@ -192,7 +192,7 @@ fn a_list_removes_objects_that_it_does_not_contain() {
 }
 
 #[test]
-fn many_clusters_are_listed_and_removed_a_few_at_a_time() {
+fn many_clusters_are_listed_and_removed_in_small_steps() {
     let store = store();
     for number in 0..1000 {
         let key = ObjectKey::new(TENANT, format!("c{number}"));
@@ -214,7 +214,7 @@ fn many_clusters_are_listed_and_removed_a_few_at_a_time() {
 }
 
 #[test]
-fn a_label_removed_during_a_broken_watch_no_longer_permits() {
+fn a_label_removed_during_a_broken_watch_revokes_its_permission() {
     let store = store();
     let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
     store.update(|all| {
@@ -281,7 +281,7 @@ fn the_store_lists_the_secrets_that_identities_reference() {
 }
 
 #[test]
-fn for_service_accounts_the_region_comes_from_the_aws_cluster() {
+fn a_service_account_gets_its_region_from_the_aws_cluster() {
     let store = store();
     let identity = json!({"roleARN": arn("nodes")});
     store.update(|all| put(all, "AWSServiceAccountIdentity/nodes", &identity));
@@ -333,7 +333,7 @@ fn a_managed_control_plane_determines_the_region_of_its_cluster() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interrupted_watch_denies_only_after_it_has_caught_up() {
+async fn an_interrupted_watch_denies_nothing_until_it_has_caught_up() {
     let store = store();
     let source = Source::Clusters;
     let accepts = || store.accepts_region(&tenant(), "eu-west-2");

@@ -168,7 +168,7 @@ async fn a_secret_is_watched_by_its_name_while_an_identity_names_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_an_identitys_secret_changes_the_watch() {
+async fn a_changed_secret_reference_changes_the_watched_secret() {
     let bed = Bed::new();
     bed.identity("a", "keys");
     bed.secret("keys", "AKIA1");
@@ -256,7 +256,7 @@ async fn an_object_missing_from_a_new_list_is_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_that_is_deleted_is_not_found() {
+async fn a_deleted_secret_is_not_found() {
     let bed = Bed::new();
     bed.identity("a", "keys");
     bed.secret("keys", "AKIA1");
@@ -333,7 +333,7 @@ async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_cut_before_its_first_event_lists_again_once() {
+async fn an_interrupted_watch_without_events_lists_again_once() {
     let bed = Bed::new();
     bed.namespace("tenant-a");
     bed.identity("a", "keys");
@@ -381,7 +381,7 @@ impl Bed {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_is_written_and_an_existing_one_is_kept() {
+async fn an_account_annotation_is_written_unless_one_exists() {
     let bed = Bed::new();
     bed.authentication();
     bed.write().await;
@@ -412,7 +412,7 @@ async fn the_account_is_not_written_for_a_missing_object() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_account_is_written_once_the_api_server_answers_again() {
+async fn an_account_is_written_when_the_api_server_is_available_again() {
     let bed = Bed::new();
     bed.authentication();
     bed.server.refuse(PLURAL, Some(503));
@@ -449,7 +449,7 @@ async fn an_account_that_cannot_be_written_is_retried_with_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recreated_cluster_has_only_one_write_of_its_account() {
+async fn the_account_of_a_recreated_cluster_is_written_once() {
     let bed = Bed::new();
     bed.authentication();
     bed.server.refuse(PLURAL, Some(422));

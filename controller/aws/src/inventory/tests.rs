@@ -44,7 +44,7 @@ fn provider_id(instance: &str) -> ProviderId {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_with_the_tags_is_a_machine() {
+async fn an_instance_with_the_required_tags_is_a_machine() {
     let ec2 = FakeEc2::with([tagged(facts()), named(OTHER)]);
     let inventory = inventory(&ec2);
     let name = "ip-10-0-0-1.eu-west-1.compute.internal";
@@ -157,7 +157,7 @@ async fn concurrent_queries_share_one_list_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_an_error_instead_of_a_missing_machine() {
+async fn an_outage_is_distinguished_from_a_missing_machine() {
     let ec2 = FakeEc2::with([tagged(facts())]);
     let inventory = inventory(&ec2);
     let outage = OutageKind::TimedOut;
@@ -190,7 +190,7 @@ async fn an_outage_is_an_error_instead_of_a_missing_machine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_instances_with_one_node_name_are_an_outage() {
+async fn two_instances_with_one_node_name_are_reported_as_an_outage() {
     let inventory = inventory(&FakeEc2::with([tagged(facts()), tagged(named(OTHER))]));
 
     let found = inventory.by_provider_id(&provider_id(INSTANCE)).await;

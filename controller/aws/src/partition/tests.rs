@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn each_region_has_its_partitions_endpoint() {
+fn each_region_has_the_endpoint_of_its_partition() {
     for (region, name, host) in [
         ("us-east-1", "aws", "sts.us-east-1.amazonaws.com"),
         ("eu-west-1", "aws", "sts.eu-west-1.amazonaws.com"),

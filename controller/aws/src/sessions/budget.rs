@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_sessions_of_a_namespace_delay_another_by_one_call() {
+    async fn sessions_of_one_namespace_delay_other_namespaces_by_one_call() {
         let waited = wait_behind(&key("evil", "a"), &key("tenant-a", "a"), true).await;
         assert!(waited <= 2 * ALL.every, "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_sessions_of_a_cluster_delay_another_of_its_namespace_by_one_call() {
+    async fn sessions_of_one_cluster_delay_others_in_its_namespace_by_one_call() {
         for (of_all, rate) in [(true, ALL), (false, NAMESPACE)] {
             let waited = wait_behind(&key("team", "evil"), &key("team", "a"), of_all).await;
             assert!(waited <= 2 * rate.every, "{of_all}: {waited:?}");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_visits_few_of_many_namespaces() {
+    async fn an_sts_call_visits_few_of_many_waiting_namespaces() {
         let budget = Budget::new();
         for number in 0..1000 {
             budget.take(&key(&number.to_string(), "a"), || true).await;

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_creation_of_a_line_visits_few_regions() {
+    fn creation_of_a_call_queue_visits_few_of_many_regions() {
         let client = Client::new(Vec::new(), Vec::new(), None).unwrap();
         let cluster = ObjectKey::new("tenant-a", "one");
         let line = |number: usize| client.line(&cluster, &number.to_string());

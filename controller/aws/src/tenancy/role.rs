@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_named_after_any_identity() {
+    fn a_session_name_is_derived_from_any_identity_name() {
         let long = Role::new(&spec(), &"a".repeat(200)).unwrap();
         assert_eq!(long.session_name.len(), 64);
         let strange = Role::new(&spec(), "a:b/ü").unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arn_of_a_role_has_a_partition_an_account_and_a_name() {
+    fn a_role_arn_without_partition_account_or_name_is_refused() {
         for valid in [
             ARN,
             "arn:aws-cn:iam::111122223333:role/a",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn role_fields_are_validated_like_in_sts() {
+    fn role_fields_are_validated_as_in_sts() {
         use InvalidRoleSpec::{DurationSeconds, ExternalId, InlinePolicy, PolicyArns, SessionName};
         let invalid = |change: fn(&mut RoleSpec)| role(change).unwrap_err();
         assert_eq!(

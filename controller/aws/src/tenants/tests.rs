@@ -172,7 +172,7 @@ async fn tenants_with_one_identity_share_its_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_loses_credentials_if_its_namespace_is_not_permitted() {
+async fn a_tenant_in_a_namespace_that_is_no_longer_permitted_loses_its_session() {
     let bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
@@ -202,7 +202,7 @@ async fn a_rotated_secret_is_used_for_the_next_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_account_of_a_cluster_is_recorded_once_and_kept() {
+async fn the_first_account_of_a_cluster_is_recorded_and_kept() {
     let mut bed = Bed::new();
     bed.role("a");
     let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");

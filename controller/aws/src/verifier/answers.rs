@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_ready_after_an_answer_but_not_after_a_refusal() {
+    fn credentials_are_ready_after_a_response_but_not_after_a_refusal() {
         let answers = Answers::default();
         assert_eq!(
             credentials(&answers, &[]),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_in_an_unused_region_expires() {
+    async fn a_failure_in_an_unused_region_is_dropped_after_a_while() {
         let answers = Answers::default();
         answers.heard(CLUSTER, "us-east-1", Some(&refused("us-east-1")));
         tokio::time::advance(EXPIRES / 2).await;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn recording_an_answer_visits_no_other_clusters() {
+    fn recording_a_result_visits_no_other_clusters() {
         let answers = Answers::default();
         for number in 0..1000 {
             answers.heard(&format!("other-{number}"), "eu-west-1", None);

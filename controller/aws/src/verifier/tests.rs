@@ -301,7 +301,7 @@ async fn a_request_without_evidence_is_denied() {
 }
 
 #[tokio::test]
-async fn an_instance_that_ec2_does_not_report_is_denied() {
+async fn an_instance_unknown_to_ec2_is_denied() {
     let case = Case::valid();
     case.ec2.knows([]);
 
@@ -352,7 +352,7 @@ async fn a_moved_root_volume_blocks_only_a_first_claim() {
 }
 
 #[tokio::test]
-async fn a_verifier_lists_its_versions_and_denial_reasons() {
+async fn the_aws_verifier_lists_its_versions_and_denial_reasons() {
     let verifier = Case::valid().verifier();
 
     assert_eq!(verifier.versions(), [EvidenceVersion::V1]);

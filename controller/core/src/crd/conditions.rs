@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_ready_is_first_and_the_others_are_in_order() {
+    fn the_ready_condition_comes_first_and_the_order_is_stable() {
         let mut conditions = Vec::new();
         for of in [WORKLOAD_CLUSTER_REACHABLE, READY, AUTO_APPROVE_PATHS_CLOSED] {
             let report = ConditionReport { of, ..READY_NOW };
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_type_of_the_controller_is_its_own() {
+    fn the_condition_types_of_the_controller_are_unique() {
         let (types, _) = include_str!("conditions.rs")
             .split_once("pub mod reason")
             .unwrap();

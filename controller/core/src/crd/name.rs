@@ -118,14 +118,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_name_is_a_subdomain(cluster in text(), node in text()) {
+        fn every_record_name_is_a_dns_subdomain(cluster in text(), node in text()) {
             let name = object_name(&cluster, &node);
 
             prop_assert!(NodeName::parse(&name).is_ok(), "{}", name);
         }
 
         #[test]
-        fn no_two_pairs_share_a_name(pairs in prop::collection::vec((text(), text()), 1..40)) {
+        fn different_cluster_and_node_pairs_have_different_names(pairs in prop::collection::vec((text(), text()), 1..40)) {
             // And the pairs that one gets by putting the dot elsewhere.
             let moved = pairs.iter().flat_map(|(cluster, node)| {
                 let whole = format!("{cluster}.{node}");

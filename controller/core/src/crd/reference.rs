@@ -15,7 +15,7 @@ const PREAMBLE: &str = "# Custom resources
 
 The custom resources of the project, with every field. `kubectl explain` prints the same descriptions:
 
-<!-- run by: the_documented_commands_and_the_tutorial_attest_nodes -->
+<!-- run by: the_documented_commands_and_the_tpm_tutorial_attest_nodes -->
 ```console
 $ kubectl explain kubeletauthentications.spec
 ```

@@ -51,7 +51,7 @@ fn not_present(former: CertificateUid, present: CertificateUid) -> [CertificateU
 }
 
 #[test]
-fn a_machine_that_joins_gets_its_certificate() {
+fn a_joining_machine_gets_a_certificate() {
     let certificate = issued(decided(&valid(), &cluster()));
 
     assert_eq!(certificate.node_name.as_str(), "n1");
@@ -62,7 +62,7 @@ fn a_machine_that_joins_gets_its_certificate() {
 }
 
 #[test]
-fn a_record_names_the_machine_and_the_request_that_opened_it() {
+fn a_record_contains_the_machine_and_the_request_that_created_it() {
     let (mut request, cluster) = (valid(), cluster());
     request.metadata.name = Some("csr-1".to_owned());
     request.metadata.uid = Some("uid-1".to_owned());
@@ -77,7 +77,7 @@ fn a_record_names_the_machine_and_the_request_that_opened_it() {
 }
 
 #[test]
-fn a_decision_names_the_object_of_the_machine() {
+fn a_decision_contains_the_machine_object() {
     let object = ObjectReference {
         name: Some("m1".to_owned()),
         ..ObjectReference::default()
@@ -104,7 +104,7 @@ fn a_decision_names_the_object_of_the_machine() {
 }
 
 #[test]
-fn a_machine_without_evidence_gets_its_certificate_with_its_token() {
+fn a_machine_without_evidence_gets_a_certificate_with_its_token() {
     let certificate = issued(decided(&insecure(), &cluster()));
 
     assert_eq!(certificate.node_name.as_str(), "n1");
@@ -133,7 +133,7 @@ fn a_repeated_request_gets_the_same_decision() {
 }
 
 #[test]
-fn every_check_is_a_step_and_the_last_one_decided() {
+fn each_check_is_a_step_and_the_last_step_decides() {
     let cluster = cluster();
     let checks = |request: &CertificateSigningRequest| -> Vec<_> {
         let decided = block_on(decide(request, &cluster, now(), || Duration::ZERO));

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::cluster::machine;
 
 #[test]
-fn two_machines_with_a_shared_identifier_are_refused() {
+fn machines_with_a_common_name_token_or_provider_id_are_refused() {
     let first = machine("m1", "n1", Some("abcdef"));
     let other = machine("m2", "n2", Some("ghijkl"));
     assert!(StaticInventory::new(vec![first.clone(), other.clone()]).is_ok());
@@ -38,7 +38,7 @@ fn two_machines_with_a_shared_identifier_are_refused() {
 }
 
 #[test]
-fn the_last_of_many_machines_is_compared_with_the_first() {
+fn duplicates_among_many_machines_are_refused() {
     let many = (0..10_000).map(|index| Machine {
         node_name: None,
         ..machine(&format!("m{index}"), "n1", None)

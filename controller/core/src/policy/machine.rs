@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assigned_token_is_accepted_in_addition_to_the_own_token() {
+    fn a_machine_accepts_an_assigned_token_in_addition_to_its_token() {
         let token = |id| TokenId::parse(id).unwrap();
         for own in [None, Some("abcdef")] {
             let mut machine = machine("m3", "n3", own);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_is_about_the_machine_that_is_claimed_and_located() {
+    fn evidence_must_match_the_claimed_and_the_located_machine() {
         let id = |name: &str| machine(name, name, None).provider_id.unwrap();
         for (located, claimed, attested, is_accepted) in [
             ("m1", "m1", "m1", true),

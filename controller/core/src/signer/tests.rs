@@ -49,7 +49,7 @@ fn issue_and_verify(pki: &Pki) -> Vec<u8> {
 }
 
 #[test]
-fn a_chain_of_every_kind_of_key_verifies() {
+fn a_chain_with_each_kind_of_key_is_valid() {
     for key in [
         &["genrsa", "-traditional", "2048"][..],
         &["genrsa", "4096"],
@@ -143,7 +143,7 @@ fn a_client_certificate_contains_only_verified_fields() {
 }
 
 #[test]
-fn an_issued_certificate_is_only_for_client_authentication() {
+fn an_issued_certificate_permits_only_client_authentication() {
     let certificate = issue_and_verify(&Pki::new());
     let (_, certificate) = X509Certificate::from_der(&certificate).unwrap();
 
@@ -240,7 +240,7 @@ fn a_ca_is_valid_from_its_first_second_to_its_last() {
 }
 
 #[test]
-fn a_ca_outside_its_validity_does_not_claim_the_name() {
+fn no_node_name_is_claimed_with_a_ca_outside_its_validity() {
     let signer = Pki::new().signer().unwrap();
     let now = signer.not_after() + Duration::from_secs(1);
 
@@ -254,7 +254,7 @@ fn a_ca_outside_its_validity_does_not_claim_the_name() {
 }
 
 #[test]
-fn the_record_expiry_follows_the_expiry_of_the_ca() {
+fn the_certificate_expiry_in_the_record_follows_the_ca_expiry() {
     let old = Pki::new().signer().unwrap();
     let end = old.not_after();
     let former = cluster_of(old);
@@ -270,7 +270,7 @@ fn the_record_expiry_follows_the_expiry_of_the_ca() {
 }
 
 #[test]
-fn serial_numbers_are_positive_and_differ() {
+fn serial_numbers_are_positive_and_unique() {
     let signer = Pki::new().signer().unwrap();
     let (now, cluster) = (late(&signer), cluster_of(signer));
     let request = valid();
@@ -343,7 +343,7 @@ fn a_key_of_another_kind_or_size_is_refused() {
 }
 
 #[test]
-fn files_in_another_form_are_refused() {
+fn malformed_ca_files_are_refused() {
     let pki = Pki::new();
     let (certificate, key) = (pki.certificate(), pki.key());
     let twice = certificate.repeat(2);

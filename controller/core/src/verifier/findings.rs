@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_findings_of_two_verifiers_have_the_earliest_date_and_all_machines() {
+    fn the_findings_of_two_verifiers_are_merged() {
         let both = found(2, Some(3)).and(found(1, Some(4)));
         assert_eq!(both, found(1, Some(7)));
         let one = Findings::default()

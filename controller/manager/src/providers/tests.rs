@@ -143,7 +143,7 @@ fn the_embedded_reasons_match_the_code() {
 }
 
 #[test]
-fn no_two_reasons_share_a_name() {
+fn reason_names_are_unique() {
     let all = [
         &*denials(),
         Failure::CATALOGUE,
@@ -203,7 +203,7 @@ fn authorizing(attestor: &str) -> KubeletAuthentication {
 }
 
 #[test]
-fn insecure_needs_the_option_and_the_authorization() {
+fn insecure_requires_both_the_option_and_the_authorization() {
     let admitted = providers(true).verifiers(&authorizing("insecure"), "");
     assert!(admitted.of(&Provider::INSECURE).is_some());
 
@@ -226,7 +226,7 @@ fn the_error_names_an_unsupported_attestor() {
 
 /// The owner of a cluster keeps the settings, so that a reconcile parses them only after a change.
 #[test]
-fn the_policy_of_a_cluster_is_kept_with_its_settings_even_without_a_verifier() {
+fn a_parsed_policy_is_kept_even_without_a_verifier() {
     let providers = providers(true);
     let verifiers = |uid| providers.verifiers(&authorizing("tpm"), uid);
     let first = verifiers("one");
@@ -272,7 +272,7 @@ fn config_maps_without_a_management_cluster_are_refused() {
 }
 
 #[test]
-fn a_stored_list_with_too_many_authorities_is_reported_as_unusable() {
+fn a_stored_list_with_too_many_cas_is_reported_as_unusable() {
     let with = |count| {
         let mut authentication = authorizing("tpm");
         let mut settings = TpmSettings::default();
@@ -323,7 +323,7 @@ fn an_authorized_aws_without_clients_is_reported_as_unusable() {
 }
 
 #[test]
-fn an_unknown_attestor_and_one_without_keys_leave_the_others_available() {
+fn unavailable_attestors_leave_the_others_available() {
     let spec = KubeletAuthenticationSpec::new("prod-1", &["gcp", "tpm", "insecure"]);
     let authentication = KubeletAuthentication::new("prod-1", spec);
 

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_has_a_port_and_an_optional_host() {
+    fn a_diagnostics_address_has_a_port_and_an_optional_host() {
         let one = |text: &str| Ok(BindAddress::One(text.parse().unwrap()));
         assert_eq!(":8080".parse(), Ok(BindAddress::All(8080)));
         assert_eq!("127.0.0.1:8080".parse(), one("127.0.0.1:8080"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_an_address_no_port_is_opened_and_no_data_is_kept() {
+    async fn diagnostics_without_an_address_open_no_port_and_keep_no_data() {
         let none = DiagnosticsArguments {
             metrics_bind_address: None,
             health_addr: None,

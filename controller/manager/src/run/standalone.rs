@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standalone_controller_needs_each_of_its_options() {
+    fn a_standalone_controller_requires_each_of_its_options() {
         for missing in 2..VALID.len() {
             let mut line = VALID.to_vec();
             let option = line.remove(missing);

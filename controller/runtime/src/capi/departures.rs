@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deletion_visits_few_others() {
+    async fn recording_a_deletion_visits_few_others() {
         let departures = Departures::default();
         (0..1000).for_each(|number| departures.note(&key("a", number)));
 

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_values_that_are_read_are_kept() {
+    fn only_used_secret_values_are_kept() {
         let used = json!({"value": "YQ==", "tls.crt": "YmI=", "tls.key": "Y2Nj"});
         let kept = all(read(&used).unwrap());
         let expected = [("value", "a"), ("tls.crt", "bb"), ("tls.key", "ccc")];
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reader_gets_only_its_own_values() {
+    fn each_reader_gets_only_its_secret_values() {
         let used =
             || read(&json!({"value": "YQ==", "tls.crt": "YmI=", "tls.key": "Y2Nj"})).unwrap();
         let keys = |secret: Secret| secret.data.unwrap().into_keys().collect::<Vec<_>>();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_over_its_limit_is_truncated_and_still_too_long() {
+    fn a_secret_value_over_its_limit_is_kept_truncated_and_too_long() {
         for (key, max) in [
             ("value", Policy::Tenant.max_len()),
             ("tls.crt", MAX_CERTIFICATE_LEN),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_value_of_the_wrong_type_is_unreadable_and_not_repeated() {
+    fn the_error_for_an_invalid_secret_value_does_not_contain_it() {
         assert_eq!(
             read(&json!({"tls.key": "secret text"})).unwrap_err(),
             "tls.key is not base64"

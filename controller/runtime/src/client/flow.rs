@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_flooding_client_leaves_the_others_their_own_rate() {
+    async fn one_flooding_client_does_not_reduce_the_rate_of_others() {
         static ALL: Common = Common::new();
         let (greedy, other) = (flow(&ALL), flow(&ALL));
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_flooding_clients_get_the_shared_rate_plus_their_own() {
+    async fn many_flooding_clients_get_the_shared_rate_plus_their_shares() {
         static ALL: Common = Common::new();
         let all: Vec<Flow> = (0..50).map(|_| flow(&ALL)).collect();
         for one in &all {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_of_an_api_server_visits_no_other_of_many_namespaces() {
+    async fn a_read_from_an_api_server_visits_no_other_namespace() {
         static ALL: Common = Common::new();
         let names = (0..1000).map(|number| number.to_string());
         let mut flows: Vec<Flow> = names.map(|name| Flow::among(&ALL, &name)).collect();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_namespace_waits_after_its_burst_of_processor_time_and_others_do_not() {
+    async fn only_a_namespace_over_its_processor_burst_waits() {
         let spent = Arc::default();
         let (hostile, other) = (processor(&spent, "hostile"), processor(&spent, "other"));
 
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unused_budget_refills_and_is_dropped() {
+    async fn an_idle_processor_budget_refills_and_is_dropped() {
         let spent = Arc::default();
         let first = processor(&spent, "a");
         take(&first, BURST * 2).await;
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn processor_time_is_taken_among_many_namespaces_with_few_visits() {
+    async fn processor_time_is_granted_among_many_namespaces_in_few_visits() {
         let spent = Arc::default();
         for number in 0..1000 {
             processor(&spent, &number.to_string()).charge(BURST / 1000);

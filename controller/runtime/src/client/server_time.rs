@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_for_ages_does_not_follow_a_clock_that_is_set() {
+    fn a_set_wall_clock_does_not_change_computed_ages() {
         let time = heard("Sun, 06 Nov 1994 08:49:37 GMT");
         let year = Duration::from_hours(24 * 365);
 

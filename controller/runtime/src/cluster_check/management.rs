@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_not_renewed_fails_unless_another_is_held_in_its_namespace() {
+    fn a_stale_lease_fails_the_check_unless_another_lease_is_held() {
         let held = lease("system", CONTROLLER, "a", NOW);
         let lapsed = lease("system", "node-attestation-controller-b", "b", LONG_AGO);
         let elsewhere = lease("other", CONTROLLER, "c", LONG_AGO);

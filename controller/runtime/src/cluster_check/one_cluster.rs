@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn node_identities_that_cannot_renew_fail_the_check_of_attestors() {
+    fn node_identities_that_cannot_renew_fail_the_attestor_check() {
         let spec = KubeletAuthenticationSpec::new("prod-1", &["tpm", "aws"]);
         let revoked =
             |generation: u64| json!({"generation": generation, "at": "2026-11-28T13:00:00Z"});

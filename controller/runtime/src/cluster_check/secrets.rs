@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ca_key_that_replaces_the_external_signer_is_a_warning() {
+    fn a_ca_key_that_overrides_the_external_signer_is_a_warning() {
         let key = ObjectKey::new("tenant-a", "prod-1");
         let found = |signing| ca(&key, &Ok(Some(ca_secret())), signing);
 

@@ -10,7 +10,7 @@ fn a_long_list_is_truncated_with_the_number_of_entries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_that_does_not_end_fails_after_its_deadline() {
+async fn a_hanging_check_fails_at_its_deadline() {
     let found = within(std::future::pending()).await;
 
     assert_eq!(found.state, State::Fail);

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_that_does_not_enforce_attestation_gets_a_warning() {
+    fn a_cluster_without_enforcement_is_a_warning() {
         for (is_to_be_enforced, words) in [
             (true, "not enforced yet (autoApproveBindings: Remove)"),
             (false, "not enforced (autoApproveBindings: Report)"),

@@ -259,7 +259,7 @@ async fn a_config_map_over_the_memory_share_is_reported_and_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_binary_entry_is_one_without_text() {
+async fn a_binary_config_map_entry_is_treated_as_empty() {
     let world = World::default();
     world.write("a", 1, "1");
     world.with(|server| {

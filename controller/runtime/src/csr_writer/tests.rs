@@ -24,7 +24,7 @@ impl RequestStore for Inflating {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_far_larger_than_the_request_is_not_held() {
+async fn a_much_larger_response_to_a_write_is_not_kept() {
     for (labels, is_held) in [(4, true), (4000, false)] {
         let store = Inflating(
             MemoryStore::new(CertificateSigningRequest::default()),

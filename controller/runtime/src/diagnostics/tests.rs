@@ -58,7 +58,7 @@ async fn readiness_reports_the_missing_lists() {
 }
 
 #[tokio::test]
-async fn liveness_names_the_loop_that_is_silent() {
+async fn the_liveness_page_names_the_stalled_loop() {
     let metrics = Metrics::new("1");
     let (address, _server) = start(Pages::Health, &metrics).await;
     let _beat = metrics.heartbeat("the election", Duration::ZERO);
@@ -73,7 +73,7 @@ async fn liveness_names_the_loop_that_is_silent() {
 }
 
 #[tokio::test]
-async fn each_server_has_its_own_pages_and_reads_only() {
+async fn each_diagnostics_server_has_only_its_pages_and_only_get() {
     let metrics = Metrics::new("1");
     let (health, _server) = start(Pages::Health, &metrics).await;
     let (scrapes, _other) = start(Pages::Metrics, &metrics).await;

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_events_for_one_machine_is_summarized_and_limits_only_it() {
+    async fn a_flood_of_events_limits_only_its_machine_and_is_summarized() {
         let (mut limiter, now) = (limiter(), Instant::now());
 
         assert_eq!(admitted(&mut limiter, "flooded", 10_000, now), 10);

@@ -41,7 +41,7 @@ fn machine() -> ObjectReference {
 }
 
 #[test]
-fn a_machine_gets_every_event_and_the_request_only_refusals() {
+fn a_machine_gets_all_events_and_its_request_only_refusals() {
     let deferral = || Decision::Retry(Deferral::MachineNotFound);
     let refusal = || Decision::Deny(Denial::NoPemBlock);
     let issue = || node_attestation_core::testing::decided(&valid(), &cluster());
@@ -99,7 +99,7 @@ fn silent() -> (std::net::TcpListener, Client) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_api_server_delays_a_stop_until_the_deadline() {
+async fn a_hanging_api_server_delays_the_shutdown_until_the_deadline() {
     let (_listener, client) = silent();
     let (events, writer) = Events::start(client, None);
     let denial = denied(Denial::NoPemBlock);
@@ -176,7 +176,7 @@ fn in_line(rate: &Arc<FairRate>, namespace: &str, name: &str, machines: usize) -
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_of_1000_clusters_delay_another_namespace_by_two_events() {
+async fn events_of_1000_clusters_delay_other_namespaces_by_two_events() {
     let rate = Arc::new(FairRate::new(RATE));
     let written = Arc::new(AtomicU64::new(0));
     for number in 0..1000 {
@@ -268,7 +268,7 @@ fn an_ignored_request_causes_no_event() {
 }
 
 #[test]
-fn a_challenge_causes_no_event_and_any_other_failure_does() {
+fn every_failure_except_a_challenge_causes_an_event() {
     let challenged = Failure::ChallengeIssued {
         detail: "7".to_owned(),
         annotations: vec![],

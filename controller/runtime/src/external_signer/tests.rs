@@ -207,7 +207,7 @@ async fn an_unavailable_external_signer_is_used_as_soon_as_it_returns() {
 }
 
 #[tokio::test]
-async fn a_signer_that_does_not_answer_times_out() {
+async fn an_external_signer_that_hangs_times_out() {
     let bed = Bed::new(Does::Hang);
     let _server = bed.serve();
     let cluster = bed.cluster("prod-1");
@@ -224,7 +224,7 @@ async fn a_signer_that_does_not_answer_times_out() {
 }
 
 #[tokio::test]
-async fn the_slow_key_of_one_cluster_does_not_stop_another() {
+async fn the_slow_key_of_one_cluster_does_not_block_another_cluster() {
     let bed = Bed::new(Does::HangFor("slow"));
     let _server = bed.serve();
     let (slow, quick) = (bed.cluster("slow"), bed.cluster("quick"));
@@ -245,7 +245,7 @@ async fn the_slow_key_of_one_cluster_does_not_stop_another() {
 }
 
 #[tokio::test]
-async fn the_hung_keys_of_one_namespace_do_not_stop_another() {
+async fn the_hanging_keys_of_one_namespace_do_not_block_another() {
     let bed = Bed::new(Does::HangForAll("tenant-a"));
     let _server = bed.serve();
     let quick = bed.cluster_of("tenant-b", "prod-1");
@@ -311,7 +311,7 @@ async fn a_refusal_by_the_signer_is_a_deferral_with_a_sanitized_message() {
 }
 
 #[tokio::test]
-async fn every_other_code_is_an_outage() {
+async fn every_other_grpc_code_is_reported_as_an_outage() {
     for code in [
         Code::Unknown,
         Code::InvalidArgument,
@@ -331,7 +331,7 @@ async fn every_other_code_is_an_outage() {
 }
 
 #[tokio::test]
-async fn no_name_is_claimed_with_an_unhealthy_or_unsupported_signer() {
+async fn no_node_name_is_claimed_with_an_unhealthy_or_unsupported_signer() {
     for (version, health, expected) in [
         ("v2", "ok", r#"its version is "v2""#),
         ("v1alpha1", "the token is gone", "the token is gone"),

@@ -190,7 +190,7 @@ fn a_missing_or_unknown_field_is_reported_with_its_line() {
 }
 
 #[test]
-fn a_changed_file_is_read_at_the_next_lookup() {
+fn a_changed_inventory_file_is_read_at_the_next_lookup() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     fs::write(&path, VALID).unwrap();
@@ -207,7 +207,7 @@ fn a_changed_file_is_read_at_the_next_lookup() {
 }
 
 #[test]
-fn a_broken_or_missing_file_keeps_the_previous_inventory() {
+fn an_invalid_or_missing_file_keeps_the_previous_inventory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
     fs::write(&path, VALID).unwrap();
@@ -259,7 +259,7 @@ fn endpoint_hosts_and_service_ranges_are_read_only_at_the_start() {
 }
 
 #[test]
-fn a_file_needs_either_machines_or_aws_instances() {
+fn an_inventory_file_must_list_either_machines_or_aws_instances() {
     let head = format!("apiVersion: {API_VERSION}\nkind: {KIND}\n");
     let read = read_text(&format!("{head}awsInstances: true\n")).unwrap();
     assert!(read.machines.is_none());
@@ -274,7 +274,7 @@ fn a_file_needs_either_machines_or_aws_instances() {
 }
 
 #[test]
-fn a_file_without_a_list_is_refused_at_the_start() {
+fn an_inventory_file_without_a_list_is_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("machines.yaml");
 

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_the_right_to_delete_only_an_object_that_exists_is_an_error() {
+    async fn a_forbidden_deletion_of_a_missing_object_is_not_an_error() {
         assert!(deleted_without_the_right(404).await.is_ok());
         for exists_or_unknown in [200, 403] {
             let error = deleted_without_the_right(exists_or_unknown).await;

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_uses_the_budget_of_nodes() {
+    fn a_node_consumes_the_budget_of_nodes() {
         let mut budgets = budgets();
         let start = Instant::now();
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_returned_reservation_costs_no_budget() {
+    fn a_returned_reservation_does_not_consume_the_budget() {
         let mut budgets = budgets();
         let start = Instant::now();
         while budgets.reserve("a", start) == start {}
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_use_bounded_memory_and_reset_no_budget() {
+    fn many_requester_names_use_bounded_memory_and_reset_no_budget() {
         let mut budgets = budgets();
         budgets.capacity = 8;
         let start = Instant::now();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refilled_budget_releases_its_slot() {
+    fn a_full_budget_releases_its_slot() {
         let mut budgets = budgets();
         budgets.capacity = 1;
         let start = Instant::now();

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_revocation_list_omits_the_entries_that_expire_first() {
+    fn a_revocation_list_over_its_limit_omits_the_first_to_expire() {
         let last = u32::try_from(MAX_REVOKED).unwrap() + 2;
         let mut full = list((1..=last).map(|n| (uid(n), revoked(1000 + u64::from(n)))));
         let keys = 0..=u64::try_from(MAX_REVOKED_KEYS).unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_no_controller_writes_are_not_read() {
+    fn revocation_entries_in_an_unknown_format_are_ignored() {
         let digest = KeyDigest::of(b"key").to_string();
         let mut listed = list([(uid(1), revoked(10))]);
         listed.revoked_keys = [(digest.clone(), key(10))].into();

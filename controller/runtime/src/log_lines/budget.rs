@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_refused_requests_do_not_displace_other_lines() {
+    fn log_lines_about_refused_requests_do_not_displace_others() {
         let ((budget, _other), now) = (budget(), Instant::now());
         let cluster = cluster("a", "1");
         let lines = |kind| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_a_namespace_are_unlimited_while_no_other_is_served() {
+    fn the_log_lines_of_the_only_served_namespace_are_unlimited() {
         let (budget, now) = (Arc::<LineBudget>::default(), Instant::now());
         let (own, cluster) = (budget.serve("a"), cluster("a", "1"));
         let lines = || {

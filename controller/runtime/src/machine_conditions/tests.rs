@@ -154,7 +154,7 @@ fn of_record(
 }
 
 #[test]
-fn a_record_has_no_effect_without_the_node_of_its_machine() {
+fn a_record_sets_no_condition_without_the_node_of_its_machine() {
     let (own, other) = (provider_id("m1"), provider_id("m2"));
     let granted = Some(GRANTED);
     for (id, node, attested, expected) in [
@@ -225,7 +225,7 @@ fn machine(uid: &str, kind: &str) -> ObjectReference {
 }
 
 #[test]
-fn the_last_outcome_of_a_machine_overrides_its_record() {
+fn the_last_decision_for_a_machine_overrides_its_record() {
     let outcomes = Outcomes::default();
     let one = machine("1", "Machine");
     let refusal = refused(NODE, &Decision::Deny(Denial::SignerPurpose));
@@ -278,7 +278,7 @@ fn an_unchanged_refusal_is_not_written_again() {
 }
 
 #[test]
-fn pending_outcomes_are_bounded_and_updated_in_place() {
+fn pending_machine_conditions_are_bounded_and_updated_in_place() {
     let outcomes = Outcomes::default();
     for uid in 0..=MAX_WAITING {
         outcomes.add(&machine(&format!("{uid:05}"), "Machine"), GRANTED);
@@ -292,7 +292,7 @@ fn pending_outcomes_are_bounded_and_updated_in_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_is_written_and_then_forty_a_second() {
+async fn after_a_burst_forty_machine_conditions_are_written_a_second() {
     let rate = FairRate::new(RATE);
     let cluster = ObjectKey::new("tenant-a", "prod-1");
     let mut written = 0;

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_with_one_private_key_stop_each_other() {
+    fn clusters_with_the_same_ca_private_key_stop_each_other() {
         for other in [cluster("b"), neighbor()] {
             let keys = CaKeys::default();
             let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(other.clone()));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_shows_anothers_ca_certificate_stops_only_itself() {
+    fn a_claim_with_a_foreign_ca_certificate_stops_only_its_cluster() {
         for tenant in [cluster("b"), neighbor()] {
             let keys = CaKeys::default();
             let (mut victim, mut tenant) = (keys.holder(cluster("a")), keys.holder(tenant));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_claim_without_the_private_key_does_not_displace_a_proof() {
+    fn a_cluster_without_the_private_key_does_not_stop_its_owner() {
         let keys = CaKeys::default();
         let (mut tenant, mut victim) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
         assert_eq!(tenant.hold(Some(shown(1))), None);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recreated_cluster_keeps_its_ca_key_when_the_old_holder_ends() {
+    fn a_recreated_cluster_keeps_its_ca_key_if_the_old_one_stops() {
         let keys = CaKeys::default();
         let (former, mut one) = (keys.holder(cluster("a")), keys.holder(cluster("a")));
         one.hold(Some(proved(1)));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_change_among_many_clusters_visits_few_clusters() {
+    fn a_ca_key_change_among_many_clusters_visits_few_clusters() {
         for is_same in [true, false] {
             let keys = CaKeys::default();
             let held = |number: u16| {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_one_of_many_clusters_with_a_key_changes_the_result_of_few() {
+    fn a_change_among_many_clusters_with_one_ca_key_affects_few() {
         let keys = CaKeys::default();
         let mut holders: Vec<_> = (0..100)
             .map(|number| keys.holder(cluster(&number.to_string())))
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_holders_uses_no_memory() {
+    fn a_ca_key_without_clusters_uses_no_memory() {
         let keys = CaKeys::default();
         let (mut one, mut two) = (keys.holder(cluster("a")), keys.holder(cluster("b")));
         one.hold(Some(proved(1)));

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frequently_changing_condition_has_one_event_a_minute() {
+    fn a_frequently_changing_condition_causes_one_event_a_minute() {
         let (mut events, object) = (ConditionEvents::default(), object());
         let start = Instant::now();
         let mut told = 0;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_of_many_clusters_delay_another_namespace_by_one_event() {
+    async fn events_of_many_clusters_delay_other_namespaces_by_one_event() {
         let rate = FairRate::new(RATE);
         let names = (0..1000).map(|number| ObjectKey::new("tenant-a", number.to_string()));
         let flood = names.map(|cluster| {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_clusters_of_a_namespace_have_its_places() {
+    fn the_oldest_clusters_of_a_namespace_are_served() {
         let expected = [true, true, false, false];
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
             let places = places();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_place_is_assigned_to_the_oldest_waiting_cluster() {
+    fn a_released_place_is_assigned_to_the_oldest_waiting_cluster() {
         let places = places();
         let first = place(&places, "tenant-a", "first", 1);
         let second = place(&places, "tenant-a", "second", 2);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_does_not_take_places_of_another() {
+    fn a_namespace_does_not_use_the_places_of_another() {
         let places = places();
         let names = (0..10).map(|number| number.to_string());
         let flood: Vec<_> = names
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_visits_few_of_many_clusters() {
+    fn the_assignment_of_a_place_visits_few_of_many_clusters() {
         let places = Places::new(NonZeroUsize::new(1000).unwrap());
         let all =
             (1..=2000).map(|created| place(&places, "tenant-a", &created.to_string(), created));

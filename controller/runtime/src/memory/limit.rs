@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_objects_of_one_namespace_leave_half_to_others() {
+    fn objects_of_one_namespace_use_at_most_half_of_the_limit() {
         let limit = KeptLimit::new(64);
         assert_eq!(limit.room((0, 0), 1), 32);
         assert_eq!(limit.of_namespace(), 32);

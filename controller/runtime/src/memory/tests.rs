@@ -18,7 +18,7 @@ fn of_one(bytes: usize) -> usize {
 }
 
 #[test]
-fn the_operator_share_is_separate_from_namespace_shares() {
+fn the_operators_memory_is_separate_from_namespace_memory() {
     let common = common(of_one(STEP), of_one(4 * STEP));
     let operator = Share::of(common, "", 8 * STEP);
     let tenant = Share::of(common, "tenant-a", STEP);
@@ -83,7 +83,7 @@ fn a_dropped_share_is_released() {
 }
 
 #[test]
-fn many_namespaces_together_leave_a_part_of_all_memory_to_another() {
+fn many_namespaces_together_leave_memory_to_another_one() {
     const ALL: usize = 64;
     for of_own in [true, false] {
         let (own, common_of) = if of_own { (ALL, 0) } else { (0, ALL) };
@@ -164,7 +164,7 @@ fn a_single_namespace_gets_half_of_kept_memory() {
 }
 
 #[test]
-fn the_own_shares_of_one_namespace_are_limited_in_total() {
+fn the_guaranteed_memory_shares_of_a_namespace_are_limited_in_total() {
     let common = common(8 * STEP, 0);
     let shares = (0..20).map(|_| Share::of(common, "tenant-a", STEP));
     let held = shares.map(|share| {
@@ -176,7 +176,7 @@ fn the_own_shares_of_one_namespace_are_limited_in_total() {
 }
 
 #[test]
-fn one_greedy_share_leaves_the_other_its_own_memory() {
+fn a_greedy_share_leaves_another_its_guaranteed_memory() {
     let [greedy, other] = shares(2, 3);
     let mut all = greedy.holding();
     assert!(all.resize(5 * STEP));

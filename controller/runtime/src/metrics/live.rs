@@ -61,7 +61,7 @@ mod tests {
     use crate::shared::testing::most_visited;
 
     #[test]
-    fn sources_of_many_clusters_are_added_and_listed_a_few_at_a_time() {
+    fn metrics_of_many_clusters_are_added_and_listed_in_small_steps() {
         let live = Live::default();
         let kept: Vec<Arc<usize>> = (0..3 * PAGE).map(|number| live.add(number)).collect();
         let listed = || assert_eq!(live.all().len(), kept.len());

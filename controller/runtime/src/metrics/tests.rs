@@ -85,7 +85,7 @@ fn scraped(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[tokio::test]
-async fn a_scrape_has_each_metric_of_the_catalogue_with_its_labels_and_no_other() {
+async fn a_scrape_has_exactly_the_metrics_and_labels_of_the_catalogue() {
     let (metrics, _kept) = busy();
     let expected: BTreeMap<String, BTreeSet<String>> = ALL
         .iter()
@@ -101,7 +101,7 @@ async fn a_scrape_has_each_metric_of_the_catalogue_with_its_labels_and_no_other(
 }
 
 #[test]
-fn the_page_has_each_metric_with_its_type_and_labels_and_no_other() {
+fn the_page_lists_exactly_the_metrics_with_type_and_labels() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
     let rows = page
@@ -139,7 +139,7 @@ fn the_page_has_each_metric_with_its_type_and_labels_and_no_other() {
 }
 
 #[tokio::test]
-async fn clusters_that_are_left_out_count_as_stopped() {
+async fn clusters_beyond_the_limit_count_as_stopped() {
     let (metrics, _kept) = busy();
     let has = |line: &str| {
         let text = metrics.text(Format::OpenMetrics);
@@ -239,7 +239,7 @@ async fn disabled_metrics_keep_no_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_loop_is_named_until_it_reports_or_ends() {
+async fn a_stalled_loop_is_named_until_it_reports_or_ends() {
     let metrics = Metrics::new("1");
     let beat = metrics.heartbeat("the election", Duration::from_mins(1));
     tokio::time::advance(Duration::from_mins(1)).await;
@@ -257,7 +257,7 @@ async fn a_silent_loop_is_named_until_it_reports_or_ends() {
 }
 
 #[tokio::test]
-async fn a_process_stays_ready_after_each_kind_was_listed_once() {
+async fn a_process_stays_ready_after_it_listed_each_kind_once() {
     let metrics = Metrics::new("1");
     let error = || metrics.ready().unwrap_err().to_string();
     assert_eq!(error(), "starting");

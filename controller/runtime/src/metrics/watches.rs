@@ -124,7 +124,7 @@ mod tests {
     use crate::shared::testing::most_visited;
 
     #[tokio::test]
-    async fn an_event_changes_one_value_of_its_watch() {
+    async fn a_watch_event_updates_only_one_metric() {
         let metrics = Metrics::new("1");
         let watch = metrics.watch("Node");
 

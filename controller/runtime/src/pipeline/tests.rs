@@ -231,7 +231,7 @@ async fn a_request_without_machine_fails_when_its_node_stops_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_approved_request_with_hanging_checks_fails_after_10_minutes() {
+async fn an_approved_request_whose_checks_hang_fails_after_10_minutes() {
     let stuck = Context {
         inventory: Arc::new(Stuck),
         ..cluster()
@@ -246,7 +246,7 @@ async fn an_approved_request_with_hanging_checks_fails_after_10_minutes() {
 }
 
 #[tokio::test]
-async fn an_unapproved_request_never_fails_for_its_age() {
+async fn an_unapproved_request_never_fails_because_of_its_age() {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
 
     let next = processed_at(much_later, pending(), &store).await;
@@ -269,7 +269,7 @@ async fn a_certificate_that_the_api_server_rejects_fails_the_request() {
 }
 
 #[tokio::test]
-async fn a_request_whose_answer_is_rejected_is_dropped_until_it_changes() {
+async fn a_request_whose_update_is_rejected_waits_until_it_changes() {
     for request in [valid(), bad()] {
         let request = approved_by_hand(request);
         let store = Arc::new(MemoryStore::new(request).with_fault(0, Fault::NeverValid));
@@ -368,7 +368,7 @@ async fn a_concurrently_deleted_request_is_done() {
 }
 
 #[tokio::test]
-async fn a_recreated_request_is_decided_in_its_own_turn() {
+async fn a_recreated_request_is_decided_separately() {
     let store = Arc::new(MemoryStore::new(valid()));
     let former = Work {
         uid: "former".to_owned(),

@@ -106,7 +106,7 @@ async fn a_recreated_request_is_processed_after_an_answered_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_double_up_to_a_limit() {
+async fn the_wait_between_attempts_doubles_up_to_a_limit() {
     let mut queue = queue_with(&["a"]);
     let mut now = Instant::now();
     let mut waits = Vec::new();
@@ -124,7 +124,7 @@ async fn waits_double_up_to_a_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_ends_the_wait_and_a_repeated_event_does_not() {
+async fn a_changed_request_ends_its_wait_and_a_repeated_event_does_not() {
     let mut queue = queue_with(&["a"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -247,7 +247,7 @@ async fn a_dropped_request_is_processed_again_after_it_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_deleted_before_its_turn_does_not_delay_the_next() {
+async fn a_request_deleted_while_it_waits_does_not_delay_the_next() {
     let mut queue = queue_with(&["a", "b", "c"]);
     queue.gone("b");
     queue.gone("a");
@@ -286,7 +286,7 @@ async fn large_requests_are_kept_by_name_if_the_memory_is_full() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
+async fn a_waiting_request_that_outgrows_the_memory_is_kept_by_name() {
     let mut queue = queue_with(&["a", "b"]);
 
     queue.sees(csr_of("a", "2", MAX_OBJECT_BYTES));
@@ -296,7 +296,7 @@ async fn a_request_that_grows_while_it_waits_is_not_kept_beyond_the_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_request_releases_its_room() {
+async fn a_deleted_request_releases_its_memory() {
     let mut queue = queue_with(&["a"]);
 
     queue.gone("a");
@@ -341,7 +341,7 @@ async fn the_number_of_large_requests_in_progress_is_limited_further() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_due_turn_does_not_wake_a_busy_queue() {
+async fn a_due_request_does_not_wake_a_full_queue() {
     let mut queue = queue_with(&["waits"]);
     let now = Instant::now();
     queue.next(now).unwrap();
@@ -358,7 +358,7 @@ async fn a_due_turn_does_not_wake_a_busy_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_grows_while_in_progress_gets_more_room() {
+async fn a_request_that_grows_while_in_progress_gets_more_memory() {
     let mut queue = queue_with(&["a"]);
     let work = queue.next(Instant::now()).unwrap();
     let grown = csr_of("a", "2", MAX_OBJECT_BYTES);
@@ -402,7 +402,7 @@ async fn a_requester_over_its_budget_waits_and_does_not_delay_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_request_over_budget_releases_its_turn() {
+async fn a_deleted_request_over_budget_returns_its_reservation() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 2 {
@@ -423,7 +423,7 @@ async fn a_deleted_request_over_budget_releases_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_request_of_a_deleted_flood_gets_the_first_free_turn() {
+async fn the_last_request_after_a_deleted_flood_is_processed_next() {
     let burst = usize::try_from(TOKEN_RATE.burst).unwrap();
     let mut queue = Queue::default();
     for number in 0..burst + 800 {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_due_when_all_records_are_within_the_limits_again() {
+    fn records_are_listed_again_once_all_are_within_the_limits() {
         let mut index = Index::new(SMALL);
         for name in ["1", "2", "3", "4"] {
             index.put(&key("a", "c"), name);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn no_list_is_due_while_records_have_too_many_clusters() {
+    fn records_are_not_listed_again_while_they_have_too_many_clusters() {
         let limits = Limits {
             records: 100,
             ..SMALL
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_a_few_namespaces_leave_places_to_another() {
+    fn the_records_of_a_few_namespaces_leave_space_for_another() {
         let limits = Limits {
             records: 100,
             clusters: 100,

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_boot_and_the_last_expiry_survive_a_move() {
+    fn a_move_keeps_the_last_boot_and_the_last_expiry() {
         let mut record = Record::first(
             &claim("m1", "n1", 1, 0),
             RecordUid::new([7; 16]),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pools_member_has_no_machine_in_its_record() {
+    fn the_record_of_a_pool_member_has_no_machine() {
         let mut claim = claim("m1", "n1", 1, 0);
         assert_eq!(written(&claim).machine_name.as_deref(), Some("m1"));
 

@@ -36,7 +36,7 @@ fn a_valid_file_is_accepted_as_yaml_and_as_json() {
 }
 
 #[test]
-fn a_broken_rule_is_refused_with_its_field_and_its_message() {
+fn a_violated_schema_rule_is_reported_with_field_and_message() {
     for case in cases() {
         let found = faults(&changed(&case));
 
@@ -54,7 +54,7 @@ fn stored(object: &Value) -> Result<(), Contradiction> {
 }
 
 #[test]
-fn a_stored_object_has_the_same_rules_about_several_settings() {
+fn a_stored_object_is_checked_with_the_same_schema_rules() {
     assert_eq!(stored(&valid()), Ok(()));
     let schema = schema::of_authentication();
     let rules: Vec<_> = rules::of(&schema["properties"]["spec"]).collect();
@@ -206,7 +206,7 @@ fn an_object_as_kubectl_prints_it_is_accepted_and_its_status_ignored() {
 }
 
 #[test]
-fn a_misspelt_field_is_refused_with_its_path() {
+fn a_misspelled_field_is_refused_with_its_path() {
     for (pointer, field) in [
         ("/specs", "specs"),
         ("/metadata/label", "metadata.label"),

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_metrics_follow_the_findings() {
+    async fn the_metrics_are_updated_with_the_findings() {
         let metrics = Metrics::new("1");
         let verifier: Arc<dyn Verifier> = Arc::new(Finding::default());
         let cluster = metrics.cluster("", "").only();

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_age_of_a_store_counts_from_the_last_applied_event() {
+    async fn the_age_of_a_store_is_the_age_of_its_last_applied_event() {
         let heard = Heard::default();
         let read = Instant::now();
         tokio::time::advance(HEARD_WITHIN / 2).await;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_chunk_is_reported_when_it_is_applied_with_the_time_when_it_was_read() {
+    async fn an_applied_chunk_is_reported_with_the_time_of_its_read() {
         let (sender, chunks) = unbounded::<&'static str>();
         let chunks = std::sync::Mutex::new(Some(chunks));
         let service = tower::service_fn(move |_: Request<Body>| {

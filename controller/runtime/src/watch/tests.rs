@@ -19,7 +19,7 @@ use crate::client::{Bounded, NamedBy, taken_processor_time};
 mod pages;
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_an_api_server_double_until_a_watch_succeeds() {
+async fn the_wait_for_an_api_server_doubles_until_a_watch_succeeds() {
     let mut waits = ExponentialBackoff::default();
     let mut millis = Vec::new();
     for _ in 0..8 {
@@ -41,7 +41,7 @@ async fn waits_for_an_api_server_double_until_a_watch_succeeds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failed_watches_are_retried_at_different_times() {
+async fn failed_watches_are_retried_with_jitter() {
     let waits = |_| {
         let mut waits = ExponentialBackoff::default();
         (0..8).map(|_| waits.next_wait()).sum::<Duration>()
@@ -198,7 +198,7 @@ async fn a_continued_watch_with_a_lower_version_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_fails_lists_again() {
+async fn a_failed_watch_lists_again() {
     use Answer::{Bookmark, Broken, BrokenAfter, List};
 
     let calls_of_start = calls(&[List("5"), Bookmark("9"), Broken, List("3")]).await;

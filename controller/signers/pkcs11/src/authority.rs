@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ca_has_a_certificate_a_key_and_an_optional_cluster() {
+    fn a_ca_option_has_a_certificate_a_key_and_an_optional_cluster() {
         let parsed: AuthorityArgument = "ca.crt,node-ca,tenant-a/prod-1".parse().unwrap();
         assert_eq!(parsed.certificate, PathBuf::from("ca.crt"));
         assert_eq!(parsed.key_label, "node-ca");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_lines_of_refused_calls_are_limited_for_each_namespace() {
+    async fn log_lines_about_refused_calls_are_limited_by_namespace() {
         let lines = LogLines::default();
         let told = (0..10_000).filter(|_| lines.take("a").is_ok()).count();
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn any_number_of_namespaces_uses_bounded_memory() {
+    async fn log_budgets_of_any_number_of_namespaces_use_bounded_memory() {
         let lines = LogLines::default();
         let all = 0..MAX_NAMESPACES + 1000;
         let told = all.filter(|number| lines.take(&number.to_string()).is_ok());

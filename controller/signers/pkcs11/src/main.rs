@@ -225,7 +225,7 @@ mod tests {
 
     /// As the controller calls it: by one connection.
     #[tokio::test]
-    async fn status_does_not_wait_behind_signatures_of_its_connection() {
+    async fn a_status_call_does_not_wait_for_signatures_on_its_connection() {
         let mut world = world_of(CALLS, false);
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("signer.sock");

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pin_is_the_first_line() {
+    fn only_the_first_line_of_a_pin_file_is_the_pin() {
         for text in ["648219", "648219\n", "648219\r\n", "648219\nof the token\n"] {
             assert_eq!(*read_file(text, 0o600).unwrap(), "648219", "{text:?}");
         }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelets_names_and_addresses_are_signed() {
+    fn the_names_and_addresses_of_a_kubelet_are_signed() {
         for name in [
             "n1",
             "ip-10-0-0-1.eu-west-1.compute.internal",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_addresses_of_the_api_server_and_of_no_host_are_refused() {
+    fn addresses_of_the_api_server_and_special_addresses_are_refused() {
         for address in [
             "203.0.113.7",
             "10.96.0.1",

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_a_signature_are_der_without_leading_zeros() {
+    fn the_integers_in_a_signature_are_minimal_der() {
         let numbers = [[0, 0, 1, 2], [0x80, 0, 0, 1]].concat();
 
         let signature = ecdsa_signature(&numbers).unwrap();

@@ -49,7 +49,7 @@ fn with(attest: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_software_made_quote_is_parsed() {
+fn a_quote_created_in_software_is_parsed() {
     let forger = Forger::new();
 
     let quote = forger.verify(&forger.attest()).unwrap();
@@ -129,7 +129,7 @@ fn a_quote_with_another_qualified_signer_name_is_denied() {
 }
 
 #[test]
-fn a_selection_of_invalid_registers_is_denied() {
+fn a_quote_with_an_invalid_register_selection_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     // The number of bytes is before the three of the bitmap and the digest.
@@ -162,7 +162,7 @@ fn every_changed_byte_of_the_digest_is_denied() {
 }
 
 #[test]
-fn without_the_previous_key_its_challenges_are_denied() {
+fn a_quote_for_a_removed_previous_key_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
     let quote = Quote {

@@ -95,7 +95,7 @@ fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn certificates_of_tpms_are_accepted() {
+fn valid_endorsement_certificates_are_accepted() {
     for kind in [Kind::Rsa2048, Kind::P384] {
         let certificate = machine(kind).ek_certificate().unwrap();
 
@@ -151,7 +151,7 @@ fn a_negative_serial_number_is_accepted() {
 }
 
 #[test]
-fn a_certificate_of_another_authority_is_denied() {
+fn a_certificate_from_an_unlisted_ca_is_denied() {
     let public_key = spki(Kind::P256);
     for other in [
         EkCa::new("another maker"),
@@ -348,7 +348,7 @@ fn a_certificate_that_has_expired_or_is_not_valid_yet_is_denied() {
 }
 
 #[test]
-fn a_certificate_of_an_authority_that_has_expired_is_denied() {
+fn a_certificate_from_an_expired_ca_is_denied() {
     let maker = EkCa::with_intermediates("a maker", Intermediates::Expired);
     let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
 
@@ -443,7 +443,7 @@ fn an_altered_certificate_is_denied_at_every_bit() {
 }
 
 #[test]
-fn an_invalid_authority_is_refused() {
+fn an_invalid_ca_certificate_is_refused() {
     let good = MAKER.intermediates_pem();
     let no_authority = EkCa::with_intermediates("a maker", Intermediates::NotAnAuthority);
     let of_a_tpm = pem::encode(&pem::Pem::new(

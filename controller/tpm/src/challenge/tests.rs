@@ -6,7 +6,7 @@ fn key() -> ChallengeKey {
 }
 
 #[test]
-fn the_secret_is_the_hmac_that_wire_format_defines() {
+fn the_challenge_secret_matches_the_documented_hmac() {
     let endorsement = Name::of(NAMED_BY_SHA_384, b"endorsement");
     let attestation = Name::of(NAMED_BY_SHA_256, b"attestation");
     let subject = Subject {
@@ -46,7 +46,7 @@ fn the_secret_is_the_hmac_that_wire_format_defines() {
 }
 
 #[test]
-fn bytes_cannot_move_from_one_field_to_the_next() {
+fn moving_bytes_between_fields_changes_the_challenge_secret() {
     let name = Name::of(NAMED_BY_SHA_256, b"");
     let provider_id = ProviderId::parse("tpm://digest").unwrap();
     let node_name = NodeName::parse("n1").unwrap();

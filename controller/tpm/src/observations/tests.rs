@@ -64,7 +64,7 @@ const CERTIFICATES: &str = conditions::ENDORSEMENT_CERTIFICATES_VALID;
 const BOOTS: &str = conditions::BOOT_MEASURED;
 
 #[test]
-fn an_authority_that_expires_within_90_days_is_reported_with_its_date() {
+fn a_ca_that_expires_within_90_days_is_reported_with_its_date() {
     let observations = Observations::default();
     let second = Duration::from_secs(1);
     let expires = noon() + 90 * DAY;
@@ -97,7 +97,7 @@ fn an_authority_that_expires_within_90_days_is_reported_with_its_date() {
 }
 
 #[test]
-fn the_earliest_of_all_certificates_is_reported() {
+fn the_earliest_certificate_expiry_is_reported() {
     let observations = Observations::default();
     let policy = requiring(&[noon() + 80 * DAY]);
     for (machine, days) in [
@@ -167,7 +167,7 @@ fn observations_are_unknown_until_each_machine_has_renewed() {
 }
 
 #[test]
-fn a_wall_clock_jump_does_not_drop_machines_or_end_the_start() {
+fn a_wall_clock_jump_does_not_change_the_observed_machines() {
     for clock in [noon() + 365 * DAY, noon() - 365 * DAY] {
         let observations = Observations::default();
         let policy = requiring(&[]);

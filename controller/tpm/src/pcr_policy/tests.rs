@@ -40,7 +40,7 @@ fn invalid_state(rule: &str) -> InvalidTpmSettings {
 }
 
 #[test]
-fn one_matching_state_is_enough_and_extra_registers_are_ignored() {
+fn one_matching_state_suffices_and_extra_registers_are_ignored() {
     let policy = enforced(&[&[(4, 1), (7, 1)], &[(4, 2), (7, 2)]]);
 
     for good in [
@@ -111,7 +111,7 @@ fn a_digest_from_another_bank_is_refused() {
 }
 
 #[test]
-fn a_policy_without_effect_is_refused() {
+fn a_pcr_policy_with_an_invalid_or_empty_state_is_refused() {
     let good = state(&[(4, 1)]);
     let of = |number: &str, value: String| PcrSet::from([(number.to_owned(), value)]);
     for bad in [
@@ -190,7 +190,7 @@ fn each_register_must_match_one_of_its_alternatives() {
 }
 
 #[test]
-fn register_alternatives_do_not_mix_allowed_states() {
+fn alternatives_of_different_allowed_states_are_not_combined() {
     let policy = with_alternatives(&[
         &[("0", &[1]), ("4", &[1]), ("7", &[5, 6])],
         &[("0", &[2]), ("4", &[2, 3]), ("7", &[5, 6])],
@@ -298,7 +298,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
 }
 
 #[test]
-fn the_separator_of_systemd_is_required_permitted_or_refused() {
+fn the_systemd_separator_is_required_permitted_or_refused() {
     let names = [(7, 1), (8, 1), (9, 0), (11, 1), (12, 0)];
     let plain: BTreeMap<u8, [u8; 32]> = names.map(|(number, byte)| (number, [byte; 32])).into();
     let with = plain
@@ -421,7 +421,7 @@ fn an_unquoted_register_is_reported_before_a_different_value() {
 }
 
 #[test]
-fn a_state_that_lacks_only_the_separator_is_nearer_than_one_with_other_values() {
+fn a_state_that_lacks_only_the_separator_is_the_nearest() {
     let policy = |os_separator| {
         let allowed = vec![state(&[(7, 1), (9, 1)]), state(&[(7, 2), (9, 2)])];
         PcrPolicy::new(&crd::PcrPolicy {

@@ -57,7 +57,7 @@ fn a_key_that_can_be_factored_is_denied() {
 }
 
 #[test]
-fn a_modulus_with_an_additional_factor_is_not_marked() {
+fn a_modulus_with_an_additional_factor_is_not_marked_as_weak() {
     // The last byte decides to many primes at once.
     for change in [2, 4, 6, 8] {
         let mut modulus = roca();
@@ -69,7 +69,7 @@ fn a_modulus_with_an_additional_factor_is_not_marked() {
 }
 
 #[test]
-fn a_coordinate_without_leading_zeros_is_equal() {
+fn a_coordinate_without_leading_zeros_gives_the_same_key() {
     // The multiple of P-256's base point by 379: its x has a leading zero byte.
     let (x, y) = (
         "5543894af3d00ed7d740abdbd75c96b06877b787db5f70eea78b90a8d7c00a",

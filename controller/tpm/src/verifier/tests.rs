@@ -22,7 +22,7 @@ mod quotes;
 mod sources;
 
 #[test]
-fn a_machine_proves_itself_with_every_kind_of_key() {
+fn a_machine_is_attested_with_each_kind_of_key() {
     for endorsement in Kind::ALL {
         for attestation in [AttestationKey::ecdsa(), AttestationKey::rsassa()] {
             let machine = machine()
@@ -48,7 +48,7 @@ fn a_machine_proves_itself_with_every_kind_of_key() {
 }
 
 #[test]
-fn a_response_gets_the_same_decision_at_every_replica() {
+fn every_replica_makes_the_same_decision_about_a_response() {
     let case = Case::valid();
     let once = case.verifier();
     let evidence = TpmEvidence::Respond(GOOD.response.clone()).to_json();
@@ -168,7 +168,7 @@ fn the_tpm_verifier_supports_v1_and_v2() {
 }
 
 #[test]
-fn a_verifier_lists_its_denial_reasons() {
+fn the_tpm_verifier_lists_its_denial_reasons() {
     let verifier = Case::valid().verifier();
 
     assert_eq!(verifier.denials(), TpmDenial::CATALOGUE);

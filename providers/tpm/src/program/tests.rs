@@ -50,7 +50,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn the_answer_is_a_line_of_json() {
+fn the_response_of_the_helper_is_one_line_of_json() {
     let (folder, program) = script("#!/bin/sh\nread question\necho '{\"Ok\":7}'\n");
     assert_eq!(asked(&program, MINUTE), Ok(7));
     drop(folder);
@@ -79,7 +79,7 @@ fn the_helper_gets_the_command_without_the_environment() {
 }
 
 #[test]
-fn loader_errors_are_translated() {
+fn a_dynamic_loader_error_is_explained_to_the_operator() {
     for (words, expected) in [
         (
             "PROG: error while loading shared libraries: libtss2-esys.so.0: cannot open shared \
@@ -103,7 +103,7 @@ fn loader_errors_are_translated() {
 }
 
 #[test]
-fn a_program_without_an_answer_is_reported_with_its_exit_status() {
+fn a_helper_without_a_response_is_reported_with_its_exit_status() {
     assert_eq!(
         refused("#!/bin/sh\necho why >&2\nexit 3\n"),
         "PROGRAM exited without an answer (exit status: 3): why"
@@ -165,7 +165,7 @@ fn the_error_for_an_unsupported_command_names_the_helpers_package() {
 }
 
 #[test]
-fn a_large_program_output_is_read_completely() {
+fn the_large_output_of_a_helper_is_read_completely() {
     let much = "head -c 200000 /dev/zero | tr '\\0' x";
     let (folder, program) = script(&format!("#!/bin/sh\n{much} >&2\necho '{{\"Ok\":7}}'\n"));
     assert_eq!(asked(&program, MINUTE), Ok(7));
@@ -184,7 +184,7 @@ fn a_large_program_output_is_read_completely() {
 }
 
 #[test]
-fn a_helper_that_does_not_answer_times_out() {
+fn a_helper_that_hangs_times_out() {
     let (_folder, program) = script("#!/bin/sh\nexec sleep 1000\n");
 
     let error = asked(&program, Duration::from_millis(50)).unwrap_err();

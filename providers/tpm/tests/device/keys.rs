@@ -50,7 +50,7 @@ fn an_evicted_endorsement_key_is_recreated_identically() {
 }
 
 #[test]
-fn an_invalid_key_at_the_endorsement_handle_is_ignored() {
+fn an_invalid_key_at_the_endorsement_key_handle_is_ignored() {
     let tpm = Swtpm::start();
     let good = keys_of(&tpm, Some("EccP384"));
     tpm.evict(0x8101_0016);
@@ -217,7 +217,7 @@ fn a_failed_certificate_read_is_reported_as_a_tpm_error() {
 }
 
 #[test]
-fn a_key_with_a_certificate_is_preferred_and_p384_is_the_default() {
+fn a_key_with_a_certificate_is_preferred_and_p384_is_the_fallback() {
     let tpm = Swtpm::start();
     let all = KINDS.map(|(name, _)| keys_of(&tpm, Some(name))["Ok"]["spki"].clone());
     let [rsa, _, p384] = all;
@@ -257,7 +257,7 @@ fn a_key_with_a_certificate_is_preferred_over_a_stored_key() {
 }
 
 #[test]
-fn a_tpm_with_its_own_template_and_nonce_creates_its_own_key() {
+fn the_endorsement_key_follows_the_template_and_nonce_in_the_tpm() {
     let tpm = Swtpm::start();
     let standard = bytes(&keys_of(&tpm, Some("EccP256"))["Ok"], "endorsement");
     let fixed = standard.len() - 68;
@@ -318,7 +318,7 @@ fn an_examination_shows_the_certificate_index_and_the_firmware_pcrs() {
 }
 
 #[test]
-fn the_authority_certificates_are_read_from_their_indices_in_order() {
+fn the_ca_certificates_are_read_from_their_indices_in_order() {
     let tpm = Swtpm::start();
     let (first, second) = (vec![1; 700], vec![2; 1500]);
     assert_eq!(keys_of(&tpm, Some("Rsa2048"))["Ok"]["chain"], "");

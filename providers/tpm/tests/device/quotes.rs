@@ -73,7 +73,7 @@ fn is_signed(public: &[u8], message: &[u8], signature: &[u8]) -> bool {
 }
 
 #[test]
-fn a_quote_covers_the_binding_with_the_secret_that_was_opened() {
+fn a_quote_covers_the_binding_and_the_opened_secret() {
     let tpm = Arc::new(Swtpm::start());
     tpm.extend(4, &[1; 32]);
     for (name, kind) in KINDS {
@@ -115,7 +115,7 @@ fn values_by_tools(tpm: &Swtpm, selection: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_quote_is_over_the_bank_sha384_if_the_tpm_has_no_sha256() {
+fn a_quote_covers_the_sha384_bank_if_the_tpm_has_no_sha256_bank() {
     let numbers = "0,4,7,10,11,12,13,14,23";
     for (banks, quoted) in [
         ("sha1,sha384", "sha384"),
@@ -162,7 +162,7 @@ fn a_quote_is_over_the_bank_sha384_if_the_tpm_has_no_sha256() {
 }
 
 #[test]
-fn a_thousand_enrollments_leave_no_objects_in_tpms() {
+fn a_thousand_enrollments_leave_no_objects_in_the_tpm() {
     let enrol = || {
         let tpm = Arc::new(Swtpm::start());
         let handles = |tpm: &Swtpm| {

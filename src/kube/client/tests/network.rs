@@ -11,7 +11,7 @@ use crate::failure::Failure;
 const UNKNOWN_AUTHORITY: &str = "the server's certificate is not signed by the cluster's CA";
 
 #[test]
-fn a_silent_server_times_out() {
+fn a_server_that_sends_no_response_times_out() {
     for fault in [ConnectionFault::SilentAtTcp, ConnectionFault::SilentAtTls] {
         let server = ApiServer::start();
         server.inject_connection(Times::always(), fault);
@@ -146,7 +146,7 @@ fn a_different_ca_with_the_same_name_is_not_trusted() {
 }
 
 #[test]
-fn an_unreadable_ca_is_ignored_unless_the_bundle_has_no_other() {
+fn an_unreadable_ca_is_ignored_if_the_bundle_has_a_readable_one() {
     let server = ApiServer::start();
     let unreadable = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
     let with = |ca_pem: String| {
@@ -205,7 +205,7 @@ fn a_client_certificate_is_presented() {
 }
 
 #[test]
-fn the_certificate_name_can_differ_from_the_host_name() {
+fn the_tls_server_name_can_differ_from_the_host_name() {
     let server = ApiServer::start();
     let named = |name: &str| {
         let tls_server_name = Some(name.to_owned());
@@ -239,7 +239,7 @@ fn the_certificate_name_can_differ_from_the_host_name() {
 }
 
 #[test]
-fn the_certificate_name_can_be_an_address_or_end_with_a_dot() {
+fn the_tls_server_name_can_be_an_address_or_end_with_a_dot() {
     let server = ApiServer::start();
     let port = server.address().port();
     let get = |host: &str, name: &str| {

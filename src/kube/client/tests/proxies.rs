@@ -12,7 +12,7 @@ use super::*;
 use crate::failure::Failure;
 
 #[test]
-fn the_endpoints_proxy_is_used() {
+fn the_proxy_of_the_kubeconfig_is_used() {
     let server = ApiServer::start();
     let proxy = ConnectProxy::start();
     let fields = EndpointFields {
@@ -31,7 +31,7 @@ fn the_endpoints_proxy_is_used() {
 }
 
 #[test]
-fn the_environment_proxy_is_skipped_for_loopback_and_own_proxies() {
+fn the_environment_proxy_is_ignored_for_loopback_or_a_set_proxy() {
     let server = ApiServer::start();
     let (theirs, ours) = (ConnectProxy::start(), ConnectProxy::start());
     let environment = |name: &str| (name == "HTTPS_PROXY").then(|| OsString::from(theirs.url()));
@@ -125,7 +125,7 @@ fn a_proxy_failure_names_the_proxy_its_source_and_its_status() {
 }
 
 #[test]
-fn the_hints_for_a_proxy_failure_lead_to_the_api_server() {
+fn following_the_hints_for_a_proxy_failure_reaches_the_api_server() {
     let server = ApiServer::start();
     let forbidding = answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
     let proxy = format!("http://{forbidding}");
@@ -168,7 +168,7 @@ fn the_hints_for_a_proxy_failure_lead_to_the_api_server() {
 }
 
 #[test]
-fn a_proxy_that_refuses_is_not_retried() {
+fn a_refusal_by_the_proxy_is_not_retried() {
     let asked = ConnectProxy::asking_for("Basic nobody");
     let fields = fields(&ApiServer::start());
     let proxy_url = Some(asked.url());
@@ -188,7 +188,7 @@ fn a_proxy_that_refuses_is_not_retried() {
 }
 
 #[test]
-fn a_proxy_that_cannot_be_used_is_refused_with_its_variable() {
+fn an_unusable_proxy_is_refused_with_its_variable() {
     for url in [
         "http://user:p#0123456789abcdef@10.0.0.2:3128",
         "socks4://10.0.0.2:1080",
@@ -232,7 +232,7 @@ fn socks5(server: SocketAddr) -> (SocketAddr, mpsc::Receiver<Vec<u8>>) {
 }
 
 #[test]
-fn a_socks_proxy_is_used_and_looks_up_the_servers_name() {
+fn a_socks_proxy_is_used_and_resolves_the_server_name() {
     let server = ApiServer::start();
     let (proxy, asked) = socks5(server.address());
     let of = |tls_server_name: Option<&str>, host: &str| {

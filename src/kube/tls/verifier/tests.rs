@@ -142,7 +142,7 @@ fn a_listed_certificate_is_refused_for_another_name_time_or_usage() {
 }
 
 #[test]
-fn a_listed_certificate_that_is_not_a_ca_verifies_no_other() {
+fn a_listed_certificate_that_is_not_a_ca_is_not_trusted_as_issuer() {
     let mut without_right = ca();
     without_right.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     let mut no_ca = params("kubernetes");
@@ -157,7 +157,7 @@ fn a_listed_certificate_that_is_not_a_ca_verifies_no_other() {
 }
 
 #[test]
-fn a_ca_outside_its_validity_verifies_nothing_and_is_reported() {
+fn a_ca_outside_its_validity_is_not_trusted_and_is_reported() {
     let mut expired = ca();
     expired.not_after = (clock::now() - HOUR / 2).into();
     let mut early = ca();

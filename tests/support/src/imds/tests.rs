@@ -81,7 +81,7 @@ fn no_tls() -> rustls::ClientConfig {
 }
 
 #[test]
-fn a_token_lives_from_a_second_to_six_hours() {
+fn a_metadata_token_lives_from_1_second_to_6_hours() {
     let imds = Imds::start(instance());
     let client = Client::of(&imds);
 
@@ -100,7 +100,7 @@ fn a_token_lives_from_a_second_to_six_hours() {
 }
 
 #[test]
-fn a_request_that_was_forwarded_gets_no_token() {
+fn a_forwarded_request_gets_no_metadata_token() {
     let imds = Imds::start(instance());
     let client = Client::of(&imds);
 
@@ -112,7 +112,7 @@ fn a_request_that_was_forwarded_gets_no_token() {
 }
 
 #[test]
-fn nothing_is_read_without_a_token_of_this_instance_that_is_still_valid() {
+fn metadata_is_read_only_with_a_valid_token_of_the_instance() {
     let (imds, other) = (Imds::start(instance()), Imds::start(instance()));
     let client = Client::of(&imds);
     let token = client.token();
@@ -139,7 +139,7 @@ fn nothing_is_read_without_a_token_of_this_instance_that_is_still_valid() {
 }
 
 #[test]
-fn no_secret_is_shown() {
+fn debug_output_of_an_instance_contains_no_secret() {
     let shown = format!("{:?}", instance());
 
     assert!(
@@ -150,7 +150,7 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn a_directory_lists_its_values_in_each_version() {
+fn a_metadata_directory_lists_its_values_in_each_version() {
     let imds = Imds::start(instance());
     let client = Client::of(&imds);
     let token = client.token();

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_access_key_gets_another_secret_of_the_same_user() {
+    fn a_new_secret_replaces_the_secret_of_an_access_key() {
         let mut issued = Issued::default();
         for secret in ["a", "b"] {
             issued.learn(Principal::user("200000000001", "one"), "AKIA", secret);

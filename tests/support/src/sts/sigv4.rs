@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_match_the_aws_test_suite() {
+    fn verified_signatures_match_the_aws_test_suite() {
         let plain = [
             header("host", "example.amazonaws.com"),
             header("x-amz-date", "20150830T123600Z"),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authorization_has_each_part_once() {
+    fn an_authorization_with_a_missing_or_repeated_part_is_refused() {
         let valid = "AWS4-HMAC-SHA256 Credential=AKID/20150830/us-east-1/sts/aws4_request, \
                      SignedHeaders=host;x-amz-date, Signature=00";
         let parsed = Authorization::parse(valid).unwrap();

@@ -58,7 +58,7 @@ fn a_certificate_authenticates_with_its_name_groups_and_uid() {
 }
 
 #[test]
-fn claims_of_the_requester_are_overwritten() {
+fn requester_fields_in_the_spec_are_overwritten() {
     let server = ApiServer::start();
     let mut body = csr("a", "node-1");
     body["spec"]["username"] = "system:admin".into();
@@ -76,7 +76,7 @@ fn claims_of_the_requester_are_overwritten() {
 }
 
 #[test]
-fn unknown_callers_are_unauthorized_in_the_answer_not_the_handshake() {
+fn unknown_callers_get_401_instead_of_a_failed_handshake() {
     let server = ApiServer::start();
     let foreign = CertificateAuthority::new("kubernetes");
     let node = Contents::client(Subject::node("node-1"));
@@ -157,7 +157,7 @@ fn only_an_administrator_approves_and_deletes() {
 }
 
 #[test]
-fn a_node_creates_its_own_node_and_no_other() {
+fn a_node_can_create_only_its_node_object() {
     let server = ApiServer::start();
     let caller = Caller::node(&server, "n1");
 
@@ -172,7 +172,7 @@ fn a_node_creates_its_own_node_and_no_other() {
 }
 
 #[test]
-fn a_node_renews_its_own_lease_and_no_other() {
+fn a_node_can_renew_only_its_lease() {
     let server = ApiServer::start();
     let caller = Caller::node(&server, "n1");
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";

@@ -61,7 +61,7 @@ fn a_request_is_approved_and_then_issued() {
 }
 
 #[test]
-fn approved_is_not_added_through_status() {
+fn an_approval_cannot_be_added_through_the_status_subresource() {
     let scene = Scene::new();
 
     let (code, status) = scene.put("/status", json!({"conditions": [condition("Approved")]}));
@@ -74,7 +74,7 @@ fn approved_is_not_added_through_status() {
 }
 
 #[test]
-fn failed_is_added_through_status() {
+fn a_failure_can_be_added_through_the_status_subresource() {
     let scene = Scene::new();
 
     let (code, failed) = scene.put("/status", json!({"conditions": [condition("Failed")]}));
@@ -86,7 +86,7 @@ fn failed_is_added_through_status() {
 }
 
 #[test]
-fn a_certificate_is_not_set_through_approval() {
+fn a_certificate_cannot_be_set_through_the_approval_subresource() {
     let scene = Scene::new();
     let certificate = STANDARD.encode(scene.certificate());
 
@@ -126,7 +126,7 @@ fn final_conditions_cannot_be_changed() {
 }
 
 #[test]
-fn a_final_condition_is_true() {
+fn a_final_condition_with_the_status_false_is_refused() {
     let scene = Scene::new();
     let mut approved = condition("Approved");
     approved["status"] = "False".into();
@@ -141,7 +141,7 @@ fn a_final_condition_is_true() {
 }
 
 #[test]
-fn only_the_form_of_a_certificate_is_checked() {
+fn only_the_format_of_a_written_certificate_is_checked() {
     let scene = Scene::new();
     let pem = scene.certificate();
     let garbage = "-----BEGIN CERTIFICATE-----\nYXdz\n-----END CERTIFICATE-----\n".to_owned();
@@ -169,7 +169,7 @@ fn only_the_form_of_a_certificate_is_checked() {
 }
 
 #[test]
-fn a_certificate_is_set_once() {
+fn a_certificate_can_be_set_only_once() {
     let scene = Scene::new();
     let certificate = || json!({"certificate": STANDARD.encode(scene.certificate())});
     scene.put("/status", certificate());
@@ -181,7 +181,7 @@ fn a_certificate_is_set_once() {
 }
 
 #[test]
-fn a_stale_version_conflicts_and_no_version_does_not() {
+fn only_an_outdated_resource_version_conflicts() {
     let scene = Scene::new();
     let stale = scene.stored();
     scene.put("/approval", json!({"conditions": [condition("Approved")]}));
@@ -204,7 +204,7 @@ fn a_stale_version_conflicts_and_no_version_does_not() {
 }
 
 #[test]
-fn another_objects_uid_conflicts() {
+fn the_uid_of_another_object_conflicts() {
     let scene = Scene::new();
     let mut object = scene.stored();
     object["metadata"]["uid"] = "another".into();
@@ -219,7 +219,7 @@ fn another_objects_uid_conflicts() {
 }
 
 #[test]
-fn spec_is_immutable_and_metadata_is_mutable_through_every_path() {
+fn only_the_metadata_of_a_request_can_be_changed() {
     let scene = Scene::new();
     let spec = scene.stored()["spec"].clone();
 
@@ -245,7 +245,7 @@ fn spec_is_immutable_and_metadata_is_mutable_through_every_path() {
 }
 
 #[test]
-fn a_delete_of_another_version_conflicts() {
+fn a_deletion_of_another_version_conflicts() {
     let scene = Scene::new();
     let options = json!({"preconditions": {"uid": "another"}});
 

@@ -58,7 +58,7 @@ fn a_status_is_written_only_by_its_subresource() {
 }
 
 #[test]
-fn an_update_with_an_old_version_is_a_conflict() {
+fn an_update_with_an_old_version_conflicts() {
     let server = server();
     let admin = Caller::admin(&server);
     let (_, first) = read(admin.post(MACHINES, &machine("m1")));

@@ -38,7 +38,7 @@ fn text_around_the_request_is_stored_unchanged() {
 }
 
 #[test]
-fn a_spec_that_breaks_a_rule_is_invalid() {
+fn a_spec_that_violates_a_rule_is_invalid() {
     let server = ApiServer::start();
     let caller = Caller::bootstrap(&server);
     let encoded = |bytes: &str| json!(STANDARD.encode(bytes));
@@ -132,7 +132,7 @@ fn a_spec_that_breaks_a_rule_is_invalid() {
 }
 
 #[test]
-fn a_name_is_required_or_generated_and_safe_in_a_path() {
+fn a_name_must_be_set_or_generated_and_valid_in_a_path() {
     let server = ApiServer::start();
     let caller = Caller::bootstrap(&server);
     let named = |metadata: Value| {
@@ -163,7 +163,7 @@ fn a_name_is_required_or_generated_and_safe_in_a_path() {
 }
 
 #[test]
-fn a_name_that_is_taken_already_exists() {
+fn a_taken_name_is_refused_as_already_existing() {
     let server = ApiServer::start();
     let caller = Caller::bootstrap(&server);
     caller.post(CSRS, &csr("a", "node-1"));

@@ -184,7 +184,7 @@ fn ack_annotations_and_selectors_match_the_original_except_as_documented() {
 }
 
 #[test]
-fn keys_of_the_second_form_of_the_issue_are_not_stored() {
+fn the_api_server_refuses_the_alternative_ack_key_format() {
     for key in ["team-id/team-a", "owner-account-id/200000000001"] {
         let mut case = Case::new();
         case.map(TEAMS, &json!({key: arn(THEIRS, "nodes")}));

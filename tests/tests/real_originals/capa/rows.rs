@@ -40,7 +40,7 @@ fn answer(sides: &Sides) -> &'static str {
 }
 
 #[test]
-fn every_form_of_allowed_namespaces_matches_capa() {
+fn every_kind_of_allowed_namespaces_matches_capa() {
     let dev = json!({"key": "environment", "operator": "In", "values": ["dev"]});
     let expression = |key: &str, operator: &str, values: Value| {
         let mut expression = json!({"key": key, "operator": operator});

@@ -33,14 +33,14 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(der) = to_der(&bytes) {
             prop_assert_eq!(to_der(&der), Ok(der));
         }
     }
 
     #[test]
-    fn no_indefinite_element_causes_a_panic(
+    fn an_indefinite_length_does_not_cause_a_panic(
         depth in 0..12_usize,
         bytes in proptest::collection::vec(prop_oneof![Just(0_u8), Just(0x24), Just(0x80), any::<u8>()], 0..60),
     ) {
@@ -52,13 +52,13 @@ proptest! {
     }
 
     #[test]
-    fn der_is_not_changed(der in der()) {
+    fn der_input_is_unchanged(der in der()) {
         prop_assume!(der.len() <= MAX_SIZE);
         prop_assert_eq!(to_der(&der), Ok(der));
     }
 
     #[test]
-    fn any_der_with_indefinite_lengths_around_it_becomes_der(der in der()) {
+    fn der_inside_indefinite_lengths_is_converted_to_der(der in der()) {
         prop_assume!(der.len() < MAX_SIZE - 16);
         let ber = [&[0x30, 0x80, 0xa0, 0x80], der.as_slice(), &[0, 0, 0, 0]].concat();
         prop_assert_eq!(to_der(&ber), Ok(element(0x30, &element(0xa0, &der))));
@@ -66,7 +66,7 @@ proptest! {
 }
 
 #[test]
-fn string_pieces_are_joined() {
+fn the_pieces_of_a_constructed_string_are_joined() {
     let joined = Ok(vec![0x04, 3, 1, 2, 3]);
 
     assert_eq!(
@@ -78,7 +78,7 @@ fn string_pieces_are_joined() {
 }
 
 #[test]
-fn other_encodings_are_refused() {
+fn invalid_or_unsupported_ber_is_refused_with_the_reason() {
     let too_deep = [[0x30, 0x80].repeat(9), vec![0; 18]].concat();
     let deepest = [[0x30, 0x80].repeat(8), vec![0; 16]].concat();
     for (ber, detail) in [
@@ -119,7 +119,7 @@ fn other_encodings_are_refused() {
 }
 
 #[test]
-fn every_length_has_its_shortest_form() {
+fn every_element_length_up_to_the_limit_is_minimally_encoded() {
     for length in [0x7f, 0x80, 0xff, 0x100, MAX_SIZE - 4] {
         let der = element(0x04, &vec![7; length]);
 

@@ -121,7 +121,7 @@ fn a_file_without_signers_is_refused() {
 }
 
 #[test]
-fn a_signers_file_has_at_most_a_mebibyte() {
+fn a_signers_file_over_one_mebibyte_is_refused() {
     let file = SIGNER.signers_file(&[NEW]);
     let of_size = |size: usize| format!("{file}#{}", "x".repeat(size - file.len() - 1));
     assert!(file.ends_with('\n'));
@@ -175,7 +175,7 @@ fn a_signer_with_a_key_other_than_rsa_2048_is_refused() {
 }
 
 #[test]
-fn a_key_with_another_algorithm_or_size_is_not_a_signer() {
+fn a_key_with_an_unsupported_algorithm_or_size_is_not_a_signer() {
     const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
     let [signer] = signers.region(NEW) else {

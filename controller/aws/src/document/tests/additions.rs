@@ -158,7 +158,7 @@ fn an_extra_element_in_the_algorithm_protection_is_denied() {
 }
 
 #[test]
-fn an_algorithms_null_is_empty() {
+fn a_nonempty_null_in_an_algorithm_is_denied() {
     for place in [in_signer(&[2]), in_signer(&[4]), vec![1, 0, 1, 0]] {
         let denied = changed(&place, |members| {
             members.truncate(1);
@@ -170,7 +170,7 @@ fn an_algorithms_null_is_empty() {
 }
 
 #[test]
-fn more_attributes_than_sixteen_are_denied() {
+fn more_than_16_signed_attributes_are_denied() {
     let with = |count: u64| {
         message().resigned(&SIGNER, |signer| {
             for number in signer.attributes.len().try_into().unwrap()..count {

@@ -430,7 +430,7 @@ fn an_encoding_with_unbounded_cost_is_denied() {
 }
 
 #[test]
-fn the_verified_instance_is_the_signed_instance() {
+fn the_verified_instance_is_the_instance_in_the_signed_document() {
     let mut colleague = document();
     colleague.instance = "i-0fedcba9876543210".into();
 

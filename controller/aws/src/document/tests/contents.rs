@@ -184,7 +184,7 @@ fn malformed_document_fields_are_denied() {
 }
 
 #[test]
-fn zones_outside_the_region_itself_belong_to_the_region() {
+fn local_and_wavelength_zones_belong_to_their_region() {
     for zone in ["eu-west-1-lhr-1a", "eu-west-1-wl1-lon-wlz-1"] {
         let json = document().to_json().replace("eu-west-1a", zone);
         assert_eq!(verify_bytes(&json).unwrap().availability_zone, zone);

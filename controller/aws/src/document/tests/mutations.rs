@@ -76,12 +76,12 @@ fn der_and_split_encodings_give_the_same_document() {
 
 proptest! {
     #[test]
-    fn no_text_makes_the_verification_panic(text in ".{0,200}") {
+    fn verification_of_arbitrary_text_does_not_panic(text in ".{0,200}") {
         prop_assert!(SIGNERS.verify(&text).is_err());
     }
 
     #[test]
-    fn no_bytes_make_the_verification_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn verification_of_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(SIGNERS.verify(&to_lines(&bytes)).is_err());
     }
 }

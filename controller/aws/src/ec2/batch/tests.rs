@@ -40,7 +40,7 @@ fn throttled() -> OutageKind {
 }
 
 #[tokio::test(start_paused = true)]
-async fn up_to_a_hundred_requests_that_arrive_together_share_a_call() {
+async fn up_to_100_requests_that_arrive_together_share_one_call() {
     let (ec2, ids) = (fleet(200), ids(200));
     let instances = instances(&ec2);
 
@@ -233,7 +233,7 @@ async fn calls_over_the_rate_limit_wait_and_collect_more_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_pages_of_an_answer_are_read() {
+async fn all_pages_of_a_response_are_read() {
     let (ec2, ids) = (fleet(25), ids(25));
     ec2.page_len(10);
     let instances = instances(&ec2);
@@ -247,7 +247,7 @@ async fn all_pages_of_an_answer_are_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_list_of_pages_is_an_outage() {
+async fn an_endless_list_of_pages_is_reported_as_an_outage() {
     let ec2 = fleet(100);
     // A page that is empty, and goes on.
     ec2.page_len(0);
@@ -358,7 +358,7 @@ async fn a_throttled_batch_fails_all_its_requests_and_pauses_calls_to_ec2() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_hour_of_ec2_outage_costs_at_most_130_calls_and_recovers() {
+async fn an_hour_of_ec2_outage_causes_at_most_130_calls() {
     for fares in [Fares::Fails(throttled()), Fares::Hangs] {
         let ec2 = FakeEc2::with([facts()]);
         ec2.fares(REGION, fares);
@@ -436,7 +436,7 @@ impl CredentialsSource for Unfinished {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_or_delayed_credentials_are_an_outage() {
+async fn missing_or_delayed_credentials_are_reported_as_an_outage() {
     let ec2 = FakeEc2::with([facts()]);
     let instances = Instances::with(
         Arc::new(Unfinished),

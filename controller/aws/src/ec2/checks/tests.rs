@@ -58,7 +58,7 @@ fn tag(cluster: &str) -> String {
 }
 
 #[test]
-fn a_valid_instance_gets_its_node_name() {
+fn a_valid_instance_is_accepted_with_its_node_name() {
     for state in ["running", "pending"] {
         let facts = InstanceFacts {
             state: state.to_owned(),
@@ -88,7 +88,7 @@ fn an_instance_whose_account_or_zone_differs_is_denied() {
 }
 
 #[test]
-fn an_old_instance_that_ec2_does_not_report_is_denied() {
+fn an_old_instance_unknown_to_ec2_is_denied() {
     let absent_at = |time| Err::<(), _>(absent(&document(), time));
 
     waits(absent_at(launch() - MINUTE));
@@ -123,7 +123,7 @@ fn an_instance_that_is_not_running_is_denied() {
 }
 
 #[test]
-fn a_restarted_instance_can_look_stopped_for_a_while_but_not_terminated() {
+fn a_restarted_instance_can_be_reported_as_stopped_but_not_terminated() {
     let before = |state: &str| {
         let state = state.to_owned();
         young_and_old(move |facts| {

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_each_kind_has_the_digest_of_its_spki() {
+    fn the_digest_of_each_kind_of_key_is_computed_over_its_spki() {
         let (p384, rsa) = (p384(), rsa(aws_lc_rs::rsa::KeySize::Rsa2048));
         for (kind, other, spki) in [
             (EkPubKeyType::EccSecP384, EkPubKeyType::Rsa2048, &p384),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn ec2_has_no_keys_on_p_256() {
+    fn a_p256_key_has_no_ec2_key_type() {
         assert_eq!(key_type(KeyKind::P256), None);
     }
 }

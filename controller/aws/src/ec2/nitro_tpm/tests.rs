@@ -112,7 +112,7 @@ fn scope(account: &str) -> Scope {
 }
 
 #[tokio::test]
-async fn a_key_of_each_kind_belongs_to_its_instance() {
+async fn a_key_of_each_kind_is_matched_to_its_instance() {
     let account = "300000000001";
     let (own, another) = (tpm(), tpm());
     let instance = instance_with(account, &own);
@@ -132,7 +132,7 @@ async fn a_key_of_each_kind_belongs_to_its_instance() {
 }
 
 #[tokio::test]
-async fn the_two_requests_of_a_join_cost_one_call_that_the_policy_allows() {
+async fn the_two_requests_of_a_join_cost_one_permitted_ec2_call() {
     let account = "300000000002";
     let instance = instance_with(account, &tpm());
     let cluster = cluster(account);
@@ -152,7 +152,7 @@ async fn the_two_requests_of_a_join_cost_one_call_that_the_policy_allows() {
 }
 
 #[tokio::test]
-async fn each_ec2_call_has_the_name_and_the_version_of_the_controller() {
+async fn the_user_agent_of_each_ec2_call_has_the_controller_version() {
     let account = "300000000025";
     let instance = instance_with(account, &tpm());
 
@@ -213,7 +213,7 @@ async fn ec2_is_not_called_for_foreign_providers_regions_and_key_kinds() {
 }
 
 #[tokio::test]
-async fn an_instance_without_a_tpm_has_no_key_until_it_has_one() {
+async fn an_instance_without_a_tpm_is_queried_until_it_has_a_key() {
     let account = "300000000005";
     let instance = instance(account);
     let cluster = cluster(account);
@@ -246,7 +246,7 @@ async fn an_instance_unknown_to_ec2_is_queried_again() {
 }
 
 #[tokio::test]
-async fn an_ec2_error_instead_of_a_key_is_an_outage_with_its_cause() {
+async fn an_ec2_error_for_a_key_is_reported_as_an_outage_with_its_cause() {
     let account = "300000000008";
     let instance = instance_with(account, &tpm());
     let error = |code| Failure::Error { status: 400, code };
@@ -424,6 +424,6 @@ async fn a_response_for_another_instance_or_key_is_refused() {
 mod named;
 
 #[tokio::test]
-async fn the_platform_denies_with_the_reasons_of_the_attestor_aws() {
+async fn a_nitro_tpm_platform_has_the_denial_reasons_of_aws() {
     assert_eq!(cluster("444400001111").denials(), AwsDenial::CATALOGUE);
 }

@@ -111,7 +111,7 @@ async fn a_session_that_ec2_rejects_is_renewed_and_the_call_is_retried() {
 }
 
 #[tokio::test]
-async fn a_session_that_ec2_always_refuses_is_an_outage() {
+async fn a_session_that_ec2_refuses_twice_is_reported_as_an_outage() {
     let site = Site::new("200000000026");
     let instance = instance(site.account);
     site.refuse(Times::first(2), "ExpiredToken");
@@ -165,7 +165,7 @@ async fn a_session_refused_once_is_still_used_during_an_sts_outage() {
 }
 
 #[tokio::test]
-async fn an_sts_outage_after_a_refused_session_is_an_outage() {
+async fn an_sts_outage_after_a_refused_session_is_reported_as_an_outage() {
     let site = Site::new("200000000030");
     let (refused, _) = after_an_outage_of_sts(&site, Times::first(2)).await;
     let expired = OutageKind::Credentials("ExpiredToken".to_owned());

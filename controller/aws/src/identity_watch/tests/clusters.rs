@@ -6,7 +6,7 @@ use super::*;
 use crate::tenancy::Labels;
 
 #[tokio::test(start_paused = true)]
-async fn clusters_are_watched_once_in_the_process() {
+async fn identities_use_the_one_cluster_watch_of_the_process() {
     let bed = Bed::new();
     bed.namespace("tenant-a");
     bed.identity("a", "keys");
@@ -25,7 +25,7 @@ async fn clusters_are_watched_once_in_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_watch_of_clusters_stops_the_resolution_after_two_minutes() {
+async fn identities_are_not_resolved_two_minutes_after_a_watch_breaks() {
     let bed = Bed::new();
     bed.namespace("tenant-a");
     bed.identity("a", "keys");

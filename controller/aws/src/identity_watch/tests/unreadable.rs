@@ -192,7 +192,7 @@ async fn an_object_that_cannot_be_read_does_not_stop_another_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undecodable_object_can_be_read_separately() {
+async fn an_undecodable_object_can_be_fetched_by_its_name() {
     for source in sources() {
         let (plural, namespace, fields) = row(&source);
         let bed = reading(&source);

@@ -294,7 +294,7 @@ async fn a_trust_policy_denial_is_not_retried_in_another_region() {
 }
 
 #[tokio::test]
-async fn each_call_has_the_name_and_the_version_of_the_controller() {
+async fn the_user_agent_of_each_sts_call_has_the_controller_version() {
     let sts = StrictSts::start(REGION);
     assumed(&sts, None, &[]).await.unwrap();
     let name = concat!(

@@ -111,7 +111,7 @@ async fn two_hundred_clusters_cost_at_most_270_sts_calls_an_hour() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_inner_role_is_assumed_first_and_assumes_the_outer() {
+async fn the_inner_role_is_assumed_before_the_outer_role() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
@@ -129,7 +129,7 @@ async fn the_inner_role_is_assumed_first_and_assumes_the_outer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_expired_source_is_assumed_again_with_the_role_over_it() {
+async fn an_expired_source_role_and_the_role_above_it_are_reassumed() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
@@ -222,7 +222,7 @@ async fn a_refused_session_is_retried_after_30_seconds_with_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_becomes_valid_in_aws_works_within_a_minute() {
+async fn a_key_that_becomes_valid_in_aws_is_used_within_a_minute() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -355,7 +355,7 @@ async fn the_account_comes_from_the_role_or_from_one_sts_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_token_of_a_service_account_assumes_its_role() {
+async fn a_service_account_token_assumes_the_role_of_the_account() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();
@@ -441,7 +441,7 @@ async fn a_tenant_without_calls_left_does_not_delay_other_tenants() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_share_a_call_take_one_turn_of_their_tenant() {
+async fn requests_that_share_a_call_use_one_call_of_the_tenant_budget() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let mut objects = objects();

@@ -26,7 +26,7 @@ async fn decided(fault: Fault) -> Result<(), Refusal> {
 }
 
 #[tokio::test]
-async fn a_throttled_or_failed_sts_call_is_an_outage() {
+async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
     for (fault, words) in [
         (Fault::throttling(), "400 and Throttling"),
         (Fault::too_many_requests(), "429"),
@@ -156,7 +156,7 @@ fn answer(account: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_of_more_than_16_kib_is_not_read() {
+async fn an_sts_response_over_16_kib_is_not_read() {
     let padded = |len: usize| format!("{:len$}", answer(&format!("\"{ACCOUNT}\"")));
     decided(Fault::body(padded(16 * 1024))).await.unwrap();
 
@@ -174,7 +174,7 @@ async fn an_answer_of_more_than_16_kib_is_not_read() {
 }
 
 #[tokio::test]
-async fn an_invalid_answer_from_sts_is_an_outage() {
+async fn an_invalid_sts_response_is_reported_as_an_outage() {
     let other = Principal::instance(ACCOUNT, OTHER_INSTANCE);
     let valid = answer(&format!("\"{ACCOUNT}\""));
     assert!(read(StatusCode::OK, valid.as_bytes()).is_ok());
@@ -220,7 +220,7 @@ async fn an_invalid_answer_from_sts_is_an_outage() {
 }
 
 #[tokio::test]
-async fn an_error_never_contains_the_answer_or_the_credentials() {
+async fn an_error_contains_neither_the_response_nor_the_credentials() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -293,7 +293,7 @@ fn sts_results_are_counted_by_error_code_and_status() {
 }
 
 #[tokio::test]
-async fn calls_are_counted_by_their_result() {
+async fn sts_calls_are_counted_by_their_result() {
     let metrics = Metrics::new("1");
     let mut bed = Bed::start();
     bed.verifier = bed.verifier.measured_by(metrics.clone());

@@ -24,7 +24,7 @@ async fn a_redirect_by_sts_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_failed_connection_to_sts_is_an_outage() {
+async fn a_failed_connection_to_sts_is_reported_as_an_outage() {
     for fault in [
         ConnectionFault::Close,
         ConnectionFault::AnotherAuthority,
@@ -44,7 +44,7 @@ async fn a_failed_connection_to_sts_is_an_outage() {
 }
 
 #[tokio::test]
-async fn an_unreachable_sts_endpoint_is_an_outage() {
+async fn an_unreachable_sts_endpoint_is_reported_as_an_outage() {
     let bed = Bed::start();
     let node = bed.instance();
     let Bed { service, verifier } = bed;
@@ -81,7 +81,7 @@ async fn given_up(bed: &Bed, reached: impl Fn(&Service) -> bool) -> String {
 }
 
 #[tokio::test]
-async fn an_sts_call_without_an_answer_times_out() {
+async fn an_sts_call_without_a_response_times_out() {
     for fault in [
         Fault::Hang,
         Fault::Trickle {
@@ -157,7 +157,7 @@ async fn hanging_calls_of_a_cluster_do_not_delay_others_in_its_region() {
 }
 
 #[tokio::test]
-async fn calls_of_many_clusters_delay_another_namespace_by_one_turn() {
+async fn calls_for_many_clusters_delay_other_namespaces_by_one_call() {
     let bed = Bed::start();
     bed.service.inject(Times::always(), Fault::Hang);
     let nodes = instances(&bed, 200);
@@ -265,7 +265,7 @@ async fn consecutive_calls_share_a_connection() {
 }
 
 #[tokio::test]
-async fn an_hour_of_sts_outage_causes_no_denial_and_recovers() {
+async fn an_hour_of_sts_outage_denies_no_request() {
     let bed = Bed::start();
     let mut node = bed.instance();
     let down = Fault::service_unavailable();

@@ -172,7 +172,7 @@ async fn an_instance_in_an_allowed_profile_role_is_verified() {
 }
 
 #[tokio::test]
-async fn credentials_of_one_instance_do_not_prove_the_document_of_another() {
+async fn credentials_and_document_of_different_instances_are_denied() {
     let bed = profile(&[ROLE]);
     for principal in [
         Principal::instance(ACCOUNT, OTHER_INSTANCE),
@@ -192,7 +192,7 @@ async fn credentials_of_one_instance_do_not_prove_the_document_of_another() {
 }
 
 #[tokio::test]
-async fn a_denial_shortens_the_caller_name_and_makes_it_printable() {
+async fn the_caller_name_in_a_denial_is_truncated_and_printable() {
     let bed = Bed::start();
     let arn = format!("arn:\r\n\u{1b}[31m{}", "x".repeat(5000));
 
@@ -203,7 +203,7 @@ async fn a_denial_shortens_the_caller_name_and_makes_it_printable() {
 }
 
 #[test]
-fn a_role_is_named_with_or_without_its_account() {
+fn an_allowed_role_can_be_listed_with_or_without_its_account() {
     for role in ["nodes", "123456789012:nodes", "a.b+c=d,e@f-g_h"] {
         let parsed: ProfileRole = role.parse().unwrap();
         assert_eq!(parsed.to_string(), role);

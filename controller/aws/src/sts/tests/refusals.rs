@@ -47,7 +47,7 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
 }
 
 #[tokio::test]
-async fn the_lookup_of_a_refusal_visits_few_others() {
+async fn the_lookup_of_a_cached_refusal_visits_few_others() {
     let node = Bed::start().instance();
     let (proof, refused) = (node.proof(), Refused::default());
     let refusal = Refusal::from(mismatch());

@@ -12,7 +12,7 @@ use super::super::request::{Call, rebuild};
 use super::fixture::*;
 
 #[tokio::test]
-async fn a_signature_confirmed_for_another_key_is_a_replay() {
+async fn a_signature_confirmed_for_another_key_is_denied_as_a_replay() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -29,7 +29,7 @@ async fn a_signature_confirmed_for_another_key_is_a_replay() {
 }
 
 #[tokio::test]
-async fn a_repeated_signature_with_the_same_key_needs_no_second_call() {
+async fn a_repeated_signature_with_the_same_key_causes_no_second_call() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -57,7 +57,7 @@ async fn the_same_key_with_other_claims_is_refused_by_sts() {
 }
 
 #[tokio::test]
-async fn a_copied_signature_does_not_block_the_original() {
+async fn a_copied_signature_does_not_block_the_original_request() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -188,7 +188,7 @@ async fn a_request_waits_while_the_replay_cache_is_full() {
 }
 
 #[tokio::test]
-async fn one_signature_for_two_concurrent_keys_is_a_replay() {
+async fn one_signature_for_two_concurrent_keys_is_denied_as_a_replay() {
     let bed = Bed::start();
     let node = bed.instance();
     let proof = node.proof();
@@ -339,7 +339,7 @@ async fn signatures_that_expire_together_are_dropped_in_small_steps() {
 }
 
 #[tokio::test]
-async fn the_clusters_of_a_namespace_leave_a_quarter_of_the_memory_to_others() {
+async fn clusters_of_one_namespace_use_at_most_three_quarters_of_the_cache() {
     let bed = Bed::start();
     let node = bed.instance();
     bed.verify(&node).await.unwrap();
@@ -372,7 +372,7 @@ async fn the_clusters_of_a_namespace_leave_a_quarter_of_the_memory_to_others() {
 }
 
 #[tokio::test]
-async fn a_namespace_with_half_of_the_memory_leaves_the_last_quarter_to_others() {
+async fn a_namespace_with_half_of_the_cache_cannot_use_the_last_quarter() {
     let bed = Bed::start();
     let node = bed.instance();
     let filled = |of_tenant: u32| {

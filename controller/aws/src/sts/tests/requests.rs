@@ -27,7 +27,7 @@ fn is_read(evidence: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn the_valid_case_is_verified_with_one_call() {
+async fn valid_evidence_is_verified_with_one_sts_call() {
     let bed = Bed::start();
     let node = bed.instance();
     assert!(is_read(&evidence(&node)));

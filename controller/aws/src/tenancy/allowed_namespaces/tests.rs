@@ -21,7 +21,7 @@ fn permits(allowed: &Value, namespace: &str, of: &[(&str, &str)]) -> Result<bool
 const DEV: &[(&str, &str)] = &[("environment", "dev"), ("namespace", "default")];
 
 #[test]
-fn the_empty_form_permits_every_namespace() {
+fn empty_allowed_namespaces_permit_every_namespace() {
     for all in [
         json!({}),
         json!({"list": null, "selector": null}),
@@ -54,14 +54,14 @@ fn an_empty_list_or_selector_does_not_permit_any_namespace() {
 }
 
 #[test]
-fn a_list_permits_the_names_in_it() {
+fn a_namespace_list_permits_only_the_listed_namespaces() {
     let list = json!({"list": ["default"]});
     assert_eq!(permits(&list, "default", &[]), Ok(true));
     assert_eq!(permits(&list, "other", &[]), Ok(false));
 }
 
 #[test]
-fn list_and_selector_are_a_union() {
+fn a_namespace_is_permitted_by_the_list_or_the_selector() {
     let union = json!({"list": ["other"], "selector": {"matchLabels": {"environment": "dev"}}});
     assert_eq!(permits(&union, "other", &[]), Ok(true));
     assert_eq!(permits(&union, "default", DEV), Ok(true));
@@ -69,7 +69,7 @@ fn list_and_selector_are_a_union() {
 }
 
 #[test]
-fn the_requirements_of_a_selector_must_all_hold() {
+fn a_selector_matches_only_if_all_its_requirements_match() {
     let both = |value| {
         json!({"list": null, "selector": {
             "matchLabels": {"namespace": "default"},

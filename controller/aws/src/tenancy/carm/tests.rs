@@ -84,7 +84,7 @@ fn the_role_of_a_team_is_used_before_the_role_of_the_account() {
 }
 
 #[test]
-fn a_team_needs_no_account() {
+fn a_team_role_is_used_without_an_account() {
     let case = Case {
         annotations: &[(TEAM_ID, "team-a")],
         accounts: None,
@@ -163,7 +163,7 @@ fn a_role_must_belong_to_the_account_of_the_namespace() {
 }
 
 #[test]
-fn an_account_has_twelve_digits() {
+fn an_account_without_exactly_12_digits_is_invalid() {
     let error = of_account("my-ns", map(&[("my-ns", &arn("a"))])).unwrap_err();
     assert_eq!(error.reason(), "InvalidAccount");
 }
@@ -207,7 +207,7 @@ fn a_value_can_have_an_external_id_and_a_session_name() {
 }
 
 #[test]
-fn the_alternative_key_format_of_the_ack_issue_is_not_used() {
+fn the_alternative_ack_key_format_is_ignored() {
     let team = arn("team");
     let second = map(&[
         ("team-id/team-a", &team),

@@ -163,7 +163,7 @@ fn a_role_is_assumed_with_an_access_key() {
 }
 
 #[test]
-fn nested_roles_are_assumed_from_the_inside() {
+fn nested_roles_are_assumed_from_the_innermost_outward() {
     let mut objects = objects();
     put(&mut objects, &of("jump"), &role(CONTROLLER, "jump"));
     put(&mut objects, &of("a"), &role(&of("jump"), "a"));
@@ -214,7 +214,7 @@ fn every_identity_of_a_chain_must_permit_the_namespace() {
 }
 
 #[test]
-fn a_denied_source_is_distinguished_from_an_identity_with_its_name() {
+fn a_denied_source_is_distinguished_from_a_denied_identity() {
     let mut objects = objects();
     static_identity(&mut objects, "a");
     let none = json!({"allowedNamespaces": null, "secretRef": "a"});
@@ -232,7 +232,7 @@ fn a_denied_source_is_distinguished_from_an_identity_with_its_name() {
 }
 
 #[test]
-fn an_added_label_permits_and_a_removed_label_refuses() {
+fn a_namespace_is_permitted_only_while_it_has_the_label() {
     let mut objects = objects();
     let selector = json!({"selector": {"matchLabels": {"environment": "dev"}}});
     put(

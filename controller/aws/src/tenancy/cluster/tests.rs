@@ -83,7 +83,7 @@ fn a_managed_control_plane_decides_before_the_infrastructure() {
 }
 
 #[test]
-fn the_identity_that_the_cluster_names_is_used() {
+fn the_identity_in_the_cluster_reference_is_used() {
     let plan = resolved(
         &with_role(),
         &cluster("AWSCluster"),

@@ -38,7 +38,7 @@ fn exactly_one_selector_must_match() {
 }
 
 #[test]
-fn a_selector_matches_if_all_its_groups_do() {
+fn a_selector_matches_only_if_all_its_groups_match() {
     let instance =
         json!({"group": "ec2.services.k8s.aws", "version": "v1alpha1", "kind": "Instance"});
     let all = json!({
@@ -75,7 +75,7 @@ fn a_selector_matches_if_all_its_groups_do() {
 }
 
 #[test]
-fn an_empty_field_of_a_type_matches_anything() {
+fn an_empty_resource_type_field_matches_every_value() {
     for field in ["group", "version", "kind"] {
         let mut instance =
             json!({"group": "ec2.services.k8s.aws", "version": "v1alpha1", "kind": "Instance"});
@@ -107,7 +107,7 @@ fn an_invalid_selector_that_matches_is_refused() {
 }
 
 #[test]
-fn an_empty_key_of_a_label_is_invalid() {
+fn an_empty_label_key_is_invalid() {
     let mut objects = with(&[]);
     let selector = json!({"arn": arn("a"), "resourceLabelSelector": {"matchLabels": {"": ""}}});
     objects.put_role_selector("one", Some(&selector.to_string()));

@@ -27,7 +27,7 @@ fn the_lifetime_in_the_spec_is_granted() {
 
 /// Earlier versions stored it with every object, and it had no effect there.
 #[test]
-fn the_stored_default_of_earlier_versions_means_a_year_for_insecure() {
+fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     assert_eq!(with("insecure", Some(604_800)), 365 * DAY);
     assert_eq!(
         with("insecure", Some(604_801)),

@@ -72,7 +72,7 @@ fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'stati
 }
 
 #[test]
-fn a_cluster_watches_its_own_and_the_built_in_signers() {
+fn a_cluster_watches_its_signers_and_the_built_in_signers() {
     assert_eq!(
         cluster().signers(),
         [
@@ -101,7 +101,7 @@ fn a_built_in_request_without_evidence_is_denied() {
 }
 
 #[test]
-fn stock_requests_are_ignored_while_attestation_is_not_enforced() {
+fn built_in_requests_are_ignored_while_attestation_is_not_enforced() {
     for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
         let cluster = with(duty);
         let unreadable = |mut request: CertificateSigningRequest| {
@@ -134,7 +134,7 @@ fn stock_requests_are_ignored_while_attestation_is_not_enforced() {
 }
 
 #[test]
-fn a_stock_request_waits_until_the_enforcement_is_known() {
+fn a_built_in_request_waits_until_the_enforcement_is_known() {
     let mut issued = stock();
     let status = issued.status.get_or_insert_default();
     status.conditions = Some(vec![condition("Approved")]);
@@ -268,7 +268,7 @@ fn a_control_plane_machine_can_renew_its_kubeadm_certificate() {
 }
 
 #[test]
-fn a_control_plane_machine_is_identified_by_its_node_reference() {
+fn a_control_plane_node_is_identified_only_by_its_node_reference() {
     let named = |node: &str| {
         with_control_plane(|machine| {
             machine.node_name = Some(NodeName::parse("prod-1-cp-x7k2p").unwrap());

@@ -108,7 +108,7 @@ fn a_machine_must_exist_and_be_ready_and_must_not_be_deleted() {
 }
 
 #[test]
-fn another_key_for_the_same_machine_waits_until_its_node_is_down() {
+fn a_new_key_for_the_same_machine_waits_until_its_node_is_down() {
     let nodes = Arc::new(MemoryNodes::default());
     let cluster = cluster_of_nodes(nodes.clone());
     issued_at(&valid(), &cluster, now());
@@ -262,7 +262,7 @@ fn a_request_for_an_unauthorized_attestor_is_ignored() {
 }
 
 #[test]
-fn a_machine_that_is_being_deleted_renews() {
+fn a_machine_that_is_being_deleted_can_renew() {
     let records: Arc<MemoryRecords> = Arc::default();
     let with = |state| {
         let machine = Machine {

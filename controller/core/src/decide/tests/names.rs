@@ -19,7 +19,7 @@ fn n1() -> NodeName {
 }
 
 #[test]
-fn a_machine_whose_node_is_up_waits_with_another_key() {
+fn a_machine_with_a_new_key_waits_while_its_node_is_up() {
     for request in [valid, insecure] {
         let nodes = Arc::new(MemoryNodes::default());
         let cluster = cluster_of_nodes(nodes.clone());

@@ -60,7 +60,7 @@ pub(super) fn alone(change: impl FnOnce(&mut Machine)) -> Context {
 }
 
 #[test]
-fn a_serving_certificate_for_the_own_name_and_address_is_approved() {
+fn a_serving_certificate_for_the_nodes_name_and_address_is_approved() {
     let approval = approved(&serving(), &serving_cluster());
 
     assert_eq!(approval.basis(), ApprovalReason::ServingNamesCorroborated);
@@ -91,7 +91,7 @@ fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
 }
 
 #[test]
-fn the_own_serving_signer_issues_a_corroborated_certificate() {
+fn the_serving_signer_of_the_provider_issues_a_certificate() {
     let mut request = serving();
     request.spec.signer_name = Provider::NULL.serving_signer();
 
@@ -116,7 +116,7 @@ fn an_insecure_node_gets_no_serving_approval() {
 }
 
 #[test]
-fn spec_username_is_system_node_and_the_nodes_name() {
+fn a_username_that_is_not_the_name_of_a_node_is_denied() {
     for username in ["", "kubernetes-admin", "system:bootstrap:abcdef", "n1"] {
         let mut request = serving();
         request.spec.username = Some(username.to_owned());
@@ -143,7 +143,7 @@ fn a_serving_certificate_of_another_node_is_denied() {
 }
 
 #[test]
-fn spec_groups_contains_system_nodes() {
+fn unexpected_requester_groups_in_a_serving_request_are_denied() {
     for groups in [&["system:authenticated"][..], &["system:nodes"], &[]] {
         let mut request = serving();
         request.spec.groups = Some(texts(groups));
@@ -154,7 +154,7 @@ fn spec_groups_contains_system_nodes() {
 }
 
 #[test]
-fn a_serving_request_only_contains_digital_signature_and_server_auth() {
+fn a_serving_request_with_other_usages_is_denied() {
     for usages in [
         &["digital signature"][..],
         &["server auth"],
@@ -211,7 +211,7 @@ fn a_certificate_with_a_foreign_uid_gets_no_serving_certificate() {
 }
 
 #[test]
-fn another_organization_or_name_in_the_subject_is_denied() {
+fn an_unexpected_organization_or_name_in_the_subject_is_denied() {
     let subject = |organization: &str, name: &str| {
         let parts = [
             ("2.5.4.10", der::utf8(organization)),
@@ -232,7 +232,7 @@ fn another_organization_or_name_in_the_subject_is_denied() {
 }
 
 #[test]
-fn an_extension_other_than_the_names_is_denied() {
+fn an_extension_other_than_the_alternative_names_is_denied() {
     let with = |oid: &str, critical: bool, value: &[u8]| {
         let mut csr = serving_csr(&[dns("n1")]);
         csr.extensions.push(extension(oid, critical, value));
@@ -343,7 +343,7 @@ fn a_request_approved_elsewhere_is_still_checked() {
 }
 
 #[test]
-fn every_serving_check_is_a_step() {
+fn each_serving_check_is_a_step_of_the_decision() {
     let decided = block_on(decide(&serving(), &serving_cluster(), now(), || {
         std::time::Duration::ZERO
     }));

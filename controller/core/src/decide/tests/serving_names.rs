@@ -260,7 +260,7 @@ fn non_canonical_addresses_are_denied() {
 }
 
 #[test]
-fn names_of_another_kind_are_denied() {
+fn names_other_than_dns_names_and_addresses_are_denied() {
     let other_name = [
         der::oid("1.3.6.1.4.1.311.20.2.3"),
         der::tlv(0xa0, &der::utf8("n1")),
@@ -286,7 +286,7 @@ fn names_of_another_kind_are_denied() {
 }
 
 #[test]
-fn a_list_without_names_is_denied() {
+fn an_empty_list_of_serving_names_is_denied() {
     assert_eq!(denied(&[]), Denial::ServingNamesMissing);
     let none = Csr {
         extensions: Vec::new(),
@@ -346,7 +346,7 @@ fn the_maximum_number_of_serving_names_is_approved() {
 }
 
 #[test]
-fn names_in_another_encoding_or_as_critical_are_denied() {
+fn names_in_another_encoding_or_marked_as_critical_are_denied() {
     let with = |critical: bool, value: &[u8]| {
         let csr = Csr {
             extensions: vec![extension(SUBJECT_ALT_NAME_OID, critical, value)],

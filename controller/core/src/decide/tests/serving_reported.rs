@@ -88,7 +88,7 @@ fn assert_neither_is_approved(cluster: &Context) {
 }
 
 #[test]
-fn a_node_reported_foreign_or_reserved_name_is_denied() {
+fn a_foreign_or_reserved_name_that_a_node_reports_is_denied() {
     assert_neither_is_approved(&guest_reported(Some(stolen_and_reserved())));
 }
 
@@ -184,7 +184,7 @@ fn the_platform_is_not_queried_if_the_inventory_reports_the_names() {
 }
 
 #[test]
-fn a_platform_reported_foreign_or_reserved_name_is_denied() {
+fn a_foreign_or_reserved_name_that_a_platform_reports_is_denied() {
     let mut cluster = serving_cluster();
     cluster.verifiers = Platform(Some(stolen_and_reserved())).alone();
 
@@ -363,7 +363,7 @@ fn names_from_inventory_and_platform_are_approved_together() {
 }
 
 #[test]
-fn a_foreign_or_guest_name_in_a_mixed_request_denies_it() {
+fn a_request_with_one_foreign_or_guest_reported_name_is_denied() {
     let guest = [203, 0, 113, 9];
     for (name, expected) in [
         (

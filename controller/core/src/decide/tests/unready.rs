@@ -194,7 +194,7 @@ fn without_null() -> Context {
 }
 
 #[test]
-fn a_request_for_an_unavailable_attestor_waits_unread() {
+fn a_request_for_an_unavailable_attestor_waits_and_is_not_parsed() {
     let context = without_null();
     let mut unreadable = valid();
     unreadable.spec.request.0 = vec![b'x'; 512 * 1024];
@@ -220,7 +220,7 @@ fn a_request_for_an_available_attestor_is_decided() {
 }
 
 #[test]
-fn requests_for_an_unavailable_attestor_are_watched() {
+fn the_signer_of_an_unavailable_attestor_is_watched() {
     let context = without_null();
     let signer = Provider::NULL.client_signer();
 
@@ -268,7 +268,7 @@ fn an_outage_of_the_inventory_is_retried() {
 }
 
 #[test]
-fn an_undecidable_node_name_is_retried() {
+fn an_unknown_node_name_is_retried() {
     let shared = Naming::Shared {
         other: "m2".to_owned(),
     };
@@ -358,7 +358,7 @@ fn a_request_for_a_machine_that_is_not_ready_is_retried() {
 }
 
 #[test]
-fn a_machine_with_an_unread_bootstrap_config_waits_without_an_end() {
+fn a_machine_with_an_unread_bootstrap_config_waits_indefinitely() {
     let in_state = |state| {
         with_machines(vec![Machine {
             state,
@@ -451,7 +451,7 @@ fn a_machine_that_is_being_deleted_is_denied() {
 }
 
 #[test]
-fn a_machine_with_its_own_token_needs_no_token_lookup() {
+fn a_machine_with_its_own_token_causes_no_token_lookup() {
     let of_m1 = |token| {
         let machines = vec![machine("m1", "n1", token)];
         let inventory = Arc::new(WithoutTokens(StaticInventory::new(machines).unwrap()));

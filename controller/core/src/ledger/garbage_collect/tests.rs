@@ -126,7 +126,7 @@ fn a_sweep_deletes_the_stale_node_after_a_claim() {
 }
 
 #[test]
-fn the_node_of_a_tombstone_is_checked_for_10_minutes_and_when_listed() {
+fn a_tombstones_node_is_checked_for_10_minutes_and_if_listed() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);
@@ -184,7 +184,7 @@ fn the_removal_of_a_stale_node_is_reported_once() {
 }
 
 #[test]
-fn records_without_status_after_a_move_can_renew() {
+fn a_record_without_a_status_after_a_move_can_renew() {
     let world = World::held(policy());
     let moved = World::new();
     for stored in &*block_on(world.records.all()).unwrap() {
@@ -201,7 +201,7 @@ fn records_without_status_after_a_move_can_renew() {
 }
 
 #[test]
-fn replaced_buried_and_manually_revoked_generations_are_revoked() {
+fn replaced_retired_and_manually_revoked_generations_are_revoked() {
     let world = World::held(policy());
     let revoked = |record: &Record, hour| {
         let revoked = record.revoked_generations(LONGEST, at(hour));
@@ -357,7 +357,7 @@ fn a_sweep_retires_a_holder_that_is_missing_in_the_inventory() {
 }
 
 #[test]
-fn a_record_is_kept_while_its_machine_has_no_provider_id() {
+fn a_sweep_keeps_a_record_while_its_machine_has_no_provider_id() {
     let mut world = World::held(policy());
     let mut machine = Machine::new("m1");
     world.machines = vec![machine.clone()];

@@ -61,7 +61,7 @@ fn a_reenrollment_with_another_key_contains_its_reason() {
 }
 
 #[test]
-fn a_returning_machine_has_the_grant_reason_reenrolled() {
+fn a_machine_that_returns_has_the_grant_reason_reenrolled() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     for sweep in [at(1) - MISSING_MACHINE_TIMEOUT, at(1)] {

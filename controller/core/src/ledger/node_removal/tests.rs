@@ -138,7 +138,7 @@ fn a_first_claim_replaces_an_unowned_node_that_is_down() {
 }
 
 #[test]
-fn a_node_of_the_holder_of_another_name_is_not_replaced() {
+fn a_node_whose_machine_holds_another_name_is_not_replaced() {
     let mut world = World::new();
     // Its Machine is not in the inventory for a moment.
     world.machines.push(machine("m4", MachineState::Ready));

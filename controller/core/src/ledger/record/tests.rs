@@ -31,7 +31,7 @@ fn record_of(identity: Identity) -> Record {
 }
 
 #[test]
-fn a_record_concerns_its_machine_its_tpm_and_its_key() {
+fn a_record_matches_its_machine_its_tpm_or_its_key() {
     let record = record_of(measured());
     let (own, another) = (KeyDigest::of(&[1]), KeyDigest::of(&[2]));
     let same_tpm = Identity {
@@ -53,7 +53,7 @@ fn a_record_concerns_its_machine_its_tpm_and_its_key() {
 }
 
 #[test]
-fn the_holder_contains_everything_that_was_attested() {
+fn the_holder_contains_all_attested_facts() {
     let assurance = record_of(measured()).holder.assurance();
 
     assert_eq!(assurance.identity(), &measured());
@@ -61,7 +61,7 @@ fn the_holder_contains_everything_that_was_attested() {
 }
 
 #[test]
-fn another_instance_with_the_same_provider_id_is_not_the_holder() {
+fn a_different_instance_with_the_same_provider_id_is_not_the_holder() {
     let instance = |name: &str| Identity {
         instance: Some(name.to_owned()),
         ..identity("m1")
@@ -87,7 +87,7 @@ fn a_tombstone_has_no_reset_and_no_superseded_generation() {
 }
 
 #[test]
-fn a_previous_generations_revocation_is_not_the_current_one() {
+fn a_revoked_previous_generation_does_not_revoke_the_current_one() {
     let mut record = record_of(identity("m1"));
     record.generation = 9;
     let of_generation = |generation| Record {

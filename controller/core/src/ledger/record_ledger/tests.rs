@@ -18,7 +18,7 @@ fn a_claim_with_a_stale_cache_finds_its_record() {
 }
 
 #[test]
-fn a_tombstone_missing_from_a_cache_is_unchanged() {
+fn a_claim_does_not_change_a_tombstone_missing_from_its_cache() {
     let world = World::held(policy());
     world.edit("n1", |record| {
         *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
@@ -44,7 +44,7 @@ fn a_ledger_reports_whether_its_revocation_list_is_read() {
 }
 
 #[test]
-fn an_unattested_holder_can_only_be_the_machine_of_its_token() {
+fn an_unattested_holder_matches_only_the_machine_of_its_token() {
     let mut world = World::with(policy());
     world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
     world.claims(&insecure(claim("m2", "n2", 2, 0)), 0).unwrap();

@@ -70,7 +70,7 @@ fn a_revoked_machine_without_a_record_is_denied_until_released() {
 
 /// A UID is immutable, and a record's writer chooses it when it creates the record.
 #[test]
-fn the_stronger_revocation_of_two_records_with_one_uid_is_listed() {
+fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     let revoked = {
         let world = World::held(policy());
         world.edit("n1", |record| record.generation = 7);
@@ -115,7 +115,7 @@ fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
 }
 
 #[test]
-fn another_machine_can_have_the_name_of_a_revoked_one() {
+fn another_machine_can_get_the_name_of_a_revoked_machine() {
     let mut world = restored_before_the_revocation();
     world.becomes("m1", None);
 
@@ -156,7 +156,7 @@ fn a_retired_record_does_not_block_its_machine() {
 }
 
 #[test]
-fn a_later_generation_that_the_holder_presents_with_evidence_is_noted() {
+fn a_later_generation_presented_with_evidence_is_recorded() {
     let later = |change: fn(&World), machine: &str, generation: u64| {
         let world = World::held(policy());
         change(&world);
@@ -185,7 +185,7 @@ fn a_later_generation_that_the_holder_presents_with_evidence_is_noted() {
 }
 
 #[test]
-fn a_denied_renewal_of_the_present_generation_shows_no_backup() {
+fn a_denied_renewal_of_the_current_generation_shows_no_restore() {
     let world = World::held(policy());
     world.revoke("n1", 1);
 
@@ -212,7 +212,7 @@ fn claims_and_renewals_wait_until_the_revocation_list_is_read() {
 }
 
 #[test]
-fn each_generation_is_at_or_above_the_floor_and_the_lowest_valid_one() {
+fn a_new_generation_is_at_or_above_the_floor_and_the_valid_minimum() {
     let world = World::held(policy());
     raise_floor(&world, 1);
 
@@ -239,7 +239,7 @@ fn each_generation_is_at_or_above_the_floor_and_the_lowest_valid_one() {
 }
 
 #[test]
-fn an_insecure_node_below_the_floor_rejoins_with_another_key_when_down() {
+fn an_insecure_node_below_the_floor_rejoins_with_a_new_key_when_down() {
     let world = World::new();
     world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
     world.node("n1", false, 2);
@@ -263,7 +263,7 @@ fn an_insecure_node_below_the_floor_rejoins_with_another_key_when_down() {
 }
 
 #[test]
-fn the_floor_and_the_entries_only_grow_until_they_expire() {
+fn the_generation_floor_and_the_entries_grow_until_they_expire() {
     let world = World::held(policy());
     raise_floor(&world, 5);
     let mut listed = RevokedNodeCredentialsSpec {

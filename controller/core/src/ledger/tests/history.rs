@@ -72,7 +72,7 @@ fn every_generated_history_satisfies_the_invariants() {
 }
 
 #[test]
-fn histories_detect_each_missing_rule() {
+fn each_missing_rule_breaks_an_invariant_in_some_history() {
     for (flaw, expected) in [
         (Flaw::GenerationIsNext, "two keys"),
         (Flaw::ListOfRecordsOnly, "revoked"),

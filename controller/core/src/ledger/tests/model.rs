@@ -90,7 +90,7 @@ fn two_names() -> Scenario {
 }
 
 #[test]
-fn one_request_at_two_replicas_is_issued_under_one_record() {
+fn one_request_at_two_replicas_creates_one_record() {
     let outcomes = outcomes(&one_request());
 
     assert_eq!(issued(&outcomes), [2].into(), "{outcomes:?}");
@@ -126,7 +126,7 @@ fn two_replicas_grant_one_name_to_one_of_two_machines() {
 }
 
 #[test]
-fn one_machine_gets_one_of_two_names_at_two_replicas() {
+fn two_replicas_grant_a_machine_one_of_two_names() {
     let outcomes = outcomes(&two_names());
 
     assert!(
@@ -156,7 +156,7 @@ fn strengthened(keys: [u8; 2]) -> Scenario {
 
 /// The second key is of a node that lost the first answer.
 #[test]
-fn a_strengthened_renewal_keeps_the_former_certificate_in_each_crash() {
+fn an_upgrade_to_evidence_keeps_the_old_certificate_in_each_crash() {
     let outcomes = outcomes(&strengthened([1, 2]));
 
     assert!(
@@ -167,7 +167,7 @@ fn a_strengthened_renewal_keeps_the_former_certificate_in_each_crash() {
 }
 
 #[test]
-fn the_model_detects_each_missing_rule() {
+fn each_missing_rule_breaks_an_invariant_of_the_model() {
     // A record that is written over whatever is there.
     is_broken(&two_machines(), Flaw::CreateOverwrites);
     // A record that is written over another version than was read.

@@ -133,7 +133,7 @@ fn a_signature_by_another_key_is_never_issued() {
 }
 
 #[test]
-fn no_name_is_claimed_while_the_external_signer_is_unavailable() {
+fn no_node_name_is_claimed_without_an_available_external_signer() {
     let pki = Pki::new();
     let program = Program {
         away: true,

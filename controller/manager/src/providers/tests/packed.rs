@@ -74,7 +74,7 @@ fn longest_copies(text: &[u8]) -> Vec<(usize, usize)> {
 }
 
 #[test]
-fn repeated_text_is_packed_as_references() {
+fn repeated_text_is_stored_once_and_referenced() {
     assert_eq!(packed("abcd"), b"abcd");
     assert_eq!(packed("abcdabcd"), b"abcd\x80\0\0");
     assert_eq!(packed("xabcdeabcdey"), b"xabcde\x81\0\x01y");

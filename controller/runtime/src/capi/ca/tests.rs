@@ -55,7 +55,7 @@ fn year(year: u32) -> SystemTime {
 }
 
 #[test]
-fn a_certificate_and_its_key_sign() {
+fn a_ca_certificate_with_its_key_can_sign() {
     let ca = ca();
 
     let read = ClusterCa::from_secret(&secret_of(&ca)).unwrap();
@@ -175,7 +175,7 @@ fn a_ca_outside_its_validity_is_reported() {
 }
 
 #[test]
-fn clusters_with_the_same_ca_key_are_detected_by_its_digest() {
+fn clusters_with_the_same_ca_key_have_the_same_key_digest() {
     let key = KeyPair::generate().unwrap();
     let (first, second, other) = (ca_of(&key), ca_of(&key), ca());
     assert_ne!(first.certificate, second.certificate);

@@ -53,7 +53,7 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_that_are_not_served_are_dropped() {
+async fn cached_kinds_are_dropped_once_they_are_not_served() {
     let objects = answered_by(
         |_| json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""}),
     );
@@ -78,7 +78,7 @@ async fn dropped_lookups_release_their_memory() {
 }
 
 #[test]
-fn a_lookup_of_a_kind_visits_few_of_many_others() {
+fn the_lookup_of_a_kind_visits_few_of_many_others() {
     let objects = objects();
     let lookup = |number: usize| objects.lookup(kind_of(&reference(&format!("Rack{number}"))));
     let held: Vec<Lookup> = (0..1000).map(lookup).collect();
@@ -131,7 +131,7 @@ async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
 }
 
 #[tokio::test]
-async fn a_missing_object_is_absent_and_its_kind_is_known() {
+async fn a_missing_object_of_a_served_kind_is_reported_as_absent() {
     let (objects, lookups) = serving(json!({"code": 404, "reason": "NotFound"}), 1);
     let wanted = reference("RackMachine");
 

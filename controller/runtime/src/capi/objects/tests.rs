@@ -15,7 +15,7 @@ fn id(text: &str) -> ProviderId {
 }
 
 #[test]
-fn a_cluster_is_read_from_both_contracts() {
+fn a_cluster_is_parsed_in_both_api_contracts() {
     for contract in BOTH {
         let cluster: Cluster = kept(contract.cluster()).unwrap();
 
@@ -41,7 +41,7 @@ fn a_cluster_is_read_from_both_contracts() {
 }
 
 #[test]
-fn a_cluster_is_paused_by_its_spec_or_by_an_annotation_of_any_value() {
+fn a_cluster_is_paused_by_its_spec_or_its_annotation() {
     let cluster = Contract::V1Beta2.cluster();
     for (pointer, value, expected) in [
         ("/spec/paused", json!(true), true),
@@ -85,7 +85,7 @@ fn a_cluster_without_optional_fields_is_read() {
 }
 
 #[test]
-fn a_machine_is_read_from_both_contracts() {
+fn a_machine_is_parsed_in_both_api_contracts() {
     for contract in BOTH {
         let machine: Machine = kept(contract.machine("m1")).unwrap();
 
@@ -213,7 +213,7 @@ fn the_cluster_of_a_machine_comes_from_its_spec_or_its_label() {
 }
 
 #[test]
-fn a_pool_is_read_from_both_contracts() {
+fn a_pool_is_parsed_in_both_api_contracts() {
     for contract in BOTH {
         let ids = ["generic:///rack/a", "not an ID", "generic:///rack/b"];
         let pool: MachinePool = kept(contract.pool("p1", &ids)).unwrap();
@@ -322,7 +322,7 @@ fn a_control_plane_config_is_recognized() {
 }
 
 #[test]
-fn deeply_nested_unread_fields_are_accepted() {
+fn deep_nesting_in_unused_fields_is_accepted() {
     let deep = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
     let cluster = with(
         Contract::V1Beta2.cluster(),

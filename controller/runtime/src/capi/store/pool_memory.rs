@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_keeps_its_memory_when_other_namespaces_use_the_rest() {
+    fn a_pool_keeps_its_memory_if_other_namespaces_use_the_rest() {
         let mut memory = PoolMemory::new(KeptLimit::new(64));
         let (own, added) = (pool("c", "p1"), pool("c", "p2"));
         assert_eq!(take(&mut memory, &own, 20), 20);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_due_when_a_cut_pool_fits_and_not_before() {
+    fn pools_are_listed_again_once_a_truncated_pool_fits() {
         let mut memory = PoolMemory::new(KeptLimit::new(64));
         let hostile = ["a", "b"].map(|namespace| pool(namespace, "p"));
         assert_eq!(

@@ -158,7 +158,7 @@ fn every_change_notifies_the_watchers() {
 }
 
 #[test]
-fn a_cluster_is_notified_of_its_own_changes_but_not_of_machines() {
+fn a_cluster_watcher_is_notified_only_of_changes_to_its_cluster() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     let key = |name| ObjectKey::new(NAMESPACE, name);
     let mut own = objects.changes_of(&key("prod-1"));
@@ -215,7 +215,7 @@ fn an_unserved_api_version_is_recognized_in_every_watch_error() {
 }
 
 #[test]
-fn many_objects_are_listed_and_removed_a_few_at_a_time() {
+fn many_objects_are_listed_and_removed_in_small_steps() {
     let (objects, mut listing) = (objects(), BTreeSet::new());
     let names: Vec<String> = (0..3 * PAGE).map(|number| format!("m{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -268,7 +268,7 @@ fn news<W: Stored>(objects: &Objects, object: Value) -> (bool, usize) {
 }
 
 #[test]
-fn an_equal_object_causes_no_notification_and_no_index_write() {
+fn an_unchanged_object_causes_no_notification_and_no_index_write() {
     const IDS: usize = 1000;
     let objects = objects();
     let id = |number: usize| format!("generic:///{number}");

@@ -7,7 +7,7 @@ use crate::client::response_limits::MANAGEMENT_CALLS_AT_ONCE;
 use crate::shared::testing::most_visited;
 
 #[tokio::test]
-async fn a_handshake_uses_processor_time_of_its_namespace() {
+async fn a_handshake_consumes_the_processor_time_of_its_namespace() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -146,7 +146,7 @@ async fn a_call_visits_each_open_connection_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_late_call_ends_the_use_of_a_connection_to_the_operators_server() {
+async fn only_an_unanswered_call_past_its_deadline_closes_its_connection() {
     let early = PATIENCE.saturating_sub(Duration::from_millis(1));
     for (patience, waited, is_over) in [
         (PATIENCE, early, false),

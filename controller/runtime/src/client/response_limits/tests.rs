@@ -138,7 +138,7 @@ async fn a_flooding_namespace_gets_half_of_the_management_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lookups_for_a_flooding_namespace_get_half_of_the_management_calls() {
+async fn name_lookups_of_a_flooding_namespace_get_half_of_the_slots() {
     const ALL: usize = MANAGEMENT_CALLS_AT_ONCE;
     let asked = Arc::new(AtomicUsize::new(0));
     let mut service = Bounded::new(Silent(asked.clone()), NamedBy::Operator, "");
@@ -157,7 +157,7 @@ async fn lookups_for_a_flooding_namespace_get_half_of_the_management_calls() {
 }
 
 #[test]
-fn a_call_counts_in_the_namespace_of_its_object() {
+fn a_call_counts_against_the_namespace_of_its_object() {
     for (path, expected) in [
         ("/api/v1/namespaces/tenant-a/secrets/a", "tenant-a"),
         (
@@ -201,7 +201,7 @@ fn of_length(len: usize) -> impl Stream<Item = Vec<u8>> + Send + Unpin + 'static
 }
 
 #[tokio::test]
-async fn a_page_and_an_object_are_read_up_to_their_limits() {
+async fn a_page_or_object_over_its_size_limit_is_refused() {
     for (url, max) in [(OBJECT, MAX_OBJECT_LEN), (PAGE, MAX_PAGE_LEN)] {
         assert_eq!(read(url, 200, of_length(max)).await, Ok(max));
         assert_eq!(
@@ -239,7 +239,7 @@ async fn a_watch_has_no_limit_but_each_event_has_the_object_limit() {
 }
 
 #[tokio::test]
-async fn an_error_answer_is_limited_to_one_object_for_every_request() {
+async fn every_error_response_is_limited_to_the_size_of_one_object() {
     for url in [OBJECT, PAGE, WATCH] {
         for status in [302, 403, 503] {
             let lines = stream::iter(vec![vec![b'\n'; MAX_OBJECT_LEN]; 2]);
@@ -310,7 +310,7 @@ fn amplified() -> [(&'static str, String, Excess); 4] {
 }
 
 #[tokio::test]
-async fn an_answer_of_a_tenants_api_server_has_few_values() {
+async fn a_tenant_response_with_too_many_values_is_refused() {
     for (url, text, excess) in amplified() {
         let pieces = stream::iter(vec![text.into_bytes()]);
         let read = read_of(NamedBy::Tenant, url, 200, pieces).await;
@@ -337,7 +337,7 @@ async fn megabytes_of_managed_fields_are_removed() {
 }
 
 #[tokio::test]
-async fn a_response_with_endless_managed_fields_ends() {
+async fn a_response_with_endless_managed_fields_is_refused() {
     let begin = br#"{"metadata":{"name":"a","managedFields":[""#.to_vec();
     let whole = || stream::iter([begin.clone()]).chain(stream::repeat(vec![b'x'; 1024 * 1024]));
     for (named_by, max) in [
@@ -350,7 +350,7 @@ async fn a_response_with_endless_managed_fields_ends() {
 }
 
 #[tokio::test]
-async fn each_response_of_a_tenants_api_server_has_a_limited_length() {
+async fn a_tenant_response_over_the_length_limit_is_refused() {
     let alone = PAGE.replace("limit=16", "limit=1");
     let request = OBJECT.trim_end_matches("/status");
     for (url, status, max) in [
@@ -373,7 +373,7 @@ async fn each_response_of_a_tenants_api_server_has_a_limited_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn single_responses_of_a_tenants_api_server_have_a_rate() {
+async fn single_responses_of_a_tenant_api_server_are_rate_limited() {
     const MIB: usize = 1024 * 1024;
     let server = tower::service_fn(|_: Request<()>| async {
         let text = format!("\"{}\"", "x".repeat(MIB));
@@ -394,7 +394,7 @@ async fn single_responses_of_a_tenants_api_server_have_a_rate() {
 }
 
 #[tokio::test]
-async fn unread_answers_share_one_memory_limit() {
+async fn unread_responses_share_one_memory_limit() {
     let mut service = Bounded::new(
         tower::service_fn(|_: Request<()>| async {
             let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(
@@ -431,7 +431,7 @@ const NEXT_PAGE: &str =
     "https://h/apis/certificates.k8s.io/v1/certificatesigningrequests?&limit=16&continue=a";
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_a_tenants_api_server_has_a_limit_of_pages_and_a_rate() {
+async fn a_list_from_a_tenant_api_server_is_limited_in_pages_and_rate() {
     let server = tower::service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(http_body_util::Full::new(Bytes::from("{}"))))
     });

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_binding_that_changes_constantly_is_reported_once_a_minute() {
+    async fn a_constantly_changing_binding_is_reported_once_a_minute() {
         let reports = reports(KUBEADM[0].0, 1000, true).await;
 
         assert!((5..=7).contains(&reports), "{reports}");

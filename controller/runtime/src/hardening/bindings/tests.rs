@@ -115,7 +115,7 @@ fn unattested_subjects_are_reported_and_administrators_are_not() {
 }
 
 #[test]
-fn kubernetes_own_roles_are_known_without_reading_them() {
+fn the_built_in_kubernetes_roles_are_known_without_a_read() {
     let bindings = KUBEADM.map(of_kubeadm);
     let bindings = bindings.each_ref().map(|one| Candidate::of(one).unwrap());
 
@@ -132,7 +132,7 @@ fn a_missing_role_does_not_grant_permissions() {
 }
 
 #[test]
-fn a_modified_kubeadm_binding_is_not_recognized_as_from_kubeadm() {
+fn a_modified_kubeadm_binding_is_not_attributed_to_kubeadm() {
     let untouched = of_kubeadm(KUBEADM[0]);
     assert!(is_kubeadms(&untouched));
 
@@ -151,7 +151,7 @@ fn a_modified_kubeadm_binding_is_not_recognized_as_from_kubeadm() {
 }
 
 #[test]
-fn the_size_of_a_candidate_covers_all_bindings_made_from_it() {
+fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
     let subjects = |count: usize| {
         let mut binding = binding(&"n".repeat(100), &"r".repeat(100), "User", "system:node:a");
         let subjects = binding.subjects.as_mut().unwrap();

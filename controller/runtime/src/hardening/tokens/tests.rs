@@ -37,7 +37,7 @@ fn the_labels_of_a_token_are_not_kept() {
 }
 
 #[test]
-fn a_token_is_extended_once_half_of_its_time_has_passed() {
+fn a_token_is_extended_after_half_of_its_lifetime() {
     // TTL is six hours.
     for (end, expected) in [
         (0, Some(16)),
@@ -84,7 +84,7 @@ fn a_token_expiry_patch_is_rfc3339_and_has_the_resource_version() {
 }
 
 #[test]
-fn a_token_with_the_label_was_extended_here() {
+fn only_a_token_with_the_label_counts_as_extended_by_the_controller() {
     let mut labelled: Value =
         serde_json::from_str(&secret(SECRET_TYPE, Some("1970-01-01T01:00:00Z"))).unwrap();
     labelled["metadata"]["labels"] = json!({EXTENDED: "true"});
@@ -95,7 +95,7 @@ fn a_token_with_the_label_was_extended_here() {
 }
 
 #[test]
-fn the_secret_half_is_not_kept() {
+fn the_secret_part_of_a_token_is_not_kept() {
     let (found, _) = TokenSecret::parse(&secret(SECRET_TYPE, None)).unwrap();
     let shown = format!("{found:?}");
     for secret in ["MDEyMzQ1Njc4OWFiY2RlZg", "0123456789abcdef"] {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changes_before_the_cluster_is_known() {
+    fn the_control_plane_condition_stays_until_the_cluster_is_known() {
         let mut status = KubeletAuthenticationStatus::default();
         said(&mut status, Some("AWSManagedControlPlane")).unwrap();
         let before = status.clone();

@@ -170,7 +170,7 @@ fn signers_in_a_forged_status_are_replaced_while_the_cluster_is_served() {
 }
 
 #[test]
-fn both_conditions_report_a_cluster_without_an_attestor() {
+fn an_unknown_attestor_is_reported_in_both_conditions() {
     let why = VerifierUnavailable::Unknown("contoso".to_owned());
     let verifiers: Verifiers = [Err(why.clone())].into_iter().collect();
     let availability = Box::new(verifiers.availability());
@@ -349,7 +349,7 @@ fn attestor_reports_are_conditions_and_do_not_affect_ready() {
 }
 
 #[test]
-fn an_unchanged_verdict_keeps_the_status() {
+fn an_unchanged_result_does_not_change_the_status() {
     let mut authentication = authentication("aws");
     let verdict = serving(healthy());
     let first = status(&authentication, &verdict, now());

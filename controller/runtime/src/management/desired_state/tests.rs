@@ -203,7 +203,7 @@ type Change = fn(&mut World);
 /// Each obstacle is applied to a cluster that already has all later obstacles: the reported obstacle is the one that
 /// an operator must resolve first.
 #[test]
-fn the_first_of_many_obstacles_is_reported() {
+fn the_first_of_several_problems_is_reported() {
     let mut world = world();
     let reasons: [(&str, Change); 11] = [
         ("CAKeyNotFound", |world| {
@@ -331,7 +331,7 @@ fn incompatible_stored_settings_are_named() {
 }
 
 #[test]
-fn the_key_of_another_ca_has_a_separate_reason() {
+fn a_key_that_does_not_match_the_ca_has_a_separate_reason() {
     let mut world = world();
     let (certificate, _) = ca();
     let (_, key) = ca();
@@ -392,7 +392,7 @@ fn a_cluster_without_its_ca_key_is_not_served_and_gets_remedies() {
 }
 
 #[test]
-fn obstacles_do_not_contain_secrets() {
+fn reported_problems_do_not_contain_secrets() {
     let mut world = world();
     world.sources.kubeconfig = secret(&[(KUBECONFIG_KEY, "users: [{secret-text".to_owned())]);
 
@@ -405,7 +405,7 @@ fn obstacles_do_not_contain_secrets() {
 }
 
 #[test]
-fn every_relevant_change_changes_the_fingerprint() {
+fn every_used_field_changes_the_fingerprint() {
     let changes: [fn(&mut World); 6] = [
         |world| world.authentication.spec.audiences = vec![format!("sha256:{}", "0".repeat(64))],
         |world| world.authentication.spec.serving_address_ranges = vec!["10.0.0.0/8".to_owned()],
@@ -429,7 +429,7 @@ fn every_relevant_change_changes_the_fingerprint() {
 }
 
 #[test]
-fn an_irrelevant_cluster_change_keeps_the_fingerprint() {
+fn an_unused_cluster_field_does_not_change_the_fingerprint() {
     let changes: [fn(&mut Cluster); 3] = [
         |cluster| cluster.watch_filter = Some("a".to_owned()),
         |cluster| cluster.deleting = true,

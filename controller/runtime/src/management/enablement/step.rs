@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unset_paused_or_deleting_cluster_causes_no_step() {
+    fn a_cluster_that_is_unset_paused_or_deleted_is_not_enabled() {
         let names = cluster(named(&["aws"]));
         let paused = Cluster {
             paused: true,

@@ -44,7 +44,7 @@ async fn a_refused_step_is_retried_later_than_an_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_different_step_is_retried_sooner() {
+async fn a_step_that_differs_from_the_last_one_is_retried_sooner() {
     let at = Instant::now();
     let last = Last {
         wanted: Wanted {
@@ -75,7 +75,7 @@ async fn a_cluster_has_one_step_at_a_time_without_an_initial_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frequently_changing_clusters_are_processed_last() {
+async fn frequently_changing_clusters_are_enabled_last() {
     let now = Instant::now();
     let due = |name: &str, last: Option<Instant>| DueStep {
         last,
@@ -137,7 +137,7 @@ fn steps(count: usize, attestor: &str) -> Vec<(ObjectKey, Wanted)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_a_step_starts_the_next_one_without_a_search() {
+async fn the_next_due_step_starts_without_a_new_search() {
     let now = Instant::now();
     let mut schedule = Schedule::new(now);
     schedule.found(steps(1000, "aws"), now);

@@ -46,7 +46,7 @@ fn the_kept_metadata_of_an_object_is_bounded() {
 }
 
 #[test]
-fn owners_with_longer_texts_than_a_name_are_not_kept() {
+fn owner_references_with_overlong_texts_are_not_kept() {
     let changes: [fn(&mut OwnerReference, String); 4] = [
         |owner, text| owner.api_version = text,
         |owner, text| owner.kind = text,
@@ -99,7 +99,7 @@ fn with_conditions(conditions: Vec<Condition>) -> KeptAuthentication {
 }
 
 #[test]
-fn only_own_conditions_are_kept_with_short_messages() {
+fn only_conditions_of_the_controller_are_kept_with_short_messages() {
     let own = condition(conditions::READY, "because".to_owned());
     let short = with_conditions(vec![own.clone()]);
     assert_eq!(
@@ -191,7 +191,7 @@ fn the_objects_of_a_few_namespaces_leave_memory_to_another() {
 }
 
 #[test]
-fn an_object_that_does_not_grow_keeps_its_place() {
+fn an_unchanged_object_is_not_displaced() {
     let mut memory = memory_for(64);
     assert_eq!(put_all(&mut memory, "c", 0..20), 20);
     for namespace in ["a", "b"] {
@@ -205,7 +205,7 @@ fn an_object_that_does_not_grow_keeps_its_place() {
 }
 
 #[test]
-fn a_list_is_due_when_an_object_that_was_left_out_has_a_place() {
+fn objects_are_listed_again_once_an_omitted_object_fits() {
     let mut memory = memory_for(16);
     assert_eq!(put_all(&mut memory, "a", 0..9), 8);
     assert!(!memory.is_list_due());

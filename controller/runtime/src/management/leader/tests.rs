@@ -129,7 +129,7 @@ async fn lead(candidate: &Candidate) -> Term<'_> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_replica_waits_until_the_lease_is_released() {
+async fn a_second_replica_waits_until_the_lease_is_released() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
     let mut term = lead(&first).await;
@@ -163,7 +163,7 @@ async fn a_new_leader_begins_when_the_lease_of_a_dead_leader_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_is_cut_off_stops_before_another_begins() {
+async fn a_leader_without_a_connection_stops_before_another_begins() {
     let leases = Memory::default();
     let first = candidate(&leases, "a");
     let begun = Instant::now();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_new_workload_cluster_raises_the_floor() {
+    fn only_a_new_workload_cluster_raises_the_generation_floor() {
         for has_records in [false, true] {
             let known = (Some("a"), has_records);
             assert_eq!(seen_with(known, 0, "a", 30), (0, 1));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recreated_cluster_with_recreated_settings_gets_a_floor() {
+    async fn a_recreated_cluster_with_recreated_settings_gets_a_generation_floor() {
         let annotations = json!({
             WORKLOAD_UID_ANNOTATION: "b",
             LOWEST_VALID_GENERATION_ANNOTATION: "30",
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_with_records_gets_no_floor_after_an_upgrade() {
+    async fn a_cluster_with_records_gets_no_generation_floor_after_an_upgrade() {
         let annotations = json!({WORKLOAD_UID_ANNOTATION: "b"});
         assert_eq!(compared_first(true).await, (annotations, 0));
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recreated_cluster_gets_a_floor_in_one_write() {
+    async fn a_recreated_cluster_gets_a_generation_floor_in_one_write() {
         let known = authentication(&json!({WORKLOAD_UID_ANNOTATION: "a"}));
         let (management, patched) = api_server(200, known);
         let key = ObjectKey::new("default", "prod-1");

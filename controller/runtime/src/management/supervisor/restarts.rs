@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_panic_doubles_the_wait_until_the_longest() {
+    async fn each_panic_doubles_the_wait_up_to_the_maximum() {
         let mut now = Instant::now();
         let mut restarts = Restarts::new(now);
         assert!(!restarts.is_resting(now));

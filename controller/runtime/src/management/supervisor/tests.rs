@@ -244,7 +244,7 @@ async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_secrets_of_a_cluster_that_does_not_exist_are_not_watched() {
+async fn the_secrets_of_a_missing_cluster_are_not_watched() {
     for clusters in [0, 3] {
         let watched = secrets_watched(clusters).await;
 

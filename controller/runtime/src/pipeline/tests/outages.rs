@@ -224,7 +224,7 @@ async fn failing_record_writes_for_an_hour_only_delay_a_join() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_for_several_minutes_only_delay_a_join() {
+async fn api_server_refusals_for_several_minutes_only_delay_a_join() {
     for outage in [
         Outage {
             nodes: MINUTES,

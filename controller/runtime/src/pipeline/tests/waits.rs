@@ -68,7 +68,7 @@ impl Verifier for Unread {
 }
 
 #[tokio::test]
-async fn a_waiting_machine_gets_events_at_growing_intervals() {
+async fn a_waiting_machine_gets_events_at_increasing_intervals() {
     let object = ObjectReference {
         kind: Some("Machine".to_owned()),
         namespace: Some("prod".to_owned()),
@@ -120,7 +120,7 @@ fn stock() -> CertificateSigningRequest {
 }
 
 #[tokio::test]
-async fn a_stock_request_never_fails_while_the_enforcement_is_unknown() {
+async fn a_built_in_request_never_fails_while_the_enforcement_is_unknown() {
     let context = Context {
         enforcement: Enforcement::new(EnforcementState::Unknown),
         ..cluster()
@@ -138,7 +138,7 @@ async fn a_stock_request_never_fails_while_the_enforcement_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_stock_request_is_rechecked_until_answered_or_enforced() {
+async fn a_built_in_request_is_rechecked_until_answered_or_enforced() {
     let context = cluster();
     context.enforcement.set(false);
     let stock = stock();

@@ -144,7 +144,7 @@ async fn a_full_queue_drops_requests_from_the_largest_requester() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_requests_are_listed_again_when_there_is_room() {
+async fn dropped_requests_are_listed_again_once_the_queue_has_space() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OF_REQUESTER {
         queue.sees(csr_by("token", &number.to_string()));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_not_ours_yet_is_retried_and_not_pending() {
+async fn a_request_for_undecided_enforcement_is_retried_but_not_pending() {
     let mut queue = queue_with(&["a", "b"]);
     let pending = queue.pending();
     let is_pending = |number| pending.summary() == (number, (number > 0).then_some(i64::MAX));

@@ -39,7 +39,7 @@ fn not_renewed(world: &World, outage: Duration) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn five_days_without_a_controller_lose_no_node_and_bound_requests() {
+async fn five_days_without_a_controller_lose_no_node() {
     let outage = 5 * DAY;
     let (mut world, mut controller) = after_outage(outage).await;
     assert_eq!(world.certificates(outage), NODES);
@@ -98,17 +98,17 @@ async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_seven_days_without_controller_recreated_tokens_are_needed() {
+async fn after_7_days_without_a_controller_nodes_need_recreated_tokens() {
     ends_certificates_and_tokens(Away::Controller, 7 * DAY).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_ten_days_without_controller_recreated_tokens_are_needed() {
+async fn after_10_days_without_a_controller_nodes_need_recreated_tokens() {
     ends_certificates_and_tokens(Away::Controller, 10 * DAY).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_ten_days_without_api_server_recreated_tokens_are_needed() {
+async fn after_10_days_without_an_api_server_nodes_need_recreated_tokens() {
     ends_certificates_and_tokens(Away::ApiServer, 10 * DAY).await;
 }
 
@@ -128,7 +128,7 @@ async fn an_api_server_outage_of_up_to_five_days_loses_no_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_pending_at_an_api_server_outage_are_answered_or_refiled() {
+async fn requests_pending_in_an_api_server_outage_are_decided_or_recreated() {
     for outage in [HOUR, 2 * DAY] {
         let begin = 3 * HOUR;
         let mut world = World::new(Away::ApiServer, begin + outage, FEW, Duration::ZERO);

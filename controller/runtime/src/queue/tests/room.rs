@@ -7,7 +7,7 @@ use super::super::memory_budget::Room;
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_request_with_other_metadata_is_read_again_at_its_turn() {
+async fn a_request_with_unkept_metadata_is_fetched_when_it_is_processed() {
     let mut queue = Queue::default();
     let mut labelled = csr("labelled", "labelled", "1");
     labelled.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
@@ -19,7 +19,7 @@ async fn a_request_with_other_metadata_is_read_again_at_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_in_progress_share_memory_and_one_always_proceeds() {
+async fn requests_in_progress_share_memory_and_one_can_always_proceed() {
     for (share, most) in [(0, 1), (1024 * 1024, 33)] {
         let mut queue = Queue {
             room: Room::new(&Share::alone(share)),

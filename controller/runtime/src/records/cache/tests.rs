@@ -117,7 +117,7 @@ fn all_records_are_copied_in_pages() {
 }
 
 #[test]
-fn a_namespace_limit_is_noted_without_visits_to_others() {
+fn reaching_a_namespace_limit_visits_no_other_namespace() {
     let watched = Watched::default();
     for number in 0..10 * PAGE {
         watched.set_over_the_limit(&number.to_string(), true);
@@ -168,7 +168,7 @@ fn of_another(version: usize) -> Lenient<NodeIdentity> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_versions_of_a_broken_record_have_100_lines() {
+async fn many_versions_of_an_unreadable_record_are_logged_100_times() {
     let log = ThreadLog::start(Level::INFO);
     let mut skipped = Skipped::new("NodeIdentity");
     for version in 0..10_000 {

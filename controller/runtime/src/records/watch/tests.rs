@@ -32,7 +32,7 @@ fn has(caches: &Caches, cluster: &str, record: &str) -> bool {
 }
 
 #[test]
-fn a_broken_record_is_found_among_many_clusters_without_a_search() {
+fn an_unreadable_record_among_many_clusters_is_found_in_few_visits() {
     let (caches, mut watching) = with_records(1000, Limits::of_process());
     assert!(has(&caches, "c180", "r180"));
 
@@ -58,7 +58,7 @@ fn a_list_of_many_clusters_is_applied_in_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_beyond_the_limit_are_not_kept_and_their_namespace_waits() {
+async fn records_over_the_limit_are_dropped_and_their_namespace_waits() {
     let limits = Limits {
         records: 3,
         clusters: 3,
@@ -116,7 +116,7 @@ async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_expires_while_it_recovers_records_does_not_outdate_them() {
+async fn records_stay_recent_if_a_list_that_recovers_others_expires() {
     let failure = |code: u16| {
         let status = json!({"status": "Failure", "code": code, "message": "", "reason": ""});
         let status = serde_json::from_value(status).unwrap();
@@ -141,7 +141,7 @@ async fn a_list_that_expires_while_it_recovers_records_does_not_outdate_them() {
 }
 
 #[test]
-fn a_record_with_too_many_labels_stays_a_broken_record_of_its_cluster() {
+fn a_record_with_too_many_labels_counts_as_unreadable() {
     let (caches, mut watching) = with_records(0, Limits::of_process());
     let object = json!({
         "metadata": {"namespace": "default", "name": "prod-1.n1", "labels": {"a": ""}},

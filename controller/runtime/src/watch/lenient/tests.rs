@@ -305,7 +305,7 @@ fn an_event_is_read_with_its_fields_in_any_order() {
 }
 
 #[test]
-fn a_deletion_at_any_time_is_recognized() {
+fn a_deletion_timestamp_with_any_time_is_recognized() {
     for (time, deleting) in [
         (json!("2026-01-01T00:00:00Z"), true),
         (json!(NO_TIMESTAMP), true),
@@ -351,7 +351,7 @@ fn is_told(skipped: &mut Skipped, metadata: &ObjectMeta) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_line_has_the_number_of_omitted_objects() {
+async fn the_next_log_line_contains_the_number_of_omitted_objects() {
     let mut skipped = Skipped::new("Node");
     for uid in 0..TOLD.burst + 7 {
         is_told(&mut skipped, &metadata("a", uid));
@@ -364,7 +364,7 @@ async fn the_next_line_has_the_number_of_omitted_objects() {
 
 /// The API server of a tenant sends the namespace of another tenant.
 #[tokio::test(start_paused = true)]
-async fn unreadable_tenant_objects_do_not_use_the_lines_of_a_namespace() {
+async fn unreadable_objects_of_tenants_do_not_displace_other_log_lines() {
     let own = ClusterLines::of(&crate::object_key::ObjectKey::new("own", "prod-1"));
     let mut skipped = Skipped::of_cluster("CertificateSigningRequest", own);
     let mut told = 0;

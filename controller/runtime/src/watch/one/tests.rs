@@ -131,7 +131,7 @@ impl Table for Tried {
 }
 
 #[test]
-fn a_hostile_value_makes_at_most_its_own_object_unreadable() {
+fn a_hostile_value_makes_only_its_object_unreadable() {
     let mut tried = Tried::default();
 
     each_read_alone(&mut tried);
@@ -156,7 +156,7 @@ fn api(object: &Value) -> Api<Secret> {
 }
 
 #[tokio::test]
-async fn an_unreadable_secret_keeps_its_metadata_and_does_not_reach_the_error() {
+async fn an_unreadable_secret_keeps_its_metadata_and_is_not_in_the_error() {
     let mut secret = good("Secret");
     secret["data"] = json!({"value": ["swordfish"]});
     let api = api(&secret);

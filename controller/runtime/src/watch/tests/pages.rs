@@ -96,7 +96,7 @@ fn names(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn four_large_objects_among_2000_cost_a_few_more_pages() {
+async fn four_large_objects_among_2000_cause_only_a_few_more_pages() {
     assert_eq!(listed(&[], 0).await.limits, [500; 4]);
 
     for large in [[0, 1, 2, 3], [496, 497, 498, 499], [3, 600, 1200, 1999]] {
@@ -119,7 +119,7 @@ async fn four_large_objects_among_2000_cost_a_few_more_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pages_after_large_objects_have_the_full_size_again() {
+async fn the_page_size_recovers_after_large_objects() {
     let large: Vec<usize> = (0..40).collect();
 
     let found = listed(&large, TOO_MANY).await;
@@ -132,7 +132,7 @@ async fn the_pages_after_large_objects_have_the_full_size_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_allow_list_that_was_truncated_is_unreadable_instead_of_shorter() {
+async fn a_truncated_allow_list_is_unreadable() {
     let entry =
         |number: usize| json!({"machine": format!("m{number}"), "ekSha256": "0".repeat(64)});
     let allowed: Vec<_> = (0..512).map(entry).collect();

@@ -116,7 +116,7 @@ fn checked_in(
 }
 
 #[test]
-fn the_certificates_of_a_kubelets_client_and_server_are_signed() {
+fn client_and_serving_certificates_of_a_kubelet_are_signed() {
     assert_eq!(checked(|_| {}).unwrap().user, "system:node:n1");
     let server = checked(|params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -289,7 +289,7 @@ async fn a_hanging_ca_key_does_not_block_another_ca() {
 
 /// Calls of one CA wait for each other, and leave turns to another CA.
 #[tokio::test]
-async fn a_busy_ca_gets_four_of_sixteen_turns() {
+async fn a_busy_ca_gets_4_of_16_signing_slots() {
     let mut world = world_of(crate::CALLS, false);
     let of_one: Vec<_> = (0..8).map(|_| world.call(0)).collect();
     for _ in 0..crate::CALLS.of_ca {
@@ -339,7 +339,7 @@ async fn a_ca_with_one_call_waits_for_one_signature_of_each_waiting_ca() {
 }
 
 #[tokio::test]
-async fn the_cas_of_one_namespace_leave_turns_to_another_namespace() {
+async fn the_cas_of_one_namespace_leave_signing_slots_to_others() {
     let mut world = world_with(FOUR_CALLS, false, &["a", "a", "a", "a", "b"]);
     let mut calls = Vec::new();
     for busy in 0..4 {
@@ -363,7 +363,7 @@ async fn the_cas_of_one_namespace_leave_turns_to_another_namespace() {
 
 /// The CAs of a single namespace can have all turns.
 #[tokio::test]
-async fn four_cas_of_a_single_namespace_sign_with_all_turns() {
+async fn four_cas_of_a_single_namespace_use_all_signing_slots() {
     let mut world = world_with(crate::CALLS, false, &["a"; 4]);
     let mut calls = Vec::new();
     for busy in 0..4 {
@@ -383,7 +383,7 @@ async fn four_cas_of_a_single_namespace_sign_with_all_turns() {
 }
 
 #[tokio::test]
-async fn status_is_answered_while_all_turns_are_taken() {
+async fn a_status_call_succeeds_while_all_signing_slots_are_used() {
     let mut world = world();
     let call = world.call(0);
     world.asked().await;

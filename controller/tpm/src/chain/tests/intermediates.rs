@@ -60,7 +60,7 @@ fn a_chain_in_any_order_is_accepted() {
 }
 
 #[test]
-fn a_chain_ends_at_the_first_authority_that_is_required() {
+fn a_chain_ends_at_the_first_listed_ca() {
     let maker = maker(COUNT);
     let pems: Vec<String> = maker
         .intermediates()
@@ -106,7 +106,7 @@ fn a_chain_with_the_names_of_another_vendor_is_denied() {
 }
 
 #[test]
-fn a_chain_with_an_authority_of_the_same_name_and_another_key_is_denied() {
+fn a_chain_from_a_different_ca_with_the_same_name_is_denied() {
     let (maker, namesake) = (maker(COUNT), maker(COUNT));
     for number in 1..=COUNT {
         let mut chain = maker.intermediates().to_vec();
@@ -143,7 +143,7 @@ fn a_chain_with_a_changed_signature_is_denied() {
 }
 
 #[test]
-fn a_chain_with_an_unfit_authority_is_denied() {
+fn a_chain_with_an_unsuitable_ca_is_denied() {
     for (flaw, detail) in [
         (Flaw::Expired, "its own certificate expired on "),
         (
@@ -182,7 +182,7 @@ fn a_chain_with_an_unfit_authority_is_denied() {
 }
 
 #[test]
-fn a_chain_with_an_unusual_authority_is_accepted() {
+fn a_chain_with_an_unusual_but_valid_ca_is_accepted() {
     for flaw in [Flaw::ForEndorsementKeys, Flaw::Unknown { critical: false }] {
         for number in 0..=COUNT {
             let maker = EkCa::with_flaw("a maker", COUNT, number, flaw);
@@ -192,7 +192,7 @@ fn a_chain_with_an_unusual_authority_is_accepted() {
 }
 
 #[test]
-fn a_chain_longer_than_its_authorities_allow_is_denied() {
+fn a_chain_longer_than_its_path_length_limit_is_denied() {
     for number in 0..=COUNT {
         let below = COUNT - number;
         let most = |most: usize| Flaw::PathLength(u8::try_from(most).unwrap());
@@ -249,7 +249,7 @@ fn an_intermediate_with_trailing_bytes_is_denied() {
 }
 
 #[test]
-fn an_endorsement_certificate_is_not_accepted_as_an_authority() {
+fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
     // A certificate by the name of the authority, whose key is an endorsement key.
     let maker = maker(1);
     let name = Some("a maker intermediate 1".to_owned());
@@ -267,7 +267,7 @@ fn an_endorsement_certificate_is_not_accepted_as_an_authority() {
 }
 
 #[test]
-fn the_enrollment_chain_is_used_if_an_authority_is_required() {
+fn the_enrollment_chain_is_checked_if_a_ca_is_required() {
     let maker = maker(COUNT);
     let machine = machine(Kind::P256);
     let mut case = Case::of_nobody();
@@ -290,7 +290,7 @@ fn the_enrollment_chain_is_used_if_an_authority_is_required() {
 }
 
 #[test]
-fn an_authority_is_valid_from_its_first_to_its_last_second() {
+fn a_tpm_ca_is_valid_from_its_first_to_its_last_second() {
     let second = Duration::from_secs(1);
     let maker = maker(1);
     let contents = EkContents {

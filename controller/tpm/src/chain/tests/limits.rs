@@ -95,7 +95,7 @@ fn a_request_causes_at_most_16_signature_checks() {
 }
 
 #[test]
-fn the_longest_chain_below_cross_signed_authorities_needs_six_checks() {
+fn the_longest_chain_with_cross_signed_cas_needs_six_checks() {
     let (maker, other) = (
         maker(LONGEST),
         EkCa::with_intermediates("other", Intermediates::Good(0)),
@@ -123,7 +123,7 @@ fn the_longest_chain_below_cross_signed_authorities_needs_six_checks() {
 }
 
 #[test]
-fn the_authority_with_the_named_key_is_tried_first() {
+fn the_ca_with_the_authority_key_identifier_is_tried_first() {
     let maker = maker(1);
     let namesakes = [(); 3].map(|()| EkCa::with_intermediates("a maker", Intermediates::Good(1)));
     let [one, two, three] = namesakes.each_ref().map(EkCa::intermediates_pem);
@@ -157,7 +157,7 @@ fn an_expired_chain_is_followed_only_once() {
 }
 
 #[test]
-fn a_valid_authority_is_preferred_to_an_expired_one() {
+fn a_valid_ca_is_preferred_to_an_expired_ca() {
     let day = Duration::from_hours(24);
     let issued = vendors::infineon_expired(&spki(Kind::P256));
     let authorities = listed(&[&issued.issuer_pem(), &issued.root_pem()]).unwrap();
@@ -196,7 +196,7 @@ fn a_list_with_too_many_certificates_is_refused() {
 }
 
 #[test]
-fn a_list_with_too_many_authorities_of_one_name_is_refused() {
+fn a_list_with_too_many_cas_of_one_name_is_refused() {
     let roots = [(); 5].map(|()| vendors::by_root(&spki(Kind::P256), "a CA").root_pem());
     let roots = roots.each_ref().map(String::as_str);
     let [one, two, three, four, five] = roots;

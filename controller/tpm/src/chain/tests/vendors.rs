@@ -58,7 +58,7 @@ fn certificates_in_vendor_formats_are_accepted() {
 }
 
 #[test]
-fn a_changed_certificate_of_an_authority_on_p521_is_denied() {
+fn a_changed_certificate_from_a_p521_ca_is_denied() {
     let mut issued = vendors::infineon_slb_9672(&spki(Kind::P256));
     let good = issued.certificate.clone();
     *issued.certificate.last_mut().unwrap() ^= 1;
@@ -78,7 +78,7 @@ fn a_changed_certificate_of_an_authority_on_p521_is_denied() {
 }
 
 #[test]
-fn an_authority_whose_signatures_cannot_be_verified_is_refused() {
+fn a_ca_with_an_unsupported_key_is_refused() {
     let text = vendors::ed25519_authority();
     assert_eq!(
         listed(&[&text]).unwrap_err().to_string(),
@@ -133,7 +133,7 @@ fn rsa_spki(bits: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_authority_whose_rsa_key_is_too_short_or_too_long_is_refused() {
+fn a_ca_with_an_rsa_key_outside_the_size_limits_is_refused() {
     for (bits, is_accepted) in [
         (1024, false),
         (2047, false),
@@ -164,7 +164,7 @@ fn replaced_all(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_certificate_for_another_use_of_the_key_is_denied() {
+fn an_endorsement_certificate_with_a_wrong_key_usage_is_denied() {
     use Usage::{Agreement, Certificates, Encipherment, Signature};
     let cases: [(&[Usage], bool); 9] = [
         (&[], true),
@@ -229,7 +229,7 @@ fn critical_certificate_policies_of_an_intermediate_are_accepted() {
 }
 
 #[test]
-fn other_critical_extensions_about_policies_are_refused() {
+fn unsupported_critical_policy_extensions_are_refused() {
     // policyMappings, policyConstraints (explicit policy from here on), inhibitAnyPolicy, nameConstraints.
     for (last, value) in [
         (
@@ -257,7 +257,7 @@ fn other_critical_extensions_about_policies_are_refused() {
 }
 
 #[test]
-fn a_denial_contains_the_rejected_authority_and_the_reason() {
+fn a_denial_contains_the_rejected_ca_and_the_reason() {
     let p256 = spki(Kind::P256);
     let named = |name: &str| format!("the issuer is \"CN={name}\" in requireCA, but ");
 
@@ -326,7 +326,7 @@ fn a_denial_contains_the_unlisted_issuer_and_the_listed_ones() {
 }
 
 #[test]
-fn the_signing_one_of_several_authorities_with_one_name_is_reported() {
+fn of_several_cas_with_one_name_the_signing_ca_is_reported() {
     // One of AMD's names is that of an RSA key and of an ECC key.
     let p256 = spki(Kind::P256);
     let issued = vendors::infineon_expired(&p256);
@@ -347,7 +347,7 @@ fn the_signing_one_of_several_authorities_with_one_name_is_reported() {
 }
 
 #[test]
-fn a_name_in_a_denial_is_on_one_line_and_has_a_limit() {
+fn a_name_in_a_denial_is_truncated_to_one_line() {
     let name = format!("a\nb\"{}", "é".repeat(300));
     let issued = vendors::by_root(&spki(Kind::P256), &name);
     let other = vendors::by_root(&spki(Kind::P256), "other");
@@ -366,7 +366,7 @@ fn a_name_in_a_denial_is_on_one_line_and_has_a_limit() {
 }
 
 #[test]
-fn listed_authorities_complete_a_chain_that_does_not_reach_the_root() {
+fn listed_cas_complete_an_incomplete_chain() {
     let issued = vendors::intel_on_die(&spki(Kind::P256));
     // The TPM stores the authorities of its processor; the next one is published.
     let [root, intermediate, issuing] = [0, 1, 2].map(|index| pem(&issued.authorities[index]));

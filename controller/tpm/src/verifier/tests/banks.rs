@@ -45,7 +45,7 @@ fn quoted(tpm: Swtpm, value: &[u8]) -> (Case, Response, Arc<Swtpm>) {
 }
 
 #[test]
-fn a_quote_over_the_bank_sha384_is_accepted() {
+fn a_quote_over_the_sha384_bank_is_accepted() {
     let (case, response, _tpm) = with_sha384();
 
     case.proves(&response);
@@ -60,7 +60,7 @@ fn a_quote_over_the_bank_sha384_is_accepted() {
 }
 
 #[test]
-fn a_quote_over_the_bank_sha384_with_other_registers_is_denied() {
+fn a_quote_over_the_sha384_bank_with_other_registers_is_denied() {
     let (mut case, good, _tpm) = with_sha384();
     let of = |bank: Bank, changed: u8| {
         let digests = REGISTERS.map(|number| {

@@ -11,7 +11,7 @@ use crate::fixture::{REGISTERS, answer, key, respond};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_quote_over_another_secret_is_denied() {
+fn a_quote_with_a_different_challenge_secret_is_denied() {
     let case = Case::valid();
     for secret in [&[0; 32][..], &[], &[7; 32]] {
         let qualifying = case.qualifying(&GOOD.challenge, secret);
@@ -114,7 +114,7 @@ fn a_challenge_from_another_cluster_uid_fails_as_expired() {
 }
 
 #[test]
-fn another_audience_of_the_same_cluster_has_other_secrets() {
+fn each_audience_of_a_cluster_has_different_challenge_secrets() {
     let mut case = Case::valid();
     let former = Audience::parse("former").unwrap();
     case.audiences.push(former.clone());
@@ -145,7 +145,7 @@ fn a_response_with_another_id_or_expiry_is_denied() {
 }
 
 #[test]
-fn an_answer_is_valid_for_five_and_verified_within_14_minutes() {
+fn a_response_is_sent_within_5_and_verified_within_14_minutes() {
     assert_eq!(GOOD.challenge.expiry.as_str(), "2026-01-01T12:05:00Z");
     let end = noon() + LIFETIME;
     let hour = Duration::from_hours(1);
@@ -223,7 +223,7 @@ fn a_key_replacement_does_not_break_open_challenges() {
 }
 
 #[test]
-fn every_challenge_is_different() {
+fn challenges_are_unique() {
     let case = Case::valid();
     let (one, other) = (
         case.challenge(&GOOD.enrolment),
@@ -236,7 +236,7 @@ fn every_challenge_is_different() {
 }
 
 #[test]
-fn the_challenge_names_the_endorsement_key_that_it_is_for() {
+fn a_challenge_contains_the_digest_of_its_endorsement_key() {
     let Err(Refusal::Fail(failure)) = Case::valid().enrol(&GOOD.enrolment) else {
         panic!("no challenge");
     };

@@ -75,7 +75,7 @@ fn waits(decided: Result<Assurance, Refusal>) -> String {
 }
 
 #[test]
-fn a_machine_without_an_own_entry_is_matched_by_its_host() {
+fn a_machine_without_a_list_entry_is_matched_by_its_host() {
     let mut listed = Case::of_nobody().called(ID);
     listed.allow_host(HOST, digest(&machine()));
     for case in [listed, case(&[list("rack-1", &[(&own(), HOST)])])] {
@@ -106,7 +106,7 @@ fn an_entry_for_another_host_does_not_apply() {
 }
 
 #[test]
-fn all_entries_of_a_machine_must_name_the_key_that_it_shows() {
+fn all_entries_of_a_machine_must_match_its_endorsement_key() {
     let agree = [
         list("rack-1", &[(&own(), HOST)]),
         list("rack-2", &[(&own(), "metal3://metal/host-7/m1")]),
@@ -221,7 +221,7 @@ fn the_platform_is_queried_only_for_machines_without_a_list_entry() {
 }
 
 #[test]
-fn config_maps_that_cannot_be_read_defer_the_request() {
+fn unreadable_config_maps_defer_a_request() {
     let mut case = Case::valid();
     case.settings.endorsement_keys.config_maps = vec!["rack-1".to_owned()];
     let verifier = case.verifier();

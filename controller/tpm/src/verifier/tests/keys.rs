@@ -134,7 +134,7 @@ fn a_tpm_does_not_open_the_secret_of_a_forged_software_key() {
 }
 
 #[test]
-fn a_point_in_another_encoding_is_denied() {
+fn a_curve_point_in_another_encoding_is_denied() {
     let good = &GOOD.enrolment.keys.attestation;
     let (head, point) = good.split_at(good.len() - 68);
     let (x, y) = (&point[2..34], &point[36..]);
@@ -162,7 +162,7 @@ fn a_point_in_another_encoding_is_denied() {
 }
 
 #[test]
-fn a_key_that_signs_with_sha1_or_otherwise_is_denied() {
+fn a_key_with_an_unsupported_signature_scheme_is_denied() {
     for key in [AttestationKey::sha1_ecdsa(), AttestationKey::sha1_rsassa()] {
         let public = machine().with_attestation_key(key.clone()).ak_public();
 
@@ -245,7 +245,7 @@ fn unstructured(good: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn an_endorsement_key_of_another_template_is_denied() {
+fn an_endorsement_key_with_an_unknown_template_is_denied() {
     let good = &GOOD.enrolment.keys.endorsement;
     for at in (2..good.len() - 68).filter(|at| *at != 8) {
         for bit in 0..8 {
@@ -302,7 +302,7 @@ fn an_invalid_endorsement_key_is_malformed() {
 }
 
 #[test]
-fn another_attestation_key_than_the_challenged_one_is_denied() {
+fn a_response_with_a_different_attestation_key_is_denied() {
     let case = Case::valid();
     // Of the same TPM, and good: but the secret was sealed for the other.
     let other = machine().with_attestation_key(AttestationKey::rsassa());

@@ -52,7 +52,7 @@ fn changed(bytes: &mut Vec<u8>, numbers: &mut Numbers) {
 }
 
 #[test]
-fn no_random_change_of_a_quote_is_accepted() {
+fn a_quote_with_a_random_change_is_denied() {
     let case = Case::valid();
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let (mut accepted, mut kept) = (0, 0);
@@ -85,7 +85,7 @@ fn no_random_change_of_a_quote_is_accepted() {
 }
 
 #[test]
-fn no_random_change_of_an_enrollment_is_challenged_for_another_tpm() {
+fn a_changed_enrollment_is_never_challenged_for_another_tpm() {
     let mut case = Case::valid();
     let endorsement = GOOD.enrolment.keys.endorsement.clone();
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);

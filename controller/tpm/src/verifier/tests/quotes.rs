@@ -107,7 +107,7 @@ fn a_signed_statement_of_another_kind_is_not_accepted_as_a_quote() {
 }
 
 #[test]
-fn a_quote_for_other_qualifying_data_is_denied() {
+fn a_quote_with_different_qualifying_data_is_denied() {
     let data = qualifying();
     let mut other = data.clone();
     other[31] ^= 1;
@@ -134,7 +134,7 @@ fn a_quote_for_other_qualifying_data_is_denied() {
 }
 
 #[test]
-fn a_key_outside_of_the_endorsement_hierarchy_is_denied() {
+fn a_key_outside_the_endorsement_hierarchy_is_denied() {
     let machine = machine().with_attestation_key(AttestationKey::of_the_owner());
     let case = Case::valid();
     // It is good by its public area, and its TPM opens the secret for it.
@@ -372,7 +372,7 @@ fn a_copied_tpm_has_lower_boot_counters_than_the_original() {
 }
 
 #[test]
-fn an_unsafe_tpm_clock_is_recorded_and_not_denied() {
+fn an_unsafe_tpm_clock_is_recorded_but_not_denied() {
     let tpm = Arc::new(Swtpm::unmeasured());
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::of_nobody();
@@ -403,7 +403,7 @@ fn an_unsafe_tpm_clock_is_recorded_and_not_denied() {
 }
 
 #[test]
-fn a_changed_boot_chain_is_denied_and_the_register_named() {
+fn a_changed_boot_chain_is_denied_with_the_changed_register() {
     let tpm = Arc::new(Swtpm::copy_of(&TPM));
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
     let mut case = Case::valid();

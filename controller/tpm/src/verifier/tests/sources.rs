@@ -14,7 +14,7 @@ fn of(kind: Kind) -> TpmMachine {
 }
 
 #[test]
-fn a_provider_id_that_is_the_keys_digest_names_the_key() {
+fn a_provider_id_with_the_key_digest_identifies_the_key() {
     let own = format!("tpm://{}", digest(&machine())).leak();
     let other = format!("tpm://{}", digest(&of(Kind::P384))).leak();
 
@@ -32,7 +32,7 @@ fn a_provider_id_that_is_the_keys_digest_names_the_key() {
 }
 
 #[test]
-fn a_provider_id_in_another_format_does_not_name_a_key() {
+fn a_provider_id_in_another_format_identifies_no_key() {
     let hex = digest(&machine()).to_string();
     for provider_id in [
         format!("tpm://{}", hex.to_uppercase()),
@@ -110,7 +110,7 @@ fn a_key_in_the_request_is_not_trusted_by_itself() {
 }
 
 #[test]
-fn the_provider_id_and_the_allow_list_must_agree() {
+fn a_provider_id_that_contradicts_the_allow_list_is_denied() {
     let own = format!("tpm://{}", digest(&machine())).leak();
     let mut agreeing = Case::valid().called(own);
     agreeing.challenge(&GOOD.enrolment);
@@ -129,7 +129,7 @@ fn the_provider_id_and_the_allow_list_must_agree() {
 }
 
 #[test]
-fn the_platform_decides_if_no_list_has_the_machine() {
+fn the_platform_decides_about_an_unlisted_machine() {
     let mut case = Case::of_nobody();
     case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
     let good = Good::of(&machine(), &case);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_modulus_has_2048_bits() {
+    fn an_endorsement_modulus_without_2048_bits_is_refused() {
         let kind = EndorsementKey::Rsa2048;
 
         assert_eq!(kind.spki(&key(kind, &[&[0x80; 256]])).unwrap().len(), 294);

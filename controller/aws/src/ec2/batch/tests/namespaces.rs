@@ -13,7 +13,7 @@ fn neighbour() -> Tenant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_with_shared_credentials_delays_another_namespace_by_one_call() {
+async fn a_flood_with_shared_credentials_delays_other_namespaces_by_one_call() {
     let ec2 = fleet(0);
     let mut limits = Limits::default();
     limits.calls.rate.burst = 1;
@@ -76,7 +76,7 @@ fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str
 }
 
 #[tokio::test]
-async fn the_next_batch_of_a_cluster_is_joined_only_in_its_namespace() {
+async fn a_second_batch_is_shared_only_within_its_namespace() {
     let mut batches = Batches::default();
     for (number, id) in ids(MAX_IDS).iter().enumerate() {
         let is_first = number == 0;
@@ -104,7 +104,7 @@ fn requests_count_against_their_namespace_until_the_last_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_ends_after_the_page_that_exceeds_its_limit() {
+async fn a_list_stops_after_the_page_that_exceeds_its_limit() {
     let tags = facts().tags;
     for (page_len, count, is_told) in [
         (MAX_FOUND, MAX_FOUND + 1, true),
@@ -121,7 +121,7 @@ async fn a_list_ends_after_the_page_that_exceeds_its_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_visits_few_of_many_batches() {
+async fn a_new_request_visits_few_of_many_waiting_batches() {
     let (ec2, ids) = (fleet(2001), ids(2001));
     let instances = instances(&ec2);
     // All have the same credentials.

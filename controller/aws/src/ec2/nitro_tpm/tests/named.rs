@@ -61,7 +61,7 @@ async fn serving_names_come_from_ec2_while_the_instance_runs() {
 }
 
 #[tokio::test]
-async fn ec2_does_not_name_nodes_outside_the_cluster() {
+async fn a_provider_id_outside_the_policy_gets_no_name_from_ec2() {
     let account = "300000000022";
     let instance = instance(account);
     let cluster = limited(LIMITS).of_cluster(instances(), policy(account, &["eu-west-2"]));
@@ -176,7 +176,7 @@ fn owned() -> (AwsPolicy, InstanceFacts) {
 }
 
 #[tokio::test]
-async fn a_tpm_of_an_instance_passes_the_checks_of_its_instance_or_is_denied() {
+async fn a_nitro_tpm_whose_instance_fails_a_check_is_denied() {
     let (policy, facts) = owned();
     checked(policy.clone(), facts.clone()).await.unwrap();
 

@@ -48,7 +48,7 @@ async fn a_refused_static_access_key_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_role_that_sts_refuses_is_assumed_again_once() {
+async fn a_refused_source_role_is_reassumed_once() {
     let sts = Arc::new(CountingSts::default());
     let sessions = sessions(&sts);
     let objects = over_a_jump_role(["a".to_owned()]);
@@ -130,7 +130,7 @@ impl ProvideCredentials for Rotating {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_controllers_credentials_are_used_by_all_while_they_are_renewed() {
+async fn the_controller_credentials_stay_usable_during_their_renewal() {
     let sessions = Sessions::new(
         SharedCredentialsProvider::new(Rotating::default()),
         Arc::new(CountingSts::default()),
@@ -162,7 +162,7 @@ async fn refused_web_identity() -> Result<Keys, ProviderError> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_causes_of_missing_credentials_of_the_controller_are_in_the_error() {
+async fn the_error_has_the_causes_of_missing_controller_credentials() {
     let provider = provide_credentials_fn(refused_web_identity);
     let sessions = Sessions::new(
         SharedCredentialsProvider::new(provider),

@@ -25,7 +25,7 @@ fn denied_der(csr: &[u8]) {
 }
 
 #[test]
-fn a_first_block_without_a_request_is_denied() {
+fn a_first_block_that_is_not_a_request_is_denied() {
     for request in [
         block("CERTIFICATE", b"x") + &csr_block(),
         block("NEW CERTIFICATE REQUEST", &Csr::valid().der()),
@@ -107,7 +107,7 @@ fn text_before_or_between_blocks_is_denied() {
 }
 
 #[test]
-fn another_layout_of_the_same_blocks_is_denied() {
+fn a_non_canonical_block_layout_is_denied() {
     let valid = envelope(&Csr::valid().der());
     let headers = valid.replacen(
         "REQUEST-----\n",

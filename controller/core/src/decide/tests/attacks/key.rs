@@ -58,7 +58,7 @@ fn a_request_changed_after_it_was_signed_is_denied() {
 }
 
 #[test]
-fn another_signature_algorithm_is_denied() {
+fn an_unsupported_signature_algorithm_is_denied() {
     let ecdsa_with_sha1 = "1.2.840.10045.4.1";
     let ecdsa_with_sha384 = "1.2.840.10045.4.3.3";
     let md5_with_rsa = "1.2.840.113549.1.1.4";
@@ -136,7 +136,7 @@ fn an_rsa_key_of_any_size_and_exponent_is_denied() {
 }
 
 #[test]
-fn another_curve_is_denied() {
+fn a_curve_other_than_p256_is_denied() {
     let p224 = "1.3.132.0.33";
     let secp256k1 = "1.3.132.0.10";
     let p384 = "1.3.132.0.34";

@@ -52,7 +52,7 @@ fn a_request_at_the_limit_is_read() {
 }
 
 #[test]
-fn many_lines_are_denied() {
+fn too_many_lines_are_denied() {
     let lines = "\n".repeat(MAX_REQUEST_LEN);
     let begins = "-----BEGIN X-----\n".repeat(MAX_REQUEST_LEN / 18);
 
@@ -66,7 +66,7 @@ fn as_many<T>(len: usize, item: impl Fn(usize) -> T) -> Vec<T> {
 }
 
 #[test]
-fn many_names_in_the_subject_are_denied() {
+fn too_many_names_in_the_subject_are_denied() {
     let name = Csr::part("2.5.4.3", der::utf8("system:node:n1"));
     let csr = Csr {
         subject: as_many(name.len(), |_| name.clone()),
@@ -80,7 +80,7 @@ fn many_names_in_the_subject_are_denied() {
 }
 
 #[test]
-fn many_alternative_names_are_denied() {
+fn too_many_alternative_names_are_denied() {
     let name = der::tlv(0x82, b"a");
     let names = der::sequence(&as_many(name.len(), |_| name.clone()));
     let csr = Csr::with_extension(extension("2.5.29.17", false, &names));
@@ -92,7 +92,7 @@ fn many_alternative_names_are_denied() {
 }
 
 #[test]
-fn many_extensions_are_denied() {
+fn too_many_extensions_are_denied() {
     let csr = Csr {
         extensions: as_many(16, |index| extension(&format!("1.2.{index}"), false, b"")),
         ..Csr::valid()
@@ -105,7 +105,7 @@ fn many_extensions_are_denied() {
 }
 
 #[test]
-fn many_values_in_reverse_order_are_denied() {
+fn too_many_values_in_reverse_order_are_denied() {
     let len = MAX_REQUEST_LEN / 8;
     let values: Vec<_> = (0..len)
         .rev()
@@ -189,7 +189,7 @@ fn a_requester_with_large_attributes_is_denied() {
 }
 
 #[test]
-fn many_usages_are_denied() {
+fn too_many_usages_are_denied() {
     let mut request = valid();
     request.spec.usages = Some(vec!["client auth".to_owned(); 100_000]);
 
@@ -231,7 +231,7 @@ fn changed(bytes: &[u8], changes: &[(prop::sample::Index, u8)]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn no_change_of_a_request_panics(
+    fn a_changed_request_never_causes_a_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let certification_request = block("CERTIFICATE REQUEST", &Csr::valid().der());
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_the_certification_request_panics_or_is_issued(
+    fn a_changed_certification_request_neither_panics_nor_is_issued(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
         let valid = Csr::valid().der();
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn a_signed_request_with_any_subject_and_extension_never_panics(
+    fn a_signed_request_with_any_subject_never_causes_a_panic(
         subject in prop::collection::vec(any::<u8>(), 0..64),
         value in prop::collection::vec(any::<u8>(), 0..64),
         arc in 14_u8..60,
@@ -275,7 +275,7 @@ proptest! {
     }
 
     #[test]
-    fn evidence_of_any_bytes_never_panics(evidence in prop::collection::vec(any::<u8>(), 0..256)) {
+    fn evidence_with_arbitrary_bytes_never_causes_a_panic(evidence in prop::collection::vec(any::<u8>(), 0..256)) {
         let request = block("CERTIFICATE REQUEST", &Csr::valid().der())
             + &provider_block("null")
             + &evidence_block(&evidence);

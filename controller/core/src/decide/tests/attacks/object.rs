@@ -27,7 +27,7 @@ fn ignored(request: &CertificateSigningRequest) -> Ignored {
 }
 
 #[test]
-fn other_usages_are_denied() {
+fn unexpected_usages_are_denied() {
     for usages in [
         &[][..],
         &["digital signature"],
@@ -204,7 +204,7 @@ fn a_machine_without_a_token_joins_with_a_shared_token() {
 }
 
 #[test]
-fn another_nodes_name_is_denied() {
+fn the_name_of_another_node_is_denied() {
     let expected = Denial::NodeNameMismatch(
         NodeName::parse("n2").unwrap(),
         NodeName::parse("n1").unwrap().into(),
@@ -218,7 +218,7 @@ fn another_nodes_name_is_denied() {
 }
 
 #[test]
-fn another_machines_provider_id_with_the_own_token_is_denied() {
+fn a_provider_id_of_another_machine_is_denied_with_a_valid_token() {
     let mut request = insecure();
     let csr = for_machine("metal:///rack/m2", "n2");
     request.spec.request.0 = block("CERTIFICATE REQUEST", &csr).into_bytes();

@@ -33,7 +33,7 @@ fn a_subject_without_an_organization_is_denied() {
 }
 
 #[test]
-fn another_organization_is_denied() {
+fn an_organization_other_than_system_nodes_is_denied() {
     for organization in [
         "system:masters",
         "System:Nodes",
@@ -143,7 +143,7 @@ fn several_values_in_one_part_are_denied() {
 }
 
 #[test]
-fn another_type_of_string_is_denied() {
+fn an_unsupported_string_type_in_the_subject_is_denied() {
     let bmp: Vec<u8> = NODE_CN.encode_utf16().flat_map(u16::to_be_bytes).collect();
     for (tag, text) in [
         (0x1e, bmp.as_slice()),

@@ -37,7 +37,7 @@ fn other_tasks_run_after_each_page_of_a_sweep() {
 }
 
 #[test]
-fn certificates_without_a_record_are_forgotten_in_pages() {
+fn certificates_without_a_record_are_dropped_in_pages() {
     let world = World::held(policy());
     let ledger = world.ledger();
     let issued = LastIssued {

@@ -302,7 +302,7 @@ fn any_number_of_machines_deleted_between_two_sweeps_is_retired() {
 }
 
 #[test]
-fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
+fn a_machine_seen_again_after_its_deletion_counts_as_missing() {
     let mut world = crowd(8);
     for state in [MachineState::Deleting, MachineState::Ready] {
         for n in 0..8 {
@@ -318,7 +318,7 @@ fn a_machine_that_was_seen_again_after_a_deletion_counts_as_missing() {
 }
 
 #[test]
-fn a_tombstone_is_kept_if_it_is_expired_only_for_a_fast_clock() {
+fn a_fast_clock_does_not_delete_a_tombstone_early() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
     swept_again(&world, 2);

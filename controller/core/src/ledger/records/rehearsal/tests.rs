@@ -19,7 +19,7 @@ fn n1() -> NodeName {
 }
 
 #[test]
-fn a_rehearsal_replaces_records_only_in_memory() {
+fn a_dry_run_replaces_records_only_in_memory() {
     let actual = joined();
     let before = block_on(actual.read(&n1())).unwrap().unwrap();
     let rehearsal = Rehearsal::over(actual.clone());
@@ -51,7 +51,7 @@ fn a_rehearsal_replaces_records_only_in_memory() {
 }
 
 #[test]
-fn an_existing_record_is_not_created_again() {
+fn a_dry_run_does_not_create_an_existing_record() {
     let actual = joined();
     let record = block_on(actual.read(&n1())).unwrap().unwrap().record;
     let rehearsal = Rehearsal::over(actual);
@@ -69,7 +69,7 @@ fn an_existing_record_is_not_created_again() {
 }
 
 #[test]
-fn a_machines_records_include_those_in_memory_and_stored_ones() {
+fn a_dry_run_finds_both_stored_records_and_records_in_memory() {
     let actual = joined();
     let before = block_on(actual.read(&n1())).unwrap().unwrap();
     let holder = before.record.holder.assurance();
@@ -99,7 +99,7 @@ fn a_machines_records_include_those_in_memory_and_stored_ones() {
 }
 
 #[test]
-fn a_rehearsal_does_not_delete_records() {
+fn a_dry_run_does_not_delete_records() {
     let actual = joined();
     let before = block_on(actual.read(&n1())).unwrap().unwrap();
     let rehearsal = Rehearsal::over(actual);
@@ -111,7 +111,7 @@ fn a_rehearsal_does_not_delete_records() {
 }
 
 #[test]
-fn a_rehearsal_waits_for_the_versions_of_the_actual_records() {
+fn a_dry_run_waits_for_the_versions_of_the_stored_records() {
     let actual = FaultyRecords(Arc::default(), Fault::NeverCaughtUp);
     let rehearsal = Rehearsal::over(Arc::new(actual));
     let version = |text: &str| Version::new(text);

@@ -38,7 +38,7 @@ fn a_node_without_evidence_is_adopted_only_with_the_matching_policy() {
 }
 
 #[test]
-fn a_missing_node_is_not_adopted_without_evidence() {
+fn without_evidence_a_missing_node_is_not_adopted() {
     let world = World::with(LedgerPolicy {
         adoption: Adoption::AllowWithoutEvidence,
         ..policy()
@@ -108,7 +108,7 @@ fn adoption_without_evidence_cannot_take_a_name_from_another_machine() {
 }
 
 #[test]
-fn an_adopted_node_that_was_off_for_two_weeks_returns_with_its_token() {
+fn an_adopted_node_rejoins_with_its_token_after_two_weeks_off() {
     const TWO_WEEKS: u32 = 14 * 24;
     let off = |adoption, is_attested| {
         let world = adopting(adoption);

@@ -46,7 +46,7 @@ fn the_node_that_is_down_is_deleted_once_its_name_is_claimed() {
 }
 
 #[test]
-fn the_same_key_finds_its_claim() {
+fn a_repeated_claim_with_the_same_key_keeps_its_generation() {
     let world = World::held(policy());
     world.node("n1", true, 5);
     let before = world.record("n1");
@@ -96,7 +96,7 @@ fn a_claim_with_another_key_waits_until_the_node_is_down() {
 }
 
 #[test]
-fn another_key_opens_a_generation_when_the_node_is_deleted() {
+fn a_new_key_opens_a_generation_once_the_node_is_deleted() {
     let world = World::held(policy());
 
     assert_eq!(world.granted(&claim("m1", "n1", 2, 1), 1), opened_at(1));
@@ -198,7 +198,7 @@ fn a_claim_by_another_machine_waits_until_the_holder_is_deleted() {
 }
 
 #[test]
-fn a_machine_changes_its_name_when_its_previous_node_is_down() {
+fn a_machine_can_change_its_name_once_its_previous_node_is_down() {
     let world = World::held(policy());
     world.node("n1", true, 1);
     assert_eq!(world.waits(&claim("m1", "n2", 2, 1), 1), "IdentityLive");
@@ -216,7 +216,7 @@ fn a_machine_changes_its_name_when_its_previous_node_is_down() {
 }
 
 #[test]
-fn a_machine_denied_a_new_name_keeps_its_own() {
+fn a_machine_that_is_denied_a_new_name_keeps_its_current_name() {
     let world = World::held(policy());
     world.claims(&claim("m2", "n2", 2, 0), 0).unwrap();
 
@@ -255,7 +255,7 @@ fn a_revoked_machine_is_denied_until_it_is_reset() {
 }
 
 #[test]
-fn an_existing_node_is_adopted_while_up_only_with_the_policy() {
+fn a_running_node_is_adopted_only_if_the_policy_allows_it() {
     let refusing = World::new();
     let adopting = World::with(LedgerPolicy {
         adoption: Adoption::Allow,
@@ -301,7 +301,7 @@ fn a_certificate_without_uid_opens_a_generation_only_after_a_reset() {
 }
 
 #[test]
-fn a_renewal_of_another_record_generation_or_machine_is_denied() {
+fn a_renewal_with_a_foreign_record_generation_or_machine_is_denied() {
     let world = World::new();
     assert_eq!(
         world.renewal_denied("m1", 1, 0),
@@ -426,7 +426,7 @@ fn a_provider_id_from_the_infrastructure_overrides_the_record() {
 }
 
 #[test]
-fn a_guessed_provider_id_does_not_block_the_pool_member_that_has_it() {
+fn a_guessed_provider_id_does_not_block_its_pool_member() {
     let mut world = unnamed();
     world.granted(&claiming("m1", "m8", "n1", 1, 0), 0);
     let member = provider_id("m8");

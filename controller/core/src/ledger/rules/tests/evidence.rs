@@ -74,7 +74,7 @@ fn lowest_valid(world: &World, hour: u32) -> Option<u64> {
 }
 
 #[test]
-fn a_renewal_with_evidence_opens_a_generation_with_the_proved_holder() {
+fn a_renewal_with_evidence_opens_a_generation_for_the_attested_holder() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     assert!(!world.record("n1").holder.is_attested());
@@ -88,7 +88,7 @@ fn a_renewal_with_evidence_opens_a_generation_with_the_proved_holder() {
 }
 
 #[test]
-fn the_previous_generation_is_valid_until_the_new_certificate_is_used() {
+fn a_previous_generation_is_valid_until_the_new_certificate_is_used() {
     for is_serving in [false, true] {
         let world = unproved();
         let first = world.record("n1").certificate_uid();
@@ -118,7 +118,7 @@ fn the_previous_generation_is_valid_until_the_new_certificate_is_used() {
 }
 
 #[test]
-fn a_strengthened_renewal_survives_each_lost_write_and_each_lost_answer() {
+fn an_upgrade_to_evidence_survives_each_lost_write_or_response() {
     for first_fault in [Fault::ReadOnly, Fault::AnswerLost] {
         for second_fault in [Fault::ReadOnly, Fault::AnswerLost] {
             let world = unproved();
@@ -166,7 +166,7 @@ fn stronger(identity: AttestedIdentity, uid: CertificateUid) -> Claim {
 }
 
 #[test]
-fn only_the_current_generation_strengthens_a_record() {
+fn only_the_current_generation_can_add_evidence_to_a_record() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     renews(&world, proved(), first, 1).unwrap();
@@ -192,7 +192,7 @@ fn only_the_current_generation_strengthens_a_record() {
 }
 
 #[test]
-fn the_generation_before_does_not_strengthen_the_record_again() {
+fn a_superseded_generation_does_not_open_another_generation() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     renews(&world, proved(), first, 1).unwrap();
@@ -207,7 +207,7 @@ fn the_generation_before_does_not_strengthen_the_record_again() {
 }
 
 #[test]
-fn a_previous_certificate_does_not_strengthen_a_record() {
+fn a_previous_certificate_cannot_add_evidence_to_a_record() {
     let world = unproved();
     let former = world.record("n1").certificate_uid();
     world.node("n1", false, 1);
@@ -253,7 +253,7 @@ fn a_generation_before_the_superseded_one_stays_revoked() {
 }
 
 #[test]
-fn a_renewal_with_a_tpm_pins_it() {
+fn a_renewal_with_a_tpm_binds_the_record_to_that_tpm() {
     let world = World::held(policy());
     let first = world.record("n1").certificate_uid();
     assert_eq!(world.record("n1").holder.endorsement_key, None);
@@ -292,7 +292,7 @@ fn a_renewal_with_the_tpm_of_another_machine_is_denied() {
 }
 
 #[test]
-fn a_doubtful_first_attestation_is_denied() {
+fn a_first_attestation_of_a_suspect_instance_is_denied() {
     let world = unproved();
     let first = world.record("n1").certificate_uid();
     let doubt = || Denial::RecordMissing(name("n1"));

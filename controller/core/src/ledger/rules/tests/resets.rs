@@ -4,7 +4,7 @@ use crate::refusal::Denial;
 use crate::testing::records::*;
 
 #[test]
-fn a_reset_name_can_be_claimed_while_the_machine_of_its_holder_exists() {
+fn a_reset_name_can_be_claimed_while_the_holders_machine_exists() {
     let reset = || {
         let world = World::held(policy());
         world.reset("n1");

@@ -35,7 +35,7 @@ fn suspect(claim: Claim) -> Claim {
 }
 
 #[test]
-fn a_doubtful_first_claim_is_denied_without_a_record() {
+fn a_first_claim_of_a_suspect_instance_is_denied() {
     let world = World::new();
 
     assert_eq!(world.denied(&suspect(claim("m1", "n1", 1, 0)), 0), moved());
@@ -45,7 +45,7 @@ fn a_doubtful_first_claim_is_denied_without_a_record() {
 }
 
 #[test]
-fn a_doubtful_repeated_claim_or_reenrollment_is_accepted() {
+fn a_repeated_claim_of_a_suspect_instance_is_accepted() {
     let world = World::held(policy());
     assert_eq!(world.granted(&suspect(claim("m1", "n1", 1, 1)), 1), 1);
 
@@ -62,7 +62,7 @@ fn a_doubtful_repeated_claim_or_reenrollment_is_accepted() {
 }
 
 #[test]
-fn a_doubtful_renewal_is_accepted() {
+fn a_renewal_of_a_suspect_instance_is_accepted() {
     let world = World::held(policy());
     let identity = Identity::of(provider_id("m1"));
     let renewal = Renewal {
@@ -79,7 +79,7 @@ fn a_doubtful_renewal_is_accepted() {
 }
 
 #[test]
-fn a_doubtful_claim_after_a_return_or_reset_is_accepted() {
+fn a_suspect_instance_is_accepted_after_its_return_or_reset() {
     let world = World::held(policy());
     world.edit("n1", |record| {
         *record = record.buried(TombstoneReason::MachineGone, LONGEST, at(1));
@@ -110,7 +110,7 @@ fn a_renamed_machine_is_accepted_after_a_crash_between_writes() {
 }
 
 #[test]
-fn a_doubtful_takeover_of_a_name_is_denied() {
+fn a_suspect_instance_cannot_take_over_a_name() {
     let mut world = World::held(policy());
     world.becomes("m1", None);
 
@@ -119,7 +119,7 @@ fn a_doubtful_takeover_of_a_name_is_denied() {
 }
 
 #[test]
-fn a_doubtful_adoption_is_denied() {
+fn an_adoption_of_a_suspect_instance_is_denied() {
     let world = World::with(LedgerPolicy {
         adoption: Adoption::Allow,
         ..policy()
@@ -131,7 +131,7 @@ fn a_doubtful_adoption_is_denied() {
 }
 
 #[test]
-fn an_unattested_record_does_not_vouch_for_an_attested_claim() {
+fn an_unattested_record_does_not_clear_a_suspect_instance() {
     let world = World::new();
     world.claims(&insecure(claim("m1", "n1", 1, 0)), 0).unwrap();
 
@@ -139,7 +139,7 @@ fn an_unattested_record_does_not_vouch_for_an_attested_claim() {
 }
 
 #[test]
-fn a_record_with_a_different_endorsement_key_does_not_vouch() {
+fn a_record_with_another_endorsement_key_clears_no_suspect_instance() {
     let with_key = |key: &[u8], claim: Claim| {
         let identity = Identity {
             endorsement_key: Some(KeyDigest::of(key)),

@@ -31,7 +31,7 @@ fn with(context: Context, certificates: &[&Ca]) -> (Context, ClusterCa) {
 }
 
 #[test]
-fn each_step_of_a_replaced_ca_renews_with_the_first_certificate() {
+fn each_step_of_a_ca_replacement_signs_with_the_first_certificate() {
     let (former, new) = (ca(), ca());
     let (mut context, _) = with(cluster(), &[&former]);
     issued_at(&valid(), &context, now());
@@ -75,7 +75,7 @@ fn each_step_of_a_replaced_ca_renews_with_the_first_certificate() {
 }
 
 #[test]
-fn evidence_for_a_replaced_ca_is_not_accepted_for_the_new_ca() {
+fn evidence_for_a_replaced_ca_is_refused_for_the_new_ca() {
     let (former, new) = (ca(), ca());
     let of_former = Audience::of_ca(&der(&former.certificate));
     for (current, is_meant) in [(&former, true), (&new, false)] {

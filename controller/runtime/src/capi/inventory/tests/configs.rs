@@ -147,7 +147,7 @@ fn a_name_is_compared_with_the_configs_of_joining_machines() {
 }
 
 #[test]
-fn a_name_from_the_own_config_is_not_compared_with_other_configs() {
+fn a_name_in_a_machines_config_is_not_compared_with_other_configs() {
     let (objects, inventory, read) = counted();
     for name in ["m1", "m2"] {
         seen::<objects::Machine>(&objects, V2.machine(name));
@@ -186,7 +186,7 @@ fn a_config_is_dropped_with_its_machine_but_not_on_a_machine_update() {
 }
 
 #[test]
-fn tokens_are_known_once_some_calls_have_read_all_configurations() {
+fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
     let (objects, inventory, read) = counted();
     for number in 0..120 {
         seen::<objects::Machine>(&objects, joined(&format!("m{number:03}")));

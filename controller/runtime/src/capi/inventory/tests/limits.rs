@@ -65,7 +65,7 @@ fn cut_by(limit: MemberLimit) -> String {
 }
 
 #[test]
-fn a_cut_pool_member_waits_and_is_found_when_there_is_room_again() {
+fn a_pool_member_beyond_the_limit_waits_until_memory_is_released() {
     let (objects, inventory) = with_little_memory();
     flood(&objects);
     see_pool(&objects, &MEMBERS);
@@ -94,7 +94,7 @@ fn a_cut_pool_member_waits_and_is_found_when_there_is_room_again() {
 }
 
 #[test]
-fn the_limit_of_a_namespace_is_the_reason_for_its_own_pools() {
+fn a_pool_over_its_namespace_limit_is_reported_with_that_limit() {
     let (objects, inventory) = with_little_memory();
     let ids: Vec<String> = (10..30)
         .map(|number| format!("metal:///{number}"))
@@ -109,7 +109,7 @@ fn the_limit_of_a_namespace_is_the_reason_for_its_own_pools() {
 }
 
 #[test]
-fn pools_of_other_namespaces_do_not_remove_a_known_member() {
+fn a_known_pool_member_is_not_displaced_by_other_namespaces() {
     let (objects, inventory) = with_little_memory();
     see_pool(&objects, &MEMBERS);
     flood(&objects);
@@ -125,7 +125,7 @@ fn pools_of_other_namespaces_do_not_remove_a_known_member() {
 }
 
 #[test]
-fn a_sweep_retires_a_member_that_left_its_pool_and_not_one_that_is_cut() {
+fn a_sweep_keeps_a_pool_member_that_is_beyond_the_limit() {
     for (is_cut, expected) in [(false, &["n2"][..]), (true, &[])] {
         let (objects, inventory) = with_little_memory();
         see_pool(&objects, &MEMBERS);
@@ -153,7 +153,7 @@ fn a_sweep_retires_a_member_that_left_its_pool_and_not_one_that_is_cut() {
 }
 
 #[test]
-fn a_claim_to_the_name_of_a_cut_member_waits() {
+fn a_claim_to_the_name_of_a_member_beyond_the_limit_waits() {
     for is_cut in [true, false] {
         let (objects, inventory) = with_little_memory();
         see_pool(&objects, &MEMBERS);
@@ -176,7 +176,7 @@ fn a_claim_to_the_name_of_a_cut_member_waits() {
 }
 
 #[test]
-fn a_name_that_only_a_guest_reports_waits_if_a_pool_is_cut() {
+fn a_guest_reported_name_waits_if_a_pool_exceeds_its_limit() {
     let (objects, inventory) = with_little_memory();
     let naming = |asked: &str| {
         let machine = block_on(inventory.by_machine_name("m1")).unwrap().unwrap();

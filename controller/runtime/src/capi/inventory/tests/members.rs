@@ -111,7 +111,7 @@ fn the_state_of_a_pool_applies_to_its_members() {
 }
 
 #[test]
-fn a_provider_id_in_two_pools_or_in_a_foreign_machine_is_an_error() {
+fn a_provider_id_in_two_pools_or_a_foreign_machine_is_an_error() {
     let (objects, inventory) = with_pool(V2);
     seen::<MachinePool>(&objects, V2.pool("p2", &MEMBERS[..1]));
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_machine_is_unnamed_only_if_its_infra_machine_has_no_provider_id() {
 }
 
 #[test]
-fn an_infra_machine_of_an_unserved_kind_is_an_outage() {
+fn an_infra_machine_of_an_unserved_kind_is_reported_as_an_outage() {
     let objects = answered_by(|path| match path {
         "/apis" => json!({"kind": "APIGroupList", "groups": []}),
         path => panic!("{path} is asked for"),

@@ -72,7 +72,7 @@ fn of_one_name(name: &str) -> Value {
 }
 
 #[test]
-fn a_machine_with_one_name_for_all_its_objects_is_found_on_each_ground() {
+fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
     let (objects, inventory) = cluster(V2);
     seen::<objects::Machine>(&objects, of_one_name("n1"));
     configured(
@@ -162,7 +162,7 @@ fn the_node_name_is_unknown_until_the_config_is_known() {
 }
 
 #[test]
-fn a_name_can_be_reported_until_the_machine_is_provisioned() {
+fn a_reported_name_is_accepted_until_the_machine_is_provisioned() {
     for (contract, pointer) in [
         (Contract::V1Beta1, "/status/infrastructureReady"),
         (
@@ -193,7 +193,7 @@ fn a_name_can_be_reported_until_the_machine_is_provisioned() {
 }
 
 #[test]
-fn a_name_reported_for_two_machines_is_shared() {
+fn a_name_reported_for_two_machines_is_ambiguous() {
     let (objects, inventory) = cluster(V2);
     let host = "m1.example.com";
     seen::<objects::Machine>(&objects, reporting("m2", "InternalDNS", host));
@@ -206,7 +206,7 @@ fn a_name_reported_for_two_machines_is_shared() {
 }
 
 #[test]
-fn a_reported_name_is_not_taken_from_the_machine_whose_objects_have_it() {
+fn a_name_of_machine_objects_overrides_a_reported_name() {
     let (objects, inventory) = cluster(V2);
     for name in ["m1-infra", "m1"] {
         seen::<objects::Machine>(&objects, reporting("m2", "Hostname", name));

@@ -52,7 +52,7 @@ fn assert_few(what: &str, run: impl FnOnce()) {
 }
 
 #[test]
-fn the_fixed_parts_of_a_machine_its_config_and_its_record_are_small() {
+fn the_structs_of_a_machine_its_config_and_its_record_are_small() {
     use std::mem::size_of;
 
     use node_attestation_core::ledger::Stored;
@@ -110,7 +110,7 @@ fn a_name_query_visits_few_objects_with_a_large_pool() {
 }
 
 #[test]
-fn a_provider_id_of_many_machines_is_refused_with_few_visits() {
+fn a_provider_id_shared_by_many_machines_is_refused_in_few_visits() {
     let id = "generic:///rack/one";
     let (_, inventory) = many(|machine| with(machine, "/spec/providerID", json!(id)));
 
@@ -137,7 +137,7 @@ fn a_token_shared_by_many_machines_has_no_owner_and_visits_few_objects() {
 }
 
 #[test]
-fn a_name_that_many_hosts_report_is_resolved_with_few_visits() {
+fn a_name_reported_by_many_hosts_is_resolved_in_few_visits() {
     let addresses = json!([
         {"type": "Hostname", "address": "m1"}, {"type": "InternalIP", "address": "10.0.0.7"},
     ]);
@@ -157,7 +157,7 @@ fn a_name_that_many_hosts_report_is_resolved_with_few_visits() {
 }
 
 #[test]
-fn an_infra_machine_of_many_machines_visits_few() {
+fn the_lookup_by_a_shared_infra_machine_visits_few_machines() {
     let infrastructure = V2.reference("infrastructure.cluster.x-k8s.io", "GenericMachine", "one");
     let (_, inventory) =
         many(|machine| with(machine, "/spec/infrastructureRef", infrastructure.clone()));
@@ -174,7 +174,7 @@ fn an_infra_machine_of_many_machines_visits_few() {
 }
 
 #[test]
-fn a_configuration_of_many_machines_visits_few() {
+fn the_lookup_by_a_shared_config_visits_few_machines() {
     let (objects, inventory) = cluster(V2);
     let config = "/spec/bootstrap/configRef/name";
     for number in 0..MANY {
@@ -196,7 +196,7 @@ fn a_configuration_of_many_machines_visits_few() {
 }
 
 #[test]
-fn lists_of_many_machines_are_visited_in_small_pages() {
+fn a_list_of_many_machines_is_read_in_small_pages() {
     let (_, inventory) = many(|machine| machine);
 
     assert_few("lists", || {

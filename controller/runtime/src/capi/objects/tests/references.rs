@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_reference_does_not_leave_its_namespace() {
+fn a_reference_to_another_namespace_is_ignored() {
     let machine = Contract::V1Beta1.machine("m1");
     for pointer in [
         "/spec/bootstrap/configRef/namespace",
@@ -20,7 +20,7 @@ fn a_reference_does_not_leave_its_namespace() {
 }
 
 #[test]
-fn the_infra_machine_is_referenced_only_from_a_machine_without_a_provider_id() {
+fn only_a_machine_without_a_provider_id_keeps_its_infra_reference() {
     for contract in BOTH {
         let machine = contract.machine("m1");
         let named: Machine = kept(machine.clone()).unwrap();
@@ -39,7 +39,7 @@ fn the_infra_machine_is_referenced_only_from_a_machine_without_a_provider_id() {
 }
 
 #[test]
-fn the_reference_to_a_config_is_complete() {
+fn a_config_reference_has_group_kind_name_and_version() {
     for (contract, version) in [
         (Contract::V1Beta1, Some("v1beta1".to_owned())),
         (Contract::V1Beta2, None),

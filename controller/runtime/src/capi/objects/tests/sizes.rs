@@ -47,7 +47,7 @@ fn a_cluster_of_any_size_uses_bounded_memory() {
 }
 
 #[test]
-fn service_ranges_over_the_limit_end_with_an_invalid_entry() {
+fn service_ranges_over_the_limit_are_marked_as_invalid() {
     let of = |count: usize| {
         let cluster = with(
             Contract::V1Beta2.cluster(),
@@ -114,7 +114,7 @@ fn the_reported_addresses_of_a_machine_have_a_limit_in_total() {
 }
 
 #[test]
-fn a_pool_has_at_most_as_many_members_as_its_definition_allows() {
+fn the_members_of_a_pool_are_limited_as_in_its_definition() {
     let ids: Vec<_> = (0..2 * MAX_PROVIDER_IDS)
         .map(|number| format!("a:///{number}"))
         .collect();

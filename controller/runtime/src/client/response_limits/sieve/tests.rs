@@ -19,7 +19,7 @@ fn pass(text: &str, limits: Limits, lines: bool) -> Result<(), Excess> {
 }
 
 #[test]
-fn managed_fields_are_removed_at_every_chunk_size() {
+fn managed_fields_are_removed_for_every_chunk_size() {
     let fields = json!([{"time": "9999-12-31T23:59:59Z", "a": [{"b\"]},": "c,\\"}, 1]}, null]);
     let object = |fields: Value| {
         json!({
@@ -191,7 +191,7 @@ fn an_object_is_truncated_if_it_has_one_value_too_many() {
 }
 
 #[test]
-fn a_line_in_the_middle_of_a_chunk_is_checked() {
+fn a_watch_event_in_the_middle_of_a_chunk_is_checked() {
     let limits = Limits {
         bytes: 4,
         ..Limits::ANY

@@ -12,7 +12,7 @@ fn object(labels: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_page_of_many_objects_of_a_management_cluster_has_few_values() {
+async fn a_management_page_with_too_many_values_is_refused() {
     // Whether each object is read whole.
     let read = async |limit: usize, objects: usize, labels: usize| {
         let items = vec![object(labels); objects].join(",");
@@ -39,7 +39,7 @@ async fn a_page_of_many_objects_of_a_management_cluster_has_few_values() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_management_cluster_has_few_values() {
+async fn a_management_watch_event_with_too_many_values_is_refused() {
     let most = MAX_VALUES_OF_OBJECT;
     for (labels, is_whole) in [(most, true), (most + 1, false)] {
         let object = object(labels);

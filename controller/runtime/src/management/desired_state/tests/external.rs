@@ -39,7 +39,7 @@ async fn a_ca_key_in_the_secret_is_used_instead_of_the_external_signer() {
 }
 
 #[tokio::test]
-async fn clusters_with_one_external_ca_are_left_to_the_signer() {
+async fn two_clusters_with_the_same_external_ca_do_not_stop_each_other() {
     let mut world = external_world();
     let ca = world.shown();
     let mut other = world.other("tenant-b", &ca);
@@ -51,7 +51,7 @@ async fn clusters_with_one_external_ca_are_left_to_the_signer() {
 }
 
 #[tokio::test]
-async fn a_cluster_with_an_external_ca_is_stopped_by_the_private_key() {
+async fn a_cluster_with_an_external_ca_is_stopped_by_the_owner_of_the_key() {
     let mut world = external_world();
     let pair = ca();
     world.sources.ca = secret(&[("tls.crt", pair.0.clone())]);

@@ -127,7 +127,7 @@ fn a_refused_object_is_parsed_once() {
 
 /// The supervisor stops its watch of a Secret when the Cluster is gone. From then on, it keeps no key.
 #[test]
-fn a_secret_that_is_gone_is_not_kept() {
+fn a_deleted_secret_is_not_kept() {
     for gone in [Observed::Unknown, Observed::Absent] {
         let (mut world, mut parsed) = (world(), Parsed::default());
         let secrets = [&world.sources.ca, &world.sources.kubeconfig];
@@ -143,7 +143,7 @@ fn a_secret_that_is_gone_is_not_kept() {
 }
 
 #[test]
-fn attestor_settings_are_kept_without_a_served_cluster_and_not_without_a_cluster() {
+fn attestor_settings_are_kept_while_the_cluster_exists() {
     let (mut world, mut parsed) = (world(), Parsed::default());
     let settings: Arc<()> = Arc::default();
     world.of_attestors = Some(settings.clone());

@@ -133,7 +133,7 @@ async fn a_list_from_a_backup_gets_its_revocations_back_after_ten_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_floor_is_published_and_restored_after_ten_minutes() {
+async fn a_generation_floor_is_published_and_restored_after_ten_minutes() {
     let floor = |stored: &Stored| {
         let stored = stored.lock();
         let mut objects = stored.as_ref().unwrap().values();

@@ -57,7 +57,7 @@ async fn two_namespaces(request: Request<kube::client::Body>) -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cluster_waits_for_one_cluster_of_a_busy_namespace() {
+async fn a_busy_namespace_delays_another_cluster_by_one_reconcile() {
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
     let noted = order.clone();
     let management = ClusterAccess::in_memory(two_namespaces);

@@ -82,7 +82,7 @@ async fn an_invalid_record_does_not_keep_the_owner_from_the_others() {
 }
 
 #[tokio::test]
-async fn an_unserved_cluster_version_is_an_outage_and_leaves_the_owners_undone() {
+async fn an_unserved_cluster_version_is_reported_as_an_outage() {
     let not_found = json!({"kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound", "message": ""});
     let metadata = json!({"name": "prod-1.n1", "namespace": "default", "resourceVersion": "7"});
     let without_owner = json!({
@@ -153,7 +153,7 @@ async fn a_new_record_gets_the_cluster_as_owner_once_it_is_known() {
 }
 
 #[tokio::test]
-async fn the_last_certificate_is_kept_by_a_move() {
+async fn a_move_keeps_the_last_certificate() {
     let (client, written) = with_records(Vec::new());
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
     let boot = TpmBoot {
