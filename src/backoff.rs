@@ -18,8 +18,8 @@ const LONGEST: Duration = Duration::from_mins(1);
 /// its label and taint, and then fails.
 const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
 
-/// The number of consecutive failures with such short pauses: ten minutes. A node that never joins must not retry at
-/// that rate indefinitely.
+/// The number of consecutive failures with such short pauses, which takes about ten minutes. A node that never joins
+/// must not retry at that rate indefinitely.
 const SOON_BEFORE_FIRST: u32 = 120;
 
 /// The first pause after a denial. The node cannot change the decision.
@@ -32,9 +32,9 @@ const LONGEST_DENIED: Duration = Duration::from_hours(1);
 /// leaves an object that the API server keeps for an hour or two.
 const MANY_IN_VAIN: u32 = 5;
 
-/// Subtracted from the number of unsuccessful requests, so that the pause after the fifth is a denial's second pause. A
-/// run can create four requests, for example with a slow TPM. With these pauses, at most 30 such requests fit into an
-/// hour.
+/// Subtracted from the number of unsuccessful requests, so that the pause after the fifth request is as long as the
+/// pause after a second denial. A run can create four requests, for example with a slow TPM. With these pauses, at most
+/// 30 such requests fit into an hour.
 const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
 /// The minimum interval between runs that are allowed to take longer than the kubelet's heartbeats.

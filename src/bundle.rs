@@ -6,7 +6,7 @@
 //! - Only the owner can read the file, and no existing file is overwritten. A file that cannot be written completely is
 //!   removed.
 //! - `MANIFEST` names each file, its source, the number of places where something was removed, and the missing parts,
-//!   including the cut end of an output that is too long.
+//!   including the truncated end of an output that is too long.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -25,7 +25,7 @@ use crate::redact::{REDACTED, Redactor};
 /// The size of a header, and the unit of lengths (tar(5)).
 const BLOCK: usize = 512;
 
-/// The largest file that is copied.
+/// The maximum size of a copied file, in bytes.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// The texts of a bundle, redacted.

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 pub use kubelet_attestation::time::{age, apart, since_epoch, unix_seconds, until};
 
-/// Longer than any wait of this program. The limit prevents an overflow with extreme durations.
+/// The maximum duration of a deadline, which is longer than any wait of this program. It prevents an overflow with
+/// extreme durations.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
 /// The wall clock.
@@ -23,7 +24,7 @@ pub fn now() -> SystemTime {
 pub struct Deadline(Instant);
 
 impl Deadline {
-    /// The moment `duration` from now, at most a day.
+    /// A deadline `duration` from now, at most one day.
     pub fn after(duration: Duration) -> Self {
         Self(Instant::now() + duration.min(LONGEST_WAIT))
     }
@@ -38,8 +39,7 @@ impl Deadline {
         self.remaining().is_zero()
     }
 
-    /// The earlier of this deadline and the moment `duration` from now, for one step of a longer
-    /// task.
+    /// The earlier of this deadline and a deadline `duration` from now, for one step of a longer task.
     #[must_use]
     pub fn within(self, duration: Duration) -> Self {
         self.min(Self::after(duration))

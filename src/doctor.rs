@@ -145,7 +145,8 @@ impl Doctor {
         load().map_err(|failure: Failure| Finding::fail(&failure))
     }
 
-    /// As `stored`, for checks that are not about the store: another check reports its errors.
+    /// As `stored`, for checks that are not about the store. They skip if the store cannot be read, because another
+    /// check reports that error.
     fn stored_or_skip(&self) -> Result<(Option<Store>, StoreContents), Finding> {
         self.stored()
             .map_err(|_| Finding::skip("cannot read the state directory"))
@@ -231,7 +232,7 @@ fn needs_root(path: &Path) -> Result<(), Finding> {
     Ok(())
 }
 
-/// A finding of a check that ends early with `?`.
+/// The finding of a check that can return early with `?`.
 fn either(result: Result<Finding, Finding>) -> Finding {
     result.unwrap_or_else(|finding| finding)
 }

@@ -179,7 +179,7 @@ fn failing_path(text: &str) -> String {
         .map_or_else(String::new, |error| error.path().to_string())
 }
 
-/// The beginning of a foreign text, long enough to recognize it.
+/// The beginning of an untrusted text, long enough to recognize it.
 fn shortened(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -7,10 +7,11 @@ use std::{io, iter};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::text::is_invisible;
 
-/// Longer than any message of this program with a message of the API server.
+/// The maximum length of a line, which is longer than any message of this program with a message of the API server in
+/// it.
 const MAX_LINE_LEN: usize = 4096;
 
-/// Longer than any remedy of this program with two paths.
+/// The maximum length of a remedy, which is longer than any remedy with two paths.
 const MAX_REMEDY_LEN: usize = 1024;
 
 /// Declares the codes with their numbers.
@@ -142,7 +143,7 @@ impl Failure {
         Self::new(self.code, what, self.remedy)
     }
 
-    /// Adds the action that failed for this reason.
+    /// Adds the action that failed.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self::new(self.code, format!("{what}: {self}"), self.remedy)
@@ -226,7 +227,7 @@ pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().unwrap_or(error).to_string()
 }
 
-/// Makes foreign text safe for a log: it must not look like a separate log line, and must not fill the disk.
+/// Makes untrusted text safe for a log. The result cannot look like a separate log line, and cannot fill the disk.
 pub(crate) fn one_line(text: &str, max_len: usize) -> String {
     text.chars()
         .take(max_len)

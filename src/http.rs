@@ -1,4 +1,4 @@
-//! HTTP clients and answers within limits, for the API server and the instance metadata service.
+//! HTTP clients with limited responses, for the API server and the instance metadata service.
 
 use std::error::Error;
 use std::io::{self, Read};
@@ -37,7 +37,7 @@ pub(crate) fn client(
         .build()
 }
 
-/// Appends an answer to `bytes`, and returns them; `None` if the answer is longer than `limit`.
+/// Appends a response to `bytes`, and returns them. `None` if the response is longer than `limit`.
 pub(crate) fn read(
     answer: impl Read,
     limit: u64,
@@ -49,7 +49,7 @@ pub(crate) fn read(
         .then_some(bytes))
 }
 
-/// Whether an exchange's error has a cause of the kind `is`.
+/// Whether one of the causes of a failed exchange satisfies `is`.
 pub(crate) fn failed_by(error: &(dyn Error + 'static), is: fn(&reqwest::Error) -> bool) -> bool {
     causes(error).any(|cause| cause.downcast_ref().is_some_and(is))
 }

@@ -33,7 +33,7 @@ const TTL_SECONDS: &str = "60";
 /// The time for which a token is used: its lifetime minus the time of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
-/// The limit of a token's length, which AWS does not document. Real tokens have 56 characters.
+/// The maximum length of a token. AWS does not document it, and real tokens have 56 characters.
 const MAX_TOKEN_LEN: usize = 4 * 1024;
 
 /// The pauses between attempts. In the first seconds of a boot, the network or the service might not be ready. If all
@@ -45,7 +45,8 @@ const PAUSES: [Duration; 4] = [
     Duration::from_secs(2),
 ];
 
-/// The minimum time for another attempt. With less time, the error of that attempt would only hide the previous one.
+/// The minimum remaining time for another attempt. With less time, the error of that attempt would only hide the
+/// previous error.
 const LEAST_TRY: Duration = Duration::from_millis(500);
 
 /// A session with the service: reads with one token.
@@ -124,7 +125,7 @@ pub fn provider_id(zone: &str, id: &str) -> Option<ProviderId> {
     is_instance.then(|| ProviderId::parse(&format!("aws:///{zone}/{id}")).ok())?
 }
 
-/// An answer. It can be a secret, so its memory is zeroized on drop.
+/// The body of a response. It can be a secret, so its memory is zeroed on drop.
 pub type Text = Zeroizing<String>;
 
 /// Requests a token from the first endpoint that can be reached.

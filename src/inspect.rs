@@ -26,7 +26,7 @@ pub(crate) use evidence::evidence;
 pub(crate) use request::requests;
 pub(crate) use store::store;
 
-/// The requests of 1,000 nodes, with a reserve.
+/// The maximum length of the input, in bytes: the requests of 1,000 nodes, with a reserve.
 const MAX_INPUT_LEN: u64 = 64 * 1024 * 1024;
 
 /// A document to decode, and its name in errors.

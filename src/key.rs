@@ -77,7 +77,7 @@ impl PrivateKey {
     }
 }
 
-/// Hides the error of the PEM parser: it quotes the invalid line, which can be a line of the key.
+/// Replaces the error of the PEM parser, because it quotes the invalid line, which can be a line of the key.
 fn unreadable(error: &rcgen::Error) -> Invalid {
     if matches!(error, rcgen::Error::PemError(_)) {
         Invalid::new(NOT_ONE_KEY)

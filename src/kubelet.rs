@@ -24,10 +24,11 @@ pub(crate) use unit::{KUBEADM_FLAGS, UNIT};
 /// The configuration file of a kubelet that kubeadm has set up. `kubeadm reset` removes it.
 pub(crate) const CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
-/// Much more than a kubelet's arguments. Linux allows 2 MiB of arguments per process.
+/// The maximum length of the kubelet's arguments, in bytes, which is much more than a kubelet has. Linux allows 2 MiB
+/// of arguments per process.
 const MAX_ARGUMENTS_LEN: usize = 256 * 1024;
 
-/// More than the arguments of a kubelet that kubeadm has set up.
+/// The size of a chunk on the stack, in bytes. It is more than the arguments of a kubelet that kubeadm has set up.
 const USUAL_ARGUMENTS_LEN: usize = 4096;
 
 /// The kubelet's arguments that identify its node. If a flag is repeated, the last one wins, as in the kubelet itself.

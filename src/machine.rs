@@ -27,7 +27,7 @@ const MACHINE_ID: &str = "etc/machine-id";
 /// The content of [`MACHINE_ID`] before the first boot completes.
 const UNINITIALIZED: &str = "uninitialized";
 
-/// Longer than any of these one-line files.
+/// The maximum length of a value, in bytes, which is longer than any of these one-line files.
 const MAX_LINE: usize = 512;
 
 /// UUIDs that many machines have, because the vendor did not set one. UUIDs with the same value in all bytes are also
@@ -220,7 +220,7 @@ fn digest_of_uuid(uuid: &str) -> String {
     hex_digest(PRODUCT_UUID, &uuid.to_ascii_lowercase())
 }
 
-/// The UUID with the bytes of its first three fields in the other order; `None` if the text is not a UUID.
+/// The UUID with the bytes of its first three fields in reverse order. `None` if the text is not a UUID.
 fn swapped(uuid: &str) -> Option<String> {
     let fields: Vec<&str> = uuid.split('-').collect();
     let is_uuid = fields.iter().map(|field| field.len()).eq([8, 4, 4, 4, 12])

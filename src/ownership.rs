@@ -10,7 +10,7 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Only the owner of an entry can rename or remove it (inode(7)). Only for directories.
 const STICKY: u32 = 0o1000;
 
-/// More links than any real path has.
+/// The maximum number of links on a path, which is more than any real path has.
 const MAX_LINKS: u32 = 32;
 
 /// Another user could change a file.

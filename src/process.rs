@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::clock::Deadline;
 
-/// The interval of the checks whether a program has exited.
+/// The interval at which a program is polled for its exit.
 const POLL: Duration = Duration::from_millis(5);
 
 /// The maximum wait for a killed program to exit. A program in an uninterruptible sleep, for example on an unavailable

@@ -26,10 +26,11 @@ pub(crate) const REDACTED: &str = "(redacted)";
 /// The minimum length of a known secret. Shorter texts would also match ordinary words.
 const LEAST_KNOWN: usize = 12;
 
-/// Long enough for the parts of a key, a signature or a session token, and longer than names.
+/// The minimum length of a long word: shorter than the parts of a key, a signature or a session token, and longer than
+/// names.
 const LONG: usize = 40;
 
-/// The part of a long line that is examined around a word. A line can have megabytes.
+/// The length of the part of a line that is examined around a word. A line can have megabytes.
 const FAR: usize = 1024;
 
 /// Words that are followed by a secret after a space.

@@ -66,7 +66,7 @@ impl Rescue {
         rescue
     }
 
-    /// A value that does not handle panics.
+    /// A value for a process that does not handle panics.
     #[cfg(test)]
     pub(crate) fn idle() -> Self {
         Self {

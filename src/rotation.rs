@@ -27,7 +27,7 @@ const ASK_AGAIN: Duration = Duration::from_hours(1);
 /// The interval of client-go's calls while a renewal is pending or has failed.
 const ASK_AGAIN_SOON: Duration = Duration::from_secs(30);
 
-/// The minimum: with an expiry in the past, client-go runs the plugin twice per request.
+/// The minimum interval of client-go's calls. With an expiry in the past, client-go runs the plugin twice per request.
 const ASK_AGAIN_MIN: Duration = Duration::from_secs(1);
 
 /// A number from 0 to 1.

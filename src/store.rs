@@ -21,7 +21,7 @@ use crate::ownership;
 use error::{failure, linked, misplaced, too_large, unreadable, unwritable, unwritable_outside};
 pub(crate) use lock::StoreLock;
 
-/// Much more than any file of the store.
+/// The maximum size of a file, in bytes, which is much more than any file of the store has.
 const MAX_FILE_LEN: u64 = 1024 * 1024;
 
 /// The text of a file with a key, and whether others could read it.
@@ -78,7 +78,7 @@ impl StoreFile {
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
-    /// Whether the permissions of files stay unchanged.
+    /// Whether the store only reads, and does not correct the permissions of files.
     looks_only: bool,
 }
 

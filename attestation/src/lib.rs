@@ -14,9 +14,9 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `time`: distances between wall-clock times
+//! - `time`: differences between wall-clock times
 //! - `contract`: reasons and durations on which nodes and the controller must agree
-//! - `text`: names that are checked text, and text of others for a terminal
+//! - `text`: methods of types with validated text, and sanitized text for a terminal
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
 //! - `secret`: secret values, which `Debug` does not show and memory does not keep
 //! - `errors`: an error with its causes as text

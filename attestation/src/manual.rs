@@ -1,4 +1,4 @@
-//! Parts of help texts and of manual pages that the parser of the command line does not write.
+//! The parts of help texts and manual pages that the command-line parser does not generate.
 
 /// The exit codes with their meanings, for the end of `--help`.
 pub fn exit_codes<'a>(codes: impl IntoIterator<Item = (u8, &'a str)>) -> String {
@@ -20,8 +20,8 @@ pub fn section<'a>(
     format!(".SH \"{title}\"\n") + &entries.collect::<String>()
 }
 
-/// The text as roff shows it unchanged. Without the prefix, a period or a quote at the start of a line begins a
-/// command, and a hyphen can become a different character, which breaks a copied command.
+/// Escapes the text for roff, which then shows it unchanged. Otherwise, a period or a quote at the start of a line
+/// begins a command, and a hyphen can become a different character, which breaks a copied command.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) {

@@ -18,7 +18,7 @@ impl<T: Zeroize> Secret<T> {
         Self(Zeroizing::new(value))
     }
 
-    /// The content. The caller must not store it.
+    /// Returns the content. The caller must not store it.
     pub fn expose(&self) -> &T {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Names that are checked text, and untrusted text for a terminal.
+//! Methods of types with validated text, and the sanitization of untrusted text for a terminal.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Distances between wall-clock times.
+//! Differences between wall-clock times.
 //!
 //! The wall clock can be set at any time, so the difference of two of its readings is not an elapsed time. A decision
 //! about an elapsed time uses a monotonic clock, or a time that an API server or a cloud wrote. clippy rejects other
@@ -20,7 +20,7 @@ pub fn unix_seconds(time: SystemTime) -> u64 {
     since_epoch(time).as_secs()
 }
 
-/// The time from `start` to `end`, the ends of a validity, or of a pause that is stored. Zero if `end` is earlier.
+/// The duration from `start` to `end` of a validity period, or of a stored pause. Zero if `end` is earlier.
 #[expect(
     clippy::disallowed_methods,
     reason = "an end is a wall-clock time: all that check it have no other clock, and no monotonic clock outlives a boot"
@@ -29,10 +29,10 @@ pub fn until(end: SystemTime, start: SystemTime) -> Duration {
     end.duration_since(start).unwrap_or_default()
 }
 
-/// The age at `now` of an object that a server, or an earlier run on the same machine, wrote. `None` if it is from the
-/// future: the age is unknown.
+/// The age at `now` of an object that a server, or an earlier run on the same machine, wrote. `None` if it was written
+/// in the future, because its age is then unknown.
 ///
-/// If a decision of the controller depends on the age of an object of a server, `now` must come from a server, too.
+/// If a decision of the controller depends on the age of an object from a server, `now` must also come from a server.
 #[expect(
     clippy::disallowed_methods,
     reason = "the times come from servers, or from different runs, and no monotonic clock outlives a boot"
@@ -41,7 +41,7 @@ pub fn age(written: SystemTime, now: SystemTime) -> Option<Duration> {
     now.duration_since(written).ok()
 }
 
-/// The difference of two times, in whichever order they are.
+/// The absolute difference between two times.
 pub fn apart(one: SystemTime, other: SystemTime) -> Duration {
     until(one.max(other), one.min(other))
 }

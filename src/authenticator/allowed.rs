@@ -15,7 +15,7 @@ const FOR_SETUP: Duration = Duration::from_secs(55);
 /// The time limit of a run with a valid credential. The kubelet's heartbeat client times out after ten seconds.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);
 
-/// The maximum time that a run reserves, half for itself and half for the thread that waits for it.
+/// The maximum time that a run reserves for its end: half for the run, and half for the thread that waits for it.
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// The caller of the plugin.
@@ -95,7 +95,7 @@ impl Allowed {
         total
     }
 
-    /// The time that is reserved to end the run in an orderly way.
+    /// The time that is reserved for an orderly end of the run.
     pub(super) fn margin(self) -> Duration {
         (MARGIN / 2).min(self.total() / 20)
     }

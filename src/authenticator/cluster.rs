@@ -135,8 +135,8 @@ impl Attempt {
     }
 }
 
-/// Rejects an endpoint in another cluster, and does not remove anything. A run with another cluster's kubeconfig must
-/// not delete the node's credential.
+/// Rejects an endpoint in another cluster. Does not delete anything: a run with another cluster's kubeconfig must not
+/// delete the node's credential.
 pub(crate) fn refuse_other_cluster(
     endpoint: &ClusterEndpoint,
     origin: &Origin,

@@ -26,12 +26,12 @@ use crate::pending::{OpenRequest, Pending, Subject};
 use crate::reasons;
 use crate::store::StoreLock;
 
-/// The reasons for a denial because of the requesting certificate: the `NodeIdentity` does not record it for this node.
-/// A request with the bootstrap credential can still be granted, because it claims the name again.
+/// The reasons for a denial because of the requesting certificate, which the `NodeIdentity` does not record for this
+/// node. A request with the bootstrap credential can still be granted, because it claims the name again.
 const NOT_THE_RECORDS: [&str; 3] = [FORMER_CERTIFICATE, RECORD_MISSING, REQUESTER_UID_MISSING];
 
-/// The reasons of a denial that is about the request's key: the certificates with this key were revoked, or another
-/// machine has it. A request with another key is a new claim.
+/// The reasons for a denial because of the request's key: the certificates with this key were revoked, or the key
+/// belongs to another machine. A request with another key is a new claim.
 const NOT_WITH_THIS_KEY: [&str; 2] = [IDENTITY_REVOKED, KEY_OF_ANOTHER_MACHINE];
 
 /// The maximum number of challenges that a run answers: one, and a second one if the first answer arrived too late.

@@ -119,7 +119,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// The key and request of an earlier run, if any.
+    /// The key and the request of an earlier run, if they are stored.
     pub(super) fn saved_pending(
         &self,
         store: &StoreLock,

@@ -24,7 +24,7 @@ use crate::sheet::wrap;
 /// The documentation page of the checks. Each check has an anchor with its name.
 const PAGE: &str = page_url!("doctor-checks.md#doctor-");
 
-/// The width of a state, with the space after it.
+/// The width of the column with the state, including the space after it.
 const MARGIN: usize = 6;
 
 impl Session {
@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    /// Runs every check until `total`.
+    /// Runs every check, until the deadline `total`.
     pub(super) fn checks(
         &self,
         arguments: &Arguments,

@@ -77,7 +77,7 @@ impl Session {
         answer::print(&text)
     }
 
-    /// The templates. If no node name template is given and cloud-init reads them, the provider's template is added.
+    /// The templates. Adds the provider's node name template if none is given and cloud-init evaluates templates.
     fn named(&self, given: &Templates, is_cloud_init: bool) -> Templates {
         let of_provider = self.attester.node_name_template();
         let of_provider = of_provider.filter(|_| is_cloud_init);
@@ -200,7 +200,7 @@ fn settings(provider_id: &str) -> String {
     }))
 }
 
-/// The groups of Cluster API's templates.
+/// The API group of the bootstrap templates of Cluster API.
 const BOOTSTRAP: &str = "bootstrap.cluster.x-k8s.io";
 const CONTROL_PLANE: &str = "controlplane.cluster.x-k8s.io";
 

@@ -116,7 +116,8 @@ impl Session {
         .into()
     }
 
-    /// Adds the keys of the store, and the secret parts of the evidence of the pending request.
+    /// Registers the keys in the store, and the secret parts of the evidence of the pending request, as secrets to
+    /// remove.
     fn know_store(&self, dir: &Path, redactor: &mut Redactor) {
         let Ok(Some(store)) = Store::look(dir) else {
             return;
@@ -143,7 +144,7 @@ impl Session {
     }
 }
 
-/// Adds the values of the members with these names.
+/// Registers the values of the members with these names as secrets to remove.
 fn know_members(names: &[&str], json: &Value, redactor: &mut Redactor) {
     match json {
         Value::Object(members) => {
@@ -163,7 +164,7 @@ fn know_members(names: &[&str], json: &Value, redactor: &mut Redactor) {
     }
 }
 
-/// Adds the token or the key of a kubeconfig.
+/// Registers the token or the key of a kubeconfig as a secret to remove.
 fn know_login(path: &Path, redactor: &mut Redactor) {
     match Kubeconfig::read(path).map(|kubeconfig| kubeconfig.login) {
         Ok(Login::Token(token)) => {

@@ -14,7 +14,8 @@ use crate::failure::Invalid;
 use crate::key::PrivateKey;
 use crate::pending::Subject;
 
-/// Longer than any real chain of a leaf and a few intermediates.
+/// The maximum number of certificates in a chain, which is longer than any real chain of a leaf and a few
+/// intermediates.
 const MAX_CERTIFICATES: usize = 8;
 
 /// The DER of a key usage with only `digitalSignature`: bit 0 of RFC 5280 section 4.2.1.3.

@@ -39,7 +39,7 @@ struct Claims {
 }
 
 impl Doctor {
-    /// The API server and the clock, with one call.
+    /// Checks the API server and the clock, with one call.
     pub(super) fn reach(&self, report: Report<'_>) {
         let endpoint = match self.endpoint() {
             Ok(endpoint) => endpoint,
@@ -156,7 +156,7 @@ impl Doctor {
         }
     }
 
-    /// The open request, or the last request that was denied or failed.
+    /// Checks the open request, or otherwise the last request that was denied or failed.
     pub(super) fn request(&self) -> Finding {
         either(self.request_found())
     }
@@ -227,7 +227,7 @@ impl Doctor {
     }
 }
 
-/// The finding about an open request, from its object at the API server.
+/// The finding about an open request, from the object at the API server.
 fn judge(
     open: &OpenRequest,
     read: Option<CsrObject>,
@@ -279,12 +279,12 @@ fn judge(
     }
 }
 
-/// The finding if the API server did not answer the question.
+/// The finding if the API server did not return the required information.
 fn unknown(error: &ApiError) -> Finding {
     Finding::skip(format!("unknown: {}", error_chain(error)))
 }
 
-/// The expiry of a token that is a JSON Web Token.
+/// The expiry of a bootstrap token, if it is a JSON Web Token.
 fn end(token: &str) -> Option<SystemTime> {
     let claims = token.split('.').nth(1)?;
     let claims = BASE64URL_NOPAD.decode(claims.as_bytes()).ok()?;

@@ -99,7 +99,7 @@ impl Doctor {
         Ok(Finding::pass(format!("{place} runs {command}")))
     }
 
-    /// The node's name, compared with the kubelet's.
+    /// Compares the node's name with the name in the kubelet's arguments.
     pub(super) fn node_name(&self) -> Finding {
         either(self.named().map(|name| Finding::pass(name.to_string())))
     }
@@ -172,7 +172,7 @@ fn executable(program: &Path) -> Result<(), Finding> {
     Err(fail(what, cure))
 }
 
-/// The remedy for a program that is executable by its mode.
+/// The remedy for a program that cannot be executed although its mode permits it.
 fn why_not_executable(program: &Path) -> String {
     let place = program.display();
     let mount = rustix::fs::statvfs(program);

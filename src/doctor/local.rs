@@ -18,14 +18,14 @@ use crate::rotation::CLOCK_LEEWAY;
 use crate::store::StoreFile;
 use crate::store_contents::StoreContents;
 
-/// The space for the store's files, each with its replacement.
+/// The free space that the store needs, in bytes: for each file and its replacement.
 const LEAST_ROOM: u64 = 1024 * 1024;
 
-/// The time by which a run can exceed its limit before its lock counts as a fault.
+/// The time by which a run can exceed its time limit before its lock is reported as a fault.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Doctor {
-    /// The file system of the state directory.
+    /// Checks the file system of the state directory.
     pub(super) fn disk(&self) -> Finding {
         let dir = &self.settings().state_directory;
         let there = dir.ancestors().find(|path| path.exists());
@@ -205,7 +205,7 @@ fn fault(disk: &StatVfs) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// The instruction to run `renew` with these options.
+/// The command that runs `renew` with these options, as an instruction.
 fn renew(options: &str) -> String {
     format!("run: {} renew{options}", command())
 }

@@ -24,7 +24,7 @@ const PROPERTIES: &str = "--property=LoadState,ActiveState,MainPID,NeedDaemonRel
 /// The time limit of systemctl. Other checks need its output.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time limit of all reads: the files of a process that hangs in the kernel might not be readable either.
+/// The time limit of all reads. The files of a process that hangs in the kernel can be unreadable too.
 const ALL: Duration = Duration::from_millis(2500);
 
 /// The common part of this project's program and file names.

@@ -13,17 +13,17 @@ use crate::clock::Deadline;
 use crate::failure::{Code, Failure, innermost};
 use crate::http;
 
-/// The service is on the same host, so a connection succeeds or fails immediately.
+/// The time limit of a connection. The service is on the same host, so a connection succeeds or fails immediately.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The time from the first byte sent to the last byte received. A run with a valid credential has five seconds, which
-/// leaves time for a second attempt.
+/// The time limit from the first byte sent to the last byte received. A run with a valid credential has five seconds,
+/// which leaves time for a second attempt.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The largest answer of the service, the signed document, has 2 KiB.
+/// The maximum length of a response, in bytes. The largest response of the service is the signed document, with 2 KiB.
 const MAX_ANSWER_LEN: u64 = 64 * 1024;
 
-/// Larger than any answer that contains a secret.
+/// The initial capacity for a response, in bytes. It is larger than any response that contains a secret.
 const USUAL_ANSWER_LEN: usize = 16 * 1024;
 
 const CHECK_INSTANCE: &str = "check that this is an EC2 instance, that its metadata endpoint is \
@@ -37,7 +37,7 @@ const CHECK_ENDPOINT: &str = "enable the instance's metadata endpoint (HttpEndpo
 const CHECK_SERVICE: &str = "check whether a proxy, an emulator or aws.metadataEndpoint in the \
                              settings replaces the instance metadata service";
 
-/// A failure to get the requested answer. Errors never contain an answer.
+/// A failed request for metadata. Errors never contain a response.
 #[derive(Debug)]
 pub(super) enum ImdsError {
     /// No endpoint can be reached. The text lists them with their errors.

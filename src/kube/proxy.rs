@@ -72,8 +72,8 @@ impl ProxyServer {
         })
     }
 
-    /// The URL for the HTTP library. A SOCKS proxy resolves the server's name, as in Go, unless the name in the URL is
-    /// not the host's name.
+    /// The URL for the HTTP library. As in Go, a SOCKS proxy resolves the server's name, unless the URL contains a
+    /// different name from the host.
     pub(super) fn for_client(&self, looks_up: bool) -> Secret<String> {
         let url = self.url.expose();
         Secret::new(match (looks_up, url.strip_prefix("socks5:")) {

@@ -22,7 +22,8 @@ use crate::clock::{self, Deadline};
 use crate::failure::{Code, causes, innermost, one_line};
 use crate::http;
 
-/// Ten times the size of a request with the largest evidence. etcd does not accept objects of more than 1.5 MiB.
+/// The maximum length of a response, in bytes: ten times the size of a request with the largest evidence. etcd does not
+/// accept objects of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
 /// The first pause before another attempt. It doubles after each attempt.
@@ -34,7 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest wait for the status of a proxy.
 const PROXY_STATUS: Duration = Duration::from_secs(2);
 
-/// Long enough for any message of an API server, and short enough for a journal.
+/// The maximum length of a message from an API server, in bytes. It is enough for a complete message, and short enough
+/// for a journal.
 const MAX_MESSAGE_LEN: usize = 1024;
 
 const CHECK_BINDING: &str =
@@ -98,8 +100,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Whether another attempt can get another answer: the server, or a load balancer in front of it, is overloaded or
-    /// restarting. Every other status is a decision.
+    /// Whether another attempt can get a different response: the server, or a load balancer in front of it, is
+    /// overloaded or restarting. Every other status is a decision.
     fn may_pass(&self) -> bool {
         matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
     }

@@ -27,7 +27,7 @@ const SYSTEMD: &str = "/run/systemd/system";
 
 const PROPERTIES: &str = "--property=LoadState,InvocationID,ExecStart,Environment,EnvironmentFiles";
 
-/// The variable with the ID of the start of a unit, in the environment of its processes (systemd.exec(5)).
+/// The variable with the invocation ID of a unit, in the environment of its processes (systemd.exec(5)).
 const INVOCATION: &str = "INVOCATION_ID";
 
 /// The time limit of systemctl, much less than the limit of a run.

@@ -8,7 +8,7 @@ use super::{line_of, split};
 const NAMES: [&str; 3] = ["name", "key", "parameterkey"];
 const VALUES: [&str; 2] = ["value", "parametervalue"];
 
-/// The length of the text before a value that is searched for the name.
+/// The maximum distance between a name and its value.
 const NEAR: usize = 300;
 
 /// The characters around the words of a pair.

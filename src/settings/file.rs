@@ -16,10 +16,10 @@ use super::{Fault, ProviderSchema, Source, Values};
 use crate::failure::{Code, Failure};
 use crate::ownership::{self, Untrusted};
 
-/// 100 times the size of all keys.
+/// The maximum size of a file, in bytes: 100 times the size of all keys.
 const MAX_FILE_LEN: u64 = 256 * 1024;
 
-/// More than any configuration management tool needs for so few keys.
+/// The maximum number of drop-ins, which is more than any configuration management tool needs for so few keys.
 const MAX_DROP_INS: usize = 64;
 
 /// Reads the file and its drop-ins, and passes on the values and the fault of each. Drop-ins take precedence over the

@@ -11,7 +11,8 @@ use crate::exec::{EXEC_INFO, MAX_VARIABLE_LEN};
 use crate::failure::{Code, Failure};
 use crate::kube::kubeconfig::{ClusterEndpoint, Login};
 
-/// Enough for the names of the variable and of the fields without a value, and for fields that client-go might add.
+/// The reserved length for the names of the variable and of the fields without a value, and for fields that client-go
+/// might add.
 const OTHER_LEN: usize = 512;
 
 /// Rejects a cluster that client-go cannot pass to a plugin: its kubelet would log "argument list too long"

@@ -76,8 +76,8 @@ pub(super) fn unlockable(path: &Path, error: impl Into<io::Error>) -> Failure {
     failure(format!("cannot lock {}: {error}", path.display()), remedy)
 }
 
-/// There is a symbolic link instead of the file or directory. Its target can be the location that an administrator
-/// intends to use.
+/// The failure if a symbolic link exists instead of the file or directory. An administrator can have created it on
+/// purpose.
 pub(super) fn linked(path: &Path) -> Failure {
     let target = fs::canonicalize(path).ok();
     let place = path.display();
@@ -98,7 +98,7 @@ pub(super) fn linked(path: &Path) -> Failure {
     failure(format!("{place} is a symbolic link"), remedy)
 }
 
-/// There is something else instead of the file or directory.
+/// The failure if an object of another kind exists instead of the file or directory.
 pub(super) fn misplaced(path: &Path, what: &str) -> Failure {
     let path = path.display();
     failure(

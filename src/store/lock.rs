@@ -20,10 +20,11 @@ use crate::file_size;
 
 const LOCK_FILE: &str = "lock";
 
-/// `flock` has no deadline, so it is tried at this interval. The cost of twenty waiting processes is negligible.
+/// The interval of attempts to take the lock, because `flock` has no deadline. The cost of 20 waiting processes is
+/// negligible.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
-/// Longer than any description of a holder.
+/// The maximum length of a holder's description, in bytes.
 const MAX_HOLDER_LEN: u64 = 4096;
 
 /// A store whose only writer is this process, as long as the value exists.

@@ -29,7 +29,7 @@ pub struct Envelope {
     pub evidence: Option<Vec<u8>>,
 }
 
-/// Bytes that are not an envelope in its only encoding.
+/// The reason why bytes are not a valid envelope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidEnvelope {

@@ -1,5 +1,5 @@
-//! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. The key
-//! can sign only the TPM's own statements.
+//! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. This key
+//! can sign only data that the TPM itself generates.
 //!
 //! It requires two requests with the same key, because a request can be answered only once. The first request
 //! ([`Enrolment`]) names the keys. It fails, and returns a [`Challenge`] that only the TPM with the machine's
@@ -57,7 +57,7 @@ pub enum TpmEvidence {
 /// The public areas of two keys of one TPM, as the TPM returned them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAreas {
-    /// `TPMT_PUBLIC` of the endorsement key. It identifies the machine's key, and does not make it trusted.
+    /// `TPMT_PUBLIC` of the endorsement key. It identifies the key of the machine, but does not make the key trusted.
     pub endorsement: Vec<u8>,
     /// `TPMT_PUBLIC` of the attestation key.
     pub attestation: Vec<u8>,

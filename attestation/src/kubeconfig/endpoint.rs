@@ -156,8 +156,7 @@ impl ClusterEndpoint {
     }
 }
 
-/// Parses a URL with host, port and path. The URL parser silently drops an empty user, so the function rejects every
-/// '@'.
+/// Parses a URL with host, port and path. Rejects every '@', because the URL parser silently drops an empty user.
 fn server(text: &str) -> Result<Url, Refused> {
     ensure!(!text.is_empty(), Refused::Missing);
     // client-go uses plain HTTP for a host without a scheme.

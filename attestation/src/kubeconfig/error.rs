@@ -85,13 +85,13 @@ pub enum Refused {
          characters of user and password percent-encoded)"
     )]
     NotAProxy,
-    /// A file reference in a kubeconfig whose policy does not accept files.
+    /// The kubeconfig refers to a file, and the policy does not accept files.
     #[error("a file is not accepted; use its content inline")]
     File,
-    /// The user's credential comes from another program.
+    /// The user's credential comes from an exec plugin.
     #[error("exec plugins are not accepted here")]
     Exec,
-    /// The user's credential comes from a plugin of the old kind (`auth-provider`).
+    /// The user's credential comes from a legacy plugin (`auth-provider`).
     #[error("auth-provider plugins are not supported")]
     AuthProvider,
     /// The user has a user name or a password.

@@ -46,7 +46,7 @@ pub enum InvalidName {
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Parses a node name. It does not trim or fold the text.
+    /// Parses a node name. Does not trim the text or change its case.
     pub fn parse(name: &str) -> Result<Self, InvalidName> {
         if is_dns_subdomain(name) {
             Ok(Self(name.to_owned()))
@@ -85,7 +85,7 @@ pub fn is_dns_label(label: &str) -> bool {
 pub struct ProviderId(String);
 
 impl ProviderId {
-    /// Parses a provider ID. It does not trim or fold the text.
+    /// Parses a provider ID. Does not trim the text or change its case.
     pub fn parse(id: &str) -> Result<Self, InvalidName> {
         let has_parts = id.split_once("://").is_some_and(|(provider, path)| {
             !provider.is_empty()
@@ -102,12 +102,12 @@ impl ProviderId {
     }
 }
 
-/// The cluster that the evidence is for.
+/// The identifier of the cluster that evidence is created for.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Audience(String);
 
 impl Audience {
-    /// Parses an audience. It does not trim or fold the text.
+    /// Parses an audience. Does not trim the text or change its case.
     pub fn parse(audience: &str) -> Result<Self, InvalidName> {
         if audience.is_empty() || audience.len() > MAX_AUDIENCE_LEN || !is_graphic(audience) {
             return Err(InvalidName::Audience);

@@ -33,9 +33,9 @@ pub struct Provider(Cow<'static, str>);
 pub struct InvalidProvider;
 
 impl Provider {
-    /// The instance identity of AWS.
+    /// AWS: the evidence is the signed identity of the instance.
     pub const AWS: Self = Self(Cow::Borrowed("aws"));
-    /// The quote of a TPM 2.0.
+    /// TPM 2.0: the evidence is a quote.
     pub const TPM: Self = Self(Cow::Borrowed("tpm"));
     /// No evidence, for machines without a source of evidence.
     pub const INSECURE: Self = Self(Cow::Borrowed("insecure"));

@@ -19,10 +19,10 @@ use crate::proxy::Proxy;
 /// metadata in turn, each with a separate deadline.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 
-/// A connection takes milliseconds.
+/// The time limit of a connection, which takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// EC2 and STS answer within a second. It is better to retry a request that waits longer.
+/// The time limit of a call. EC2 and STS respond within one second, and it is better to retry a call that takes longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The timeouts of the SDK's calls.
@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster whose turn its calls take; an empty key for the controller.
+    /// The Cluster whose share of the rate its calls use. An empty key for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -95,7 +95,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// Missing credentials are an outage: they are not a reason to deny a node.
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
-    /// Forgets the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
+    /// Drops the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
     /// another session can exist: then the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
@@ -134,7 +134,7 @@ pub struct Credentials {
     pub config: SdkConfig,
     /// The account of the credentials, if it is known. An instance of another account never belongs to the tenant.
     pub account: Option<String>,
-    /// Keeps them usable.
+    /// The lease that keeps the credentials usable.
     pub lease: Lease,
 }
 

@@ -50,7 +50,7 @@ pub enum ExplainError {
         /// The error.
         source: Box<Error>,
     },
-    /// The API server did not answer in time.
+    /// The API server did not respond in time.
     #[error("cannot read {0}: no answer in time")]
     NoAnswer(String),
 }

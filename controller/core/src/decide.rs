@@ -156,7 +156,7 @@ impl Deciding<'_> {
         Err(Decision::Ignore(Ignored::NotEnforced))
     }
 
-    /// The error is also a decision, so that `?` ends the checks with it.
+    /// Runs the checks. An error is also a decision, so that `?` ends the checks.
     async fn checked(&mut self, request: &CertificateSigningRequest) -> Result<Decision, Decision> {
         let context = self.context;
         let raw = self

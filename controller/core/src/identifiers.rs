@@ -96,7 +96,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 
 /// The public part of a bootstrap token: its ID.
 ///
-/// It is kept for each machine, so it has no memory of its own.
+/// Each machine stores an ID, so the bytes are stored inline, without a heap allocation.
 #[derive(derive_more::Display, derive_more::Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[display("{}", self.as_str())]
 #[debug("TokenId({})", self.as_str())]

@@ -43,8 +43,8 @@ pub trait Inventory: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Whether the deletion of the machine with this name ([`Machine::name`]) was seen. Such a machine is gone because
-    /// that was intended. `false` if the inventory does not see deletions, or has forgotten this one.
+    /// Whether the inventory saw the deletion of the machine with this name ([`Machine::name`]), which was therefore
+    /// removed on purpose. `false` if the inventory does not see deletions, or no longer has this one.
     fn was_deleted(&self, _name: &str) -> bool {
         false
     }
@@ -69,7 +69,7 @@ pub enum TokenOwner {
     },
 }
 
-/// A machine of the cluster, as reported by its infrastructure.
+/// A machine of the cluster, as its infrastructure reports it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
     /// The name of the Machine. It can differ from the name of its Node.
@@ -85,8 +85,8 @@ pub struct Machine {
     /// The name that the machine's Node must have. If several names are possible ([`Inventory::naming`]), the first of
     /// them. `None` until it is known.
     pub node_name: Option<NodeName>,
-    /// The name of the machine's Node, or else [`node_name`](Self::node_name). It is for a machine that has joined, not
-    /// for a join.
+    /// The name of the machine's Node, or of the Node that the machine must have ([`node_name`](Self::node_name)). Used
+    /// for machines that have joined, and not for a join.
     pub node: Option<NodeName>,
     /// The addresses that the infrastructure reports.
     pub addresses: Vec<IpAddr>,

@@ -14,18 +14,18 @@
 //!
 //! Each module imports only modules above it.
 //!
-//! - `time`: distances between wall-clock times, and times in messages
+//! - `time`: differences between wall-clock times, and times in messages
 //! - `unshared`: a lock of one cluster
 //! - `pace`: pauses in loops over the objects of a cluster
 //! - `identifiers`: digests of keys, UIDs of records and certificates, IDs of bootstrap tokens, names
 //! - `lifetimes`: the longest validity of certificates
-//! - `rate_limit`: the token bucket of requesters, Events and calls of EC2
+//! - `rate_limit`: a token bucket, for requesters, Events and EC2 calls
 //! - `log_lines`: the log lines that the tenant of a cluster can cause
 //! - `crd`: the custom resources
 //! - `refusal`: Ignore, Deny, Fail and Retry, and their reasons
 //! - `inventory`: the trait that finds machines, and the machine
 //! - `signer`: the cluster's CA, and the encoding of certificates
-//! - `scope`: the requests that are ours
+//! - `scope`: whether attestation is enforced in a cluster
 //! - `nodes`: the trait that reads and deletes Nodes
 //! - `serving`: the names and addresses of serving certificates
 //! - `verifier`: the trait that appraises evidence, and the provider `insecure`

@@ -1,7 +1,7 @@
 //! Log lines that the tenant of a cluster can cause.
 //!
 //! A tenant can repeat almost every event: it writes the objects of its namespace, and operates its API server. So each
-//! such line takes a part of a budget. [`cluster_line`](crate::cluster_line) writes the line, and is the only way to do
+//! such line uses a part of a budget. [`cluster_line`](crate::cluster_line) writes the line, and is the only way to do
 //! so: `tests/tests/layering` lists the other lines, with the reason why no tenant causes them.
 
 use std::fmt::Debug;
@@ -11,12 +11,12 @@ pub trait LogLines: Debug + Send + Sync {
     /// The cluster, if there are several.
     fn cluster(&self) -> Option<&str>;
 
-    /// Takes a line from the budget. Returns the number of lines that were left out before it. Returns `None` if the
-    /// budget is exhausted, and this line is left out too.
+    /// Takes a line from the budget. Returns the number of lines that were omitted before it, or `None` if the budget
+    /// is exhausted and this line is omitted too.
     fn take(&self) -> Option<u64>;
 }
 
-/// The lines of a cluster that shares the log with no other.
+/// An unlimited budget, for a cluster that does not share the log with others.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Unlimited;
 

@@ -38,7 +38,7 @@ struct ReadRanges {
 }
 
 impl ServiceRanges {
-    /// Creates the ranges. `are_all` means that there are no others.
+    /// Creates the ranges. If `are_all` is true, there are no other ranges.
     pub fn new(ranges: Vec<AddressRange>, are_all: bool) -> Self {
         let known = Self::default();
         known.set(ranges, are_all);

@@ -1,4 +1,4 @@
-//! Distances between wall-clock times, and times in messages.
+//! Differences between wall-clock times, and times in messages.
 
 use std::time::SystemTime;
 

@@ -43,8 +43,8 @@ pub trait Verifier: Debug + Send + Sync {
     -> Result<Assurance, Refusal>;
 
     /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its provider ID yet
-    /// ([`Machine::unnamed`]). Such a machine is the one of the bootstrap token, with the claimed provider ID. Its node
-    /// identity is retired if the infrastructure sets a different one.
+    /// ([`Machine::unnamed`]). The bootstrap token identifies such a machine, which gets the claimed provider ID. Its
+    /// node identity is retired if the infrastructure sets a different one.
     fn accepts_late_provider_ids(&self) -> bool {
         false
     }

@@ -27,7 +27,7 @@ pub(crate) use self::tenancy::TenancyArguments;
 
 use self::tenancy::Tenants;
 
-/// Enough for hundreds of certificates.
+/// The maximum size of a file, in bytes: enough for hundreds of certificates.
 const MAX_FILE_LEN: usize = 1024 * 1024;
 
 /// The variable that makes the SDK call FIPS endpoints.

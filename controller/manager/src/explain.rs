@@ -19,10 +19,10 @@ use crate::file;
 use crate::providers::Providers;
 use crate::query::{QueryOptions, wrapped};
 
-/// Enough for hundreds of requests of a few kilobytes each.
+/// The maximum size of a file with requests, in bytes: enough for hundreds of requests of a few kilobytes each.
 const MAX_FILE_LEN: usize = 4 * 1024 * 1024;
 
-/// Enough for hundreds of certificates.
+/// The maximum size of a CA file, in bytes: enough for hundreds of certificates.
 const MAX_CA_LEN: usize = 256 * 1024;
 
 /// The width of a label or an outcome, including the space after it.

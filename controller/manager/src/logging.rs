@@ -80,7 +80,7 @@ impl Panics {
         }
     }
 
-    /// Takes a line. Returns the number of lines that were left out before it, or `None` without a further line.
+    /// Takes a line. Returns the number of lines that were omitted before it, or `None` if this line is omitted too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if PANICS.take(&mut self.full_at, now).is_ok() {
             return Some(mem::take(&mut self.left_out));

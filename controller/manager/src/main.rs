@@ -180,7 +180,7 @@ const NAME: &str = "node-attestation-controller";
 /// The file name of the program that kubectl runs for its command `node-attestation`.
 const KUBECTL_PLUGIN: &str = "kubectl-node_attestation";
 
-/// Wrong usage.
+/// The exit code for invalid usage.
 const USAGE: u8 = 2;
 
 /// A file or an option cannot be used.

@@ -28,7 +28,7 @@ pub(crate) use policies::PoliciesOfClusters;
 /// The file of the key for new challenges.
 const CURRENT: &str = "current";
 
-/// The file of the previous key. Answers to its challenges are still accepted.
+/// The name of the file with the previous key. Responses to its challenges are still accepted.
 const FORMER: &str = "former";
 
 /// The length of a key in hexadecimal, with the line break.

@@ -141,7 +141,7 @@ fn within<'a>(check: impl Future<Output = Finding> + 'a) -> LocalBoxFuture<'a, F
     checked.boxed_local()
 }
 
-/// The first names of a list, and the number of the others.
+/// The first names of a list, and the number of the remaining names.
 fn some(names: &[String]) -> String {
     const MAX: usize = 5;
     let first: Vec<_> = names.iter().take(MAX).map(String::as_str).collect();

@@ -18,9 +18,9 @@
 //! - `memory`: the memory that clusters share
 //! - `table`: an index of objects by name and by value
 //! - `preflight`: checks of the version of a workload cluster, and of the permissions there
-//! - `client`: clients of API servers: bounded answers, no redirection, no address out of a tenant's reach
-//! - `external_signer`: the client of a program that holds the keys of CAs
-//! - `watch`: lists and watches, the only ones, in pages and with back-off; each object is read by itself
+//! - `client`: clients for API servers: limited responses, no redirects, and a policy for the addresses of tenants
+//! - `external_signer`: the client of a program that holds CA keys
+//! - `watch`: all lists and watches, in pages and with back-off; each object is decoded separately
 //! - `capi`: Cluster API: its objects as an inventory, its kubeconfigs and CAs
 //! - `file_inventory`: an inventory from a file
 //! - `nodes`: the Nodes of a workload cluster, in its API server
@@ -40,9 +40,9 @@
 //! - `settings_file`: a `KubeletAuthentication` in a file, with the checks of an API server
 //! - `management`: many clusters: a `KubeletAuthentication` each, leader election, conditions, periodic work
 //! - `standalone`: one cluster without a management cluster
-//! - `explain`: the command `explain`: the checks of one request, with nothing written
-//! - `machine_tokens`: the command `tokens`: creates the bootstrap tokens of Machines again
-//! - `cluster_check`: the command `cluster check`: a management cluster and its Clusters, check by check
+//! - `explain`: the command `explain`: the checks of one request, without any writes
+//! - `machine_tokens`: the command `tokens`: recreates the bootstrap tokens of Machines
+//! - `cluster_check`: the command `cluster check`: checks of a management cluster and its Clusters
 
 #![cfg_attr(
     test,

@@ -230,7 +230,7 @@ impl Outcomes {
         waiting.insert(uid.to_owned(), (machine.clone(), outcome));
     }
 
-    /// Adds an outcome unless a later one is waiting.
+    /// Adds an outcome, unless a later outcome is waiting.
     pub(crate) fn add_former(&self, machine: &ObjectReference, outcome: Outcome) {
         let Some(uid) = uid_of(machine) else { return };
         if !self.0.lock().contains_key(uid) {

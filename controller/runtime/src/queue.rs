@@ -46,7 +46,8 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
-/// The memory of an entry in addition to its texts: measured in all maps that refer to it, for a requester of its own.
+/// The memory of an entry in addition to its texts, measured in all maps that refer to it, for a requester with a
+/// single entry.
 const ENTRY_LEN: usize = 800;
 
 /// No turn is this long after another one: a requester has up to 1,000 requests, with 10 s between two of them.
@@ -80,9 +81,9 @@ pub(crate) struct Queue {
     entry_bytes: usize,
     memory: Holding,
     left_out: Option<LeftOut>,
-    /// Whether the log contains a line about dropped requests. It is reset by a list that drops none.
+    /// Whether dropped requests were logged. A list that drops no request resets it.
     is_told: bool,
-    /// The arrival number at which answered requests are forgotten next.
+    /// The arrival number at which answered requests are removed next.
     purged_at: Arrival,
     /// Whether a list is in progress.
     is_listing: bool,

@@ -24,8 +24,8 @@ pub(crate) trait Indexed {
 pub(crate) struct Table<T> {
     /// Boxed, because a node of the map has space for 11 objects, and holds only six if objects arrive in order.
     objects: BTreeMap<Arc<str>, Box<T>>,
-    /// The digest of each value, with the object's name. A digest takes only 8 bytes, and is enough because callers
-    /// compare the values.
+    /// The digest of each value, with the name of the object. A digest has only 8 bytes, and is sufficient because
+    /// callers compare the values.
     values: BTreeSet<(u64, Arc<str>)>,
     digest: RandomState,
     /// The number of values that were written to or removed from the index.

@@ -354,7 +354,7 @@ fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     }
 }
 
-/// The maximum number of required authorities in a denial. For the rest, the denial has their number.
+/// The maximum number of required CAs in a denial. The denial contains the number of the remaining ones.
 const MAX_NAMED: usize = 4;
 
 /// Parses one certificate, without further bytes.

@@ -16,8 +16,8 @@ use node_attestation_runtime::log_lines::ClusterLines;
 
 use crate::hosts::Hosts;
 
-/// The maximum number of malformed entries of one `ConfigMap` in a message. For the rest, the message has their number.
-/// The note of an Event has space for this number of digests.
+/// The maximum number of malformed entries of one `ConfigMap` in a message. The message contains the number of the
+/// remaining ones. The note of an Event has space for this number of digests.
 const MAX_NAMED: usize = 2;
 
 /// Lists of hosts and their endorsement keys.

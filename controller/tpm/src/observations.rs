@@ -27,7 +27,8 @@ const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
 /// The maximum number of observed machines in a cluster. More machines would give no new information.
 const MAX_MACHINES: usize = 4096;
 
-/// The maximum number of machines or certificates in a condition. For the rest, the condition has their number.
+/// The maximum number of machines or certificates in a condition. The condition contains the number of the remaining
+/// ones.
 const MAX_NAMED: usize = 5;
 
 /// The observations about the machines of one cluster. The cluster's verifiers share them, and no other cluster does.

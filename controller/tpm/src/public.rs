@@ -10,7 +10,7 @@ mod roca;
 pub(crate) use attestation::AttestationKey;
 pub(crate) use endorsement::EndorsementKey;
 
-/// 65537, the only exponent that a TPM generates keys with. In its structures, a TPM writes it as 0 (Part 2,
+/// The exponent 65537, the only one with which a TPM generates keys. In its structures, a TPM writes it as 0 (Part 2,
 /// `TPMS_RSA_PARMS`).
 pub(crate) const EXPONENT: [u8; 3] = [1, 0, 1];
 

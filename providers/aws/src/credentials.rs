@@ -101,7 +101,7 @@ impl Credentials {
         self.expiration
     }
 
-    /// Returns these credentials if a signature made at `now` can still be used.
+    /// Returns these credentials if they are valid long enough for a signature that is made at `now`.
     pub(crate) fn lasting(self, now: SystemTime) -> Result<Self, Failure> {
         if now + LEAST_LEFT <= self.expiration {
             return Ok(self);

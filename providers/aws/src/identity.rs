@@ -8,7 +8,7 @@ use kubelet_authenticator::imds;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-/// The remedy for an answer that is not from AWS.
+/// The remedy for a response that is not from AWS.
 pub(crate) const NOT_AWS: &str =
     "check whether a proxy or an emulator answers instead of the instance metadata service";
 

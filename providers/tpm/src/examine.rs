@@ -76,7 +76,7 @@ pub(crate) fn examine(
     keys
 }
 
-/// The finding about the certificate with this index. `has_index` is `None` if the helper does not tell whether the
+/// The finding about the certificate with this index. `has_index` is `None` if the helper does not report whether the
 /// index is defined.
 fn certificate_of(keys: &Keys, index: u32, has_index: Option<bool>, now: SystemTime) -> Finding {
     let warn = |what: &str, remedy: &str| {

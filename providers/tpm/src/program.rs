@@ -25,13 +25,13 @@ pub(crate) const DEVICE: &str = "device:";
 /// The directory of the packages.
 const FOLDER: &str = "/usr/lib/kubelet-authenticator";
 
-/// Much longer than the loader's message.
+/// The maximum length of the standard error that is read, in bytes. The loader's message is much shorter.
 const MAX_WORDS_LEN: u64 = 4 * 1024;
 
 /// The exit code of glibc's dynamic loader, if it cannot load a program.
 const NOT_LOADED: i32 = 127;
 
-/// The interval of the checks whether a program that has answered has exited.
+/// The interval at which a program that has answered is polled for its exit.
 const ENDING: Duration = Duration::from_millis(1);
 
 /// The error of a program that did not answer.
@@ -158,7 +158,7 @@ fn start(program: &Path) -> Result<Child, Failure> {
     })
 }
 
-/// Its standard output and standard error, after it has closed both; `None` at the deadline.
+/// The standard output and the standard error of the program, after it has closed both. `None` at the deadline.
 fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, String)>> {
     let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) else {
         return Ok(None);
@@ -173,9 +173,9 @@ fn hear(child: &mut Child, deadline: Deadline) -> io::Result<Option<(String, Str
     Ok(heard())
 }
 
-/// The first `limit` bytes, after the end of the stream.
+/// The first `limit` bytes of a stream, returned after its end.
 ///
-/// A separate thread reads the stream to its end: a program blocks if its output is not read.
+/// A separate thread reads the stream to its end, because a program blocks if its output is not read.
 fn text(mut from: impl Read + Send + 'static, limit: u64) -> io::Result<mpsc::Receiver<String>> {
     let (sender, receiver) = mpsc::channel();
     thread::Builder::new().spawn(move || {

@@ -14,7 +14,8 @@ use kubelet_attestation::evidence::tpm::Registers;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// More than either line needs: certificates of 24 KiB in base64, and a few structures.
+/// The maximum length of a line, in bytes, which is more than either program needs: certificates of 24 KiB in base64,
+/// and a few structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
 /// The beginning of a certificate in DER: a SEQUENCE whose length field has two bytes. Every certificate has at least

@@ -145,7 +145,7 @@ impl<'a> Input<'a> {
         Ok((tag, length))
     }
 
-    /// Whether the element ends here. If it does, its end-of-contents bytes are consumed.
+    /// Whether the element ends here. If so, this function consumes its end-of-contents bytes.
     fn ended(&mut self) -> bool {
         let rest = self.0.strip_prefix(&END_OF_CONTENTS);
         self.0 = rest.unwrap_or(self.0);

@@ -31,7 +31,7 @@ const RSA: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.1
 
 /// The length of a signature with a key of 2048 bits.
 const SIGNATURE_LEN: usize = 256;
-/// AWS sends four attributes.
+/// The maximum number of signed attributes. AWS sends four.
 const MAX_ATTRIBUTES: usize = 16;
 
 /// A message with the right structure. Its signature is not verified yet.

@@ -16,7 +16,7 @@ use crate::denial::AwsDenial;
 
 /// The versions since 2017 and before. The fields that are read here are the same in both.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
-/// Longer than any zone name.
+/// The maximum length of a zone, which is longer than any zone name.
 const MAX_ZONE_LEN: usize = 64;
 
 fn malformed(detail: impl Into<String>) -> AwsDenial {

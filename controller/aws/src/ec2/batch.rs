@@ -99,7 +99,7 @@ struct Batches {
 /// The instances that one call describes.
 #[derive(Debug)]
 struct Batch {
-    /// The Cluster whose turn the call takes.
+    /// The Cluster whose share of the rate the call uses.
     owner: ObjectKey,
     opened: Instant,
     /// The time at which the last instance was added.
@@ -117,7 +117,7 @@ pub(crate) struct Reservation {
     lane: Arc<Lane<Batches>>,
     /// The Cluster that sends the request.
     cluster: ObjectKey,
-    /// Held until EC2 answers.
+    /// The lease of the credentials, held until EC2 responds.
     lease: Lease,
 }
 

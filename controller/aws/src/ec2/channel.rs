@@ -18,11 +18,12 @@ use super::call_limits::CallLimits;
 use super::circuit_breaker::CircuitBreaker;
 use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, Tenant};
 
-/// More than the number of tenants times regions in use in a fleet. At the limit, unused lanes are dropped first.
+/// The maximum number of lanes, which is more than the number of tenants times regions in use in a fleet. At the limit,
+/// unused lanes are dropped first.
 const MAX_LANES: usize = 4096;
 
-/// More instances than join or renew within the time that an answer is remembered. At the limit, a few are requested
-/// again.
+/// The maximum number of remembered results: more instances than join or renew within the time that a result is
+/// remembered. At the limit, a few are requested again.
 const MAX_REMEMBERED: usize = 10_000;
 
 const ONE: TurnLimits = TurnLimits {
@@ -30,10 +31,10 @@ const ONE: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// By credentials and region.
+/// The lanes, by credentials and region.
 type Lanes<S> = Swept<(CredentialsKey, String), Arc<Lane<S>>>;
 
-/// The calls of one action. `S` is the action's own state of a lane.
+/// The calls of one action. `S` is the additional state of a lane for this action.
 #[derive(Debug)]
 pub(super) struct Channel<S> {
     source: Arc<dyn CredentialsSource>,

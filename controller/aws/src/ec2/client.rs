@@ -16,7 +16,8 @@ use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey, Lease, app_name, timeouts};
 use crate::error_codes;
 
-/// More than the number of tenants times regions in use in a fleet. At the limit, a few clients are created again.
+/// The maximum number of clients, which is more than the number of tenants times regions in use in a fleet. At the
+/// limit, a few clients are created again.
 const MAX_CLIENTS: usize = 4096;
 
 /// Settings of the EC2 client.

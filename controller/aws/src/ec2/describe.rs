@@ -24,7 +24,7 @@ pub(super) const MAX_IDS: usize = 100;
 /// The action that the controller's IAM policy must allow.
 const ACTION: &str = "ec2:DescribeInstances";
 
-/// EC2's limit for a page: the answer to a call fits on one page.
+/// The maximum page size of EC2. The response to a call fits on one page.
 const PAGE_LEN: i32 = 1000;
 
 /// Describes instances: EC2, or its replacement in a test.

@@ -18,7 +18,7 @@ pub struct Outage {
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
 pub enum OutageKind {
-    /// EC2 did not answer in time.
+    /// EC2 did not respond in time.
     #[display("did not answer in time")]
     TimedOut,
     /// EC2 cannot be reached, or its answer cannot be parsed; with the error.

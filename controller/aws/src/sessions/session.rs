@@ -19,7 +19,8 @@ use super::error::{CredentialsError, FailureKind};
 use crate::error_codes::causes;
 use crate::tenancy::{Role, ServiceAccount};
 
-/// Credentials are not returned in the last minute of their life: a call that starts with them must finish with them.
+/// The remaining lifetime below which credentials are not returned: a call that starts with them must end before they
+/// expire.
 const MARGIN: Duration = Duration::from_mins(1);
 
 /// The deadline for a whole renewal, including its source and the wait for its turn, so that no request waits for a
@@ -38,7 +39,8 @@ const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause after an outage.
 const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
 
-/// More than the number of AWS regions. At the limit, regions without a current pause are forgotten.
+/// The maximum number of regions, which is more than the number of AWS regions. At the limit, regions without a current
+/// pause are removed.
 const MAX_REGIONS: usize = 64;
 
 /// The minimum time between two attempts to forget a session. If AWS also refuses the next session, the session is not

@@ -45,7 +45,7 @@ const LIMITED: [&str; 4] = [
 /// The beginning of the message if a code of [`REFUSED`] is about age.
 const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
-/// Longer than any error code.
+/// The maximum length of an error code, which is longer than any code.
 const MAX_CODE_LEN: usize = 64;
 
 /// The caller that STS reports.

@@ -33,7 +33,8 @@ pub(super) const CALLS: TurnLimits = TurnLimits {
 /// The deadline for a connection, including a second address of the name.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(4);
 
-/// Shorter than the idle timeout of load balancers, so that a connection is not closed during a call.
+/// The time after which an idle connection is closed. It is shorter than the idle timeout of load balancers, so that a
+/// connection is not closed during a call.
 const IDLE: Duration = Duration::from_secs(20);
 
 /// The controller's name and version, for AWS `CloudTrail`. No signature covers it.

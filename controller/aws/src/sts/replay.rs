@@ -98,7 +98,7 @@ pub(super) enum ReplayCheck {
     Confirmed,
     /// STS has confirmed the signature for another key.
     AnotherKey,
-    /// The signature is unknown, and the cache has no room for it.
+    /// The signature is unknown, and the cache has no space for it.
     Full,
 }
 

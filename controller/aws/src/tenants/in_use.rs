@@ -6,11 +6,12 @@ use std::time::SystemTime;
 use crate::credentials::Credentials;
 use crate::sessions::{CredentialsError, PlanCredentials};
 
-/// More than the number of regions in which a cluster has instances. At the limit, the least recently used session is
-/// removed.
+/// The maximum number of regions of a cluster, which is more than the number of regions in which a cluster has
+/// instances. At the limit, the least recently used session is removed.
 const MAX_REGIONS: usize = 8;
 
-/// More than the number of identities that a cluster has within one pause. At the limit, the oldest is removed.
+/// The maximum number of pauses of a cluster, which is more than the number of identities that a cluster has within one
+/// pause. At the limit, the oldest pause is removed.
 const MAX_PAUSED: usize = 8;
 
 /// The sessions of one cluster.

@@ -1,4 +1,4 @@
-//! EC2's last answers about the controller's credentials.
+//! The last EC2 responses about the controller's credentials.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ struct Answer {
     at: Instant,
 }
 
-/// The longest time between two renewals of a node is 28 hours. After 36 hours without a call, no instance of the
-/// region is active, and the last answer is obsolete.
+/// The time after which the last response is obsolete. The longest time between two renewals of a node is 28 hours, so
+/// without a call for 36 hours, no instance of the region is active.
 const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {

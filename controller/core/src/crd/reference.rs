@@ -1,4 +1,4 @@
-//! docs/custom-resources.md as the list of every field in the definitions.
+//! The list of every field in the definitions, for docs/custom-resources.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -142,7 +142,7 @@ fn rows(path: &str, schema: &JSONSchemaProps, page: &mut String) {
     }
 }
 
-/// The schema that has the fields below a field, and the path of that.
+/// The schema with the nested fields of a field, and the path of that schema.
 fn inner<'a>(path: &str, field: &'a JSONSchemaProps) -> (String, &'a JSONSchemaProps) {
     match (&field.items, &field.additional_properties) {
         (Some(JSONSchemaPropsOrArray::Schema(items)), _) => (format!("{path}[]"), items),
@@ -162,7 +162,7 @@ fn kind(schema: &JSONSchemaProps) -> String {
     }
 }
 
-/// A default.
+/// The text of a default value.
 fn value(default: &Value) -> String {
     match default {
         Value::String(text) => format!("`{text}`"),
@@ -233,7 +233,7 @@ fn range<N: std::fmt::Display + PartialEq>(
     }
 }
 
-/// The rules of a schema and of all below it, each with the field that it blames.
+/// The rules of a schema and of all nested schemas, each with the field that it reports as invalid.
 fn rules_below(path: &str, schema: &JSONSchemaProps, rules: &mut Vec<(String, String)>) {
     rules_of(path, schema, rules);
     for (name, field) in schema.properties.iter().flatten() {
@@ -254,7 +254,7 @@ fn rules_of(path: &str, schema: &JSONSchemaProps, rules: &mut Vec<(String, Strin
     }
 }
 
-/// The text as the cell of a table.
+/// Escapes the text for a table cell.
 fn cell(text: &str) -> String {
     text.replace("\n\n", " ").replace('|', "\\|")
 }

@@ -56,7 +56,8 @@ impl Steps {
         result
     }
 
-    /// Waits for a check, which has a place of its own: the decision would have room for the largest one all the time.
+    /// Waits for a check and records its duration. The future of the check is boxed. Otherwise, the future of the
+    /// decision would contain space for the largest check.
     pub(super) fn wait<T>(
         &mut self,
         check: &'static str,

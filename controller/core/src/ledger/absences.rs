@@ -20,10 +20,10 @@ pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
 /// The number of records that one round can always retire, in any cluster.
 const ALWAYS_ALLOWED: usize = 5;
 
-/// In a larger cluster, one round can retire one of this number of live records.
+/// In a larger cluster, one round can retire at most one in this number of live records.
 const ONE_OF: usize = 5;
 
-/// The times since which machines are missing, and the number of records that one round can retire.
+/// The start time of each absence of a machine, and the number of records that one round can retire.
 ///
 /// Clones share their state, so it survives when a ledger is created again with other settings.
 #[derive(Debug, Clone)]
@@ -58,7 +58,7 @@ pub(super) fn holding(record: &Record) -> Holding {
 }
 
 impl Absences {
-    /// Creates the state. A machine counts as gone when it is missing for `timeout`, and in at least two rounds.
+    /// Creates the state. A machine counts as gone if it was missing for `timeout`, and in at least two rounds.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -109,8 +109,8 @@ impl Absences {
         gone
     }
 
-    /// Whether one round can retire these records, out of `live` live records. Machines that were seen while they were
-    /// being deleted do not count, because their deletion was intended, for example by a scale-down.
+    /// Whether one round can retire these records. `live` is the number of live records. Machines that were seen while
+    /// they were being deleted do not count, because their deletion was intended, for example by a scale-down.
     pub(super) fn may_retire(&self, gone: &Gone, live: usize) -> bool {
         gone.unexpected <= ALWAYS_ALLOWED
             || gone.unexpected.saturating_mul(ONE_OF) <= live

@@ -26,8 +26,8 @@ const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 /// it up only if the Node was listed, because a cluster can have thousands of retired records.
 const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
-/// The time between the issue of the first certificate and its write to the record. While hundreds of machines join,
-/// this avoids a second write for each join.
+/// The time between the issue of the first certificate and the write of its expiry to the record. While hundreds of
+/// machines join, this avoids a second write for each join.
 const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 
 /// The maximum age of a stored expiry. A node that renews causes at most one write a day.

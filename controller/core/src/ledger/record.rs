@@ -261,8 +261,8 @@ impl Record {
         self.seen_boots().map(|seen| seen.boot).max()
     }
 
-    /// The validity of the certificate that opened the generation. Renewals had the same maximum then, whatever the
-    /// current maximum is.
+    /// The validity of the certificate that opened the generation. At that time, renewals had the same maximum,
+    /// regardless of the current maximum.
     fn opened_for(&self) -> Duration {
         until(self.not_after, self.opened.time)
     }

@@ -108,7 +108,7 @@ impl RecordLedger {
         self
     }
 
-    /// The log lines of the cluster.
+    /// The budget for the cluster's log lines.
     pub fn lines(&self) -> &dyn LogLines {
         &*self.lines
     }
@@ -261,7 +261,7 @@ impl RecordLedger {
         Some(stored)
     }
 
-    /// Reads the record after a failed write, if another write came first.
+    /// Reads the record after a failed write, if another write completed first.
     async fn read_after(
         &self,
         error: WriteError,
@@ -314,13 +314,13 @@ impl RecordLedger {
         Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
     }
 
-    /// Whether the deletion of the Machine with whose name the holder joined was seen.
+    /// Whether the inventory saw the deletion of the Machine that the holder was when it joined.
     pub(super) fn was_deleted(&self, holder: &RecordHolder) -> bool {
         let name = holder.machine_name.as_deref();
         name.is_some_and(|name| self.inventory.was_deleted(name))
     }
 
-    /// Finds the Machine with whose name the holder joined.
+    /// Finds the Machine that the holder was when it joined, by its name.
     async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
         let Some(name) = &holder.machine_name else {
             return Ok(None);
@@ -463,7 +463,8 @@ impl RecordLedger {
         Ok(holder)
     }
 
-    /// Applies the rule to the cached record. Before it returns a refusal, it applies the rule to the stored record.
+    /// Applies the rule to the cached record. If the rule refuses it, applies the rule to the stored record before it
+    /// returns the refusal.
     async fn known_to<T, E: Into<Refusal>>(
         &self,
         name: &NodeName,

@@ -57,8 +57,8 @@ pub trait Records: Debug + Send + Sync {
     /// Returns all records from the cache, each once. Records that change at the same time can be in either state.
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
-    /// Notes that a node presented a certificate with a later generation than its record. The note is for operators,
-    /// who can reset the record. Losing it is harmless. The default implementation does not store it.
+    /// Notes that a node presented a certificate with a later generation than its record, for operators, who can reset
+    /// the record. A lost note is harmless. The default implementation does not store it.
     async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {
         Ok(())
     }
@@ -68,7 +68,7 @@ pub trait Records: Debug + Send + Sync {
     async fn note(&self, name: &NodeName, issued: &LastIssued) -> Result<(), Unavailable>;
 }
 
-/// All records of a cluster. A copy costs the same for any number of records.
+/// All records of a cluster. A clone takes constant time.
 pub type AllRecords = Arc<[Arc<Stored>]>;
 
 /// A stored record.

@@ -1,7 +1,7 @@
 //! The revoked certificates and machines, which are rejected regardless of the records.
 //!
 //! After the restore of a backup, records can be older than a revocation. So the list in the workload cluster decides,
-//! and each entry stays until its end.
+//! and each entry stays until it expires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ impl RevocationDecisions {
         }
     }
 
-    /// Withdraws the release of the machine, because a clock that is behind could date a later revocation before it.
-    /// Returns whether there was a release.
+    /// Withdraws the release of the machine. Otherwise, a later revocation with the time of a clock that is behind
+    /// would be ignored. Returns whether there was a release.
     pub fn take_back(&mut self, machine: &ProviderId) -> bool {
         self.released.remove(machine).is_some()
     }
@@ -104,7 +104,8 @@ impl RevocationDecisions {
 
 /// The list of revoked certificates of one workload cluster, as far as it is known.
 ///
-/// Clones share their state. Only one cluster uses them. The default is an empty list, for a cluster without a list.
+/// Clones share their state. Only one cluster uses this state. The default is an empty list, for a cluster without a
+/// list.
 #[derive(Debug, Clone, Default)]
 pub struct Revocations(Arc<Unshared<State>>);
 
@@ -148,7 +149,7 @@ impl KnownRevocations {
 pub struct RecordRevocations {
     /// The list.
     pub list: RevokedNodeCredentialsSpec,
-    /// The time at which the first entry ends. `None` if there is no entry.
+    /// The expiry of the first entry. `None` if there is no entry.
     pub first_end: Option<SystemTime>,
 }
 
@@ -202,8 +203,8 @@ impl Revocations {
     }
 
     /// Merges the list of the workload cluster with the previously known list and the list from the records. An entry
-    /// is removed only at its end. `bounded` limits the merge of the first two, because the API server of a workload
-    /// cluster can return different entries each time.
+    /// is removed only when it expires. `bounded` limits the merge of the first two, because the API server of a
+    /// workload cluster can return different entries each time.
     pub fn merged(
         &self,
         listed: RevokedNodeCredentialsSpec,
@@ -285,7 +286,7 @@ impl RevokedNodeCredentialsSpec {
         list
     }
 
-    /// Adds the revoked certificates and the key of this record. Returns their end.
+    /// Adds the revoked certificates and the key of this record. Returns when these entries expire.
     fn add(&mut self, record: &Record, longest: Duration, now: SystemTime) -> Option<SystemTime> {
         let revoked = record.revoked_generations(longest, now)?;
         let mut own = Self::default();
@@ -304,8 +305,8 @@ impl RevokedNodeCredentialsSpec {
         Some(revoked.until)
     }
 
-    /// Adds the entries of the other list. For each entry, the higher generation, the later end and the later
-    /// revocation of a key count.
+    /// Merges the entries of the other list. Each merged entry has the higher generation, the later expiry, and the
+    /// later revocation of a key.
     pub fn merge(&mut self, other: Self) {
         let floor = &mut self.lowest_valid_generation;
         *floor = other.lowest_valid_generation.max(*floor);

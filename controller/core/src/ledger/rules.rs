@@ -96,7 +96,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the identity can open its first record, unless it has a record.
+    /// Checks that an identity without a record is allowed to open its first one.
     fn may_be_new(&self) -> Checked<()> {
         let Assurance::Attested(attested) = &self.claim.assurance else {
             return Ok(());
@@ -351,7 +351,8 @@ impl Rules<'_> {
         record.not_below(lowest, self.facts.now)
     }
 
-    /// Retires the machine's other records first, one after the other, because a machine has one name at a time.
+    /// Retires the other records of the machine first, one after the other, because a machine has only one name at a
+    /// time.
     fn leave_others(&self) -> Checked<()> {
         for other in &self.facts.others.live {
             let record = &other.record;

@@ -18,8 +18,8 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the machine's own token is known, if it has one. Otherwise, any token could pass for a token without an
-/// owner.
+/// Checks that the token of the machine was read, if the machine has one. Otherwise, any token could count as a token
+/// without an owner.
 pub(crate) fn is_read(machine: &Machine) -> Result<(), Deferral> {
     ensure!(machine.state != MachineState::Unread, unread(machine));
     Ok(())

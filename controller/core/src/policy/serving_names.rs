@@ -1,4 +1,4 @@
-//! The names in a request for a serving certificate, without checking which machine they belong to.
+//! The names in a request for a serving certificate. These checks do not determine the machine that a name belongs to.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -41,7 +41,7 @@ impl EvidenceDenial {
     }
 }
 
-/// Two denials are equal if the log shows the same text for them.
+/// Two denials are equal if their log texts are equal.
 impl PartialEq for EvidenceDenial {
     fn eq(&self, other: &Self) -> bool {
         self.reason() == other.reason() && self.to_string() == other.to_string()

@@ -45,7 +45,7 @@ impl CaKey {
         }
     }
 
-    /// Generates a key that belongs to no CA.
+    /// Generates a random key, which does not match any CA certificate.
     pub(super) fn random() -> Result<Self, Unspecified> {
         let [(algorithm, signature), ..] = CURVES;
         let key = EcdsaKeyPair::generate(algorithm)?;

@@ -41,7 +41,7 @@ const RSA_NUMBERS: [&str; 7] = [
 
 /// A private key that cannot be used.
 ///
-/// `Display` repeats nothing from the key.
+/// `Display` does not contain any part of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidPrivateKey {
@@ -90,14 +90,14 @@ pub enum PrivateKeyForm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrivateKeyKind {
     Rsa,
-    /// With the algorithm of its curve.
+    /// ECDSA, with the signature algorithm of the curve.
     Ecdsa(SignatureAlgorithm),
     Ed25519,
 }
 
 /// A private key of a supported kind, whose numbers are short enough for a library.
 ///
-/// Whether its numbers belong together is not checked. `Debug` does not show it, and its memory is zeroed on drop.
+/// It is not checked whether the numbers are consistent. `Debug` does not show it, and its memory is zeroed on drop.
 #[derive(derive_more::Debug)]
 #[debug("PrivateKey")]
 pub struct PrivateKey {
@@ -251,7 +251,7 @@ fn number<'a>(elements: &mut SliceReader<'a>) -> der::Result<&'a [u8]> {
     Ok(number.value())
 }
 
-/// The length of a number in bits. A negative number counts as a positive one.
+/// The length of a number in bits, regardless of its sign.
 fn bits(number: &[u8]) -> usize {
     let zeros = number.iter().take_while(|&&byte| byte == 0).count();
     let digits = number.len().saturating_sub(zeros);
@@ -276,7 +276,7 @@ fn curve_of_sec1(der: &[u8]) -> der::Result<Option<AnyRef<'_>>> {
     })
 }
 
-/// The kind of an ECDSA key with this curve, which must have a name: the numbers of a curve are not read.
+/// The kind of an ECDSA key on this curve. Only named curves are accepted: explicit curve parameters are not read.
 fn ecdsa(curve: Option<AnyRef<'_>>) -> Result<PrivateKeyKind, InvalidPrivateKey> {
     let name = curve.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
     let algorithm = name.and_then(|name| SignatureAlgorithm::of_curve(&name.to_string()));

@@ -8,8 +8,8 @@ use kubelet_attestation::version::EvidenceVersion;
 use super::{Appraisal, Assurance, Identity, Verifier};
 use crate::refusal::Refusal;
 
-/// The verifier for machines without evidence. It accepts the machine of the bootstrap token, or of the certificate of
-/// a Node that joined before. The result is always [`Assurance::None`].
+/// The verifier for machines without evidence. It accepts the machine that the bootstrap token belongs to, or the
+/// machine of a Node that joined before and sends its certificate. The result is always [`Assurance::None`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct InsecureVerifier;
 

@@ -9,10 +9,11 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
-/// During a rotation, a CA has a few certificates of a few kilobytes each.
+/// The maximum length of the certificates, in bytes. During a rotation, a CA has a few certificates of a few kilobytes
+/// each.
 pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 
-/// The longest supported RSA key takes four kilobytes.
+/// The maximum length of the key, in bytes. The longest supported RSA key has 4 kilobytes.
 pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
 /// The CA for client certificates of a workload cluster's API server.

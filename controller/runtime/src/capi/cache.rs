@@ -421,8 +421,8 @@ impl Objects {
         &self.0.departures
     }
 
-    /// Stores an object, or removes it. An object that is equal to the stored one notifies nobody. Returns the limit
-    /// because of which a part of the object is not stored.
+    /// Stores an object, or removes it. An object that is equal to the stored one does not cause a notification.
+    /// Returns the limit because of which a part of the object is not stored.
     pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> Option<MemberLimit> {
         let Effect { is_change, cut } = W::put(&self.0.store, key, object);
         if is_change {

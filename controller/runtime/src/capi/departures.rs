@@ -88,7 +88,7 @@ impl Departures {
     }
 }
 
-/// Counts one entry less.
+/// Removes one entry from the count of its namespace.
 fn release(of_namespace: &mut BTreeMap<String, usize>, namespace: &str) {
     if let Some(count) = of_namespace.get_mut(namespace) {
         *count = count.saturating_sub(1);

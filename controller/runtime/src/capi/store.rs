@@ -81,7 +81,7 @@ pub(super) trait Stored: Watched {
         None
     }
 
-    /// Whether a list would find parts of objects that are not stored although there is now room for them.
+    /// Whether a new list is necessary because there is now memory for parts of objects that were not stored.
     fn is_list_due(_store: &Store) -> bool {
         false
     }
@@ -100,7 +100,8 @@ trait Member: Watched + Indexed + PartialEq {
         None
     }
 
-    /// Cuts the object to the memory that its namespace has left, and counts the rest. Returns the limit that cut it.
+    /// Truncates the object to the memory that its namespace has left, and counts the rest. Returns the limit that
+    /// caused it.
     fn fit(_store: &Store, _key: &ObjectKey, _member: Option<&mut Self>) -> Option<MemberLimit> {
         None
     }

@@ -174,7 +174,7 @@ pub(super) struct Dialler {
 }
 
 impl Dialler {
-    /// Creates a dialler for the API server of this Cluster. Its lookups take turns with the lookups of all Clusters.
+    /// Creates a dialer for the API server of this Cluster. Its lookups take turns with the lookups of all Clusters.
     pub(super) fn new(reach: EgressPolicy, cluster: &ObjectKey) -> Self {
         Self::among(PROCESS.clone(), reach, cluster)
     }

@@ -7,11 +7,11 @@
 //! # Guarantees
 //!
 //! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together take at
-//!   most the fourth part of one processor, except for chunks that are already received.
-//! - After a burst of [`BURST_OF_ALL`], those of all namespaces together take half of one processor on average. The
-//!   more they exceed it, the more of its own time a namespace pays for the same work, so those that take the most
-//!   wait.
-//! - Other connections than those of tenants never wait.
+//!   most a quarter of one processor, except for chunks that are already received.
+//! - After a burst of [`BURST_OF_ALL`], those of all namespaces together take half of one processor on average. The more
+//!   they exceed it, the more of its budget a namespace spends for the same work, so that the namespaces with the most
+//!   work wait.
+//! - Only connections to the API servers of tenants wait.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -107,7 +107,7 @@ impl Processor {
         }
     }
 
-    /// The same future, which takes its processor time from this budget, and waits while none is left.
+    /// Limits this future to the processor time of this budget. The future waits while no time is left.
     pub(super) fn limited<F>(&self, future: F) -> Limited<F> {
         Limited {
             processor: self.clone(),

@@ -224,7 +224,7 @@ fn limits_of_error(named_by: NamedBy) -> Limits {
 #[derive(Debug, Clone)]
 struct OnBehalfOf(Arc<str>);
 
-/// Gives a call its turn in the line of this namespace, also if it is for a cluster-scoped resource.
+/// Counts a call against the turns of this namespace, even if it is for a cluster-scoped resource.
 pub(crate) fn on_behalf_of<B>(mut request: Request<B>, namespace: &str) -> Request<B> {
     let caller = OnBehalfOf(namespace.into());
     request.extensions_mut().insert(caller);

@@ -19,7 +19,7 @@ const MAX_IN_LINE: usize = 64;
 /// The interval between reports about dropped Events.
 const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
 
-/// The Events of one cluster, on their way to the API servers.
+/// The Events of one cluster that are waiting to be written.
 pub(super) struct InLine {
     waiting: mpsc::Receiver<Box<Waiting>>,
     /// Whether further Events can come.
@@ -27,7 +27,7 @@ pub(super) struct InLine {
     limiter: Limiter,
     /// The Events that wait for a turn.
     due: VecDeque<Event>,
-    /// The wait for the turn of the first one. It keeps its place in the line of all clusters.
+    /// The wait for the turn of the first one. It keeps its place in the queue of all clusters.
     turn: Option<BoxFuture<'static, ()>>,
     look: Interval,
     limits: EventLimits,

@@ -69,7 +69,7 @@ impl Limiter {
         }
     }
 
-    /// Returns the Event if there is room for it, and it is within the budgets.
+    /// Returns the Event if `has_room` is set and the Event is within the budgets.
     pub(super) fn admit(&mut self, event: Event, has_room: bool, now: Instant) -> Option<Event> {
         let regarding = event.regarding.as_ref();
         let field = |text: Option<&String>| text.cloned().unwrap_or_default();

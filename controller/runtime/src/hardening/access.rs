@@ -33,7 +33,7 @@ pub enum HardeningError {
         /// The response of the API server.
         status: Box<Status>,
     },
-    /// There was no response, or it was unreadable, or the API server reported an internal problem.
+    /// There was no response, or it was unreadable, or the API server reported an internal error.
     #[error("cannot {call}")]
     Unavailable {
         /// The verb and the object.

@@ -108,7 +108,7 @@ impl Grant {
     }
 }
 
-/// A subject whose only proof is a token or a certificate.
+/// A subject that authenticates with only a token or a certificate.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Holder {

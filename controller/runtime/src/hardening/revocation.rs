@@ -60,7 +60,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub struct Revocation {
     /// The number of records whose certificates are refused every write.
     pub listed: usize,
-    /// The number of records and keys that are left out because the list is full ([`MAX_REVOKED`],
+    /// The number of records and keys that are omitted because the list is full ([`MAX_REVOKED`],
     /// [`MAX_REVOKED_KEYS`]). These are the entries whose certificates expire first. Operators must be informed if
     /// there are any.
     pub left_out: usize,

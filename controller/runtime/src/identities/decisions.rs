@@ -50,8 +50,8 @@ impl Identities {
             .await
     }
 
-    /// Allows this machine to claim names again, whatever was revoked until now. Returns the error of the Event, if it
-    /// was not created.
+    /// Allows this machine to claim names again, regardless of all revocations until now. Returns the error of the
+    /// Event, if it was not created.
     ///
     /// # Errors
     ///

@@ -22,11 +22,11 @@ const GRANTS_OF_NAMESPACE: Rate = Rate {
     ..OF_NAMESPACE
 };
 
-/// The time after which the number of dropped lines is forgotten, if its cluster has no further line.
+/// The time after which the number of dropped lines is discarded if its cluster does not log another line.
 const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// The kind of a line. Each kind has a budget of its own, so that requests, which anyone with a bootstrap token can
-/// send, leave out no other line.
+/// The kind of a line. Each kind has a separate budget, so that lines about requests, which anyone with a bootstrap
+/// token can send, do not displace other lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineKind {
     /// A request that gets no certificate, or no answer.

@@ -47,7 +47,7 @@ struct Keys {
 struct OfDigest {
     /// The number of clusters.
     count: usize,
-    /// The clusters that have proved it.
+    /// The clusters that have proved that they have the key.
     proved: BTreeSet<ObjectKey>,
     /// Notifies the holders of this key. A tenant can change its keys at any rate, so the holders of other keys are not
     /// woken.
@@ -145,7 +145,7 @@ impl Keys {
         Some(changes)
     }
 
-    /// Another cluster that has proved that it has the same CA key: the next one by name, so that a change concerns few
+    /// Another cluster that has proved that it has the same CA key: the next one by name, so that a change affects few
     /// of the clusters with one key.
     fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
         let own = self.clusters.get(cluster)?;

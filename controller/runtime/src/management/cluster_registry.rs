@@ -145,7 +145,7 @@ impl ClusterRegistry {
         }
     }
 
-    /// Plans a list if there is now room for an object that was left out.
+    /// Plans a list if there is now memory for an object that was not kept.
     fn plan_list(&mut self) {
         if self.memory.is_list_due() {
             self.recovery.plan();
@@ -189,7 +189,7 @@ impl ClusterRegistry {
         self.clusters.insert(key, sender);
     }
 
-    /// Ends the task of this object. Its cluster is not released, because the object exists.
+    /// Ends the task of an object that is not kept. Its cluster is not released, because the object exists.
     fn leave_out(&mut self, key: ObjectKey) {
         if self.clusters.remove(&key).is_some() {
             self.ending.insert(key);

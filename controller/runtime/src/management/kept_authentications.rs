@@ -239,8 +239,8 @@ impl KeptMemory {
         self.digest.hash_one(key)
     }
 
-    /// Counts this object. If there is no room for it, younger objects of its namespace are left out, or the object
-    /// itself. An object that does not grow keeps its place.
+    /// Counts this object. If there is not enough memory, younger objects of its namespace are dropped, or the object
+    /// itself. An object that does not grow is not dropped.
     pub(super) fn put(&mut self, key: &ObjectKey, object: &KeptAuthentication) -> Put {
         let (created, bytes) = (created(object), object.memory());
         let former = self.remove(key);
@@ -285,7 +285,7 @@ impl KeptMemory {
         Put { is_kept, displaced }
     }
 
-    /// Leaves a kept object out, although there is room for it.
+    /// Drops a kept object, although there is memory for it.
     pub(super) fn postpone(&mut self, key: &ObjectKey) {
         let bytes = self.remove(key);
         self.leave_out(key, bytes);
@@ -346,8 +346,8 @@ impl KeptMemory {
         self.left_out
     }
 
-    /// Whether there is now room for an object that is left out. A list finds it. The objects of one namespace can be in
-    /// the way of another one.
+    /// Whether there is now memory for an object that was dropped, which a new list then finds. The objects of one
+    /// namespace can use the memory that another namespace needs.
     pub(super) fn is_list_due(&self) -> bool {
         let namespaces = self.namespaces.len();
         self.namespaces.values().any(|namespace| {

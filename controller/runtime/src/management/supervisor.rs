@@ -153,9 +153,9 @@ struct Supervisor {
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
     parsed: Parsed,
-    /// The last service without a client, so that its kubeconfig is refused once.
+    /// The last service for which no client could be created. Its kubeconfig is then refused only once.
     no_client: Option<(Fingerprint, KubeconfigRefused)>,
-    /// The turns of parsing. They go round by namespace.
+    /// The turns to parse objects, which alternate between namespaces.
     parsing: Line,
     place: Place,
     records: Arc<KubeRecords>,

@@ -28,15 +28,15 @@ impl Limit {
     }
 }
 
-/// A limit for what the controller keeps as long as its objects exist, in any unit.
+/// A limit for objects that the controller keeps as long as they exist, in any unit.
 ///
-/// A single namespace can have half, so that the objects that are created first leave room for those of other
-/// namespaces. The last quarter is in equal parts.
+/// A single namespace can have half of it, so that the objects that are created first leave space for the objects of
+/// other namespaces. The last quarter is divided equally between the namespaces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeptLimit(Limit);
 
 impl KeptLimit {
-    /// This number of units for all namespaces together.
+    /// Creates a limit of this number of units for all namespaces together.
     pub(crate) const fn new(units: usize) -> Self {
         Self(Limit(units))
     }

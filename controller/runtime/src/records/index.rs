@@ -18,10 +18,10 @@ pub(super) struct Limits {
     pub(super) all: KeptLimit,
 }
 
-/// The records of ten clusters of the largest size that Kubernetes supports.
+/// The limit of records in one namespace: ten clusters of the largest size that Kubernetes supports.
 pub(super) const RECORDS: usize = 50_000;
 
-/// Ten times the default of `--max-clusters-per-namespace`.
+/// The limit of clusters with records in one namespace: ten times the default of `--max-clusters-per-namespace`.
 pub(super) const CLUSTERS: usize = 10_000;
 
 /// The part of the container's memory for all records: 512 MiB of 1 GiB.
@@ -68,7 +68,7 @@ struct OfNamespace {
     all_clusters: BTreeMap<u64, usize>,
 }
 
-/// The records that a list must find a place for, because they were kept before it.
+/// The records that were kept before a list. The list reserves space for them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reserved {
     /// Whether the record is one of them.
@@ -193,8 +193,8 @@ impl Index {
         counts.filter(|(_, left_out)| *left_out > 0)
     }
 
-    /// Whether some records of a namespace are not kept although there is now room for all of its records. A list finds
-    /// them. The records of one namespace can be in the way of another one.
+    /// Whether some records of a namespace are not kept although there is now space for all of them, so that a new list
+    /// finds them. The records of one namespace can use the space that another namespace needs.
     pub(super) fn is_list_due(&self) -> bool {
         self.namespaces.values().any(|one| {
             let (kept, left_out) = (one.kept.len(), one.left_out.len());

@@ -53,7 +53,7 @@ struct Watching {
     limits: Limits,
     /// The lists that recover records.
     recovery: RecoveryLists,
-    /// Whether the list, or the next one, recovers records. The known ones stay valid meanwhile.
+    /// Whether the list, or the next one, recovers records. The known records stay valid during this time.
     is_recovery: bool,
     /// The namespaces with a recent log line about the limits.
     logged: HashMap<String, Instant>,
@@ -181,7 +181,8 @@ impl Watching {
         self.is_recovery &= is_expired(error);
     }
 
-    /// Schedules a list if records were left out and now have a place. A tenant can cause this, so it happens rarely.
+    /// Schedules a list if there is now space for records that were dropped. A tenant can cause this, so it happens
+    /// rarely.
     fn plan_list(&mut self) {
         if self.index.is_list_due() {
             self.recovery.plan();

@@ -11,7 +11,7 @@ use crate::metrics::{ClusterMetrics, ClusterReport};
 /// The interval between checks of the findings.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// Updates the findings in the metrics, and logs each condition that is not `True` when it changes. Never returns.
+/// Updates the findings in the metrics. Logs each condition that is not `True`, whenever it changes. Never returns.
 pub(super) async fn tell(verifiers: Verifiers, metrics: ClusterMetrics) {
     let mut told = Vec::new();
     loop {

@@ -99,7 +99,7 @@ type Fields = BTreeMap<String, Box<RawValue>>;
 /// The member of an object whose excess the client has removed.
 const EXCESS_REMOVED: &str = "$excessRemoved";
 
-/// The reason why such an object is unreadable: the rest would pass for the whole.
+/// The reason why such an object is unreadable: otherwise, the remaining part would count as the complete object.
 const TOO_MANY_VALUES: &str =
     "it has too many values, such as labels, annotations, owners or list entries";
 

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use crate::metrics::WatchMetrics;
 
 /// Returns a client that calls `told` for each chunk of a watch, after its events are applied. The argument is the time
-/// at which the chunk was read. A store that applies events slowly must not pass for a current one.
+/// at which the chunk was read. Otherwise, a store that applies events slowly would count as current.
 ///
-/// A quiet watch has only bookmarks, which are no events of the stream. So the bytes of the body count: an event, or a
+/// A quiet watch has only bookmarks, which are not events of the stream. So the bytes of the body count: an event, or a
 /// bookmark. The head of a response does not count, because an API server also sends it for a version that it has not
 /// reached. A page of a list does not count, because the store stays outdated until the list is complete.
 pub fn listening(

@@ -1,4 +1,4 @@
-//! Lists that find objects which were left out because of a limit, and now have a place.
+//! Lists that find the objects that were dropped because of a limit and now fit.
 
 use std::time::Duration;
 

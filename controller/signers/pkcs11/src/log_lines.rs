@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// The number of lines of one namespace at the start, which is also the maximum.
 const BURST: u32 = 100;
 
-/// The time until the next line.
+/// The interval between two lines of a namespace after its burst.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The limit of namespaces with a separate rate. Additional namespaces share one.
@@ -34,8 +34,8 @@ impl Default for LogLines {
 }
 
 impl LogLines {
-    /// Takes a line of this namespace. Returns the number of lines that were left out before it, if there were any.
-    /// Returns `Err` if this line is left out too.
+    /// Takes a line of this namespace. Returns the number of lines that were omitted before it, if there were any.
+    /// Returns `Err` if this line is omitted too.
     pub(crate) fn take(&self, namespace: &str) -> Result<Option<u64>, LeftOut> {
         self.0.write(|all| taken(all, namespace))
     }

@@ -52,8 +52,8 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn. If calls without a caller keep all turns, this returns an error immediately. Otherwise the
-    /// caller would uselessly keep one of the controller's own turns until its deadline.
+    /// Waits for a turn. If calls without a caller keep all turns, this returns an error immediately. Otherwise, the
+    /// caller would occupy one of the controller's turns until its deadline without any benefit.
     pub(crate) async fn take(&self) -> Result<(Turn, Caller), Busy> {
         if self.abandoned.load(Ordering::Acquire) >= self.count {
             return Err(Busy);

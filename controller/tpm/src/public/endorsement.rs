@@ -21,27 +21,27 @@ pub(crate) struct EndorsementKey {
     digest: KeyDigest,
 }
 
-/// RSA with a SHA-256 Name; fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted, decrypt; the
-/// length of the policy.
+/// The template L-1: RSA with a SHA-256 Name; fixedTPM, fixedParent, sensitiveDataOrigin, adminWithPolicy, restricted,
+/// decrypt; the length of the policy.
 const L_1: &[u8] = &[0x00, 0x01, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
-/// AES-128 in CFB mode, no scheme, 2048 bits, the default exponent.
+/// The parameters of L-1: AES-128 in CFB mode, no scheme, 2048 bits, the default exponent.
 const L_1_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// The same for ECC.
+/// The template L-2: as L-1, but with ECC.
 const L_2: &[u8] = &[0x00, 0x23, 0x00, 0x0b, 0x00, 0x03, 0x00, 0xb2, 0x00, 0x20];
 
-/// AES-128 in CFB mode, no scheme, P-256, no key derivation.
+/// The parameters of L-2: AES-128 in CFB mode, no scheme, P-256, no key derivation.
 const L_2_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x00, 0x80, 0x00, 0x43, 0x00, 0x10, 0x00, 0x03, 0x00, 0x10,
 ];
 
-/// ECC with a SHA-384 Name; the same attributes and userWithAuth; the length of the policy.
+/// The template H-3: ECC with a SHA-384 Name; the attributes of L-1 and userWithAuth; the length of the policy.
 const H_3: &[u8] = &[0x00, 0x23, 0x00, 0x0c, 0x00, 0x03, 0x00, 0xf2, 0x00, 0x30];
 
-/// AES-256 in CFB mode, no scheme, P-384, no key derivation.
+/// The parameters of H-3: AES-256 in CFB mode, no scheme, P-384, no key derivation.
 const H_3_PARAMETERS: &[u8] = &[
     0x00, 0x06, 0x01, 0x00, 0x00, 0x43, 0x00, 0x10, 0x00, 0x04, 0x00, 0x10,
 ];

@@ -7,7 +7,7 @@ use x509_cert::der::{Decode, Encode};
 
 use super::{Signer, Signers};
 
-/// AWS's certificates together are 60 KiB.
+/// The maximum size of the file, in bytes. AWS's certificates together have 60 KiB.
 const MAX_FILE_SIZE: usize = 1024 * 1024;
 const REGION: &str = "Region:";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";

@@ -10,7 +10,7 @@ use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
-/// The prefix of the versions of records in memory, which distinguishes them from stored versions.
+/// The prefix of the versions of records in memory. Versions of stored records do not have it.
 const REHEARSED: &str = "rehearsed-";
 
 /// An overlay over the records of a cluster, for [explanations](crate::decide::explain). Writes stay in memory.
@@ -29,7 +29,7 @@ impl Rehearsal {
         }
     }
 
-    /// Returns the record from the overlay, or else `actual`.
+    /// Returns the record in the overlay if there is one, and otherwise `actual`.
     async fn over_it(&self, actual: Option<Stored>, name: &NodeName) -> Option<Stored> {
         let written = self.written.read(name).await.ok().flatten();
         written.map(rehearsed).or(actual)

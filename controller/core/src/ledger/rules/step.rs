@@ -43,8 +43,8 @@ pub(in crate::ledger) struct Others {
     pub(in crate::ledger) tpm_of: Vec<(Stored, HolderState)>,
     /// Live records of other machines with the key of the claim.
     pub(in crate::ledger) key_of: Vec<Stored>,
-    /// Whether another name has a record of the claimant's identity, live or retired, so that the claim renames it. It
-    /// can only prevent a denial, so cached data is sufficient.
+    /// Whether another name has a record of the claimant's identity, live or retired, so that the claim renames the
+    /// machine. This can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
 }
 

@@ -12,8 +12,8 @@ use crate::capi::store::Ground;
 impl<'a> View<'a> {
     /// Checks whether the Node of this machine can have this name.
     ///
-    /// If two machines can have the name, the machine with the stronger ground gets it. A name that only a guest
-    /// reports therefore never blocks a machine whose objects contain that name.
+    /// If two machines can have the name, the machine with the stronger ground gets it. So a name that only a guest
+    /// reports never blocks a machine whose objects contain that name.
     ///
     /// # Errors
     ///

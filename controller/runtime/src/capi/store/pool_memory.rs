@@ -49,8 +49,8 @@ impl PoolMemory {
         }
     }
 
-    /// The memory that this pool can use, including the memory that it uses. A pool keeps the memory that it uses,
-    /// however much other pools use: without it, members that were known would be unknown.
+    /// The memory that this pool can use, including the memory that it uses now. A pool keeps the memory that it uses,
+    /// regardless of other pools. Otherwise, known members would become unknown.
     pub(super) fn room(&self, pool: &ObjectKey) -> usize {
         let used = self.of(pool).used;
         let of_namespace = self.of_namespace(&pool.namespace).saturating_sub(used);
@@ -97,8 +97,8 @@ impl PoolMemory {
         }
     }
 
-    /// Whether there is now room for all members of a pool that is cut. A list finds them. The pools of one namespace
-    /// can be in the way of another one.
+    /// Whether there is now memory for all members of a truncated pool, which a new list then finds. The pools of one
+    /// namespace can use the memory that another namespace needs.
     pub(super) fn is_list_due(&self) -> bool {
         self.cut.iter().any(|(namespace, pools)| {
             let own = self.of_namespace(namespace);

@@ -7,9 +7,9 @@
 //!
 //! A `KubeletAuthentication` that the previous Cluster owned was deleted with it. So a workload cluster that is served
 //! for the first time gets this floor, too. The API server never deletes the namespace `kube-system`, and a generation
-//! above 1 is the Unix time of its claim, so no such certificate of this cluster is below the floor. First generations
-//! were 1 without a floor. They have records, except with a Cluster that does not exist any more. So a cluster with
-//! records keeps its certificates.
+//! above 1 is the Unix time of its claim, so no such certificate of this cluster is below the floor. Without a floor,
+//! the first generation of a record is 1. A certificate with this generation has a record, unless its Cluster was
+//! deleted. So a cluster with records keeps its certificates.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -48,8 +48,9 @@ impl CreatedAgainError {
     }
 }
 
-/// Compares the workload cluster with the first one. If it is different, its creation time becomes the floor, and also
-/// if no first one is known and the Cluster does not have records. `has_records` reads them, if they are necessary.
+/// Compares the workload cluster with the first one. If it is a different cluster, its creation time becomes the floor.
+/// The same applies if no first cluster is known and the Cluster does not have records. `has_records` reads the
+/// records, if they are necessary.
 pub(super) async fn compare(
     workload: &Client,
     (management, key): (&Client, &ObjectKey),

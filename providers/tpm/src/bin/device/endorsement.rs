@@ -11,10 +11,10 @@ use crate::protocol::EndorsementKey;
 /// default exponent.
 const L_1: &str = "0001000b000300b20020837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa\
                    0006008000430010080000000000";
-/// The same: ECC, SHA-256, `PolicyA`, AES-128-CFB, no scheme, NIST P-256, no KDF.
+/// `TPMT_PUBLIC` up to `unique`: ECC, SHA-256, the attributes, `PolicyA`, AES-128-CFB, no scheme, NIST P-256, no KDF.
 const L_2: &str = "0023000b000300b20020837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa\
                    000600800043001000030010";
-/// The same: ECC, SHA-384, `PolicyB`, AES-256-CFB, no scheme, NIST P-384, no KDF.
+/// `TPMT_PUBLIC` up to `unique`: ECC, SHA-384, the attributes, `PolicyB`, AES-256-CFB, no scheme, NIST P-384, no KDF.
 const H_3: &str = "0023000c000300f20030b26e7d28d11a50bc53d882bcf5fd3a1a074148bb35d3b4e4cb1c0ad9bde419ca\
                    cb47ba09699646150f9fc000f3f80e12000601000043001000040010";
 
@@ -157,7 +157,7 @@ fn point(prefix: &str, length: usize, x: &[u8], rest: &[u8]) -> Option<[Vec<u8>;
     rest.is_empty().then_some(parts)
 }
 
-/// A TPM is allowed to omit the leading zeros of a number.
+/// The number, padded with leading zeros to `length`. A TPM is allowed to omit leading zeros.
 fn padded(number: &[u8], length: usize) -> Option<Vec<u8>> {
     let missing = length.checked_sub(number.len())?;
     Some([&vec![0; missing], number].concat())

@@ -197,7 +197,7 @@ impl Device {
         })
     }
 
-    /// A quote over the first bank that has all of these PCRs, with their values.
+    /// A quote over the first bank that has all of these PCRs, and the values of the PCRs at the time of the quote.
     fn settled_quote(
         &mut self,
         ak: KeyHandle,
@@ -246,8 +246,8 @@ impl Device {
         Err(DeviceError::Unsettled)
     }
 
-    /// A TPM returns at most eight values at a time, and no values of a missing bank. In that case, the crate's own
-    /// function would loop indefinitely.
+    /// Reads the PCRs. A TPM returns at most eight values at a time, and no values of a missing bank. For a missing
+    /// bank, the crate's own function would loop indefinitely.
     fn read_pcrs(&mut self, bank: Bank, pcrs: &[u8]) -> Result<Registers, DeviceError> {
         let step = at("TPM2_PCR_Read");
         let mut wanted = selection_of(bank, pcrs)?;
