@@ -222,7 +222,7 @@ mod tests {
     struct Counted {
         metadata: ObjectMeta,
         #[serde(skip)]
-        decoded: Option<Decoded>,
+        _decoded: Option<Decoded>,
     }
 
     #[derive(Debug)]
@@ -256,7 +256,7 @@ mod tests {
             let Fields { metadata } = Fields::deserialize(deserializer)?;
             Ok(Self {
                 metadata,
-                decoded: Some(Decoded::new()),
+                _decoded: Some(Decoded::new()),
             })
         }
     }
@@ -280,7 +280,7 @@ mod tests {
             false
         };
 
-        let is_written = put(access.client(), &wanted, differs).await;
+        let is_written = Box::pin(put(access.client(), &wanted, differs)).await;
 
         assert!(is_written.unwrap());
         assert_eq!(compared.get(), 1);

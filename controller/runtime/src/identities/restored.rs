@@ -200,15 +200,12 @@ mod tests {
                         record["spec"][name] = value.clone();
                     }
                 }
-                match refused {
-                    Some(code) => (
-                        code,
-                        json!({"kind": "Status", "code": code, "metadata": {}}),
-                    ),
-                    None => {
-                        names.lock().extend(is_patch.then(|| name.clone()));
-                        (200, record)
-                    }
+                if let Some(code) = refused {
+                    let status = json!({"kind": "Status", "code": code, "metadata": {}});
+                    (code, status)
+                } else {
+                    names.lock().extend(is_patch.then(|| name.clone()));
+                    (200, record)
                 }
             } else {
                 (403, json!({"kind": "Status", "code": 403, "metadata": {}}))

@@ -200,7 +200,7 @@ async fn removed_with(code: u16) -> (Result<Removed, HardeningError>, Vec<String
 async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
     let [first, second] = KUBEADM.map(|(name, ..)| name);
     for code in [400, 403, 409, 422] {
-        let (removed, left) = removed_with(code).await;
+        let (removed, left) = Box::pin(removed_with(code)).await;
 
         let removed = removed.unwrap();
         assert_eq!(removed.names, [second], "{code}");
@@ -216,7 +216,7 @@ async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
 
     // A binding that is deleted, or that no longer exists, is not open.
     for code in [200, 404] {
-        let (removed, left) = removed_with(code).await;
+        let (removed, left) = Box::pin(removed_with(code)).await;
 
         let removed = removed.unwrap();
         assert_eq!(removed.names, [first, second], "{code}");
@@ -226,7 +226,7 @@ async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
 
 #[tokio::test]
 async fn an_outage_during_the_removal_of_bindings_is_an_error() {
-    let (removed, _) = removed_with(503).await;
+    let (removed, _) = Box::pin(removed_with(503)).await;
 
     let error = removed.unwrap_err();
     assert!(
