@@ -73,7 +73,10 @@ mod tests {
             let value = STANDARD.encode(spki);
 
             assert_eq!(read(&kind, &value), Ok(KeyDigest::of(spki)));
-            assert_eq!(read(&other, &value), Err("it is not a key of the kind"));
+            assert_eq!(
+                read(&other, &value),
+                Err("it is not a key of the requested kind")
+            );
         }
     }
 
@@ -91,7 +94,7 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 String::new(),
-                "it is not a key of the kind",
+                "it is not a key of the requested kind",
             ),
             (EkPubKeyType::EccSecP384, "?".to_owned(), "it is not base64"),
             (
@@ -107,7 +110,7 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| *spki.last_mut().unwrap() ^= 1),
-                "it is not a key of the kind",
+                "it is not a key of the requested kind",
             ),
             // A bare point is a key, and no SubjectPublicKeyInfo.
             (
@@ -118,12 +121,12 @@ mod tests {
             (
                 EkPubKeyType::EccSecP384,
                 STANDARD.encode(p256.subject_public_key_info()),
-                "it is not a key of the kind",
+                "it is not a key of the requested kind",
             ),
             (
                 EkPubKeyType::Rsa2048,
                 STANDARD.encode(rsa(aws_lc_rs::rsa::KeySize::Rsa3072)),
-                "it is not a key of the kind",
+                "it is not a key of the requested kind",
             ),
         ] {
             assert_eq!(read(&kind, &value), Err(why), "{value}");

@@ -403,8 +403,14 @@ async fn a_response_for_another_instance_or_key_is_refused() {
         (answer(other, p384, "der", &key), not_asked),
         (answer(id, "rsa-2048", "der", &rsa), not_asked),
         (answer(id, p384, "tpmt", &key), not_asked),
-        (answer(id, p384, "der", &rsa), "it is not a key of the kind"),
-        (answer(id, p384, "der", ""), "it is not a key of the kind"),
+        (
+            answer(id, p384, "der", &rsa),
+            "it is not a key of the requested kind",
+        ),
+        (
+            answer(id, p384, "der", ""),
+            "it is not a key of the requested kind",
+        ),
         (answer(id, p384, "der", "%"), "it is not base64"),
     ] {
         MOTO.inject(scope(account), Times::once(), Failure::Body(body));
