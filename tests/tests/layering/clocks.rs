@@ -44,7 +44,7 @@ const PERMITTED: [(&str, usize, &str); 12] = [
         "the end of credentials",
     ),
     (
-        "src/authenticator/attempt.rs",
+        "src/authenticator/enrollment.rs",
         1,
         "the start of a certificate",
     ),

@@ -1,10 +1,10 @@
 //! The machines of one Cluster.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -15,7 +15,6 @@ use node_attestation_core::identifiers::TokenId;
 use node_attestation_core::inventory::{Inventory, Machine, Naming, TokenOwner};
 use node_attestation_core::pace::yield_now;
 use node_attestation_core::refusal::Unavailable;
-use node_attestation_core::unshared::Unshared;
 
 use super::api_discovery::FetchError;
 use super::cache::Objects;
@@ -25,8 +24,10 @@ use super::objects::{
 use crate::shared::Turnstile;
 
 mod names;
+mod recent;
 mod view;
 
+use recent::Recent;
 use view::{Need, Needed, View, waiting};
 
 /// The machines of one Cluster, from Cluster API objects.
@@ -46,31 +47,6 @@ pub struct CapiInventory {
     makes_machines: Arc<Recent<bool>>,
     /// Held while `KubeadmConfig`s are read, so that concurrent requests of the Cluster share one read.
     reading: Arc<Turnstile<()>>,
-}
-
-/// The interval at which an `InfraMachinePool` is read again. It is not watched.
-const READ_AGAIN: Duration = Duration::from_secs(30);
-
-/// Objects of one Cluster that were read within the last [`READ_AGAIN`], with the times of the reads.
-#[derive(Debug, Default)]
-struct Recent<T>(Unshared<BTreeMap<Reference, (Instant, T)>>);
-
-impl<T: Clone> Recent<T> {
-    /// Removes old entries. The cost grows with the number of entries, so lookups do not call it.
-    fn clean(&self) {
-        let mut entries = self.0.lock();
-        entries.retain(|_, (at, _)| at.elapsed() < READ_AGAIN);
-    }
-
-    fn get(&self, reference: &Reference) -> Option<T> {
-        let entries = self.0.lock();
-        let (at, read) = entries.get(reference)?;
-        (at.elapsed() < READ_AGAIN).then(|| read.clone())
-    }
-
-    fn note(&self, reference: Reference, read: T) {
-        self.0.lock().insert(reference, (Instant::now(), read));
-    }
 }
 
 /// A Machine with a provider ID.

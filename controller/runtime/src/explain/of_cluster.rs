@@ -369,12 +369,12 @@ mod tests {
         for (signing, expected, words) in [
             (
                 KeylessSigning::Absent,
-                "no program: Secret prod-1-ca has no tls.key",
+                "no signer: Secret prod-1-ca has no tls.key",
                 "does not answer requests of the Cluster until Secret prod-1-ca has the CA key",
             ),
             (
                 KeylessSigning::Unknown,
-                "an external signer, or no program: Secret prod-1-ca has no tls.key",
+                "an external signer, if the controller has one: Secret prod-1-ca has no tls.key",
                 "it is unknown whether the controller has an external signer (--signer-endpoint)",
             ),
         ] {

@@ -293,7 +293,7 @@ async fn a_bad_reference_of_a_machine_does_not_stop_the_other_machines() {
         ("v1beta2", "absent", "404 NotFound"),
         ("v1alpha1", "unserved", "does not serve the kind"),
         ("v1beta2", "secret", "403 Forbidden: not allowed"),
-        ("v1beta2", "broken", "refused with 500"),
+        ("v1beta2", "broken", "rejected the call with 500"),
     ];
     let alone = each.iter().map(|one| vec![*one]);
     for bad in alone.chain([each.to_vec(), Vec::new()]) {

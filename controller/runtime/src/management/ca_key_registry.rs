@@ -161,6 +161,10 @@ impl CaKeyHolder {
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
         self.changes = self.all.set(&self.cluster, key);
+        // The result below already includes the own change.
+        if let Some(changes) = &mut self.changes {
+            changes.mark_unchanged();
+        }
         self.told = self.all.0.read(|keys| keys.other(&self.cluster));
         self.told.clone()
     }

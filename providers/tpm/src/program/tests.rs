@@ -202,7 +202,12 @@ fn the_error_for_a_helper_that_does_not_start_has_the_cause() {
     let (_folder, program) = script("#!/bin/sh\n");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
     let error = asked(&program, MINUTE).unwrap_err();
-    assert!(error.what().starts_with("cannot start "), "{error}");
+    assert!(
+        error
+            .what()
+            .starts_with("cannot use the TPM: cannot start "),
+        "{error}"
+    );
 }
 
 #[test]
