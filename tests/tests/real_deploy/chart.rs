@@ -337,10 +337,21 @@ fn an_external_signer_container_shares_a_socket_with_the_controller() {
     assert_eq!(with_keys["volumes"], json!([keys, volume]));
 }
 
-/// Applies the custom resources of a later version with the command of install.md. Helm owns the fields of
+/// The command that applies crds.yaml on a page.
+#[track_caller]
+fn applying_resources(page: &str) -> String {
+    let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();
+    let mut code = text.split('`');
+    let command = code
+        .find(|code| code.starts_with("kubectl apply ") && code.ends_with(" crds.yaml"))
+        .unwrap_or_else(|| panic!("{page} has no command"));
+    command.to_owned()
+}
+
+/// Applies the custom resources of a later version with the command of the pages. Helm owns the fields of
 /// those that the chart installed.
 #[track_caller]
-fn follow_the_page_with_changed_resources(management: &Management, files: &Scratch) {
+fn follow_the_pages_with_changed_resources(management: &Management, files: &Scratch) {
     let folder = packaging().join("../crds");
     let kubectl = management.kubectl();
     let mut names = Vec::new();
@@ -355,24 +366,18 @@ fn follow_the_page_with_changed_resources(management: &Management, files: &Scrat
     let items: Vec<Value> = items.collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     let file = files.write("crds.yaml", list.to_string());
-    for page in ["install.md", "upgrade.md"] {
-        let text = std::fs::read_to_string(repository().join("docs").join(page)).unwrap();
-        let mut code = text.split('`');
-        let command = code
-            .find(|code| code.starts_with("kubectl apply ") && code.ends_with(" crds.yaml"))
-            .unwrap();
-        let words = command.split(' ').skip(1);
-        let words: Vec<&str> = words
-            .map(|word| {
-                if word == "crds.yaml" {
-                    file.to_str().unwrap()
-                } else {
-                    word
-                }
-            })
-            .collect();
-        kubectl.ok(&words);
-    }
+
+    let command = applying_resources("install.md");
+    assert_eq!(applying_resources("upgrade.md"), command);
+    let command = command.replace("crds.yaml", file.to_str().unwrap());
+    let words: Vec<&str> = command.split(' ').skip(1).collect();
+    // kubectl also changes fields that kubectl created, but not Helm's.
+    let without = words.iter().filter(|word| **word != "--force-conflicts");
+    let refused = kubectl.run(without);
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{command} needs no option");
+    assert!(error.contains("with \"helm\""), "{error}");
+    kubectl.ok(&words);
     for name in names {
         let crd = kubectl.json(["get", "crd", &name]);
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
@@ -402,6 +407,10 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
 
     let namespace = "attestation";
     let management = Management::start();
+    // Helm creates only the definitions that do not exist.
+    let definitions = packaging().join("../crds");
+    let definitions = definitions.to_str().unwrap();
+    management.kubectl().ok(["delete", "-k", definitions]);
     management.kubectl().apply_object(&json!({
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": namespace, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
@@ -425,7 +434,7 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
     run(&["upgrade", "--set", "replicas=3"], &[packed]);
     let upgraded = deployment(&management, namespace);
     assert_eq!(upgraded["spec"]["replicas"], 3);
-    follow_the_page_with_changed_resources(&management, &files);
+    follow_the_pages_with_changed_resources(&management, &files);
     // What the clusters have is not taken from them.
     run(&["uninstall"], &[]);
     let kubectl = management.kubectl();
