@@ -184,37 +184,72 @@ fn a_page_that_renders_a_file_names_the_packaged_plugin() {
     assert!(count >= 4, "only {count} commands are found");
 }
 
+/// The name that follows each occurrence of the marker.
+fn names_after<'a>(text: &'a str, marker: &str) -> Vec<&'a str> {
+    let is_outside = |it: char| !it.is_ascii_alphanumeric() && it != '-' && it != '_';
+    let rests = text.split(marker).skip(1);
+    let names = rests.map(|rest| rest.split(is_outside).next().unwrap());
+    names.collect()
+}
+
 #[test]
 fn every_page_has_the_same_challenge_key_secret() {
-    let mut count = 0;
+    const SECRET: &str = "challenge-keys";
+    const NAMESPACE: &str = "node-attestation-system";
+    let mut counts = BTreeMap::new();
     for (path, text) in pages() {
-        for line in commands(&text) {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let Some(at) = words
-                .windows(2)
-                .position(|two| two == ["secret", "generic"])
-            else {
+        let mut found = Vec::new();
+        let lines = commands(&text);
+        for line in &lines {
+            let Some((_, rest)) = line.split_once("secret generic ") else {
                 continue;
             };
-            if line.contains("current") {
-                assert_eq!(words.get(at + 2), Some(&"challenge-keys"), "{path}: {line}");
-                let namespace = ["-n node-attestation-system", "-n=node-attestation-system"];
-                assert!(
-                    namespace.iter().any(|it| line.contains(it)),
-                    "{path}: {line}"
-                );
-                count += 1;
+            if line.contains("challenge") || line.contains("current") {
+                let words: Vec<&str> = line.split([' ', '=']).collect();
+                let mut pairs = words.windows(2);
+                let of = pairs.find(|pair| ["-n", "--namespace"].contains(&pair[0]));
+                let namespace = of.map(|pair| pair[1]).unwrap_or_default();
+                found.push(("command", rest.split(' ').next().unwrap(), SECRET));
+                found.push(("namespace of a command", namespace, NAMESPACE));
             }
         }
-        for other in [
-            "tpm-challenge-keys\n",
-            "/etc/tpm-challenge-keys",
-            "-n node-attestation ",
-        ] {
-            assert!(!text.contains(other), "{path}: {other}");
+        for value in ["challengeKeysSecret=", "challengeKeysSecret: "] {
+            let names = names_after(&text, value).into_iter();
+            found.extend(names.map(|name| (value, name, SECRET)));
         }
+        for line in text.lines().filter(|line| line.contains("name: keys,")) {
+            let names = names_after(line, "secretName: ").into_iter();
+            found.extend(names.map(|name| ("volume", name, SECRET)));
+        }
+        let generated = text
+            .lines()
+            .filter(|line| line.contains("files: [current="));
+        for line in generated {
+            let name = names_after(line, "{name: ").pop().unwrap_or_default();
+            let namespace = names_after(line, "namespace: ").pop().unwrap_or_default();
+            found.push(("generator", name, SECRET));
+            found.push(("namespace of a generator", namespace, NAMESPACE));
+        }
+        for (of, name, expected) in found {
+            assert_eq!(name, expected, "{path}: {of}");
+            *counts.entry(of).or_insert(0) += 1;
+        }
+        // Only the option has this name. A Secret or a directory has another one.
+        for (at, name) in text.match_indices("tpm-challenge-keys") {
+            assert!(text[..at].ends_with("--"), "{path}: {name}");
+        }
+        assert!(!text.contains("-n node-attestation "), "{path}");
     }
-    assert!(count > 0, "no page creates the Secret");
+    for of in [
+        "command",
+        "namespace of a command",
+        "challengeKeysSecret=",
+        "volume",
+        "generator",
+        "namespace of a generator",
+    ] {
+        assert!(counts.contains_key(of), "no page has a {of}: {counts:?}");
+    }
 }
 
 #[test]
