@@ -1,6 +1,7 @@
 //! The first runs on a machine.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use kubelet_authenticator::testing::{Kubeconfig, Login};
@@ -38,6 +39,24 @@ fn setup_after_kubeadm_join_configures_the_kubelet_and_enrolls() {
     fs::remove_file(host.from()).unwrap();
     host.node.run().succeeded().pair();
     assert_eq!(server.creates(), 1);
+}
+
+#[test]
+fn setup_warns_about_a_plugin_that_another_user_can_change() {
+    const WARNING: &str = "another user can change the program that the kubelet runs as root: ";
+    let server = issuing();
+    let mut host = Host::joining(&server);
+    let folder = host.node.move_program();
+    let set_mode = |mode| fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
+    let place = folder.display();
+
+    set_mode(0o777);
+    let run = host.setup().succeeded();
+    let words = format!("{WARNING}{place} has mode 0777, so other users can write it");
+    run.saying(&words).saying(&format!("chmod go-w {place}"));
+
+    set_mode(0o755);
+    assert_eq!(host.setup().succeeded().stderr, "");
 }
 
 #[test]
