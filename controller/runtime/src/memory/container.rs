@@ -49,6 +49,18 @@ mod tests {
         };
         let two = 2 * DEFAULT;
         assert_eq!(limit_of("0::/a.slice/b.service\n", nested), two);
+        for (outer, inner, smallest) in [(3, 1, 1), (1, 3, 1), (2, 2, 2)] {
+            let both = |path: &Path| {
+                let limit = match path.to_str()? {
+                    "/sys/fs/cgroup/a.slice/memory.max" => outer,
+                    "/sys/fs/cgroup/a.slice/b.service/memory.max" => inner,
+                    _ => return None,
+                };
+                Some(format!("{limit}\n"))
+            };
+            let limit = limit_of("0::/a.slice/b.service\n", both);
+            assert_eq!(limit, smallest, "{outer} {inner}");
+        }
         assert_eq!(limit_of("1:memory:/a\n0::/c.slice\n", nested), DEFAULT);
         assert_eq!(limit_of("", |_| None), DEFAULT);
     }
