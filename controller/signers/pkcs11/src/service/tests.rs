@@ -7,6 +7,7 @@ use node_attestation_signer_api::SignatureAlgorithm;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::yield_now;
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::*;
@@ -108,6 +109,9 @@ const ONE_CALL: Calls = Calls {
     of_ca: 1,
 };
 
+/// The deadline for a call to the token. Without one, a test of a service that makes no call would not end.
+const ASKED_WITHIN: Duration = Duration::from_mins(1);
+
 fn world() -> World {
     world_of(ONE_CALL, false)
 }
@@ -172,7 +176,8 @@ impl World {
 
     /// Waits for another call to the token, and returns the key.
     pub(crate) async fn asked(&mut self) -> String {
-        self.asked.recv().await.unwrap()
+        let asked = timeout(ASKED_WITHIN, self.asked.recv()).await;
+        asked.expect("the service does not call the token").unwrap()
     }
 
     /// Requests this number of signatures with the key of this CA, and waits until each call runs or waits for its
