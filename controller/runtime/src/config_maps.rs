@@ -85,12 +85,16 @@ struct Kept<T> {
 impl<T: Content> ConfigMaps<T> {
     /// Creates a reader for the `ConfigMaps` with these names, without a call.
     pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
+        Self::among(&PROCESS, management.client().clone(), namespace, names)
+    }
+
+    fn among(turns: &FairTurns, client: Client, namespace: &str, names: &[String]) -> Self {
         let key = |name: &String| ObjectKey::new(namespace, name.as_str());
         Self {
-            client: management.client().clone(),
+            client,
             keys: names.iter().map(key).collect(),
             share: Share::of_lists(namespace),
-            line: PROCESS.line(&ObjectKey::new(namespace, names.join(","))),
+            line: turns.line(&ObjectKey::new(namespace, names.join(","))),
             kept: Turnstile::default(),
             last: Unshared::default(),
         }

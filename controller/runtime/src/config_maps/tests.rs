@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use futures::future::{join_all, pending};
+use futures::future::{join, join_all, pending};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::ACCEPT;
@@ -270,4 +270,35 @@ async fn a_binary_config_map_entry_is_treated_as_empty() {
     let expected = [("key", "1"), ("other", "")];
     let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
     assert_eq!(contents[0].0, BTreeMap::from(expected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn config_map_reads_of_a_flooding_namespace_get_half_of_the_slots() {
+    let turns = FairTurns::new(FETCHES);
+    let asked: Arc<Unshared<Vec<String>>> = Arc::default();
+    let noted = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        noted.lock().push(request.uri().path().to_owned());
+        pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let client = Client::new(service, "default");
+    let reader = |namespace: &str, name: &str| {
+        let names = [name.to_owned()];
+        ConfigMaps::<Entries>::among(&turns, client.clone(), namespace, &names)
+    };
+    let victim = reader("tenant-b", "keys");
+    let flood = (0..20).map(|number| reader("tenant-a", &number.to_string()));
+    let flood: Vec<_> = flood.collect();
+    let flood = join_all(flood.iter().map(ConfigMaps::read));
+
+    let reads = join(flood, Box::pin(victim.read()));
+    let waited = timeout(Duration::from_secs(1), reads).await;
+
+    assert!(waited.is_err());
+    let of = |namespace: &str| {
+        let part = format!("/namespaces/{namespace}/");
+        let asked = asked.lock();
+        asked.iter().filter(|path| path.contains(&part)).count()
+    };
+    assert_eq!([of("tenant-a"), of("tenant-b")], [2, 1]);
 }

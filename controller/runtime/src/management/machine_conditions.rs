@@ -162,8 +162,7 @@ impl MachineConditions {
             {
                 continue;
             }
-            let in_turn = timeout_at(begun + TURN, self.rate.take(&self.cluster));
-            if begun.elapsed() >= TURN || in_turn.await.is_err() {
+            if !self.in_turn(begun).await {
                 left = Some((machine, outcome));
                 break;
             }
@@ -179,6 +178,13 @@ impl MachineConditions {
         for (machine, outcome) in left.into_iter().chain(waiting) {
             self.outcomes.add_former(&machine, outcome);
         }
+    }
+
+    /// Waits for the turn of this cluster among the writes of all clusters. Returns `false` if there is none within the
+    /// time from `begun`.
+    async fn in_turn(&self, begun: Instant) -> bool {
+        let turn = timeout_at(begun + TURN, self.rate.take(&self.cluster));
+        begun.elapsed() < TURN && turn.await.is_ok()
     }
 
     async fn write_one(
@@ -238,6 +244,8 @@ async fn is_of_requester(
 
 #[cfg(test)]
 mod tests {
+    use futures::future::{join, join_all};
+
     use super::*;
     use crate::capi::{Objects, Selection};
     use crate::machine_conditions::RATE;
@@ -310,6 +318,30 @@ mod tests {
         written.forget_old(now + REPEAT);
 
         assert_eq!(written.0.into_keys().collect::<Vec<_>>(), ["2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn conditions_of_many_clusters_delay_other_namespaces_by_one_write() {
+        let kind = ServedKind::new("cluster.x-k8s.io", "Machine", "machines");
+        let (access, rate) = (kind.access(), Arc::new(FairRate::new(RATE)));
+        let conditions = |namespace: &str, name: &str| {
+            let cluster = ObjectKey::new(namespace, name);
+            MachineConditions::new(access.client().clone(), rate.clone(), cluster)
+        };
+        let flood = (0..1000).map(|number| conditions("tenant-a", &number.to_string()));
+        let flood: Vec<_> = flood.collect();
+        let victim = conditions("tenant-b", "prod-1");
+        let begun = Instant::now();
+        let flood = join_all(flood.iter().map(|one| one.in_turn(begun)));
+        let victim = async {
+            tokio::task::yield_now().await;
+            assert!(victim.in_turn(begun).await);
+            begun.elapsed()
+        };
+
+        let (_, waited) = join(flood, victim).await;
+
+        assert!(waited <= 2 * RATE.every, "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]
