@@ -17,7 +17,10 @@ use crate::settings_file::Contradiction;
 /// Its `Display` is the message of a condition, without secrets.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::management) enum NotReady {
-    #[error("Cluster {0} does not exist")]
+    #[error(
+        "Cluster {0} does not exist, or the controller cannot read it. Then its log contains the object's name and \
+         the cause"
+    )]
     ClusterNotFound(String),
     #[error("the Cluster is paused")]
     ClusterPaused,

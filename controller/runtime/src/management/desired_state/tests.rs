@@ -248,6 +248,20 @@ fn the_first_of_several_problems_is_reported() {
 }
 
 #[test]
+fn the_reason_of_a_missing_cluster_names_the_log_of_unreadable_objects() {
+    let mut world = world();
+    world.sources.cluster = Observed::Absent;
+
+    let why = world.why().to_string();
+
+    assert_eq!(
+        why,
+        "Cluster prod-1 does not exist, or the controller cannot read it. Then its log contains the object's name and \
+         the cause"
+    );
+}
+
+#[test]
 fn an_invalid_audience_is_reported() {
     let mut world = world();
     world.authentication.spec.audiences = vec!["no audience\n".to_owned()];
