@@ -1,12 +1,11 @@
 //! The turns of Events on machines.
 
 use std::collections::VecDeque;
-use std::future::pending;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, FutureExt as _};
 use k8s_openapi::api::events::v1::Event;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::limiter::Limiter;
@@ -27,8 +26,9 @@ pub(super) struct InLine {
     limiter: Limiter,
     /// The Events that wait for a turn.
     due: VecDeque<Event>,
-    /// The wait for the turn of the first one. It keeps its place in the queue of all clusters.
-    turn: Option<BoxFuture<'static, ()>>,
+    /// The wait for the turn of the first one. It keeps its place in the queue of all clusters. It is a task, because
+    /// nothing polls this line while the writes of the cluster hang. All clusters would wait for a turn that is not used.
+    turn: JoinSet<()>,
     look: Interval,
     limits: EventLimits,
 }
@@ -42,7 +42,7 @@ impl InLine {
             is_open: true,
             limiter: Limiter::new(limits.lines.clone()),
             due: VecDeque::new(),
-            turn: None,
+            turn: JoinSet::new(),
             look,
             limits,
         }
@@ -54,14 +54,13 @@ impl InLine {
             if self.due.is_empty() && !self.is_open {
                 return None;
             }
-            if !self.due.is_empty() && self.turn.is_none() {
+            if !self.due.is_empty() && self.turn.is_empty() {
                 let (rate, cluster) = (self.limits.rate.clone(), self.limits.cluster.clone());
-                self.turn = Some(async move { rate.take(&cluster).await }.boxed());
+                self.turn.spawn(async move { rate.take(&cluster).await });
             }
             tokio::select! {
                 biased;
-                () = in_turn(&mut self.turn) => {
-                    self.turn = None;
+                Some(_) = self.turn.join_next() => {
                     if let Some(event) = self.due.pop_front() {
                         return Some((Cluster::Management, event));
                     }
@@ -85,12 +84,5 @@ impl InLine {
         let now = Instant::now();
         let has_room = self.due.len() < MAX_IN_LINE;
         self.due.extend(self.limiter.admit(event, has_room, now));
-    }
-}
-
-async fn in_turn(turn: &mut Option<BoxFuture<'static, ()>>) {
-    match turn {
-        Some(turn) => turn.await,
-        None => pending().await,
     }
 }

@@ -229,6 +229,27 @@ async fn a_waiting_machine_event_does_not_delay_a_request_event() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn hanging_event_writes_of_a_cluster_do_not_block_other_clusters() {
+    let rate = Arc::new(FairRate::new(RATE));
+    let cluster = ObjectKey::new("flood", "prod-1");
+    for _ in 0..RATE.burst {
+        rate.take(&cluster).await;
+    }
+    let mut hanging = in_line(&rate, "flood", "prod-1", 1);
+    // It is next, and nothing polls it while all writes of its cluster hang.
+    assert!(hanging.next().now_or_never().is_none());
+
+    let mut victim = in_line(&rate, "other", "victim", 1);
+    let begun = Instant::now();
+    let next = timeout(EVENT_DEADLINE, victim.next()).await;
+
+    assert!(next.is_ok_and(|next| next.is_some()));
+    let waited = begun.elapsed();
+    assert!(waited <= 3 * RATE.every, "{waited:?}");
+    assert!(hanging.next().await.is_some());
+}
+
 #[tokio::test]
 async fn pending_events_are_written_during_shutdown() {
     let (listener, client) = silent();
