@@ -6,6 +6,7 @@ mod cache;
 mod departures;
 mod inventory;
 mod kubeconfig;
+mod lookups;
 mod objects;
 mod own_tokens;
 mod owner;
@@ -24,6 +25,7 @@ pub(crate) use inventory::{KnownMachine, TokenMachine};
 #[cfg(test)]
 pub(crate) use kubeconfig::created_clients;
 pub use kubeconfig::{KubeconfigRefused, TenantKubeconfig};
+pub(crate) use lookups::Lookups;
 #[cfg(test)]
 pub(crate) use objects::each_read_alone;
 pub use objects::{

@@ -67,6 +67,7 @@ mod sweep_events;
 pub(crate) use infra_cluster::each_read_alone;
 
 use ca_key_registry::CaKeys;
+use infra_cluster::Definitions;
 use leader::{Candidate, TermEnd};
 use places::Places;
 
@@ -141,6 +142,8 @@ struct Shared {
     machine_events: Arc<FairRate>,
     /// The rate of condition writes to Machines.
     machine_conditions: Arc<FairRate>,
+    /// The definitions of infrastructure kinds.
+    definitions: Arc<Definitions>,
     /// The turns of requests.
     requests: FairTurns,
     /// The turns of parsing the objects of a cluster.
@@ -231,6 +234,7 @@ impl Controller {
             condition_events: FairRate::new(condition_events::RATE),
             machine_events: Arc::new(FairRate::new(events::RATE)),
             machine_conditions: Arc::new(FairRate::new(crate::machine_conditions::RATE)),
+            definitions: Arc::new(infra_cluster::definitions()),
             requests: FairTurns::new(queue::TURNS),
             parsing: FairTurns::new(supervisor::PARSED),
             places: Places::new(places.unwrap_or(MAX_CLUSTERS_PER_NAMESPACE)),

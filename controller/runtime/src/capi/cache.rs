@@ -8,11 +8,12 @@ use kube::Client;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::core::response::reason;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::api_discovery::{FetchError, NotServed, referred};
 use super::departures::Departures;
+use super::lookups::{Kind, Lookups};
 use super::objects::{
     BootstrapConfig, Cluster, ClusterObserver, Fields, Kept, Machine, MachinePool, MemberLimit,
     ObjectKey, Raw, Reference, Watched as _,
@@ -44,7 +45,7 @@ struct Inner {
     state: Shared<State>,
     /// The state of the watches of [`KINDS`].
     heard: [Heard; 3],
-    resources: Shared<Swept<Kind, Lookup>>,
+    resources: Lookups<ApiResource>,
     changes: watch::Sender<()>,
     cluster_changes: watch::Sender<()>,
     /// The senders for each Cluster's waiters.
@@ -57,30 +58,6 @@ const SLOW_READS: TurnLimits = TurnLimits {
     all: 4,
     of_cluster: 1,
 };
-
-/// The time for which a kind counts as not served. A tenant can name any kind, and each lookup takes two calls.
-const NOT_SERVED: Duration = Duration::from_secs(30);
-
-/// The lookup of a kind.
-type Lookup = Arc<OnceCell<Found>>;
-
-/// The result of a lookup.
-#[derive(Debug)]
-struct Found {
-    /// The resource, or `None` if the kind is not served.
-    resource: Option<ApiResource>,
-    at: Instant,
-}
-
-impl Found {
-    /// Whether the kind must be looked up again.
-    fn is_old(&self) -> bool {
-        self.resource.is_none() && self.at.elapsed() >= NOT_SERVED
-    }
-}
-
-/// A group, the version if the reference has one, and a kind.
-type Kind = (String, Option<String>, String);
 
 #[derive(Default)]
 struct State {
@@ -108,7 +85,8 @@ impl Objects {
             observer,
             state: Shared::new(Lock::Kinds, State::default()),
             heard: Default::default(),
-            resources: Shared::new(Lock::Lookups, Swept::default()),
+            // A version that is no longer served is noticed by the next call.
+            resources: Lookups::new(Duration::MAX),
             changes: watch::Sender::default(),
             cluster_changes: watch::Sender::default(),
             of_cluster: Shared::new(Lock::ClusterWaiters, Swept::default()),
@@ -353,7 +331,7 @@ impl Objects {
             Err(kube::Error::Api(status))
                 if status.code == 404 && status.reason != reason::NOT_FOUND =>
             {
-                self.forget(&kind_of(reference));
+                self.0.resources.forget(&kind_of(reference));
                 Err(NotServed.into())
             }
             called => Ok(called?),
@@ -366,45 +344,10 @@ impl Objects {
         namespace: &str,
         reference: &Reference,
     ) -> Result<Option<ApiResource>, kube::Error> {
+        let client = &self.0.client;
+        let look_up = || Box::pin(referred((client, namespace), reference));
         let kind = kind_of(reference);
-        let lookup = self.lookup(kind.clone());
-        // Concurrent callers share one lookup.
-        let found = lookup.get_or_try_init(|| async {
-            let resource = referred((&self.0.client, namespace), reference).await?;
-            let at = Instant::now();
-            Ok(Found { resource, at })
-        });
-        let found = found.await.map(|found| found.resource.clone());
-        if found.is_err() {
-            self.0.resources.write(|resources| {
-                let known = resources.get(&kind);
-                if known.is_some_and(|own| Arc::ptr_eq(own, &lookup)) {
-                    resources.remove(&kind);
-                }
-            });
-        }
-        found
-    }
-
-    /// Removes the lookup of a kind, so that the next caller looks it up again.
-    fn forget(&self, kind: &Kind) {
-        self.0.resources.write(|resources| resources.remove(kind));
-    }
-
-    fn lookup(&self, kind: Kind) -> Lookup {
-        // Abandoned lookups are removed first.
-        let is_dead = |_: &_, lookup: &mut Lookup| match lookup.get() {
-            Some(found) => found.is_old(),
-            None => Arc::strong_count(lookup) == 1,
-        };
-        self.0.resources.write(|resources| {
-            let known = resources.get(&kind).and_then(|known| known.get());
-            if known.is_some_and(Found::is_old) {
-                resources.remove(&kind);
-            }
-            let lookup = resources.get_or_insert_with(kind, is_dead, Lookup::default);
-            lookup.clone()
-        })
+        self.0.resources.get(namespace, &kind, look_up).await
     }
 
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {

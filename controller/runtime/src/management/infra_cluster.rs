@@ -1,6 +1,7 @@
 //! Writes the names of the signers to the status of the `InfraCluster`, if its kind has the fields of the proposal.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,34 +15,55 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::capi::{ObjectKey, Objects, Reference};
+use crate::capi::{Lookups, ObjectKey, Objects, Reference};
 use crate::client::in_time;
 use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, read_alone};
 
 /// The deadline for all four calls together.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// The time for which the definition of a kind counts as unchanged.
+const DEFINITION_KEPT: Duration = Duration::from_mins(10);
+
 /// The fields of the proposal ("Kubelet authentication: `InfraCluster`").
 const CLIENT_SIGNER: &str = "kubeletClientCertificateSigner";
 const SERVING_SIGNER: &str = "kubeletServingCertificateSigner";
+
+/// Whether each kind has the fields, by its version and its plural. All clusters share it: a definition can have a
+/// megabyte, and a tenant can name each kind in each of its Clusters.
+pub(super) type Definitions = Lookups<bool>;
+
+/// No definitions yet.
+pub(super) fn definitions() -> Definitions {
+    Definitions::new(DEFINITION_KEPT)
+}
+
+/// A tenant names many kinds at the same time.
+#[derive(Debug, thiserror::Error)]
+#[error("the namespace reads too many definitions of kinds at the same time")]
+struct TooManyDefinitions;
 
 /// The writer of one cluster's `InfraCluster`.
 pub(super) struct InfraCluster {
     management: Client,
     objects: Objects,
     cluster: ObjectKey,
-    /// Whether each kind has the fields, by its version. A definition is read once.
-    kinds: BTreeMap<(String, String), bool>,
+    definitions: Arc<Definitions>,
     written: Option<(Reference, Value)>,
 }
 
 impl InfraCluster {
-    pub(super) fn new(management: Client, objects: Objects, cluster: ObjectKey) -> Self {
+    pub(super) fn new(
+        management: Client,
+        objects: Objects,
+        definitions: Arc<Definitions>,
+        cluster: ObjectKey,
+    ) -> Self {
         Self {
             management,
             objects,
             cluster,
-            kinds: BTreeMap::new(),
+            definitions,
             written: None,
         }
     }
@@ -74,16 +96,13 @@ impl InfraCluster {
         }
     }
 
-    async fn patch(
-        &mut self,
-        (reference, signers): &(Reference, Value),
-    ) -> Result<(), kube::Error> {
+    async fn patch(&self, (reference, signers): &(Reference, Value)) -> Result<(), kube::Error> {
         let namespace = self.cluster.namespace.as_str();
-        let (client, kinds) = (&self.management, &mut self.kinds);
+        let (client, definitions) = (&self.management, &*self.definitions);
         let patched = self
             .objects
             .call_served(namespace, reference, move |resource| async move {
-                if !is_with_fields((client, namespace), kinds, &resource).await? {
+                if !is_with_fields((client, namespace), definitions, &resource).await? {
                     return Ok(());
                 }
                 let api: Api<Custom<NoFields>> =
@@ -101,21 +120,28 @@ impl InfraCluster {
 /// Whether this kind has the fields.
 async fn is_with_fields(
     (client, namespace): (&Client, &str),
-    kinds: &mut BTreeMap<(String, String), bool>,
+    definitions: &Definitions,
     resource: &ApiResource,
 ) -> kube::Result<bool> {
-    let kind = (resource.api_version.clone(), resource.plural.clone());
-    if let Some(has) = kinds.get(&kind) {
-        return Ok(*has);
-    }
-    let api: Api<Lenient<Definition, CustomResourceDefinition>> = Api::all(client.clone());
-    let name = format!("{}.{}", resource.plural, resource.group);
-    let definition = one_on_behalf_of(namespace, &api, &name)
-        .await?
-        .and_then(|found| found.object.ok());
-    let has = definition.is_some_and(|definition| has_fields(&definition, &resource.version));
-    kinds.insert(kind, has);
-    Ok(has)
+    let ApiResource {
+        group,
+        version,
+        plural,
+        ..
+    } = resource;
+    let look_up = || {
+        Box::pin(async move {
+            let api: Api<Lenient<Definition, CustomResourceDefinition>> = Api::all(client.clone());
+            let name = format!("{plural}.{group}");
+            let found = one_on_behalf_of(namespace, &api, &name).await?;
+            let definition = found.and_then(|found| found.object.ok());
+            let has = definition.is_some_and(|definition| has_fields(&definition, version));
+            Ok::<_, kube::Error>(Some(has))
+        })
+    };
+    let kind = (group.clone(), Some(version.clone()), plural.clone());
+    let has = definitions.get(namespace, &kind, look_up).await?;
+    has.ok_or_else(|| kube::Error::Service(TooManyDefinitions.into()))
 }
 
 /// The fields of a `CustomResourceDefinition` to decode. A schema can be nested deeper than kube's type can be decoded.

@@ -24,6 +24,7 @@ struct State {
     fields: Vec<&'static str>,
     has_objects: bool,
     lookups: usize,
+    definitions: usize,
     patches: Vec<String>,
 }
 
@@ -58,6 +59,11 @@ impl ServedKind {
     /// The number of discovery calls for a version of the group.
     pub(super) fn lookups(&self) -> usize {
         self.0.lock().unwrap().lookups
+    }
+
+    /// The number of reads of the definition.
+    pub(super) fn definitions(&self) -> usize {
+        self.0.lock().unwrap().definitions
     }
 
     /// The paths of the patches of existing objects since the last call.
@@ -96,6 +102,7 @@ impl State {
             return found(&json!({"kind": "APIGroupList", "groups": groups}));
         }
         if path.starts_with("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/") {
+            self.definitions += 1;
             let fields = self.fields.iter();
             let fields = fields.map(|field| ((*field).to_owned(), json!({"type": "string"})));
             let status: serde_json::Map<String, Value> = fields.collect();

@@ -97,6 +97,7 @@ pub(super) async fn supervise(
             infra_cluster: InfraCluster::new(
                 shared.controller.management.clone(),
                 shared.objects.clone(),
+                shared.definitions.clone(),
                 key.clone(),
             ),
             lines: ClusterLines::of(&key),

@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::advance;
 
+use super::super::lookups::{MAX_OF_NAMESPACE, NOT_FOUND};
 use super::super::objects::InfraMachine;
 use super::super::testing::{answered_by, objects};
 use super::*;
-use crate::shared::testing::most_visited;
 
 fn reference(kind: &str) -> Reference {
     Reference {
@@ -43,7 +43,7 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
 
     assert!(found.iter().all(|found| matches!(found, Ok(None))));
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
-    advance(NOT_SERVED.checked_sub(Duration::from_secs(1)).unwrap()).await;
+    advance(NOT_FOUND.checked_sub(Duration::from_secs(1)).unwrap()).await;
     assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
     // The kind may be served by now.
@@ -62,9 +62,9 @@ async fn cached_kinds_are_dropped_once_they_are_not_served() {
             let wanted = reference(&format!("Rack{round}x{number}Machine"));
             assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
         }
-        advance(NOT_SERVED).await;
+        advance(NOT_FOUND).await;
     }
-    assert!(objects.0.resources.read(Swept::len) < 1100);
+    assert!(objects.0.resources.unfound_of("tenant") <= MAX_OF_NAMESPACE);
 }
 
 #[tokio::test]
@@ -74,18 +74,7 @@ async fn dropped_lookups_release_their_memory() {
         let wanted = reference(&format!("Rack{number}Machine"));
         assert!(objects.resource("tenant", &wanted).now_or_never().is_none());
     }
-    assert!(objects.0.resources.read(Swept::len) < 10);
-}
-
-#[test]
-fn the_lookup_of_a_kind_visits_few_of_many_others() {
-    let objects = objects();
-    let lookup = |number: usize| objects.lookup(kind_of(&reference(&format!("Rack{number}"))));
-    let held: Vec<Lookup> = (0..1000).map(lookup).collect();
-
-    let visited = most_visited(|| drop(lookup(held.len())));
-
-    assert!(visited[&Lock::Lookups] < 10, "{visited:?}");
+    assert!(objects.0.resources.unfound_of("tenant") < 10);
 }
 
 /// An API server that serves `RackMachine` in `v1beta1` for this number of lookups, and returns this response to requests
@@ -126,7 +115,7 @@ async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
     // Discovery no longer has it. A tenant can name such a version, so it is not looked up for each read.
     is_outage_after(3).await;
     is_outage_after(3).await;
-    advance(NOT_SERVED).await;
+    advance(NOT_FOUND).await;
     is_outage_after(4).await;
 }
 

@@ -12,12 +12,23 @@ const PATCH: &str = "v1beta1/namespaces/team-a/rackclusters/prod-1/status";
 
 /// An infrastructure kind, and the writer of the `InfraCluster` of one Cluster.
 fn rack(fields: &[&'static str]) -> (ServedKind, InfraCluster) {
+    let (kind, writer) = racks(fields);
+    (kind, writer())
+}
+
+/// An infrastructure kind, and a function that creates writers of Clusters.
+fn racks(fields: &[&'static str]) -> (ServedKind, impl Fn() -> InfraCluster + use<>) {
     let group = "infrastructure.cluster.x-k8s.io";
     let kind = ServedKind::new(group, "RackCluster", "rackclusters").with_fields(fields);
     let access = kind.access();
     let client = access.client().clone();
     let (objects, _) = Objects::new(client.clone(), Selection::default(), &Metrics::default());
-    let writer = InfraCluster::new(client, objects, ObjectKey::new("team-a", "prod-1"));
+    let shared = Arc::new(definitions());
+    let writer = move || {
+        let (client, objects) = (client.clone(), objects.clone());
+        let cluster = ObjectKey::new("team-a", "prod-1");
+        InfraCluster::new(client, objects, shared.clone(), cluster)
+    };
     (kind, writer)
 }
 
@@ -71,4 +82,20 @@ async fn a_kind_without_the_signer_fields_is_not_written() {
     write(&mut writer, "example.com/a").await;
 
     assert_eq!((kind.patches(), kind.lookups()), (Vec::new(), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_definition_of_a_kind_is_read_once_for_many_clusters() {
+    let (kind, writer) = racks(&[CLIENT_SIGNER, SERVING_SIGNER]);
+    kind.serve(&["v1beta1"]);
+
+    for _ in 0..100 {
+        write(&mut writer(), "example.com/a").await;
+    }
+
+    assert_eq!((kind.patches().len(), kind.definitions()), (100, 1));
+    // The definition may have changed.
+    advance(DEFINITION_KEPT).await;
+    write(&mut writer(), "example.com/a").await;
+    assert_eq!((kind.patches().len(), kind.definitions()), (1, 2));
 }
