@@ -4,8 +4,11 @@
 //! cover that, because some JSON takes many times as long as other JSON of its length. The body of a response therefore
 //! notes its budget for the current poll, and [`Decoding`] charges the rest of the poll to it. When nothing is left, the
 //! connections of the namespace wait.
+//!
+//! The body of a call that is not in a [`Decoding`] charges its length instead, so that no response is free of charge.
 
 use std::cell::RefCell;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,8 +19,26 @@ use futures::stream::{Stream, StreamExt as _};
 use super::processor::Processor;
 
 thread_local! {
-    /// The response that the current poll of a [`Decoding`] reads.
-    static READ: RefCell<Option<Reading>> = const { RefCell::new(None) };
+    /// The current poll of a [`Decoding`].
+    static CURRENT: RefCell<Current> = const { RefCell::new(Current::None) };
+}
+
+/// The poll of a [`Decoding`], if there is one.
+#[derive(Debug, Default)]
+enum Current {
+    #[default]
+    None,
+    /// The response that the poll reads, if it reads one.
+    Poll(Option<Reading>),
+}
+
+/// The poll that contains the current one. It is current again afterwards, also after a panic.
+struct Outer(Current);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        CURRENT.set(mem::take(&mut self.0));
+    }
 }
 
 /// A budget, and the processor time of this thread from which on it is charged.
@@ -34,11 +55,17 @@ impl Reading {
     }
 }
 
-/// Notes that the current poll reads a response with this budget.
-pub(super) fn reading(processor: &Processor) {
-    READ.with_borrow_mut(|read| {
-        read.get_or_insert_with(|| Reading::begin(processor.clone()));
-    });
+/// Notes that the current poll reads a response with this budget. Returns `false` if it is not the poll of a
+/// [`Decoding`], so that nothing charges the decoding.
+#[must_use]
+pub(super) fn reading(processor: &Processor) -> bool {
+    CURRENT.with_borrow_mut(|current| match current {
+        Current::Poll(read) => {
+            read.get_or_insert_with(|| Reading::begin(processor.clone()));
+            true
+        }
+        Current::None => false,
+    })
 }
 
 /// A call or a watch, whose decoding takes processor time of the namespace of its API server.
@@ -60,9 +87,11 @@ impl<F> Decoding<F> {
     fn charged<T>(&mut self, poll: impl FnOnce(&mut F) -> T) -> T {
         // A chunk of a watch has several events, and only the poll for the first one reads the body.
         let known = self.processor.take().map(Reading::begin);
-        let outer = READ.replace(known);
+        let outer = Outer(CURRENT.replace(Current::Poll(known)));
         let polled = poll(&mut self.inner);
-        if let Some(Reading { processor, begin }) = READ.replace(outer) {
+        let current = CURRENT.take();
+        drop(outer);
+        if let Current::Poll(Some(Reading { processor, begin })) = current {
             processor.charge_since(begin);
             self.processor = Some(processor);
         }
@@ -89,6 +118,7 @@ impl<S: Stream + Unpin> Stream for Decoding<S> {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::panic::AssertUnwindSafe;
 
     use futures::stream;
 
@@ -108,8 +138,7 @@ mod tests {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            reading(&processor);
-            reading(&processor);
+            assert!(reading(&processor) && reading(&processor));
             Poll::Ready(())
         });
 
@@ -123,7 +152,7 @@ mod tests {
         let processor = Processor::slow();
         let events = stream::iter(0..3).inspect(|number| {
             if *number == 0 {
-                reading(&processor);
+                assert!(reading(&processor));
             }
         });
 
@@ -140,7 +169,7 @@ mod tests {
         let read = |processor: &Processor| {
             let processor = processor.clone();
             Box::pin(async move {
-                reading(&processor);
+                assert!(reading(&processor));
             })
         };
         let call = async {
@@ -151,5 +180,18 @@ mod tests {
         Decoding::new(Box::pin(call)).await;
 
         assert_eq!([inner.missing(), outer.missing()], [CHARGE, CHARGE]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_outside_a_call_is_not_measured_even_after_a_panic() {
+        let processor = Processor::slow();
+        assert!(!reading(&processor));
+
+        let call = poll_fn(|_| -> Poll<()> { panic!("in the poll of a call") });
+        let ended = AssertUnwindSafe(Decoding::new(call)).catch_unwind().await;
+
+        assert!(ended.is_err());
+        assert!(!reading(&processor));
+        assert_eq!(processor.missing(), Duration::ZERO);
     }
 }

@@ -3,6 +3,7 @@
 //! An API server determines what its handshake and its frames cost: it can send a chain that takes a hundred signature
 //! checks, close each connection after one response, or send control frames at the full speed of the network. No limit
 //! of calls or of response lengths covers that. The decoding of its responses also counts (see [`super::decoding`]).
+//! Where it cannot be measured, it counts by its length.
 //!
 //! # Guarantees
 //!
@@ -38,6 +39,10 @@ const PARTS_OF_ALL: u32 = 2;
 /// The price doubles for each second of processor time beyond the burst of all, up to this power of two: the share of
 /// 2,000 namespaces.
 const MAX_DOUBLINGS: u64 = 10;
+
+/// The processor time that a byte counts for if its decoding is not measured: as much as JSON with many values takes. A
+/// namespace can read 150 MiB at once.
+const OF_BYTE: Duration = Duration::from_nanos(32);
 
 /// The shortest wait. Otherwise, all connections of a namespace would wake up for each short poll of one of them.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -154,6 +159,11 @@ impl Processor {
     /// Charges the processor time of the current thread since `begin`.
     pub(super) fn charge_since(&self, begin: Duration) {
         self.charge(self.time().saturating_sub(begin));
+    }
+
+    /// Charges the decoding of this number of bytes, which is not measured.
+    pub(super) fn charge_bytes(&self, bytes: usize) {
+        self.charge(OF_BYTE * u32::try_from(bytes).unwrap_or(u32::MAX));
     }
 
     fn charge(&self, time: Duration) {

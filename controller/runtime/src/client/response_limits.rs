@@ -472,12 +472,17 @@ where
             ready!(pause.as_mut().poll(context));
             self.pause = None;
         }
-        if let Some(processor) = &self.processor {
-            reading(processor);
-        }
+        let is_measured = self.processor.as_ref().is_none_or(reading);
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let frame = frame.map(|frame| match frame.map_err(Into::into)?.into_data() {
-            Ok(data) => Ok(Frame::data(self.pass(data)?)),
+            Ok(data) => {
+                if let Some(processor) = &self.processor
+                    && !is_measured
+                {
+                    processor.charge_bytes(data.len());
+                }
+                Ok(Frame::data(self.pass(data)?))
+            }
             Err(frame) => Ok(frame),
         });
         Poll::Ready(frame)

@@ -71,6 +71,24 @@ where
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_response_that_no_call_decodes_is_charged_by_its_length() {
+    const NAMESPACE: &str = "undecoded";
+    let body = format!("\"{}\"", "a".repeat(1_000_000));
+    let server = Server {
+        status: 200,
+        pieces: Some(stream::iter([body.into_bytes()])),
+    };
+    let mut service = Bounded::new(server, NamedBy::Tenant, NAMESPACE);
+    let request = Request::builder().uri(NODE).body(()).unwrap();
+
+    let answer = service.call(request).await.unwrap();
+    answer.into_body().collect().await.unwrap();
+
+    let taken = crate::client::taken_processor_time(NAMESPACE);
+    assert!(taken >= Duration::from_millis(32), "{taken:?}");
+}
+
 /// Never responds, and counts the calls.
 struct Silent(Arc<AtomicUsize>);
 
