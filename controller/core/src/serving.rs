@@ -1,6 +1,7 @@
 //! The names and addresses in kubelet serving certificates.
 
 use std::fmt::Debug;
+use std::mem;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -33,8 +34,17 @@ pub struct ServiceRanges(Arc<Unshared<ReadRanges>>);
 
 #[derive(Debug, Default)]
 struct ReadRanges {
+    /// Sorted and disjoint, so that the lookup of an address visits few of them. A request has up to 1,024 addresses,
+    /// and an API server that a tenant operates can report 1,000 ranges.
     ranges: Vec<AddressRange>,
     are_all: bool,
+}
+
+/// Sorts the ranges, and removes those that are in another one. Two ranges with prefixes overlap only in this way.
+fn disjoint(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+    ranges.sort_unstable_by_key(|range| (range.network(), range.prefix_len()));
+    ranges.dedup_by(|next, before| before.contains(&next.network()));
+    ranges
 }
 
 impl ServiceRanges {
@@ -47,13 +57,16 @@ impl ServiceRanges {
 
     /// Replaces the ranges.
     pub fn set(&self, ranges: Vec<AddressRange>, are_all: bool) {
+        let ranges = disjoint(ranges);
         *self.0.lock() = ReadRanges { ranges, are_all };
     }
 
     /// Adds ranges. All ranges are known if `are_all` is set, or if they were known before.
     pub fn add(&self, ranges: Vec<AddressRange>, are_all: bool) {
         let mut known = self.0.lock();
-        known.ranges.extend(ranges);
+        let mut all = mem::take(&mut known.ranges);
+        all.extend(ranges);
+        known.ranges = disjoint(all);
         known.are_all |= are_all;
     }
 
@@ -66,7 +79,10 @@ impl ServiceRanges {
     /// Whether a known range contains the address.
     pub(crate) fn contain(&self, address: &IpAddr) -> bool {
         let known = self.0.lock();
-        known.ranges.iter().any(|range| range.contains(address))
+        let ranges = &known.ranges;
+        let after = ranges.partition_point(|range| range.network() <= *address);
+        let before = after.checked_sub(1).and_then(|index| ranges.get(index));
+        before.is_some_and(|range| range.contains(address))
     }
 }
 
@@ -129,6 +145,8 @@ fn is_ipv4_in_ipv6(range: IpNet) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn range(text: &str) -> Result<AddressRange, InvalidAddressRange> {
@@ -157,6 +175,59 @@ mod tests {
                 .unwrap()
                 .contains(&address.parse::<IpAddr>().unwrap());
             assert_eq!(contains, expected, "{address} of {text}");
+        }
+    }
+
+    #[test]
+    fn only_disjoint_service_ranges_are_kept() {
+        let ranges = |texts: &[&str]| {
+            let ranges = texts.iter().map(|text| range(text).unwrap());
+            ranges.collect::<Vec<_>>()
+        };
+        let known = ServiceRanges::new(
+            ranges(&["10.96.1.0/24", "fd00::/108", "10.96.0.0/12"]),
+            true,
+        );
+        known.add(
+            ranges(&["10.96.0.0/12", "10.0.0.0/16", "10.96.0.1/32"]),
+            false,
+        );
+
+        let kept: Vec<String> = known
+            .0
+            .lock()
+            .ranges
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(kept, ["10.0.0.0/16", "10.96.0.0/12", "fd00::/108"]);
+        assert!(known.are_known());
+    }
+
+    #[test]
+    fn an_address_is_found_in_each_of_many_service_ranges() {
+        let number = |number: u32| Ipv4Addr::from(0x0a00_0000 + number * 4);
+        let ranges = (0..1000).map(|one| format!("{}/31", number(one)));
+        let ranges = ranges.chain(["fd00::/108".to_owned()]);
+        let ranges: Vec<_> = ranges.map(|text| range(&text).unwrap()).rev().collect();
+        let known = ServiceRanges::new(ranges, true);
+
+        for one in 0..1000 {
+            let first = u32::from(number(one));
+            for (offset, expected) in [(0, true), (1, true), (2, false), (3, false)] {
+                let address = IpAddr::from(Ipv4Addr::from(first + offset));
+                assert_eq!(known.contain(&address), expected, "{address}");
+            }
+        }
+        for (address, expected) in [
+            ("9.255.255.255", false),
+            ("255.255.255.255", false),
+            ("::1", false),
+            ("fd00::f:ffff", true),
+            ("fd00::10:0", false),
+        ] {
+            let contains = known.contain(&address.parse().unwrap());
+            assert_eq!(contains, expected, "{address}");
         }
     }
 
