@@ -142,6 +142,8 @@ struct Shared {
     machine_events: Arc<FairRate>,
     /// The rate of condition writes to Machines.
     machine_conditions: Arc<FairRate>,
+    /// The rate of status writes.
+    status_writes: Arc<FairRate>,
     /// The definitions of infrastructure kinds.
     definitions: Arc<Definitions>,
     /// The turns of requests.
@@ -234,6 +236,7 @@ impl Controller {
             condition_events: FairRate::new(condition_events::RATE),
             machine_events: Arc::new(FairRate::new(events::RATE)),
             machine_conditions: Arc::new(FairRate::new(crate::machine_conditions::RATE)),
+            status_writes: Arc::new(FairRate::new(status_writer::RATE)),
             definitions: Arc::new(infra_cluster::definitions()),
             requests: FairTurns::new(queue::TURNS),
             parsing: FairTurns::new(supervisor::PARSED),

@@ -19,7 +19,7 @@ use crate::turns::FairRate;
 /// The minimum interval between two Events about one condition. The condition can change with each write of a tenant.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// The maximum wait for the turn of an Event. After that, the Event is due again at the next check of the cluster.
+/// The maximum wait for a turn. After that, the Event or the write is due again at the next check of the cluster.
 const TURN: Duration = Duration::from_secs(1);
 
 /// The rate of Events for all clusters together. Thousands of clusters can share one identity.
@@ -28,7 +28,7 @@ pub(super) const RATE: Rate = Rate {
     every: Duration::from_millis(200),
 };
 
-/// Waits for the turn of an Event about this cluster. Returns `false` if there was none in time.
+/// Waits for the turn of an Event or a write about this cluster. Returns `false` if there was none in time.
 pub(super) async fn in_turn(rate: &FairRate, cluster: &ObjectKey) -> bool {
     timeout(TURN, rate.take(cluster)).await.is_ok()
 }

@@ -15,8 +15,10 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+use super::condition_events::in_turn;
 use crate::capi::{Lookups, ObjectKey, Objects, Reference};
 use crate::client::in_time;
+use crate::turns::FairRate;
 use crate::watch::{Custom, Lenient, NoFields, one_on_behalf_of, read_alone};
 
 /// The deadline for all four calls together.
@@ -49,6 +51,8 @@ pub(super) struct InfraCluster {
     objects: Objects,
     cluster: ObjectKey,
     definitions: Arc<Definitions>,
+    /// The rate of status writes of all clusters.
+    rate: Arc<FairRate>,
     written: Option<(Reference, Value)>,
 }
 
@@ -56,7 +60,7 @@ impl InfraCluster {
     pub(super) fn new(
         management: Client,
         objects: Objects,
-        definitions: Arc<Definitions>,
+        (definitions, rate): (Arc<Definitions>, Arc<FairRate>),
         cluster: ObjectKey,
     ) -> Self {
         Self {
@@ -64,11 +68,13 @@ impl InfraCluster {
             objects,
             cluster,
             definitions,
+            rate,
             written: None,
         }
     }
 
-    /// Writes the signers of `status`, if they differ from the last written ones. The next call repeats a failed write.
+    /// Writes the signers of `status`, if they differ from the last written ones. The next call repeats a write that
+    /// failed or had no turn.
     pub(super) async fn write(
         &mut self,
         reference: &Reference,
@@ -79,7 +85,7 @@ impl InfraCluster {
             SERVING_SIGNER: status.kubelet_serving_certificate_signer,
         });
         let next = (reference.clone(), signers);
-        if self.written.as_ref() == Some(&next) {
+        if self.written.as_ref() == Some(&next) || !in_turn(&self.rate, &self.cluster).await {
             return;
         }
         match in_time(DEADLINE, self.patch(&next)).await {

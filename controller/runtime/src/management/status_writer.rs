@@ -1,18 +1,25 @@
 //! Writes the status of a `KubeletAuthentication` when it has changed.
+//!
+//! A tenant can change the status of each of its clusters at any time, because its objects and its API server determine
+//! it. So the writes of all clusters take turns, by namespace, then by cluster. A write that waits has the last status.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, PostParams};
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus, conditions};
+use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use tokio::time::Instant;
 
 use super::Shared;
+use super::condition_events::in_turn;
 use super::kept_authentications::KeptAuthentication;
 use crate::capi::ObjectKey;
 use crate::client::in_time;
 use crate::metrics::{Metrics, Written};
+use crate::turns::FairRate;
 use crate::watch::readable_one_of;
 
 /// The deadline for one write.
@@ -20,6 +27,13 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The minimum interval between two writes, however fast the status changes.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// The rate of writes to the status of `KubeletAuthentication`s and `InfraClusters` for all clusters together: 1,000
+/// clusters write both at the same time.
+pub(super) const RATE: Rate = Rate {
+    burst: 2000,
+    every: Duration::from_millis(20),
+};
 
 /// The longest wait after a failed write.
 const LAST_RETRY: Duration = Duration::from_mins(1);
@@ -29,6 +43,9 @@ const LAST_RETRY: Duration = Duration::from_mins(1);
 pub(super) struct StatusWriter {
     api: Api<KubeletAuthentication>,
     metrics: Metrics,
+    /// The rate of all clusters.
+    rate: Arc<FairRate>,
+    cluster: ObjectKey,
     not_before: Instant,
     failures: u32,
 }
@@ -36,6 +53,8 @@ pub(super) struct StatusWriter {
 impl StatusWriter {
     pub(super) fn new(shared: &Shared, key: &ObjectKey) -> Self {
         Self {
+            rate: shared.status_writes.clone(),
+            cluster: key.clone(),
             api: Api::namespaced(shared.controller.management.clone(), &key.namespace),
             metrics: shared.controller.settings.metrics.clone(),
             not_before: Instant::now(),
@@ -54,6 +73,9 @@ impl StatusWriter {
         }
         if Instant::now() < self.not_before {
             return Some(self.not_before);
+        }
+        if !in_turn(&self.rate, &self.cluster).await {
+            return Some(Instant::now());
         }
         let name = known.metadata.name.as_deref().unwrap_or_default();
         let mut next = KubeletAuthentication::clone(known);
@@ -123,15 +145,39 @@ mod tests {
         })
     }
 
-    /// The methods of the calls and the conditions in the write, of an object with these conditions.
-    async fn written(conditions: &[Value]) -> (Vec<Method>, Value) {
-        let stored = json!({
+    /// An object with these conditions.
+    fn stored(conditions: &[Value]) -> Value {
+        json!({
             "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",
             "kind": "KubeletAuthentication",
             "metadata": {"name": "prod-1", "namespace": "default", "resourceVersion": "7"},
             "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
             "status": {"conditions": conditions},
-        });
+        })
+    }
+
+    fn writer(access: &ClusterAccess, rate: &Arc<FairRate>, cluster: ObjectKey) -> StatusWriter {
+        StatusWriter {
+            api: Api::namespaced(access.client().clone(), &cluster.namespace),
+            metrics: Metrics::default(),
+            rate: rate.clone(),
+            cluster,
+            not_before: Instant::now(),
+            failures: 0,
+        }
+    }
+
+    /// Writes another status of this object.
+    async fn write(writer: &mut StatusWriter, stored: Value) -> Option<Instant> {
+        let known = KeptAuthentication::new(serde_json::from_value(stored).unwrap());
+        let mut status = known.status.clone().unwrap();
+        status.observed_generation = Some(1);
+        Box::pin(writer.write(&known, status)).await
+    }
+
+    /// The methods of the calls and the conditions in the write, of an object with these conditions.
+    async fn written(conditions: &[Value]) -> (Vec<Method>, Value) {
+        let stored = stored(conditions);
         let calls: Arc<Mutex<(Vec<Method>, Value)>> = Arc::default();
         let (noted, answer) = (calls.clone(), stored.clone());
         let access = ClusterAccess::in_memory(move |request: Request<kube::client::Body>| {
@@ -148,18 +194,63 @@ mod tests {
                 Response::new(Full::new(Bytes::from(answer.to_string())))
             }
         });
-        let mut writer = StatusWriter {
-            api: Api::namespaced(access.client().clone(), "default"),
-            metrics: Metrics::default(),
-            not_before: Instant::now(),
-            failures: 0,
-        };
-        let known = KeptAuthentication::new(serde_json::from_value(stored).unwrap());
-        let mut status = known.status.clone().unwrap();
-        status.observed_generation = Some(1);
-        writer.write(&known, status).await;
+        let rate = Arc::new(FairRate::new(RATE));
+        let mut writer = writer(&access, &rate, ObjectKey::new("default", "prod-1"));
+        write(&mut writer, stored).await;
         assert_eq!(writer.failures, 0);
         calls.lock().unwrap().clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn status_writes_of_100_clusters_delay_other_namespaces_by_two_writes() {
+        let answer = Bytes::from(stored(&[]).to_string());
+        let access = ClusterAccess::in_memory(move |_: Request<kube::client::Body>| {
+            let answer = Response::new(Full::new(answer.clone()));
+            async move { answer }
+        });
+        let rate = Arc::new(FairRate::new(RATE));
+        let flood = |number: u32| ObjectKey::new("flood", number.to_string());
+        for number in 0..RATE.burst {
+            rate.take(&flood(number)).await;
+        }
+        for number in 0..100 {
+            let mut writer = writer(&access, &rate, flood(number));
+            tokio::spawn(async move { write(&mut writer, stored(&[])).await });
+        }
+        tokio::task::yield_now().await;
+        let mut victim = writer(&access, &rate, ObjectKey::new("other", "victim"));
+        let begun = Instant::now();
+
+        write(&mut victim, stored(&[])).await;
+
+        assert!(victim.not_before > begun, "it is written");
+        let waited = begun.elapsed();
+        assert!(waited <= 3 * RATE.every, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_without_a_turn_is_written_at_the_next_attempt() {
+        let answer = Bytes::from(stored(&[]).to_string());
+        let access = ClusterAccess::in_memory(move |_: Request<kube::client::Body>| {
+            let answer = Response::new(Full::new(answer.clone()));
+            async move { answer }
+        });
+        let slow = Rate {
+            burst: 1,
+            every: Duration::from_mins(1),
+        };
+        let rate = Arc::new(FairRate::new(slow));
+        let mut writer = writer(&access, &rate, ObjectKey::new("a", "prod-1"));
+        rate.take(&ObjectKey::new("a", "another")).await;
+        let begun = Instant::now();
+
+        let again = write(&mut writer, stored(&[])).await;
+        assert_eq!(again, Some(Instant::now()));
+        assert_eq!(writer.not_before, begun);
+
+        tokio::time::sleep_until(begun + slow.every).await;
+        let again = write(&mut writer, stored(&[])).await;
+        assert_eq!(again, Some(Instant::now() + PAUSE));
     }
 
     #[tokio::test(start_paused = true)]

@@ -97,7 +97,7 @@ pub(super) async fn supervise(
             infra_cluster: InfraCluster::new(
                 shared.controller.management.clone(),
                 shared.objects.clone(),
-                shared.definitions.clone(),
+                (shared.definitions.clone(), shared.status_writes.clone()),
                 key.clone(),
             ),
             lines: ClusterLines::of(&key),

@@ -3,6 +3,7 @@ use tokio::time::advance;
 use super::*;
 use crate::capi::Selection;
 use crate::management::served_kind::ServedKind;
+use crate::management::status_writer::RATE;
 use crate::metrics::Metrics;
 
 /// The time after which a kind that was not served is looked up again.
@@ -23,7 +24,8 @@ fn racks(fields: &[&'static str]) -> (ServedKind, impl Fn() -> InfraCluster + us
     let access = kind.access();
     let client = access.client().clone();
     let (objects, _) = Objects::new(client.clone(), Selection::default(), &Metrics::default());
-    let shared = Arc::new(definitions());
+    let rate = Arc::new(FairRate::new(RATE));
+    let shared = (Arc::new(definitions()), rate);
     let writer = move || {
         let (client, objects) = (client.clone(), objects.clone());
         let cluster = ObjectKey::new("team-a", "prod-1");
