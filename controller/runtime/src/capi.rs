@@ -10,6 +10,7 @@ mod lookups;
 mod objects;
 mod own_tokens;
 mod owner;
+mod rereads;
 mod secret_values;
 mod selection;
 mod store;

@@ -94,9 +94,12 @@ pub(super) struct Fields<W: Kept> {
 }
 
 read_alone! {
-    "KubeadmConfig" => Fields<BootstrapConfig>,
+    "Cluster" => Fields<Cluster>,
     "InfraMachine" => Fields<InfraMachine>,
     "InfraMachinePool" => Fields<InfraMachinePool>,
+    "KubeadmConfig" => Fields<BootstrapConfig>,
+    "Machine" => Fields<Machine>,
+    "MachinePool" => Fields<MachinePool>,
 }
 
 /// The content of an object without any fields to decode.

@@ -81,9 +81,10 @@ pub(super) trait Stored: Watched {
         None
     }
 
-    /// Whether a new list is necessary because there is now memory for parts of objects that were not stored.
-    fn is_list_due(_store: &Store) -> bool {
-        false
+    /// An object of which a part was not stored, and for which there is now memory, in the next namespace after this
+    /// one.
+    fn next_that_fits(_store: &Store, _after: Option<&str>) -> Option<ObjectKey> {
+        None
     }
 }
 
@@ -106,9 +107,9 @@ trait Member: Watched + Indexed + PartialEq {
         None
     }
 
-    /// The same as [`Stored::is_list_due`].
-    fn has_room_again(_store: &Store) -> bool {
-        false
+    /// The same as [`Stored::next_that_fits`].
+    fn next_with_room(_store: &Store, _after: Option<&str>) -> Option<ObjectKey> {
+        None
     }
 
     fn table(members: &mut Members) -> &mut Table<Self>;
@@ -303,8 +304,8 @@ impl<M: Member> Stored for M {
         self.deleting()
     }
 
-    fn is_list_due(store: &Store) -> bool {
-        Self::has_room_again(store)
+    fn next_that_fits(store: &Store, after: Option<&str>) -> Option<ObjectKey> {
+        Self::next_with_room(store, after)
     }
 }
 
@@ -364,8 +365,8 @@ impl Member for MachinePool {
         pool.cut
     }
 
-    fn has_room_again(store: &Store) -> bool {
-        store.1.lock().is_list_due()
+    fn next_with_room(store: &Store, after: Option<&str>) -> Option<ObjectKey> {
+        store.1.lock().next_that_fits(after)
     }
 
     fn config(&self) -> Option<&str> {

@@ -10,19 +10,20 @@ use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _};
-use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::api_discovery::served;
 use super::cache::Objects;
-use super::objects::{Cluster, ClusterObserver, Machine, MachinePool, ObjectKey, Raw, Watched};
+use super::objects::{
+    Cluster, ClusterObserver, Fields, Machine, MachinePool, ObjectKey, Raw, Watched,
+};
+use super::rereads::Rereads;
 use super::selection::Selection;
 use super::store::{Stored, retain};
-use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::metrics::Metrics;
 use crate::watch::{
-    ExponentialBackoff, RecoveryLists, Skipped, Unreadable, WatchLog, heard_config,
-    in_smaller_pages, is_gone, listening,
+    ExponentialBackoff, ReadAlone, Skipped, Unreadable, WatchLog, heard_config, is_gone, listening,
+    on_management, required_one_of,
 };
 
 /// The interval at which a missing kind is looked up again.
@@ -62,7 +63,10 @@ impl Objects {
     }
 
     /// Watches one kind in its currently served version. Never returns.
-    async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics) {
+    async fn watch<W: Stored>(&self, selection: &Selection, metrics: &Metrics)
+    where
+        Fields<W>: ReadAlone,
+    {
         let metrics = metrics.watch(W::KIND);
         let (objects, measured) = (self.clone(), metrics.clone());
         let client = &listening(self.client().clone(), move |read| {
@@ -103,7 +107,9 @@ impl Objects {
         resource: &ApiResource,
         selection: &Selection,
         told: &mut WatchLog,
-    ) {
+    ) where
+        Fields<W>: ReadAlone,
+    {
         if W::IS_CLUSTER {
             self.watches_clusters_in(&resource.api_version);
         }
@@ -112,15 +118,17 @@ impl Objects {
             Some(namespace) => Api::namespaced_with(client, namespace, resource),
             None => Api::all_with(client, resource),
         };
-        let list = Arc::new(Notify::new());
-        let events = in_smaller_pages(api, heard_config(), MANAGEMENT_PAGE_SIZE, list.clone());
-        let mut events = std::pin::pin!(events);
-        let mut recovery = RecoveryLists::default();
+        let mut events = std::pin::pin!(on_management(api, heard_config()));
+        let mut rereads = Rereads::default();
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         loop {
             let event = tokio::select! {
-                () = recovery.due() => {
-                    list.notify_one();
+                read = rereads.next() => {
+                    // After a failure, the object stays due.
+                    if let Ok(object) = read {
+                        self.seen::<W>(object, &mut skipped);
+                    }
+                    self.plan_reread::<W>(resource, &mut rereads);
                     continue;
                 }
                 event = events.next() => event,
@@ -131,11 +139,21 @@ impl Objects {
             });
             match event {
                 Ok(event) => {
+                    match &event {
+                        Event::Apply(object) | Event::Delete(object) => {
+                            if let Some(key) = object.key() {
+                                rereads.abandon(&key);
+                            }
+                        }
+                        Event::Init | Event::InitApply(_) | Event::InitDone => {
+                            rereads.abandon_all();
+                        }
+                    }
                     // A list that is in progress can find the objects.
                     let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
                     self.apply(event, &mut listing, &mut skipped);
-                    if !is_in_list && W::is_list_due(self.store()) {
-                        recovery.plan();
+                    if !is_in_list {
+                        self.plan_reread::<W>(resource, &mut rereads);
                     }
                 }
                 Err(error) => {
@@ -146,6 +164,19 @@ impl Objects {
                 }
             }
         }
+    }
+
+    /// Plans the read of an object of which a part was not stored, if the part now fits.
+    fn plan_reread<W: Stored>(&self, resource: &ApiResource, rereads: &mut Rereads<Raw<W>>)
+    where
+        Fields<W>: ReadAlone,
+    {
+        let read = |key: ObjectKey| {
+            let client = self.client().clone();
+            let api: Api<Raw<W>> = Api::namespaced_with(client, &key.namespace, resource);
+            async move { required_one_of(&api, &key.name).await }
+        };
+        rereads.plan(|after| W::next_that_fits(self.store(), after), read);
     }
 
     fn apply<W: Stored>(

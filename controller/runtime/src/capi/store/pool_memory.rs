@@ -1,6 +1,7 @@
 //! The memory of the members of `MachinePools`, by namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use crate::capi::objects::{MemberLimit, ObjectKey};
 use crate::memory::KeptLimit;
@@ -97,14 +98,21 @@ impl PoolMemory {
         }
     }
 
-    /// Whether there is now memory for all members of a truncated pool, which a new list then finds. The pools of one
-    /// namespace can use the memory that another namespace needs.
-    pub(super) fn is_list_due(&self) -> bool {
-        self.cut.iter().any(|(namespace, pools)| {
+    /// A truncated pool for all of whose members there is now memory, in the next namespace after this one. The pools of
+    /// one namespace can use the memory that another namespace needs.
+    pub(super) fn next_that_fits(&self, after: Option<&str>) -> Option<ObjectKey> {
+        let (later, earlier) = match after {
+            Some(after) => (Excluded(after), Included(after)),
+            None => (Unbounded, Unbounded),
+        };
+        let later = self.cut.range::<str, _>((later, Unbounded));
+        let earlier = self.cut.range::<str, _>((Unbounded, earlier));
+        later.chain(earlier).find_map(|(namespace, pools)| {
             let own = self.of_namespace(namespace);
             let namespaces = self.namespaces.len() + usize::from(own == 0);
             let room = self.limit.room((own, self.all), namespaces);
-            pools.first().is_some_and(|(missing, _)| *missing <= room)
+            let (missing, name) = pools.first()?;
+            (*missing <= room).then(|| ObjectKey::new(namespace.as_str(), name.as_str()))
         })
     }
 
@@ -160,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_are_listed_again_once_a_truncated_pool_fits() {
+    fn a_truncated_pool_is_due_once_it_fits() {
         let mut memory = PoolMemory::new(KeptLimit::new(64));
         let hostile = ["a", "b"].map(|namespace| pool(namespace, "p"));
         assert_eq!(
@@ -171,17 +179,49 @@ mod tests {
         assert_eq!(take(&mut memory, &own, 30), 5);
         assert_eq!(memory.exceeded(&own, 30), MemberLimit::Process);
         assert_eq!(memory.exceeded(&own, 33), MemberLimit::Namespace);
-        assert!(!memory.is_list_due());
+        assert_eq!(memory.next_that_fits(None), None);
 
         take(&mut memory, &hostile[0], 20);
-        assert!(!memory.is_list_due(), "there is room for 7 of 25");
+        assert_eq!(
+            memory.next_that_fits(None),
+            None,
+            "there is room for 7 of 25"
+        );
         take(&mut memory, &hostile[0], 0);
-        assert!(memory.is_list_due());
+        assert_eq!(memory.next_that_fits(None), Some(own.clone()));
 
         assert_eq!(take(&mut memory, &own, 30), 30);
-        assert!(!memory.is_list_due());
+        assert_eq!(memory.next_that_fits(None), None);
         take(&mut memory, &own, 0);
         take(&mut memory, &hostile[1], 0);
         assert!(memory.is_empty());
+    }
+
+    #[test]
+    fn truncated_pools_are_due_in_turn_by_namespace() {
+        let mut memory = PoolMemory::new(KeptLimit::new(64));
+        let cut = OfPool {
+            used: 0,
+            missing: 1,
+        };
+        let too_large = OfPool {
+            used: 0,
+            missing: 33,
+        };
+        for (namespace, of_pool) in [("a", cut), ("b", too_large), ("c", cut)] {
+            memory.set(&pool(namespace, "p"), of_pool);
+        }
+        for (after, next) in [
+            (None, "a"),
+            (Some("a"), "c"),
+            (Some("b"), "c"),
+            (Some("c"), "a"),
+        ] {
+            assert_eq!(
+                memory.next_that_fits(after),
+                Some(pool(next, "p")),
+                "{after:?}"
+            );
+        }
     }
 }

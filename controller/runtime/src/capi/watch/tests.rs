@@ -1,8 +1,18 @@
+use std::convert::Infallible;
+
+use futures::channel::mpsc::unbounded;
+use futures::stream;
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use hyper::{Request, Response};
+use kube::client::Body;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::inventory::Inventory as _;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tower::service_fn;
 use tracing::Level;
 
 use super::super::objects::{MemberLimit, Watched as _};
@@ -10,6 +20,7 @@ use super::super::store::Members;
 use super::super::testing::{Contract, NAMESPACE, objects, with};
 use super::*;
 use crate::capi::CapiInventory;
+use crate::memory::KeptLimit;
 use crate::shared::testing::most_visited;
 use crate::shared::{Lock, PAGE};
 use crate::testing::ThreadLog;
@@ -346,4 +357,76 @@ fn pool_members_over_the_memory_of_their_namespace_are_unknown_and_logged() {
     (0..POOLS).for_each(|number| delete(NAMESPACE, number));
     delete("tenant-b", last);
     assert!(objects.store().has_no_pool_memory());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_pool_that_fits_again_is_read_without_a_list_of_its_kind() {
+    let ids: Vec<String> = (0..20).map(|number| format!("metal:///{number}")).collect();
+    let pool = |namespace: &str, members: usize| {
+        let ids: Vec<&str> = ids.iter().take(members).map(String::as_str).collect();
+        let pool = Contract::V1Beta2.pool("p1", &ids);
+        with(pool, "/metadata/namespace", json!(namespace))
+    };
+    let own = pool(NAMESPACE, 2);
+    let others = ["tenant-b", "tenant-c", "tenant-d"].map(|namespace| pool(namespace, 20));
+    let deleted = json!({"type": "DELETED", "object": others[0]});
+    let items = [&others[..], &[own.clone()]].concat();
+    let list = json!({"metadata": {"resourceVersion": "7"}, "items": items});
+    let kind = json!({
+        "name": "machinepools", "kind": "MachinePool", "namespaced": true, "singularName": "", "verbs": ["list"],
+    });
+    let discovery = json!({"kind": "APIResourceList", "groupVersion": "", "resources": [kind]});
+    let (events, watched) = unbounded::<Value>();
+    let watched = Mutex::new(Some(watched));
+    let calls: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let made = calls.clone();
+    let service = service_fn(move |request: Request<Body>| {
+        let uri = request.uri().to_string();
+        let (call, answer) = if uri.contains("watch=") {
+            ("watch", None)
+        } else if uri.contains("limit=") {
+            ("list", Some(&list))
+        } else if uri.contains("/namespaces/tenant-a/machinepools/p1") {
+            ("get", Some(&own))
+        } else {
+            ("discovery", Some(&discovery))
+        };
+        made.lock().push(call);
+        let texts = match answer {
+            Some(answer) => stream::iter([answer.clone()]).boxed(),
+            None => watched.lock().take().unwrap().boxed(),
+        };
+        let frame =
+            |text: Value| Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{text}\n"))));
+        let body = StreamBody::new(texts.map(frame));
+        async move { Ok::<_, Infallible>(Response::new(body)) }
+    });
+    let objects = Objects::empty(Client::new(service, "default"), Selection::default(), None);
+    // The other namespaces leave memory for one member.
+    let member = "metal:///0".len() + 128;
+    objects.store().limit_pools(KeptLimit::new(16 * member));
+    let mut changes = objects.changes();
+    let watching = objects.clone();
+    let watching = tokio::spawn(async move {
+        let (selection, metrics) = (Selection::default(), Metrics::default());
+        let watch = watching.watch::<MachinePool>(&selection, &metrics);
+        Box::pin(watch).await;
+    });
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    let mut until = async |is_cut: bool| {
+        let is_so = |members: &Members| {
+            let found = members.pool("p1");
+            found.is_some() && members.cut_pool().is_some() == is_cut
+        };
+        while !objects.store().look(&cluster, |_, members| is_so(members)) {
+            changes.changed().await.unwrap();
+        }
+    };
+
+    until(true).await;
+    events.unbounded_send(deleted).unwrap();
+    until(false).await;
+
+    watching.abort();
+    assert_eq!(*calls.lock(), ["discovery", "list", "watch", "get"]);
 }

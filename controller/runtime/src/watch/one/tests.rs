@@ -21,6 +21,7 @@ fn good(name: &str) -> Value {
                 "status": {"conditions": [condition]},
             })
         }
+        "Cluster" => json!({"spec": {"controlPlaneEndpoint": {"host": "a", "port": 6443}}}),
         "ClusterRole" => json!({"rules": [{"verbs": ["get"], "resources": ["nodes"]}]}),
         "ClusterRoleBinding" => json!({
             "roleRef": {"apiGroup": "g", "kind": "ClusterRole", "name": "r"},
@@ -53,6 +54,10 @@ fn good(name: &str) -> Value {
         }
         "Lease" => json!({"spec": {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.0Z"}}),
         "Lease of a node" => json!({"spec": {"renewTime": "2026-01-01T00:00:00.0Z"}}),
+        "Machine" => json!({"spec": {"clusterName": "c", "providerID": "generic:///rack/m1"}}),
+        "MachinePool" => {
+            json!({"spec": {"clusterName": "c", "providerIDList": ["generic:///rack/m1"]}})
+        }
         "metadata" => json!({}),
         "Namespace" => json!({"spec": {"finalizers": ["kubernetes"]}}),
         "Node" => json!({

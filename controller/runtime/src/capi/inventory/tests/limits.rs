@@ -79,11 +79,12 @@ fn a_pool_member_beyond_the_limit_waits_until_memory_is_released() {
     // Other machines of the Cluster are served.
     assert!(by_id(&inventory, "generic:///rack/m1").is_some());
     assert_eq!(block_on(inventory.by_name("m1")).unwrap().len(), 1);
-    assert!(!MachinePool::is_list_due(objects.store()));
+    assert_eq!(MachinePool::next_that_fits(objects.store(), None), None);
 
     remove_pool(&objects, "tenant-b");
 
-    assert!(MachinePool::is_list_due(objects.store()));
+    let next = MachinePool::next_that_fits(objects.store(), None);
+    assert_eq!(next, Some(ObjectKey::new(NAMESPACE, "p1")));
     see_pool(&objects, &MEMBERS);
     assert!(by_id(&inventory, MEMBERS[1]).is_some());
     assert_eq!(block_on(inventory.by_name("p2")).unwrap().len(), 1);
