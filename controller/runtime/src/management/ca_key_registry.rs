@@ -169,6 +169,11 @@ impl CaKeyHolder {
         self.told.clone()
     }
 
+    /// Whether this cluster is in the namespace of the holder.
+    pub(super) fn is_neighbor(&self, other: &ObjectKey) -> bool {
+        self.cluster.namespace == other.namespace
+    }
+
     /// Waits until [`Self::hold`] would return a different result.
     pub(super) async fn changed(&mut self) {
         while let Some(changes) = &mut self.changes {

@@ -121,7 +121,8 @@ pub(super) fn service(
     let signer_unused = settings.external_signer.is_some() && of_ca.has_own_key;
     // Only a CA that can be read is shared.
     if let Some(other) = shared {
-        return Err(NotReady::SharedCa(other));
+        let name = ca_key.is_neighbor(&other).then_some(other.name);
+        return Err(NotReady::SharedCa(name));
     }
     let ca = of_ca.ca.clone().map_err(|source| NotReady::CaRefused {
         name: ca_name.clone(),

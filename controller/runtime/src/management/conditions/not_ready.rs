@@ -7,7 +7,7 @@ use node_attestation_core::crd::conditions::{ConditionReport, reason};
 use node_attestation_core::signer::InvalidCa;
 use node_attestation_core::verifier::VerifierUnavailable;
 
-use crate::capi::{CaRefused, KubeconfigRefused, ObjectKey};
+use crate::capi::{CaRefused, KubeconfigRefused};
 
 use crate::management::spec_mapping::InvalidServingAddressRange;
 use crate::settings_file::Contradiction;
@@ -41,11 +41,14 @@ pub(in crate::management) enum NotReady {
     CaNotFound(String),
     #[error("the CA in Secret {name} is not accepted: {}", error_chain(source))]
     CaRefused { name: String, source: CaRefused },
+    /// Another Cluster has the private key of the CA. Its name is known only if it is in the same namespace: a CA
+    /// certificate is public, and a tenant can put the certificate of any Cluster into its own Secret.
     #[error(
-        "Cluster {0} has the private key of this CA: a certificate of one cluster would be valid in the other. \
-         Give each Cluster a separate CA"
+        "{} has the private key of this CA: a certificate of one cluster would be valid in the other. Give each \
+         Cluster a separate CA",
+        other_cluster(.0.as_deref())
     )]
-    SharedCa(ObjectKey),
+    SharedCa(Option<String>),
     /// None of the authorized attestors is available.
     #[error("{why}")]
     NoAttestor {
@@ -72,6 +75,14 @@ pub(in crate::management) enum NotReady {
     /// The tasks of the cluster panicked, and restart.
     #[error("internal error; restarting")]
     Broken,
+}
+
+/// The Cluster with this name in the same namespace, or a Cluster of another one.
+fn other_cluster(name: Option<&str>) -> String {
+    name.map_or_else(
+        || "a Cluster of another namespace".to_owned(),
+        |name| format!("Cluster {name}"),
+    )
 }
 
 impl NotReady {

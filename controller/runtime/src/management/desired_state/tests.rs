@@ -197,6 +197,26 @@ fn a_cluster_has_no_plan_until_every_source_is_read() {
     }
 }
 
+#[test]
+fn the_message_about_a_shared_ca_names_no_cluster_of_another_namespace() {
+    let mut world = world();
+    for (namespace, expected) in [
+        (
+            "tenant-b",
+            "a Cluster of another namespace has the private key",
+        ),
+        ("tenant-a", "Cluster prod-2 has the private key"),
+    ] {
+        let _other = world.other(namespace, &world.sources.ca);
+
+        let why = world.why();
+
+        assert_eq!(why.reason(), "SharedCA");
+        let message = why.to_string();
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
+
 /// Puts something in a cluster's way.
 type Change = fn(&mut World);
 
