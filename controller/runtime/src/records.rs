@@ -4,6 +4,7 @@ mod cache;
 mod index;
 mod kube;
 mod object;
+mod recovery;
 mod watch;
 
 pub use kube::KubeRecords;

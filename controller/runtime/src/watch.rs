@@ -145,11 +145,6 @@ pub fn is_gone(error: &watcher::Error) -> bool {
     cause::<Box<Status>>(error).is_some_and(|status| status.code == 404)
 }
 
-/// Whether the API server no longer has the state that a list or a watch continues.
-pub(crate) fn is_expired(error: &watcher::Error) -> bool {
-    cause::<Box<Status>>(error).is_some_and(|status| status.code == 410)
-}
-
 /// The configuration of a watch with a timeout of 8 to 10 minutes. It is random, so that many watches do not end
 /// together.
 ///

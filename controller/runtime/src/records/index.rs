@@ -193,10 +193,10 @@ impl Index {
         counts.filter(|(_, left_out)| *left_out > 0)
     }
 
-    /// Whether some records of a namespace are not kept although there is now space for all of them, so that a new list
-    /// finds them. The records of one namespace can use the space that another namespace needs.
-    pub(super) fn is_list_due(&self) -> bool {
-        self.namespaces.values().any(|one| {
+    /// The namespaces with records that are not kept although there is now space for all of them. The records of one
+    /// namespace can use the space that another namespace needs.
+    pub(super) fn due(&self) -> impl Iterator<Item = &str> {
+        let is_due = |one: &OfNamespace| {
             let (kept, left_out) = (one.kept.len(), one.left_out.len());
             let Limits {
                 records,
@@ -210,7 +210,15 @@ impl Index {
                 return false;
             }
             left_out <= all.room((kept, self.kept), self.namespaces.len())
-        })
+        };
+        let namespaces = self.namespaces.iter();
+        let due = namespaces.filter(move |(_, one)| is_due(one));
+        due.map(|(namespace, _)| namespace.as_str())
+    }
+
+    #[cfg(test)]
+    fn is_list_due(&self) -> bool {
+        self.due().next().is_some()
     }
 }
 

@@ -6,25 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use kube::api::Api;
-use kube::runtime::watcher::{self, Event};
+use futures::stream;
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
 use node_attestation_core::crd::{CLUSTER_NAME_LABEL, NodeIdentity};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cache::{Cache, Entry, Watched, entry};
 use super::index::{Index, Limits, Put};
 use super::kube::KubeRecords;
+use super::recovery::{PagesOf, Recovery, Step};
 use crate::capi::ObjectKey;
-use crate::client::MANAGEMENT_PAGE_SIZE;
+use crate::client::Pages;
 use crate::metrics::Metrics;
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::table::Table;
-use crate::watch::{
-    Lenient, RecoveryLists, Skipped, WatchLog, heard_config, in_smaller_pages, is_expired,
-    listening,
-};
+use crate::watch::{Lenient, Skipped, WatchLog, heard_config, listening, on_management, page_of};
 
 /// The `NodeIdentity` objects of many clusters, from one watch.
 #[derive(derive_more::Debug, Clone)]
@@ -52,9 +50,7 @@ struct Watching {
     index: Index,
     limits: Limits,
     /// The lists that recover records.
-    recovery: RecoveryLists,
-    /// Whether the list, or the next one, recovers records. The known records stay valid during this time.
-    is_recovery: bool,
+    recovery: Recovery<Lenient<NodeIdentity>>,
     /// The namespaces with a recent log line about the limits.
     logged: HashMap<String, Instant>,
     skipped: Skipped,
@@ -102,19 +98,26 @@ impl RecordsWatch {
         };
         let config = heard_config().labels(labels);
         let (told, mut log) = (caches.clone(), log);
-        let list = Arc::new(Notify::new());
-        let events = in_smaller_pages(api, config, MANAGEMENT_PAGE_SIZE, list.clone());
+        let events = on_management(api, config);
+        let wanted = ListParams::default().labels(labels);
+        let lists = client.clone();
         let watch = async move {
             let mut events = pin!(events);
             loop {
                 tokio::select! {
-                    () = watching.list_is_due() => list.notify_one(),
+                    step = watching.recovery.step() => match step {
+                        Step::Due(namespace) => {
+                            let pages = pages_of(lists.clone(), &namespace, wanted.clone());
+                            watching.recovery.begin(namespace, pages);
+                        }
+                        Step::Page(objects) => told.recovered(objects, &mut watching),
+                        Step::End => watching.plan_list(),
+                    },
                     event = events.next() => {
                         let Some(event) = event else { return };
                         log.observe(&event, || {});
-                        match event {
-                            Ok(event) => told.apply(event, &mut watching),
-                            Err(error) => watching.failed(&error),
+                        if let Ok(event) = event {
+                            told.apply(event, &mut watching);
                         }
                     }
                 }
@@ -162,31 +165,15 @@ impl Watching {
             listing: Listing::new(limits),
             index: Index::new(limits),
             limits,
-            recovery: RecoveryLists::default(),
-            is_recovery: false,
+            recovery: Recovery::default(),
             logged: HashMap::new(),
             skipped: Skipped::new("NodeIdentity"),
         }
     }
 
-    /// Waits until a list that recovers records is due.
-    async fn list_is_due(&mut self) {
-        self.recovery.due().await;
-        self.is_recovery = true;
-    }
-
-    /// Notes that the watch failed. A list that recovers records can take so long that it expires, and starts again. After
-    /// any other failure, the known records can be outdated.
-    fn failed(&mut self, error: &watcher::Error) {
-        self.is_recovery &= is_expired(error);
-    }
-
-    /// Schedules a list if there is now space for records that were dropped. A tenant can cause this, so it happens
-    /// rarely.
+    /// Plans the list of a namespace if there is now space for its records that were dropped.
     fn plan_list(&mut self) {
-        if self.index.is_list_due() {
-            self.recovery.plan();
-        }
+        self.recovery.plan(self.index.due());
     }
 
     /// Logs that a namespace has too many records, at most once in [`BETWEEN_LINES`].
@@ -222,10 +209,8 @@ impl Caches {
         match event {
             Event::Init => {
                 watching.listing = Listing::new(watching.limits);
-                // If a list recovers records, the known ones are only as old as the last event.
-                if !watching.is_recovery {
-                    self.watched.heard.outdated();
-                }
+                watching.recovery.stop();
+                self.watched.heard.outdated();
             }
             Event::InitApply(object) => {
                 let Some(cluster) = watching.cluster_of(&object) else {
@@ -249,7 +234,6 @@ impl Caches {
                 }
             }
             Event::InitDone => {
-                watching.is_recovery = false;
                 let listing = Listing::new(watching.limits);
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
@@ -275,27 +259,46 @@ impl Caches {
                     .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));
             }
             Event::Apply(object) => {
-                let Some(cluster) = watching.cluster_of(&object) else {
-                    return;
-                };
-                let name = name_of(&object);
-                let Put { is_kept, former } = watching.index.put(&cluster, name);
-                if let Some(former) = former {
-                    self.remove(&former, name);
-                }
-                if is_kept {
-                    let (name, entry) = entry(&object, &cluster.name, &mut watching.skipped);
-                    self.cache(&cluster).put(&name, entry);
-                }
-                self.set_limit(&cluster.namespace, watching);
+                let namespace = object.namespace().unwrap_or_default();
+                watching.recovery.changed(&namespace, name_of(&object));
+                self.put(&object, watching);
             }
             Event::Delete(object) => {
                 let namespace = object.namespace().unwrap_or_default();
+                watching.recovery.changed(&namespace, name_of(&object));
                 if let Some(cluster) = watching.index.remove(&namespace, name_of(&object)) {
                     self.remove(&cluster, name_of(&object));
                 }
                 watching.plan_list();
                 self.set_limit(&namespace, watching);
+            }
+        }
+    }
+
+    /// Stores a record, if it is within the limits.
+    fn put(&self, object: &Lenient<NodeIdentity>, watching: &mut Watching) {
+        let Some(cluster) = watching.cluster_of(object) else {
+            return;
+        };
+        let name = name_of(object);
+        let Put { is_kept, former } = watching.index.put(&cluster, name);
+        if let Some(former) = former {
+            self.remove(&former, name);
+        }
+        if is_kept {
+            let (name, entry) = entry(object, &cluster.name, &mut watching.skipped);
+            self.cache(&cluster).put(&name, entry);
+        }
+        self.set_limit(&cluster.namespace, watching);
+    }
+
+    /// Stores the records of a page that were dropped. The watch has the current state of all others.
+    fn recovered(&self, objects: Vec<Lenient<NodeIdentity>>, watching: &mut Watching) {
+        for object in objects {
+            let (namespace, name) = (object.namespace().unwrap_or_default(), name_of(&object));
+            let is_dropped = watching.index.cluster_of(&namespace, name).is_none();
+            if is_dropped && watching.recovery.is_current(&namespace, name) {
+                self.put(&object, watching);
             }
         }
     }
@@ -362,6 +365,26 @@ impl Watching {
         let named = || Some(name_of(object).split_once('.')?.0);
         known.or_else(|| Some(ObjectKey::new(namespace, labelled.or_else(named)?)))
     }
+}
+
+/// The pages of a list of this namespace.
+fn pages_of(client: Client, namespace: &str, wanted: ListParams) -> PagesOf<Lenient<NodeIdentity>> {
+    let api: Api<Lenient<NodeIdentity>> = Api::namespaced(client, namespace);
+    let pages = stream::unfold(Some(Pages::new(wanted)), move |pages| {
+        let api = api.clone();
+        async move {
+            let mut pages = pages?;
+            let list = |page: ListParams| {
+                let api = api.clone();
+                async move { page_of(&api, &page).await }
+            };
+            match pages.next(list).await {
+                Ok(page) => Some((Ok(page?), Some(pages))),
+                Err(error) => Some((Err(error), None)),
+            }
+        }
+    });
+    pages.boxed()
 }
 
 fn name_of(object: &Lenient<NodeIdentity>) -> &str {

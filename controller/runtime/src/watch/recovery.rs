@@ -35,10 +35,4 @@ impl RecoveryLists {
         self.next = None;
         self.last = Some(Instant::now());
     }
-
-    /// Whether a list is planned.
-    #[cfg(test)]
-    pub(crate) const fn is_planned(&self) -> bool {
-        self.next.is_some()
-    }
 }

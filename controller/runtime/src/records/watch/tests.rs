@@ -26,6 +26,15 @@ fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
     (caches, watching)
 }
 
+/// Waits until a list of the namespace is due, and begins it without pages.
+async fn begin_list(watching: &mut Watching) {
+    let Step::Due(namespace) = watching.recovery.step().await else {
+        panic!("no list is due");
+    };
+    assert_eq!(namespace, "default");
+    watching.recovery.begin(namespace, stream::empty().boxed());
+}
+
 fn has(caches: &Caches, cluster: &str, record: &str) -> bool {
     let cache = caches.known(&ObjectKey::new("default", cluster));
     cache.is_some_and(|cache| cache.look(|state| state.get(record).is_some()))
@@ -97,47 +106,45 @@ async fn a_namespace_is_listed_again_when_it_is_within_the_limit() {
     }
     assert!(own.synced().await.is_err());
 
-    watching.list_is_due().await;
-    caches.apply(Event::Init, &mut watching);
-    assert!(
-        caches.watched.heard.is_recent(),
-        "other namespaces continue"
-    );
-    for number in 2..5 {
-        let object = unreadable(&format!("c{number}"), &format!("r{number}"));
-        caches.apply(Event::InitApply(object), &mut watching);
-    }
-    caches.apply(Event::InitDone, &mut watching);
+    begin_list(&mut watching).await;
+    let page = [2, 3, 4].map(|number| unreadable(&format!("c{number}"), &format!("r{number}")));
+    caches.recovered(page.into(), &mut watching);
 
     own.synced().await.unwrap();
     assert!(has(&caches, "c4", "r4"));
+    assert!(caches.watched.heard.is_recent(), "the watch continues");
     caches.apply(Event::Init, &mut watching);
     assert!(!caches.watched.heard.is_recent(), "a different list");
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_stay_recent_if_a_list_that_recovers_others_expires() {
-    let failure = |code: u16| {
-        let status = json!({"status": "Failure", "code": code, "message": "", "reason": ""});
-        let status = serde_json::from_value(status).unwrap();
-        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+async fn a_list_that_recovers_records_changes_only_dropped_ones() {
+    let limits = Limits {
+        records: 3,
+        clusters: 5,
+        ..Limits::of_process()
     };
-    for (code, is_recent) in [(410, true), (503, false)] {
-        let (caches, mut watching) = with_records(0, Limits::of_process());
-        caches.watched.heard.now();
-        watching.recovery.plan();
-        watching.list_is_due().await;
-        caches.apply(Event::Init, &mut watching);
-        assert!(caches.watched.heard.is_recent());
-
-        watching.failed(&failure(code));
-        caches.apply(Event::Init, &mut watching);
-
-        assert_eq!(caches.watched.heard.is_recent(), is_recent, "{code}");
-        caches.apply(Event::InitDone, &mut watching);
-        caches.apply(Event::Init, &mut watching);
-        assert!(!caches.watched.heard.is_recent(), "a different list");
+    let (caches, mut watching) = with_records(5, limits);
+    for record in ["r0", "r1"] {
+        caches.apply(Event::Delete(unreadable("c", record)), &mut watching);
     }
+    begin_list(&mut watching).await;
+
+    // The list began before both changes.
+    caches.apply(Event::Delete(unreadable("c", "r3")), &mut watching);
+    caches.apply(Event::Apply(unreadable("c1", "r2")), &mut watching);
+    let page = [("c2", "r2"), ("c3", "r3"), ("c4", "r4")];
+    let page = page.map(|(cluster, record)| unreadable(cluster, record));
+    caches.recovered(page.into(), &mut watching);
+
+    assert!(has(&caches, "c2", "r2"), "it was known");
+    assert!(!has(&caches, "c3", "r3"), "it is deleted");
+    assert!(has(&caches, "c4", "r4"));
+    // Objects of another namespace are not in the list.
+    let mut foreign = unreadable("c9", "r9");
+    foreign.metadata.namespace = Some("other".to_owned());
+    caches.recovered(vec![foreign], &mut watching);
+    assert!(caches.known(&ObjectKey::new("other", "c9")).is_none());
 }
 
 #[test]
@@ -187,8 +194,9 @@ async fn lists_that_recover_records_are_ten_minutes_apart() {
         }
         watching.index.remove("default", "r0");
         watching.plan_list();
-        watching.list_is_due().await;
+        begin_list(&mut watching).await;
         lists.push(begin.elapsed().as_secs());
+        assert!(matches!(watching.recovery.step().await, Step::End));
         watching.index = Index::new(watching.limits);
     }
 
