@@ -19,7 +19,7 @@ use crate::shared::{Lock, Shared, Swept, visit};
 /// A group, the version if it is known, and the kind or its plural.
 pub(crate) type Kind = (String, Option<String>, String);
 
-/// The time for which a lookup that found nothing is not repeated. Each takes up to two calls.
+/// The time for which a lookup that found nothing is not repeated. Each takes a few calls.
 pub(super) const NOT_FOUND: Duration = Duration::from_secs(30);
 
 /// The limit of lookups of one namespace that are in progress or found nothing. The references of honest objects name

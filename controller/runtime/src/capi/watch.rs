@@ -119,7 +119,7 @@ impl Objects {
             None => Api::all_with(client, resource),
         };
         let mut events = std::pin::pin!(on_management(api, heard_config()));
-        let mut rereads = Rereads::default();
+        let mut rereads = Rereads::<Raw<W>>::default();
         let (mut listing, mut skipped) = (BTreeSet::new(), Skipped::new(W::KIND));
         loop {
             let event = tokio::select! {
