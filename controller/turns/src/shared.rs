@@ -19,8 +19,10 @@ use std::sync::{Arc, Weak};
 use parking_lot::RwLock;
 
 mod lock;
+mod shares;
 
 pub use lock::Lock;
+pub use shares::{Share, Shares};
 
 /// A lock that is held while a future runs. Each field of this type states why no tenant can delay another with it.
 #[expect(clippy::disallowed_types, reason = "this is the door")]
@@ -245,16 +247,21 @@ impl<K: Ord + Clone, T> InUse<K, T> {
         Self(Shared::new(lock, Swept::default()))
     }
 
-    /// The value for this key, if a user has it, or a new one.
+    /// The value for this key, if a user has it, or a new one. A new value is created without the lock, because it can
+    /// be large.
     pub fn get_or_insert_with(&self, key: K, new: impl FnOnce() -> Arc<T>) -> Arc<T> {
+        if let Some(known) = self.get(&key) {
+            return known;
+        }
+        let new = new();
         self.0.write(|values| {
+            // Another thread can have added a value.
             if let Some(known) = values.get(&key).and_then(Weak::upgrade) {
                 return known;
             }
-            let new = new();
             let is_dead = |_: &_, known: &mut Weak<_>| known.strong_count() == 0;
             values.insert(key, Arc::downgrade(&new), is_dead);
-            new
+            new.clone()
         })
     }
 
@@ -417,6 +424,21 @@ mod tests {
             assert_eq!(most, BTreeMap::from([(lock, SWEPT)]));
             assert_eq!((values.count(), values.get(&1000)), (1000, None));
         }
+    }
+
+    #[test]
+    fn a_shared_value_is_created_without_the_lock() {
+        let values = InUse::new(Lock::RoleSessions);
+        let new = || {
+            visit();
+            Arc::new(7)
+        };
+
+        let most = testing::most_visited(|| {
+            assert_eq!(*values.get_or_insert_with(7, new), 7);
+        });
+
+        assert_eq!(most, BTreeMap::from([(Lock::RoleSessions, 0)]));
     }
 
     #[test]

@@ -1,0 +1,67 @@
+//! The number of values of each owner in a map that tenants share.
+
+use std::sync::{Arc, Weak};
+
+use super::Swept;
+
+/// Counts the values of each owner. Each value holds its [`Share`].
+#[derive(Debug, Default)]
+pub struct Shares(Swept<String, Weak<()>>);
+
+/// Counts for its owner until it is dropped.
+#[derive(Debug)]
+pub struct Share(Arc<()>);
+
+impl Shares {
+    /// A new share of this owner.
+    pub fn of(&mut self, owner: &str) -> Share {
+        if let Some(known) = self.0.get(owner).and_then(Weak::upgrade) {
+            return Share(known);
+        }
+        let share = Arc::new(());
+        let is_dead = |_: &String, known: &mut Weak<()>| known.strong_count() == 0;
+        self.0
+            .insert(owner.to_owned(), Arc::downgrade(&share), is_dead);
+        Share(share)
+    }
+}
+
+impl Share {
+    /// The number of shares of the same owner, including this one.
+    pub fn count(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    /// Whether both shares have the same owner.
+    pub fn has_owner_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_each_owner_are_counted_until_they_are_dropped() {
+        let mut shares = Shares::default();
+        let [first, second, other] = ["a", "a", "b"].map(|owner| shares.of(owner));
+
+        assert_eq!((first.count(), other.count()), (2, 1));
+        assert!(first.has_owner_of(&second) && !first.has_owner_of(&other));
+        drop(second);
+        assert_eq!(first.count(), 1);
+        drop(first);
+        assert_eq!(shares.of("a").count(), 1);
+    }
+
+    #[test]
+    fn owners_without_shares_are_dropped() {
+        let mut shares = Shares::default();
+        for number in 0..1000 {
+            drop(shares.of(&number.to_string()));
+        }
+
+        assert!(shares.0.len() < 10, "{}", shares.0.len());
+    }
+}
