@@ -1,7 +1,7 @@
 //! Describes instances in batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
@@ -9,7 +9,7 @@ use node_attestation_core::rate_limit::Rate;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::metrics::Metrics;
-use node_attestation_runtime::shared::{Swept, visited};
+use node_attestation_runtime::shared::{Shares, visited};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::call_limits::CallLimits;
@@ -89,8 +89,8 @@ struct Batches {
     /// The batches that wait for their call, by number.
     gathering: BTreeMap<u64, Batch>,
     last: u64,
-    /// By namespace. Each waiting request has a clone.
-    waiting: Swept<String, Weak<()>>,
+    /// The waiting requests of each namespace.
+    waiting: Shares,
     /// The number of open [`Reservation`]s of each namespace.
     expected: HashMap<String, usize>,
     remembered: Remembered<String, InstanceFacts>,
@@ -243,8 +243,8 @@ impl Reservation {
         }
         let (found, _waiting) = self.lane.state(|state| {
             state.trouble.check(Instant::now())?;
-            let waiting = state.own.wait(&self.cluster.namespace);
-            if Arc::strong_count(&waiting) > limits.waiting {
+            let waiting = state.own.waiting.of(&self.cluster.namespace);
+            if waiting.count() > limits.waiting {
                 return Err(OutageKind::Busy);
             }
             let call = |number| {
@@ -299,18 +299,6 @@ impl Batches {
             self.expected.remove(namespace);
         }
         is_last
-    }
-
-    /// Counts a request from this namespace until the returned value is dropped.
-    fn wait(&mut self, namespace: &str) -> Arc<()> {
-        if let Some(waiting) = self.waiting.get(namespace).and_then(Weak::upgrade) {
-            return waiting;
-        }
-        let waiting = Arc::new(());
-        let counted = Arc::downgrade(&waiting);
-        let is_dead = |_: &String, waiting: &mut Weak<()>| waiting.strong_count() == 0;
-        self.waiting.insert(namespace.to_owned(), counted, is_dead);
-        waiting
     }
 
     /// Adds an instance of this Cluster to the first batch that the Cluster can join, and returns whether the batch is
@@ -407,9 +395,10 @@ impl BatchedEc2 {
         lane.settle(found.as_ref().err());
         let found = found?.into_iter().map(|facts| (facts.id.clone(), facts));
         let found: HashMap<_, _> = found.collect();
+        let age = self.limits.calls.remembered;
         for (id, facts) in found.iter().filter(|(_, facts)| facts.is_running()) {
             let (id, facts) = (id.clone(), facts.clone());
-            lane.state(|state| remember(&mut state.own.remembered, id, facts));
+            lane.state(|state| remember(&mut state.own.remembered, id, facts, age));
         }
         Ok(Arc::new(found))
     }

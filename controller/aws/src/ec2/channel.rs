@@ -2,13 +2,14 @@
 //!
 //! EC2 throttles each action separately, so each action has its own channel.
 
+use std::any::Any;
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Lock, Shared, Swept};
+use node_attestation_runtime::shared::{Lock, PAGE, Share, Shared, Shares, Swept};
 use node_attestation_runtime::turns::{FairRate, FairTurns, Turn, TurnLimits};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -22,6 +23,10 @@ use crate::credentials::{Credentials, CredentialsKey, CredentialsSource, Lease, 
 /// unused lanes are dropped first.
 const MAX_LANES: usize = 4096;
 
+/// The maximum number of lanes of one namespace, which is more than the number of its Clusters. A tenant can name any
+/// number of regions. At the limit, unused lanes of the namespace are dropped.
+const MAX_OF_NAMESPACE: usize = MAX_LANES / 4;
+
 /// The maximum number of remembered results: more instances than join or renew within the time that a result is
 /// remembered. At the limit, a few are requested again.
 const MAX_REMEMBERED: usize = 10_000;
@@ -31,9 +36,6 @@ const ONE: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The lanes, by credentials and region.
-type Lanes<S> = Swept<(CredentialsKey, String), Arc<Lane<S>>>;
-
 /// The calls of one action. `S` is the additional state of a lane for this action.
 #[derive(Debug)]
 pub(super) struct Channel<S> {
@@ -42,11 +44,31 @@ pub(super) struct Channel<S> {
     lanes: Shared<Lanes<S>>,
 }
 
+#[derive(Debug)]
+struct Lanes<S> {
+    /// By credentials and region.
+    all: Swept<(CredentialsKey, String), Kept<S>>,
+    namespaces: Shares,
+}
+
+/// A lane of a channel.
+#[derive(Debug)]
+struct Kept<S> {
+    lane: Arc<Lane<S>>,
+    /// The EC2 client of the lane is kept as long as this value.
+    _client: Arc<dyn Any + Send + Sync>,
+    /// The share of the first namespace that used the lane.
+    share: Share,
+}
+
 /// The calls with the same credentials in one region.
 #[derive(Debug)]
 pub(super) struct Lane<S> {
     source: Arc<dyn CredentialsSource>,
+    /// The credentials, with the lease of the EC2 client.
     pub(super) credentials: Credentials,
+    /// The lease of the credentials.
+    lease: Lease,
     pub(super) region: String,
     limits: CallLimits,
     /// The clusters that share these credentials take tokens in turn.
@@ -74,12 +96,22 @@ impl<S: Default> Channel<S> {
         Self {
             source,
             limits,
-            lanes: Shared::new(Lock::Ec2Queues, Swept::default()),
+            lanes: Shared::new(
+                Lock::Ec2Queues,
+                Lanes {
+                    all: Swept::default(),
+                    namespaces: Shares::default(),
+                },
+            ),
         }
     }
 
     /// The lane for a tenant's instances in a region, if credentials are available in time, and their lease. The caller
     /// holds the lease until the answer.
+    ///
+    /// # Errors
+    ///
+    /// No credentials are available, or the tenant's namespace uses too many lanes.
     pub(super) async fn lane(
         &self,
         tenant: &Tenant,
@@ -92,39 +124,100 @@ impl<S: Default> Channel<S> {
         })??;
         let now = Instant::now();
         let key = (credentials.key, region.to_owned());
-        let cached = credentials.cached();
-        let lease = credentials.lease;
-        let is_over = |lane: &Lane<S>| lane.credentials.lease.is_over();
-        let (lane, dead) = self.lanes.write(|lanes| {
-            if let Some(lane) = lanes.get(&key).filter(|lane| !is_over(lane)) {
-                return (lane.clone(), Vec::new());
-            }
-            let is_full = lanes.len() >= MAX_LANES;
-            // A lane that a caller holds is in use.
-            let rests = |lane: &Arc<Lane<S>>| Arc::strong_count(lane) == 1 && lane.rests(now);
-            let lane = Arc::new(Lane {
-                source: self.source.clone(),
-                credentials: cached,
-                region: region.to_owned(),
-                limits: self.limits,
-                rate: FairRate::new(self.limits.rate),
-                trial: FairTurns::new(ONE),
-                state: Shared::new(
-                    Lock::Ec2Calls,
-                    State {
-                        trouble: CircuitBreaker::default(),
-                        own: S::default(),
-                    },
-                ),
-                changed: Notify::new(),
-            });
-            let is_dead = |_: &_, lane: &mut Arc<_>| is_over(lane) || is_full && rests(lane);
-            let dead = lanes.insert(key, lane.clone(), is_dead);
-            (lane, dead)
-        });
+        let namespace = tenant.line().namespace;
+        let new = || self.new_lane(&credentials, region);
+        let (lane, dead) = self
+            .lanes
+            .write(|lanes| lanes.get_or_insert_with(key, &namespace, now, new));
         // They can hold many remembered answers, so they are dropped outside the lock.
         drop(dead);
-        Ok((lane, lease))
+        let lane = lane.ok_or_else(|| OutageKind::TooManyRegions.at(region))?;
+        Ok((lane, credentials.lease))
+    }
+
+    /// A new lane, and the value that keeps its EC2 client.
+    fn new_lane(
+        &self,
+        credentials: &Credentials,
+        region: &str,
+    ) -> (Lane<S>, Arc<dyn Any + Send + Sync>) {
+        let client: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let cached = credentials.cached();
+        let state = State {
+            trouble: CircuitBreaker::default(),
+            own: S::default(),
+        };
+        let lane = Lane {
+            source: self.source.clone(),
+            lease: cached.lease.clone(),
+            credentials: Credentials {
+                lease: Lease::OfOthers(Arc::downgrade(&client)),
+                ..cached
+            },
+            region: region.to_owned(),
+            limits: self.limits,
+            rate: FairRate::new(self.limits.rate),
+            trial: FairTurns::new(ONE),
+            state: Shared::new(Lock::Ec2Calls, state),
+            changed: Notify::new(),
+        };
+        (lane, client)
+    }
+}
+
+impl<S> Lanes<S> {
+    /// The lane with this key, or a new one if the namespace has fewer than its limit. Also returns the lanes that were
+    /// dropped.
+    fn get_or_insert_with(
+        &mut self,
+        key: (CredentialsKey, String),
+        namespace: &str,
+        now: Instant,
+        new: impl FnOnce() -> (Lane<S>, Arc<dyn Any + Send + Sync>),
+    ) -> (Option<Arc<Lane<S>>>, Vec<Arc<Lane<S>>>) {
+        let known = self.all.get(&key).filter(|kept| !kept.is_over());
+        if let Some(kept) = known {
+            return (Some(kept.lane.clone()), Vec::new());
+        }
+        let share = self.namespaces.of(namespace);
+        let mut dead = Vec::new();
+        if share.count() > MAX_OF_NAMESPACE {
+            let is_dead = |_: &_, kept: &mut Kept<S>| {
+                kept.is_over() || kept.share.has_owner_of(&share) && kept.rests(now)
+            };
+            dead.extend(lanes_of(self.all.sweep(PAGE, is_dead)));
+        }
+        if share.count() > MAX_OF_NAMESPACE {
+            return (None, dead);
+        }
+        let is_full = self.all.len() >= MAX_LANES;
+        let (lane, client) = new();
+        let lane = Arc::new(lane);
+        let kept = Kept {
+            lane: lane.clone(),
+            _client: client,
+            share,
+        };
+        let is_dead = |_: &_, kept: &mut Kept<S>| kept.is_over() || is_full && kept.rests(now);
+        dead.extend(lanes_of(self.all.insert(key, kept, is_dead)));
+        (Some(lane), dead)
+    }
+}
+
+/// The lanes, without their shares.
+fn lanes_of<S>(kept: Vec<Kept<S>>) -> impl Iterator<Item = Arc<Lane<S>>> {
+    kept.into_iter().map(|kept| kept.lane)
+}
+
+impl<S> Kept<S> {
+    /// Whether the credentials were dropped.
+    fn is_over(&self) -> bool {
+        self.lane.lease.is_over()
+    }
+
+    /// Whether the lane can be dropped without loss of state. A lane that a caller holds is in use.
+    fn rests(&self, now: Instant) -> bool {
+        Arc::strong_count(&self.lane) == 1 && self.lane.rests(now)
     }
 }
 
@@ -213,179 +306,17 @@ where
     (since.elapsed() < age).then(|| told.clone())
 }
 
-pub(super) fn remember<K: Ord + Clone, V>(remembered: &mut Remembered<K, V>, key: K, told: V) {
+/// Remembers an answer for `age`. A few older answers are removed.
+pub(super) fn remember<K: Ord + Clone, V>(
+    remembered: &mut Remembered<K, V>,
+    key: K,
+    told: V,
+    age: Duration,
+) {
     let is_full = remembered.len() >= MAX_REMEMBERED;
-    remembered.insert(key, (Instant::now(), told), |_, _| is_full);
+    let is_dead = |_: &K, (since, _): &mut (Instant, V)| is_full || since.elapsed() >= age;
+    remembered.insert(key, (Instant::now(), told), is_dead);
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use futures::future::FutureExt as _;
-    use node_attestation_runtime::shared::testing::most_visited;
-    use parking_lot::Mutex;
-
-    use super::*;
-    use crate::ec2::{Ec2, Ec2Settings};
-    use crate::testing::{REGION, credentials};
-
-    /// Credentials that are leased, by the name of a tenant.
-    #[derive(Debug, Default)]
-    struct Lessor(Mutex<HashMap<u8, Arc<()>>>);
-
-    #[async_trait::async_trait]
-    impl CredentialsSource for Lessor {
-        async fn credentials(&self, tenant: &Tenant, _: &str) -> Result<Credentials, Unavailable> {
-            let Tenant::Cluster(tenant) = tenant else {
-                return Ok(credentials(0, "OWN"));
-            };
-            let number = tenant.cluster.name.parse().unwrap();
-            let lease = self.0.lock().entry(number).or_default().clone();
-            Ok(Credentials {
-                lease: Lease::Held(lease),
-                ..credentials(number, "LEASED")
-            })
-        }
-    }
-
-    fn tenant(number: &str) -> &'static Tenant {
-        crate::testing::tenant(number)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ec2_clients_are_dropped_together_with_their_credentials() {
-        let lessor = Arc::new(Lessor::default());
-        let limits = crate::ec2::Limits::default().calls;
-        let channel: Channel<()> = Channel::new(lessor.clone(), limits);
-        let ec2 = Ec2::new(Ec2Settings::default());
-        let use_lane = async |tenant| {
-            let (lane, _lease) = channel.lane(tenant, REGION).await.unwrap();
-            ec2.client(&lane.credentials, REGION);
-            lane
-        };
-        let kept = |lane: &Arc<Lane<()>>| {
-            let is_it = |other: &Arc<Lane<()>>| Arc::ptr_eq(other, lane);
-            channel
-                .lanes
-                .read(|lanes| lanes.entries().values().any(is_it))
-        };
-        let own = use_lane(&Tenant::Controller).await;
-        let first = use_lane(tenant("1")).await;
-        assert!(Arc::ptr_eq(&use_lane(tenant("1")).await, &first));
-        assert_eq!(ec2.kept(), 2);
-
-        lessor.0.lock().remove(&1);
-        let second = use_lane(tenant("2")).await;
-        assert!(kept(&own) && kept(&second) && !kept(&first));
-        assert_eq!(ec2.kept(), 2);
-
-        // The same credentials, after nobody had them.
-        lessor.0.lock().remove(&2);
-        let again = use_lane(tenant("2")).await;
-        assert!(kept(&again) && !kept(&second));
-        assert_eq!(ec2.kept(), 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_idle_call_queue_is_dropped_above_the_limit() {
-        let limits = crate::ec2::Limits::default().calls;
-        let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
-        let lane = async |number: usize| {
-            let region = format!("{number:05}");
-            let lane = channel.lane(&Tenant::Controller, &region).await;
-            lane.unwrap().0
-        };
-        let held = lane(0).await;
-        lane(1).await.settle(Some(&OutageKind::TimedOut));
-        let cluster = ObjectKey::new("tenant-a", "1");
-        lane(2).await.token(&cluster).await.unwrap();
-        drop(lane(3).await);
-        let kept = |number: usize| {
-            let region = format!("{number:05}");
-            channel
-                .lanes
-                .read(|lanes| lanes.entries().keys().any(|(_, of)| *of == region))
-        };
-        let mut others = Vec::new();
-        for number in 4..MAX_LANES {
-            others.push(lane(number).await);
-        }
-        assert!(kept(3));
-
-        // Enough to look at each lane while there are too many.
-        for number in MAX_LANES..MAX_LANES + MAX_LANES / 2 {
-            others.push(lane(number).await);
-        }
-
-        assert_eq!([0, 1, 2, 3].map(kept), [true, true, true, false]);
-        assert!(Arc::ptr_eq(&lane(0).await, &held));
-    }
-
-    #[tokio::test]
-    async fn remembered_results_are_dropped_only_above_the_limit() {
-        let mut remembered = Remembered::<usize, ()>::default();
-        for number in 0..MAX_REMEMBERED {
-            remember(&mut remembered, number, ());
-        }
-        assert_eq!(remembered.len(), MAX_REMEMBERED);
-
-        remember(&mut remembered, MAX_REMEMBERED, ());
-
-        assert!(remembered.len() < MAX_REMEMBERED);
-        let age = Duration::from_mins(1);
-        assert_eq!(recall(&remembered, &MAX_REMEMBERED, age), Some(()));
-    }
-
-    #[tokio::test]
-    async fn retries_after_a_failure_rotate_by_namespace() {
-        let limits = crate::ec2::Limits::default().calls;
-        let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
-        let (lane, _lease) = channel.lane(&Tenant::Controller, REGION).await.unwrap();
-        lane.settle(Some(&OutageKind::TimedOut));
-        let cluster = |namespace: &str, name: &str| ObjectKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        let first = lane.alone_after_failure(&cluster("tenant-a", "1")).await;
-        assert!(first.is_some());
-        let order: Arc<Mutex<Vec<&str>>> = Arc::default();
-        let mut waiting = tokio::task::JoinSet::new();
-        for (namespace, name) in [("tenant-a", "2"), ("tenant-a", "3"), ("tenant-b", "1")] {
-            let (lane, order) = (lane.clone(), order.clone());
-            let cluster = cluster(namespace, name);
-            waiting.spawn(async move {
-                let turn = lane.alone_after_failure(&cluster).await;
-                order.lock().push(namespace);
-                drop(turn);
-            });
-            tokio::task::yield_now().await;
-        }
-
-        drop(first);
-        waiting.join_all().await;
-
-        assert_eq!(*order.lock(), ["tenant-b", "tenant-a", "tenant-a"]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn creation_of_a_call_queue_and_its_client_visits_few_others() {
-        let limits = crate::ec2::Limits::default().calls;
-        let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
-        let ec2 = Ec2::new(Ec2Settings::default());
-        let lane = |number: usize| {
-            let region = format!("{number:05}");
-            let lane = channel.lane(&Tenant::Controller, &region).now_or_never();
-            let (lane, _lease) = lane.unwrap().unwrap();
-            ec2.client(&lane.credentials, &region);
-            lane
-        };
-        let others: Vec<_> = (0..100).map(lane).collect();
-
-        let visited = most_visited(|| lane(others.len()).settle(Some(&OutageKind::TimedOut)));
-
-        for lock in [Lock::Ec2Queues, Lock::Ec2Clients, Lock::Ec2Calls] {
-            assert!(visited[&lock] < 10, "{visited:?}");
-        }
-    }
-}
+mod tests;

@@ -16,10 +16,6 @@ use super::OutageKind;
 use crate::credentials::{Credentials, CredentialsKey, Lease, app_name, timeouts};
 use crate::error_codes;
 
-/// The maximum number of clients, which is more than the number of tenants times regions in use in a fleet. At the
-/// limit, a few clients are created again.
-const MAX_CLIENTS: usize = 4096;
-
 /// Settings of the EC2 client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ec2Settings {
@@ -32,6 +28,7 @@ pub struct Ec2Settings {
 #[debug("Ec2({settings:?})")]
 pub struct Ec2 {
     settings: Ec2Settings,
+    /// By credentials and region. A client is kept as long as the lease of its credentials.
     clients: Shared<Swept<(CredentialsKey, String), (Client, Lease)>>,
     metrics: Metrics,
 }
@@ -64,6 +61,7 @@ impl Ec2 {
                 | OutageKind::Failed(_)
                 | OutageKind::TooMuch
                 | OutageKind::Busy
+                | OutageKind::TooManyRegions
                 | OutageKind::Unnamed(_)
                 | OutageKind::NoKey(..),
             ) => CloudResult::Failed,
@@ -82,10 +80,9 @@ impl Ec2 {
         }
         let client = self.make(credentials, region);
         let new = (client.clone(), credentials.cached().lease);
-        let dead = self.clients.write(|clients| {
-            let is_full = clients.len() >= MAX_CLIENTS;
-            clients.insert(key, new, |_, (_, lease)| is_full || lease.is_over())
-        });
+        let dead = self
+            .clients
+            .write(|clients| clients.insert(key, new, |_, (_, lease)| lease.is_over()));
         drop(dead);
         client
     }

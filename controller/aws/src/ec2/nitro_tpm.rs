@@ -142,7 +142,7 @@ impl NitroTpms {
             Err(_) => {}
         }
         if let Ok(Some(key)) = &key {
-            lane.state(|state| remember(&mut state.own, asked, *key));
+            lane.state(|state| remember(&mut state.own, asked, *key, age));
         }
         key
     }

@@ -42,6 +42,9 @@ pub enum OutageKind {
     /// Too many requests wait for EC2.
     #[display("is not called now: too many requests are waiting for it")]
     Busy,
+    /// The namespace uses too many credentials and regions.
+    #[display("is not called now: the namespace uses too many credentials and regions")]
+    TooManyRegions,
     /// EC2 does not list the instance: it belongs to another account, or is too young.
     #[display("does not report the instance {_0}, or not yet")]
     NotFound(String),

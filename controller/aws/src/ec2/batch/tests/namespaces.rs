@@ -93,14 +93,14 @@ async fn a_second_batch_is_shared_only_within_its_namespace() {
 fn requests_count_against_their_namespace_until_the_last_ends() {
     let mut batches = Batches::default();
 
-    let first = batches.wait("tenant-a");
-    let other = batches.wait("tenant-b");
-    let second = batches.wait("tenant-a");
+    let first = batches.waiting.of("tenant-a");
+    let other = batches.waiting.of("tenant-b");
+    let second = batches.waiting.of("tenant-a");
 
-    assert_eq!(Arc::strong_count(&first), 2);
-    assert_eq!(Arc::strong_count(&other), 1);
+    assert_eq!(first.count(), 2);
+    assert_eq!(other.count(), 1);
     drop((first, second));
-    assert_eq!(Arc::strong_count(&batches.wait("tenant-a")), 1);
+    assert_eq!(batches.waiting.of("tenant-a").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
