@@ -203,7 +203,9 @@ impl ClusterSts<'_> {
         sts.count(&answer);
         let (status, body) = answer?;
         let identity = answer::read(status, &body).inspect_err(|refusal| {
-            sts.refused.remember(refusal, &call, proof, document);
+            let namespace = &line.namespace;
+            sts.refused
+                .remember(namespace, refusal, &call, proof, document);
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
         // Another request can be confirmed during the call.

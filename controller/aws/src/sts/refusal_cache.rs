@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kubelet_attestation::evidence::aws::Proof;
 use node_attestation_core::refusal::{Denial, Refusal};
-use node_attestation_runtime::shared::{Lock, Shared, Swept};
+use node_attestation_runtime::shared::{Lock, Share, Shared, Shares, Swept};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
@@ -21,6 +21,9 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// The limit of remembered refusals. At the limit, STS is called again.
 pub(super) const MAX_REFUSED: usize = 4096;
+
+/// The limit of remembered refusals of one namespace, because a tenant can cause any number of refusals.
+pub(super) const MAX_OF_NAMESPACE: usize = MAX_REFUSED / 4;
 
 /// The number of entries that are checked for removal at the limit.
 const SWEPT: usize = 64;
@@ -37,11 +40,25 @@ type Subject = [u8; 32];
 
 /// The cache.
 #[derive(Debug)]
-pub(super) struct Refused(Shared<Swept<Subject, (Instant, AwsDenial)>>);
+pub(super) struct Refused(Shared<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    refusals: Swept<Subject, Remembered>,
+    namespaces: Shares,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    until: Instant,
+    denial: AwsDenial,
+    /// The share of the namespace of the Cluster.
+    _share: Share,
+}
 
 impl Default for Refused {
     fn default() -> Self {
-        Self(Shared::new(Lock::StsRefusals, Swept::default()))
+        Self(Shared::new(Lock::StsRefusals, Inner::default()))
     }
 }
 
@@ -55,17 +72,18 @@ impl Refused {
     ) -> Option<AwsDenial> {
         let now = Instant::now();
         let subjects = [of_call(call), of_credentials(proof, document)];
-        self.0.read(|refused| {
-            let mut known = subjects.iter().filter_map(|subject| refused.get(subject));
+        self.0.read(|Inner { refusals, .. }| {
+            let mut known = subjects.iter().filter_map(|subject| refusals.get(subject));
             // One of the two can be expired while the other is still valid.
-            let (_, denial) = known.find(|(until, _)| now < *until)?;
-            Some(denial.clone())
+            let known = known.find(|known| now < known.until)?;
+            Some(known.denial.clone())
         })
     }
 
-    /// Remembers `refusal` if it is a refusal by STS.
+    /// Remembers `refusal` for a Cluster in this namespace if it is a refusal by STS.
     pub(super) fn remember(
         &self,
+        namespace: &str,
         refusal: &Refusal,
         call: &Call,
         proof: &Proof,
@@ -83,13 +101,23 @@ impl Refused {
             of_call(call)
         };
         let now = Instant::now();
-        let denial = (now + REMEMBERED, denial.clone());
-        self.0.write(|refused| {
-            let is_over = |_: &_, (until, _): &mut (Instant, _)| *until <= now;
-            if refused.len() < MAX_REFUSED {
-                refused.insert(subject, denial, is_over);
+        let denial = denial.clone();
+        self.0.write(|inner| {
+            let Inner {
+                refusals,
+                namespaces,
+            } = inner;
+            let share = namespaces.of(namespace);
+            let is_over = |_: &Subject, known: &mut Remembered| known.until <= now;
+            if refusals.len() < MAX_REFUSED && share.count() <= MAX_OF_NAMESPACE {
+                let known = Remembered {
+                    until: now + REMEMBERED,
+                    denial,
+                    _share: share,
+                };
+                refusals.insert(subject, known, is_over);
             } else {
-                refused.sweep(SWEPT, is_over);
+                refusals.sweep(SWEPT, is_over);
             }
         });
     }

@@ -6,7 +6,7 @@ use node_attestation_runtime::shared::testing::most_visited;
 use sha2::{Digest as _, Sha256};
 use tokio::time::advance;
 
-use super::super::refusal_cache::{MAX_REFUSED, Refused};
+use super::super::refusal_cache::{MAX_OF_NAMESPACE, MAX_REFUSED, Refused};
 use super::super::request::Call;
 use super::fixture::*;
 
@@ -24,7 +24,11 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     let (proof, document) = (node.proof(), &node.document);
     let memory = Refused::default();
     let refusal = Refusal::from(mismatch());
-    let remember = |number: usize| memory.remember(&refusal, &call(number), &proof, document);
+    // No namespace is at its limit before the cache is full.
+    let remember = |number: usize| {
+        let namespace = format!("tenant-{}", number / MAX_OF_NAMESPACE);
+        memory.remember(&namespace, &refusal, &call(number), &proof, document);
+    };
     let is_known = |number: usize| {
         let known = memory.look(&call(number), &proof, document);
         assert!(known.is_none() || known == Some(mismatch()));
@@ -46,13 +50,38 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     assert!(is_known(MAX_REFUSED));
 }
 
+#[tokio::test(start_paused = true)]
+async fn refusals_of_one_namespace_leave_room_for_other_namespaces() {
+    let node = Bed::start().instance();
+    let (proof, document) = (node.proof(), &node.document);
+    let memory = Refused::default();
+    let refusal = Refusal::from(mismatch());
+    let remember = |namespace: &str, number: usize| {
+        memory.remember(namespace, &refusal, &call(number), &proof, document);
+        memory.look(&call(number), &proof, document)
+    };
+    for number in 0..MAX_OF_NAMESPACE {
+        assert_eq!(remember("tenant-a", number), Some(mismatch()));
+    }
+
+    for number in MAX_OF_NAMESPACE..2 * MAX_REFUSED {
+        assert_eq!(remember("tenant-a", number), None);
+    }
+    assert_eq!(remember("tenant-b", 2 * MAX_REFUSED), Some(mismatch()));
+
+    // Expired refusals of the namespace make room for others.
+    advance(Duration::from_secs(60)).await;
+    let all = (0..MAX_OF_NAMESPACE).filter(|number| remember("tenant-a", *number).is_some());
+    assert!(all.count() > MAX_OF_NAMESPACE / 2);
+}
+
 #[tokio::test]
 async fn the_lookup_of_a_cached_refusal_visits_few_others() {
     let node = Bed::start().instance();
     let (proof, refused) = (node.proof(), Refused::default());
     let refusal = Refusal::from(mismatch());
     let refuse = |number: usize| {
-        refused.remember(&refusal, &call(number), &proof, &node.document);
+        refused.remember("tenant-a", &refusal, &call(number), &proof, &node.document);
         refused.look(&call(number), &proof, &node.document)
     };
     (0..5000).for_each(|number| drop(refuse(number)));
