@@ -341,6 +341,10 @@ impl Session {
             Ok(known) => return known,
             Err(turn) => turn,
         };
+        // The share of the namespace is taken before the turn, because other tenants can wait for the turn.
+        let is_unknown = |state: &State| state.known_account(region).is_none();
+        let needs_call = || turn.try_lock().is_ok() && self.state.read(is_unknown);
+        self.calls.budget.take(tenant, needs_call).await;
         // A waiting request uses the result of the previous one.
         let _turn = turn.lock().await;
         if let Some(known) = self.state.read(|state| state.known_account(region)) {

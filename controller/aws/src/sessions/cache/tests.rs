@@ -1,4 +1,5 @@
 mod refused;
+mod shares;
 mod visits;
 
 use std::time::Duration;

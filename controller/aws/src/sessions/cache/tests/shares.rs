@@ -1,0 +1,56 @@
+//! The share of a namespace in the calls of STS.
+
+use tokio::time::timeout;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn account_queries_of_many_regions_take_the_share_of_their_namespace() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let away = FailureKind::Unavailable("no connection".to_owned());
+    sts.fail("GetCallerIdentity", Some(away));
+    let plan = plan(&objects(), CONTROLLER);
+    let query = |number: usize| {
+        let credentials = sessions.of_plan(&plan, &format!("region-{number}"), &key("evil"));
+        async move { credentials.account().await }
+    };
+
+    let flood = timeout(Duration::from_secs(10), join_all((0..300).map(query)));
+    assert!(flood.await.is_err());
+
+    // A burst of ten, and one a second.
+    assert!(sts.count() <= 20, "{}", sts.count());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flooding_namespace_does_not_delay_a_shared_account_query() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let away = FailureKind::Unavailable("no connection".to_owned());
+    for number in 0..300 {
+        sts.fail(
+            &format!("GetCallerIdentity in region-{number}"),
+            Some(away.clone()),
+        );
+    }
+    let plan = plan(&objects(), CONTROLLER);
+    let query = |region: String, tenant: &str| {
+        let credentials = sessions.of_plan(&plan, &region, &key(tenant));
+        async move { credentials.account().await }
+    };
+    let regions = (0..300).map(|number| format!("region-{number}"));
+    let flood = regions.map(|region| query(region, "evil"));
+    let shared = query(REGION.to_owned(), "evil");
+    let flood = Box::pin(async { drop(tokio::join!(join_all(flood), shared)) });
+    let victim = Box::pin(async {
+        sleep(Duration::from_millis(1)).await;
+        let start = Instant::now();
+        query(REGION.to_owned(), "tenant-b").await.unwrap();
+        start.elapsed()
+    });
+
+    let (_, waited) = tokio::join!(flood, victim);
+
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+}
