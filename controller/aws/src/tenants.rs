@@ -9,7 +9,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::shared::{Lock, Shared};
+use node_attestation_runtime::shared::{Lock, Shared, visit};
 use tokio::sync::{OnceCell, mpsc};
 use tokio::time::Instant;
 
@@ -200,14 +200,24 @@ impl TenantCredentials {
 
     /// Keeps the cluster's current session, and its sessions in other regions that follow the same plan.
     fn keep(&self, cluster: &ObjectKey, session: &PlanCredentials, plan: &Plan) {
-        let of_plan = |other: &PlanCredentials| {
-            let digests = plan.digests(&self.digest_key, other.region());
-            digests.last() == Some(&other.key)
-        };
+        let is_in_use = self.clusters.write(|clusters| {
+            let known = clusters.get_mut(cluster);
+            known.is_some_and(|known| known.touch(session))
+        });
+        if is_in_use {
+            return;
+        }
+        let plan = self.digest(plan);
         self.clusters.write(|clusters| {
             let known = clusters.entry(cluster.clone()).or_default();
-            known.keep(session, of_plan);
+            known.keep(session, plan);
         });
+    }
+
+    /// The digest of a plan, which does not depend on the region. No lock is held, because a plan can be long.
+    fn digest(&self, plan: &Plan) -> Option<CredentialsKey> {
+        visit();
+        plan.digests(&self.digest_key, "").pop()
     }
 
     /// The error of a cluster whose identity cannot be determined. If the cluster has no identity, its sessions are
@@ -331,7 +341,7 @@ impl TenantCredentials {
             return Some(account.to_owned());
         }
         // Only AWS can report the account of credentials without a role: their digest does not depend on the region.
-        let key = plan.digests(&self.digest_key, "").pop()?;
+        let key = self.digest(plan)?;
         last.and_then(|(of, account)| (of == key).then_some(account))
     }
 

@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::time::SystemTime;
 
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, CredentialsKey};
 use crate::sessions::{CredentialsError, PlanCredentials};
 
 /// The maximum number of regions of a cluster, which is more than the number of regions in which a cluster has
@@ -30,26 +30,33 @@ pub(super) struct ClusterSessions {
 
 #[derive(Debug)]
 struct InUse {
+    /// The digest of the plan, which does not depend on the region.
+    plan: Option<CredentialsKey>,
     /// Set when the account is known.
     credentials: Option<Credentials>,
     session: PlanCredentials,
 }
 
 impl ClusterSessions {
-    /// Keeps the session. It replaces a session in the same region, and the sessions of another plan.
-    pub(super) fn keep(
-        &mut self,
-        session: &PlanCredentials,
-        of_plan: impl Fn(&PlanCredentials) -> bool,
-    ) {
+    /// Marks the session as the most recently used one. Returns whether it is in use.
+    pub(super) fn touch(&mut self, session: &PlanCredentials) -> bool {
         let is_it = |known: &InUse| known.session.is_same(session);
-        if let Some(index) = self.in_use.iter().position(is_it) {
-            let known = self.in_use.remove(index);
-            self.in_use.push(known);
+        let Some(index) = self.in_use.iter().position(is_it) else {
+            return false;
+        };
+        let known = self.in_use.remove(index);
+        self.in_use.push(known);
+        true
+    }
+
+    /// Keeps the session of the plan with this digest. It replaces a session in the same region, and the sessions of
+    /// another plan.
+    pub(super) fn keep(&mut self, session: &PlanCredentials, plan: Option<CredentialsKey>) {
+        if self.touch(session) {
             return;
         }
         let is_left =
-            |known: &InUse| known.session.region() != session.region() && of_plan(&known.session);
+            |known: &InUse| known.session.region() != session.region() && known.plan == plan;
         let (mut left, former): (Vec<_>, Vec<_>) =
             take(&mut self.in_use).into_iter().partition(is_left);
         let oldest = left.len().saturating_sub(MAX_REGIONS - 1);
@@ -58,6 +65,7 @@ impl ClusterSessions {
         self.prune();
         self.in_use = left;
         self.in_use.push(InUse {
+            plan,
             credentials: None,
             session: session.clone(),
         });

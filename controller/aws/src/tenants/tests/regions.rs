@@ -1,5 +1,7 @@
 //! Clusters with instances in several regions.
 
+use futures::future::FutureExt as _;
+
 use super::*;
 
 const OTHER: &str = "eu-west-2";
@@ -77,4 +79,20 @@ async fn a_disabled_region_affects_only_its_own_tenant() {
     assert!(bed.ask_in(&a, "me-south-1").await.is_err());
     let account = bed.ask(&b).await.unwrap().account;
     assert_eq!(account.as_deref(), Some("999988887777"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_plan_is_hashed_under_the_lock_of_all_sessions() {
+    let bed = Bed::new();
+    bed.role("a");
+    let a = bed.cluster("tenant-a", "AWSClusterRoleIdentity/a");
+    for number in 1..=8 {
+        bed.ask_in(&a, &format!("eu-west-{number}")).await.unwrap();
+    }
+
+    // The first is known, and the second is new.
+    for region in [REGION, "eu-west-9"] {
+        let visited = most_visited(|| drop(bed.ask_in(&a, region).now_or_never()));
+        assert_eq!(visited[&Lock::TenantSessions], 0, "{region}");
+    }
 }
