@@ -11,13 +11,14 @@ use kubelet_attestation::ensure;
 use node_attestation_runtime::capi::{
     ClusterObserver, ClusterReferences, ObjectKey, ReferencedObject,
 };
+use node_attestation_runtime::shared::visit;
 use node_attestation_runtime::watch::{Custom, Lenient, MetadataOf, ReadAlone, Unreadable};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::identity_store::{IdentityStore, Source};
 use crate::tenancy::{
-    Cluster, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
+    Cluster, Identity, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
 };
 
 /// The longest name of an object, and of everything else that a tenant's object names. The name is kept as long as the
@@ -129,12 +130,18 @@ pub(crate) fn put_custom(
     let ObjectKey { namespace, name } = key;
     match source {
         Source::Identities(kind) => {
-            let mut is_readable = true;
             let spec = spec.map(|spec| spec.unwrap_or(none));
-            store.update(|objects| match spec {
-                Some(spec) => is_readable = objects.put_identity(*kind, namespace, name, spec),
+            // Parsed and dropped without the lock, because an identity of a tenant can be long.
+            let identity = spec.map(|spec| {
+                visit();
+                Identity::parse(*kind, spec)
+            });
+            let is_readable = identity.as_ref().is_none_or(Identity::is_readable);
+            let former = store.update(|objects| match identity {
+                Some(identity) => objects.put_identity(namespace, name, identity),
                 None => objects.remove_identity(*kind, namespace, name),
             });
+            drop(former);
             ensure!(is_readable, Unreadable::because("its spec is invalid"));
         }
         Source::Infrastructure(kind) => {
@@ -345,3 +352,6 @@ fn readable<K, R>(object: Option<&Lenient<K, R>>) -> Result<(), Unreadable> {
         Some(Ok(_)) | None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -167,9 +167,9 @@ impl IdentityStore {
         self.settings.ack == Ack::RoleSelectors
     }
 
-    /// Changes the objects.
-    pub fn update(&self, change: impl FnOnce(&mut Objects)) {
-        self.state.write(|state| change(&mut state.objects));
+    /// Changes the objects, and returns the result of `change`.
+    pub fn update<R>(&self, change: impl FnOnce(&mut Objects) -> R) -> R {
+        self.state.write(|state| change(&mut state.objects))
     }
 
     /// Replaces a Cluster; `None` removes it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use node_attestation_aws::tenancy::{IdentityKind, Namespace, Objects, access_key};
+use node_attestation_aws::tenancy::{Identity, IdentityKind, Namespace, Objects, access_key};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -65,7 +65,8 @@ fn put(objects: &mut Objects, object: &Value) {
         "Secret" | "ConfigMap" => {}
         kind => {
             let kind = IdentityKind::named(kind).unwrap_or_else(|| panic!("{object:#}"));
-            objects.put_identity(kind, "", name, &object["spec"].to_string());
+            let identity = Identity::parse(kind, &object["spec"].to_string());
+            objects.put_identity("", name, identity);
         }
     }
 }

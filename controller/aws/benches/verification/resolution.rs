@@ -5,7 +5,7 @@ use std::hint::black_box;
 use node_attestation_aws::credentials::ClusterTenant;
 use node_attestation_aws::identity_store::IdentityStore;
 use node_attestation_aws::tenancy::{
-    Cluster, IdentityKind, Infrastructure, Namespace, ObjectRef, TenancySettings,
+    Cluster, Identity, IdentityKind, Infrastructure, Namespace, ObjectRef, TenancySettings,
 };
 use node_attestation_runtime::capi::ObjectKey;
 use serde_json::json;
@@ -58,9 +58,8 @@ fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenan
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     // One at a time, as watches do: the time under the lock is measured.
     let put = |kind, name: &str, spec: &str| {
-        store.update(|objects| {
-            objects.put_identity(kind, "", name, spec);
-        });
+        let identity = Identity::parse(kind, spec);
+        drop(store.update(|objects| objects.put_identity("", name, identity)));
     };
     let own = json!({"allowedNamespaces": {}}).to_string();
     put(IdentityKind::Controller, "default", &own);

@@ -84,33 +84,25 @@ pub struct Namespace {
 }
 
 impl Objects {
-    /// Replaces an identity with this `spec`, as JSON; returns whether it can be parsed. Only an
-    /// `AWSServiceAccountIdentity` has a namespace.
+    /// Replaces an identity, and returns the previous one. Only an `AWSServiceAccountIdentity` has a namespace.
     pub fn put_identity(
         &mut self,
-        kind: IdentityKind,
         namespace: &str,
         name: &str,
-        spec: &str,
-    ) -> bool {
+        identity: Identity,
+    ) -> Option<Identity> {
         let owned = name.to_owned();
-        match kind {
-            IdentityKind::Controller => {
-                let found = self.controllers.entry(owned).insert_entry(readable(spec));
-                found.get().is_ok()
+        match identity {
+            Identity::Controller(found) => {
+                let former = self.controllers.insert(owned, found);
+                former.map(Identity::Controller)
             }
-            IdentityKind::Static => {
-                let found = self.statics.entry(owned).insert_entry(readable(spec));
-                found.get().is_ok()
-            }
-            IdentityKind::Role => {
-                let found = self.roles.entry(owned).insert_entry(role_identity(spec));
-                found.get().is_ok()
-            }
-            IdentityKind::ServiceAccount => {
+            Identity::Static(found) => self.statics.insert(owned, found).map(Identity::Static),
+            Identity::Role(found) => self.roles.insert(owned, found).map(Identity::Role),
+            Identity::ServiceAccount(found) => {
                 let key = (namespace.to_owned(), owned);
-                let found = self.service_accounts.entry(key);
-                found.insert_entry(readable(spec)).get().is_ok()
+                let former = self.service_accounts.insert(key, found);
+                former.map(Identity::ServiceAccount)
             }
         }
     }
@@ -153,16 +145,57 @@ impl Objects {
             .map(|identity| &*identity.secret_ref)
     }
 
-    /// Removes an identity.
-    pub fn remove_identity(&mut self, kind: IdentityKind, namespace: &str, name: &str) {
+    /// Removes an identity, and returns it.
+    pub fn remove_identity(
+        &mut self,
+        kind: IdentityKind,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Identity> {
         match kind {
-            IdentityKind::Controller => drop(self.controllers.remove(name)),
-            IdentityKind::Static => drop(self.statics.remove(name)),
-            IdentityKind::Role => drop(self.roles.remove(name)),
+            IdentityKind::Controller => self.controllers.remove(name).map(Identity::Controller),
+            IdentityKind::Static => self.statics.remove(name).map(Identity::Static),
+            IdentityKind::Role => self.roles.remove(name).map(Identity::Role),
             IdentityKind::ServiceAccount => {
                 let key = (namespace.to_owned(), name.to_owned());
-                drop(self.service_accounts.remove(&key));
+                let former = self.service_accounts.remove(&key);
+                former.map(Identity::ServiceAccount)
             }
+        }
+    }
+}
+
+/// An identity with its parsed `spec`.
+#[derive(Debug)]
+pub enum Identity {
+    /// `AWSClusterControllerIdentity`.
+    Controller(Readable<ControllerIdentity>),
+    /// `AWSClusterStaticIdentity`.
+    Static(Readable<StaticIdentity>),
+    /// `AWSClusterRoleIdentity`.
+    Role(Readable<RoleIdentity>),
+    /// `AWSServiceAccountIdentity`.
+    ServiceAccount(Readable<AWSServiceAccountIdentitySpec>),
+}
+
+impl Identity {
+    /// Parses the `spec` of an identity, as JSON.
+    pub fn parse(kind: IdentityKind, spec: &str) -> Self {
+        match kind {
+            IdentityKind::Controller => Self::Controller(readable(spec)),
+            IdentityKind::Static => Self::Static(readable(spec)),
+            IdentityKind::Role => Self::Role(role_identity(spec)),
+            IdentityKind::ServiceAccount => Self::ServiceAccount(readable(spec)),
+        }
+    }
+
+    /// Whether the `spec` can be parsed.
+    pub fn is_readable(&self) -> bool {
+        match self {
+            Self::Controller(found) => found.is_ok(),
+            Self::Static(found) => found.is_ok(),
+            Self::Role(found) => found.is_ok(),
+            Self::ServiceAccount(found) => found.is_ok(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::identity::{IdentityKind, IdentityRef};
-use super::objects::{Namespace, Objects, access_key};
+use super::objects::{Identity, Namespace, Objects, access_key};
 use super::plan::{Plan, Root};
 
 /// The namespace of the cluster.
@@ -60,7 +60,8 @@ pub(crate) fn identity(text: &str) -> IdentityRef {
 
 pub(crate) fn put(objects: &mut Objects, name: &str, spec: &Value) {
     let identity = identity(name);
-    objects.put_identity(identity.kind, TENANT, &identity.name, &spec.to_string());
+    let parsed = Identity::parse(identity.kind, &spec.to_string());
+    objects.put_identity(TENANT, &identity.name, parsed);
 }
 
 /// A role identity that every namespace is allowed to use, with a source.
