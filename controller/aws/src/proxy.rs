@@ -1,6 +1,8 @@
 //! The connection to AWS: through the operator's proxy, if there is one.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::LazyLock;
 
 pub use aws_sdk_ec2::config::SharedHttpClient;
 use aws_smithy_http_client::proxy::ProxyConfig;
@@ -8,7 +10,8 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_http_client::tls::{Provider, TlsContext, TrustStore};
 use aws_smithy_http_client::{Builder, ConnectorBuilder};
 use aws_smithy_runtime_api::client::dns::{DnsFuture, ResolveDns, ResolveDnsError};
-use node_attestation_runtime::client::addresses;
+use node_attestation_runtime::client::addresses_in;
+use node_attestation_runtime::turns::{FairTurns, Line, Owner, TurnLimits};
 use reqwest::NoProxy;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
@@ -30,14 +33,86 @@ pub struct Proxy {
 #[error("HTTPS_PROXY is not a plain HTTP proxy of the form http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
 
+/// The limits of concurrent lookups: for all names, and for one. The system's resolver cannot be interrupted, and each
+/// lookup occupies one of tokio's 512 blocking threads.
+const LOOKUPS: TurnLimits = TurnLimits {
+    all: 128,
+    of_cluster: 4,
+};
+
+/// The lookups of this process.
+static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
+
+/// The turns of lookups.
+///
+/// A tenant can name any number of regions, and so of hosts. Name servers can fail to respond for the domain of a
+/// partition that this network does not reach. So one domain has at most half of the turns.
+#[derive(Debug)]
+struct Lookups {
+    turns: FairTurns,
+    /// The line of another domain: a domain with all lines would have all turns.
+    _other: Line,
+}
+
+impl Default for Lookups {
+    fn default() -> Self {
+        let turns = FairTurns::new(LOOKUPS);
+        let other = turns.line(&Host::of(""));
+        Self {
+            turns,
+            _other: other,
+        }
+    }
+}
+
+impl Lookups {
+    /// The line of a host.
+    fn line(&self, host: &str) -> Line {
+        self.turns.line(&Host::of(host))
+    }
+}
+
+/// A host, and its domain. A host of AWS has the form `SERVICE.REGION.DOMAIN`.
+#[derive(Debug)]
+struct Host<'a> {
+    domain: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Host<'a> {
+    fn of(name: &'a str) -> Self {
+        Self {
+            domain: name.splitn(3, '.').nth(2).unwrap_or(name),
+            name,
+        }
+    }
+}
+
+impl Owner for Host<'_> {
+    fn namespace(&self) -> &str {
+        self.domain
+    }
+
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
 /// Lookups of the names of AWS and of the proxy, for the STS client and for the SDK.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names;
 
+impl Names {
+    async fn addresses(host: &str) -> io::Result<Vec<SocketAddr>> {
+        let turn = PROCESS.line(host).turn().await;
+        addresses_in(turn, host.to_owned()).await
+    }
+}
+
 impl Resolve for Names {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            let found = addresses(name.as_str().to_owned()).await?;
+            let found = Self::addresses(name.as_str()).await?;
             let found: Addrs = Box::new(found.into_iter());
             Ok(found)
         })
@@ -47,7 +122,7 @@ impl Resolve for Names {
 impl ResolveDns for Names {
     fn resolve_dns<'a>(&'a self, name: &'a str) -> DnsFuture<'a> {
         DnsFuture::new(async move {
-            let found = addresses(name.to_owned()).await;
+            let found = Self::addresses(name).await;
             let found = found.map_err(ResolveDnsError::new)?;
             Ok(found.iter().map(SocketAddr::ip).collect())
         })
@@ -122,5 +197,38 @@ impl Proxy {
             return Err(InvalidProxy);
         }
         Ok(Some(format!("http://{address}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node_attestation_runtime::turns::Turn;
+
+    use super::*;
+
+    #[test]
+    fn lookups_in_a_slow_domain_leave_turns_to_other_domains() {
+        let lookups = Lookups::default();
+        let slow = (0..1000).map(|number| format!("ec2.us-isob-x{number}-1.sc2s.sgov.gov"));
+        let slow: Vec<Line> = slow.map(|host| lookups.line(&host)).collect();
+
+        let hanging: Vec<Turn> = slow.iter().filter_map(Line::try_turn).collect();
+
+        assert_eq!(hanging.len(), LOOKUPS.all / 2);
+        let other = lookups.line("ec2.eu-west-1.amazonaws.com");
+        let turns: Vec<_> = (0..8).map(|_| other.try_turn()).collect();
+        assert_eq!(turns.iter().flatten().count(), LOOKUPS.of_cluster);
+    }
+
+    #[test]
+    fn the_domain_of_an_aws_host_begins_after_its_region() {
+        for (host, domain) in [
+            ("sts.eu-west-1.amazonaws.com", "amazonaws.com"),
+            ("ec2.cn-north-1.amazonaws.com.cn", "amazonaws.com.cn"),
+            ("proxy.example", "proxy.example"),
+            ("proxy", "proxy"),
+        ] {
+            assert_eq!(Host::of(host).domain, domain);
+        }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) use call::{
 pub(crate) use decoding::Decoding;
 pub use egress::{EgressPolicy, LocalRange};
 pub use kubeconfig::{ClusterAccess, ClusterAccessError, InClusterAccessError};
-pub use lookup::addresses;
+pub use lookup::addresses_in;
 pub(crate) use response_limits::{
     Bounded, Excess, MANAGEMENT_PAGE_SIZE, NamedBy, PAGE_SIZE, on_behalf_of,
 };

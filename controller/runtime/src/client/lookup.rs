@@ -8,14 +8,27 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::task::spawn_blocking;
 use tower::{Service, service_fn};
 
+use crate::turns::Turn;
+
 /// The addresses of a host, with port 0. Each address family is resolved separately, so one succeeds even if the name
 /// server refuses the other.
+async fn addresses(host: String) -> io::Result<Vec<SocketAddr>> {
+    spawn_blocking(move || kubelet_attestation_resolver::addresses(&host)).await?
+}
+
+/// Like `addresses`, for a host that a tenant can influence. The turn is held until the end of the lookup, also if the
+/// caller is dropped before.
 ///
 /// # Errors
 ///
 /// The host has no address of either family.
-pub async fn addresses(host: String) -> io::Result<Vec<SocketAddr>> {
-    spawn_blocking(move || kubelet_attestation_resolver::addresses(&host)).await?
+pub async fn addresses_in(turn: Turn, host: String) -> io::Result<Vec<SocketAddr>> {
+    let found = spawn_blocking(move || {
+        let found = kubelet_attestation_resolver::addresses(&host);
+        drop(turn);
+        found
+    });
+    found.await?
 }
 
 /// A connector that resolves names with [`addresses`].
