@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
@@ -27,6 +28,9 @@ use tokio::sync::oneshot;
 use crate::shared::{Lock, Shared, visit};
 
 pub mod shared;
+
+/// The longest name of an owner that is kept, which is the longest name of an object.
+const MAX_NAME_LEN: usize = 253;
 
 /// The owner of a line: a Cluster, or a CA.
 pub trait Owner: Debug {
@@ -42,6 +46,25 @@ pub trait Owner: Debug {
 struct Key {
     namespace: String,
     name: String,
+}
+
+impl Key {
+    /// The key of an owner. A long name is replaced by its hash, because names are compared and copied under the lock.
+    /// Owners in the same namespace whose hashes are equal have one line.
+    fn of(owner: &impl Owner) -> Self {
+        let name = owner.name();
+        let name = if name.len() > MAX_NAME_LEN {
+            let mut hasher = DefaultHasher::new();
+            name.hash(&mut hasher);
+            format!("{:016x}", hasher.finish())
+        } else {
+            name.to_owned()
+        };
+        Self {
+            namespace: owner.namespace().to_owned(),
+            name,
+        }
+    }
 }
 
 /// The limits of running turns.
@@ -94,10 +117,7 @@ impl FairTurns {
 
     /// The line of an owner.
     pub fn line(&self, owner: &impl Owner) -> Line {
-        self.line_of(Key {
-            namespace: owner.namespace().to_owned(),
-            name: owner.name().to_owned(),
-        })
+        self.line_of(Key::of(owner))
     }
 
     fn line_of(&self, owner: Key) -> Line {

@@ -227,6 +227,27 @@ async fn a_dropped_queue_releases_its_memory() {
     });
 }
 
+#[test]
+fn a_line_keeps_only_a_hash_of_a_long_name() {
+    let turns = turns(4, 1);
+    let long = "n".repeat(16_000);
+
+    let line = turns.line(&key("a", &long));
+
+    assert_eq!(line.owner.name.len(), 16);
+    let _turn = line.try_turn().unwrap();
+    assert!(turns.line(&key("a", &long)).try_turn().is_none());
+    for other in [key("b", &long), key("a", &format!("{long}o"))] {
+        assert!(
+            turns.line(&other).try_turn().is_some(),
+            "{}",
+            other.namespace
+        );
+    }
+    let longest = "n".repeat(MAX_NAME_LEN);
+    assert_eq!(turns.line(&key("a", &longest)).owner.name, longest);
+}
+
 /// Lines of 1,000 Clusters in each of two namespaces, with a waiting caller each.
 fn crowd(turns: &FairTurns) -> Vec<(Turn, oneshot::Receiver<()>)> {
     let namespaces = ["a", "b"].into_iter();

@@ -7,8 +7,9 @@ use node_attestation_runtime::config_maps::ConfigMaps;
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::key_lists::{KeyList, KeyLists};
 
-/// A namespace, and names in it.
-type Names = (String, Vec<String>);
+/// A namespace, and names in it. They are not copied under the lock of all readers, because a tenant decides on their
+/// length.
+type Names = Arc<(String, Vec<String>)>;
 
 /// Reads `ConfigMaps` of one management cluster.
 ///
@@ -31,8 +32,8 @@ impl ConfigMapReader {
 
     /// The lists in the `ConfigMaps` with these names.
     pub(crate) fn lists(&self, namespace: &str, names: &[String]) -> Arc<dyn KeyLists> {
-        let key = (namespace.to_owned(), names.to_owned());
-        let new = Arc::new(ConfigMaps::new(&self.management, namespace, names));
-        self.read.get_or_insert_with(key, || new)
+        let key = Arc::new((namespace.to_owned(), names.to_owned()));
+        let new = || Arc::new(ConfigMaps::new(&self.management, namespace, names));
+        self.read.get_or_insert_with(key, new)
     }
 }
