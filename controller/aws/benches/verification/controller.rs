@@ -117,10 +117,10 @@ pub(crate) fn policy() -> AwsPolicy {
 
 /// Placeholder credentials. Nothing uses their values.
 #[derive(Debug)]
-struct OneTenant(Credentials);
+pub(crate) struct OneTenant(Credentials);
 
 impl OneTenant {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let provider = aws_credential_types::Credentials::new("key", "secret", None, None, "bench");
         Self(Credentials {
             key: CredentialsKey::new([0; 32]),

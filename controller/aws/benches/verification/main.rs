@@ -4,7 +4,8 @@
 //! attested identity: once with STS responses from memory, and once with an STS service on this machine. The client's
 //! work counts, and the service's work does not. EC2 responds immediately in both cases. Then the benchmark measures
 //! the parts through the same functions, and the resolution of the AWS identity of one cluster, among few and among
-//! many clusters. At the end, it checks the limit of the longest time for which each lock was held.
+//! many clusters. Then a tenant uses long identities in many regions. At the end, the benchmark checks the limit of the
+//! longest time for which each lock was held.
 //!
 //! The benchmark measures the CPU time of a single thread. The results are criterion's (`target/criterion`), and
 //! `target/bench/aws-verification.json`: a list of `{name, value, unit, limit}`. Exit code 1 means that a value
@@ -21,6 +22,7 @@ mod fleet;
 mod parts;
 mod resolution;
 mod results;
+mod tenants;
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     world.asked_of_sts(&mut results);
     parts::measure(&world, &mut results);
     resolution::measure(&mut results);
+    tenants::serve();
     results.add_locks();
     results.finish("aws-verification")
 }

@@ -14,12 +14,21 @@ use serde_json::json;
 /// The maximum processor time under a lock that tenants share.
 const MAX_HELD: Duration = Duration::from_millis(1);
 
-/// Locks that these measurements use. Others need a session of a role, or a client of EC2.
-const LOCKS: [Lock; 4] = [
-    Lock::Ec2Calls,
+/// Locks that these measurements use.
+const LOCKS: [Lock; 13] = [
     Lock::Ec2Answers,
+    Lock::Ec2Calls,
+    Lock::Ec2Clients,
+    Lock::Ec2Queues,
     Lock::Identities,
+    Lock::RoleSessions,
+    Lock::Session,
+    Lock::StsRates,
+    Lock::StsRefusals,
     Lock::StsSignatures,
+    Lock::StsTurns,
+    Lock::TenantAccounts,
+    Lock::TenantSessions,
 ];
 
 /// Measures, and stores the medians.

@@ -1,0 +1,138 @@
+//! A tenant with the longest identities, in many Clusters and regions. No call leaves this process, and time does not
+//! pass while a call waits.
+
+use std::sync::Arc;
+
+use kubelet_attestation::secret::Secret;
+use node_attestation_aws::credentials::{ClusterTenant, Tenant};
+use node_attestation_aws::ec2::{Ec2, Ec2Settings, Instances, Limits};
+use node_attestation_aws::identity_store::IdentityStore;
+use node_attestation_aws::sessions::{AssumeRole, Issued, Keys, StsFailure, Tokens};
+use node_attestation_aws::tenancy::{
+    Cluster, DigestKey, Identity, IdentityKind, Role, ServiceAccount, TenancySettings,
+};
+use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::clock::now;
+use serde_json::json;
+use tokio::runtime::Builder;
+
+use crate::controller::OneTenant;
+
+/// The Clusters, each with an identity.
+const CLUSTERS: usize = 100;
+
+/// The regions of each Cluster: more than the sessions that a Cluster keeps, and with all Clusters, more than the
+/// queues of EC2 calls that a namespace has.
+const REGIONS: usize = 12;
+
+const NAMESPACE: &str = "tenant-a";
+
+/// Uses the identities, for the time under the locks.
+pub(crate) fn serve() {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(serve_all());
+}
+
+async fn serve_all() {
+    let store = Arc::new(IdentityStore::new(
+        TenancySettings::default(),
+        "capa-system",
+    ));
+    let tenants: Vec<ClusterTenant> = (0..CLUSTERS).map(|number| put(&store, number)).collect();
+    for source in store.sources() {
+        store.read(&source);
+    }
+    let clients = TenantClients {
+        own: Arc::new(OneTenant::new()),
+        sts: Arc::new(AllTrusted),
+        tokens: Arc::new(AllTrusted),
+        sts_region: None,
+    };
+    let key = DigestKey::new(&[7; 32]);
+    let (credentials, _first_accounts) = TenantCredentials::new(clients, store.clone(), key);
+    let credentials = Arc::new(credentials);
+    let ec2 = Arc::new(Ec2::new(Ec2Settings::default()));
+    let instances = Instances::with(credentials.clone(), ec2, Limits::default());
+    for tenant in &tenants {
+        let of = Tenant::Cluster(tenant.clone());
+        for number in 0..REGIONS {
+            let region = format!("eu-west-{number}");
+            // EC2 cannot be called, because the credentials have no HTTP client.
+            let described = instances.describe(&of, &region, "i-0123456789abcdef0");
+            assert!(described.await.is_err());
+        }
+        drop(credentials.identity_report(tenant));
+        drop(credentials.credentials_report(&tenant.cluster));
+    }
+    credentials.forget_gone();
+}
+
+/// Stores a Cluster with its identity.
+fn put(store: &IdentityStore, number: usize) -> ClusterTenant {
+    let key = ObjectKey::new(NAMESPACE, format!("{number:03}{}", "c".repeat(200)));
+    let cluster = Cluster {
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        ..Cluster::default()
+    };
+    store.put_cluster(key.clone(), Some(Ok(cluster)));
+    let identity = Identity::parse(IdentityKind::ServiceAccount, &spec());
+    assert!(identity.is_readable());
+    drop(store.update(|objects| objects.put_identity(NAMESPACE, &key.name, identity)));
+    ClusterTenant {
+        service_account_identity: Some(key.name.clone()),
+        ..ClusterTenant::new(key)
+    }
+}
+
+/// The longest identity that the API server accepts.
+fn spec() -> String {
+    let policy = |number: usize| format!("arn:aws:iam::aws:policy/{number}{}", "p".repeat(2000));
+    let audience = |number: usize| format!("{number}{}", "a".repeat(252));
+    let spec = json!({
+        "roleARN": format!("arn:aws:iam::111122223333:role/{}", "r".repeat(2000)),
+        "inlinePolicy": format!("\"{}\"", "i".repeat(2046)),
+        "policyARNs": (0..10).map(policy).collect::<Vec<_>>(),
+        "audiences": (0..8).map(audience).collect::<Vec<_>>(),
+    });
+    spec.to_string()
+}
+
+/// An STS and an API server that accept every call.
+#[derive(Debug)]
+struct AllTrusted;
+
+#[async_trait::async_trait]
+impl AssumeRole for AllTrusted {
+    async fn assume_role(&self, _: &Keys, role: &Role, _: &str) -> Result<Issued, StsFailure> {
+        Ok(issued(role))
+    }
+
+    async fn assume_role_with_web_identity(
+        &self,
+        _: &Secret<String>,
+        role: &Role,
+        _: &str,
+    ) -> Result<Issued, StsFailure> {
+        Ok(issued(role))
+    }
+
+    async fn account(&self, _: &Keys, _: &str) -> Result<String, StsFailure> {
+        Ok("111122223333".to_owned())
+    }
+}
+
+#[async_trait::async_trait]
+impl Tokens for AllTrusted {
+    async fn token(&self, _: &ServiceAccount) -> Result<Secret<String>, String> {
+        Ok(Secret::new("token".to_owned()))
+    }
+}
+
+fn issued(role: &Role) -> Issued {
+    let expires = now() + role.duration;
+    let keys = Keys::new("key", "secret", None, Some(expires), "bench");
+    Issued { keys, expires }
+}
