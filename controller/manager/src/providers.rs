@@ -300,10 +300,12 @@ fn tpm_verifier(
     let keys = providers.tpm_keys.clone();
     let keys = keys.ok_or("it runs without --tpm-challenge-keys")?;
     let policy = providers.tpm_policies.of(cluster.uid).of(&cluster.tpm)?;
+    let owner = cluster.key();
+    let observations = &providers.observations;
     let verifier = TpmVerifier::new(cluster.uid, policy, platform, keys)
-        .observing(providers.observations.of(cluster.uid))
-        .in_turns_of(&cluster.key())
-        .logging(Arc::new(ClusterLines::of(&cluster.key()).of_evidence()));
+        .observing(observations.of(cluster.uid, &owner.namespace))
+        .in_turns_of(&owner)
+        .logging(Arc::new(ClusterLines::of(&owner).of_evidence()));
     Ok(match lists {
         Some(lists) => Arc::new(verifier.reading(lists)),
         None => Arc::new(verifier),

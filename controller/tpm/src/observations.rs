@@ -7,11 +7,13 @@
 //! Each `elapsed` is a time on the monotonic clock: the wall clock can be set between two pieces of evidence.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::{Expiring, Findings};
+use node_attestation_runtime::shared::{Lock, Share, Shared, Shares};
 
 use crate::policy::TpmPolicy;
 
@@ -27,13 +29,29 @@ const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
 /// The maximum number of observed machines in a cluster. More machines would give no new information.
 const MAX_MACHINES: usize = 4096;
 
+/// The maximum number of observed machines in the Clusters of one namespace. Each takes memory until it is removed, also
+/// after its Machine was deleted.
+const MAX_OF_NAMESPACE: usize = 16_384;
+
+/// The number of machines that a cluster can have above the limit of its namespace, so that its conditions are correct.
+const OWN: usize = 8;
+
+/// The observed machines of each namespace.
+static NAMESPACES: LazyLock<Shared<Shares>> =
+    LazyLock::new(|| Shared::new(Lock::Observations, Shares::default()));
+
 /// The maximum number of machines or certificates in a condition. The condition contains the number of the remaining
 /// ones.
 const MAX_NAMED: usize = 5;
 
 /// The observations about the machines of one cluster. The cluster's verifiers share them, and no other cluster does.
 #[derive(Debug, Default)]
-pub struct Observations(Unshared<Seen>);
+pub struct Observations {
+    /// The namespace of the cluster. Empty without a management cluster.
+    namespace: String,
+    /// Only one cluster uses it.
+    seen: Unshared<Seen>,
+}
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -45,10 +63,27 @@ struct Seen {
     unmeasured: Machines<Vec<u8>>,
 }
 
-/// Observations by the name of the Machine, each with the time of its evidence.
-type Machines<T> = BTreeMap<String, (Duration, T)>;
+/// Observations by the name of the Machine.
+type Machines<T> = BTreeMap<String, Observed<T>>;
+
+#[derive(Debug)]
+struct Observed<T> {
+    /// The time of the evidence.
+    at: Duration,
+    found: T,
+    /// The share of the namespace.
+    _share: Share,
+}
 
 impl Observations {
+    /// Creates the observations of a cluster in this namespace.
+    pub fn of_namespace(namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            seen: Unshared::default(),
+        }
+    }
+
     /// Notes the earliest expiry of the certificates for a machine's endorsement key.
     pub(crate) fn certificate(
         &self,
@@ -57,13 +92,15 @@ impl Observations {
         (now, elapsed): (SystemTime, Duration),
     ) {
         let end = (end.at <= now + SOON).then_some(end);
-        note(&mut self.0.lock().expiring, machine, end, elapsed);
+        let of = (self.namespace.as_str(), machine);
+        note(&mut self.seen.lock().expiring, of, end, elapsed);
     }
 
     /// Notes the registers of a machine that its firmware did not extend.
     pub(crate) fn boot(&self, machine: &str, unmeasured: Vec<u8>, elapsed: Duration) {
         let unmeasured = (!unmeasured.is_empty()).then_some(unmeasured);
-        note(&mut self.0.lock().unmeasured, machine, unmeasured, elapsed);
+        let of = (self.namespace.as_str(), machine);
+        note(&mut self.seen.lock().unmeasured, of, unmeasured, elapsed);
     }
 
     /// Returns the findings with this policy.
@@ -72,7 +109,7 @@ impl Observations {
         policy: &TpmPolicy,
         (now, elapsed): (SystemTime, Duration),
     ) -> Findings {
-        let mut seen = self.0.lock();
+        let mut seen = self.seen.lock();
         forget(&mut seen.expiring, elapsed);
         forget(&mut seen.unmeasured, elapsed);
         let since = *seen.since.get_or_insert(elapsed);
@@ -86,19 +123,36 @@ impl Observations {
     }
 }
 
-/// Notes an observation about a machine, or removes it if there is none any more.
-fn note<T>(machines: &mut Machines<T>, machine: &str, found: Option<T>, elapsed: Duration) {
-    match found {
-        None => drop(machines.remove(machine)),
-        Some(found) if machines.len() < MAX_MACHINES || machines.contains_key(machine) => {
-            machines.insert(machine.to_owned(), (elapsed, found));
-        }
-        Some(_) => {}
+/// Notes an observation about a machine of this namespace, or removes it if there is none any more.
+fn note<T>(
+    machines: &mut Machines<T>,
+    (namespace, machine): (&str, &str),
+    found: Option<T>,
+    elapsed: Duration,
+) {
+    let Some(found) = found else {
+        machines.remove(machine);
+        return;
+    };
+    if let Some(known) = machines.get_mut(machine) {
+        known.at = elapsed;
+        known.found = found;
+        return;
+    }
+    let share = NAMESPACES.write(|namespaces| namespaces.of(namespace));
+    let has_room = share.count() <= MAX_OF_NAMESPACE || machines.len() < OWN;
+    if has_room && machines.len() < MAX_MACHINES {
+        let observed = Observed {
+            at: elapsed,
+            found,
+            _share: share,
+        };
+        machines.insert(machine.to_owned(), observed);
     }
 }
 
 fn forget<T>(machines: &mut Machines<T>, elapsed: Duration) {
-    machines.retain(|_, (at, _)| elapsed <= *at + FORGOTTEN);
+    machines.retain(|_, observed| elapsed <= observed.at + FORGOTTEN);
 }
 
 impl Seen {
@@ -125,7 +179,7 @@ impl Seen {
             .map(|end| (end, "requireCA".to_owned()));
         let machines = self.expiring.iter();
         let machines =
-            machines.map(|(machine, (_, end))| (end.clone(), format!("Machine {machine}")));
+            machines.map(|(machine, one)| (one.found.clone(), format!("Machine {machine}")));
         let mut ends: Vec<_> = authorities.chain(machines).collect();
         ends.sort();
         let Some((first, _)) = ends.first() else {
@@ -169,8 +223,8 @@ impl Seen {
             (True, reason::NOT_APPLICABLE, message)
         } else if !self.unmeasured.is_empty() {
             let named = self.unmeasured.iter().take(MAX_NAMED);
-            let named = named.map(|(machine, (_, registers))| {
-                let registers: Vec<_> = registers.iter().map(u8::to_string).collect();
+            let named = named.map(|(machine, one)| {
+                let registers: Vec<_> = one.found.iter().map(u8::to_string).collect();
                 format!("{machine} (registers {})", registers.join(", "))
             });
             let message = format!(

@@ -17,10 +17,10 @@ impl Default for ObservationsOfClusters {
 }
 
 impl ObservationsOfClusters {
-    /// The observations of the cluster with this UID.
-    pub(crate) fn of(&self, cluster_uid: &str) -> Arc<Observations> {
-        self.0
-            .get_or_insert_with(cluster_uid.to_owned(), Arc::default)
+    /// The observations of the cluster with this UID, in this namespace.
+    pub(crate) fn of(&self, cluster_uid: &str, namespace: &str) -> Arc<Observations> {
+        let new = || Arc::new(Observations::of_namespace(namespace));
+        self.0.get_or_insert_with(cluster_uid.to_owned(), new)
     }
 }
 
@@ -31,10 +31,10 @@ mod tests {
     #[test]
     fn the_verifiers_of_one_cluster_share_their_observations() {
         let clusters = ObservationsOfClusters::default();
-        let first = clusters.of("one");
+        let first = clusters.of("one", "tenant-a");
 
-        assert!(Arc::ptr_eq(&first, &clusters.of("one")));
-        assert!(!Arc::ptr_eq(&first, &clusters.of("another")));
+        assert!(Arc::ptr_eq(&first, &clusters.of("one", "tenant-a")));
+        assert!(!Arc::ptr_eq(&first, &clusters.of("another", "tenant-a")));
         let weak = Arc::downgrade(&first);
         drop(first);
         assert!(weak.upgrade().is_none());

@@ -252,3 +252,30 @@ fn the_number_of_remembered_machines_has_a_limit() {
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));
 }
+
+#[test]
+fn machines_of_one_namespace_use_limited_memory_in_all_its_clusters() {
+    let count = |namespace: &str| {
+        let observations = Observations::of_namespace(namespace);
+        for machine in 0..MAX_MACHINES {
+            observations.boot(&machine.to_string(), vec![0], since_epoch(UNIX_EPOCH));
+        }
+        let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
+        (observations, findings.unmeasured.unwrap())
+    };
+    let full = MAX_OF_NAMESPACE / MAX_MACHINES;
+
+    let mut clusters: Vec<_> = (0..full + 2).map(|_| count("tenant-of-many")).collect();
+
+    let counts: Vec<usize> = clusters.iter().map(|(_, count)| *count).collect();
+    let (within, above) = counts.split_at(full);
+    assert!(
+        within.iter().all(|count| *count == MAX_MACHINES),
+        "{counts:?}"
+    );
+    assert_eq!(above, [OWN, OWN]);
+    assert_eq!(count("another-tenant").1, MAX_MACHINES);
+    // A deleted cluster leaves room.
+    clusters.remove(0);
+    assert!(count("tenant-of-many").1 > OWN);
+}
