@@ -15,12 +15,14 @@ use serde_json::json;
 const MAX_HELD: Duration = Duration::from_millis(1);
 
 /// Locks that these measurements use.
-const LOCKS: [Lock; 13] = [
+const LOCKS: [Lock; 15] = [
+    Lock::ConfigMapReaders,
     Lock::Ec2Answers,
     Lock::Ec2Calls,
     Lock::Ec2Clients,
     Lock::Ec2Queues,
     Lock::Identities,
+    Lock::Observations,
     Lock::RoleSessions,
     Lock::Session,
     Lock::StsRates,

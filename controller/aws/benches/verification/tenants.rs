@@ -1,5 +1,5 @@
-//! A tenant with the longest identities, in many Clusters and regions. No call leaves this process, and time does not
-//! pass while a call waits.
+//! A tenant with the longest identities and names, in many Clusters and regions. No call leaves this process, and time
+//! does not pass while a call waits.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use node_attestation_aws::tenancy::{
 use node_attestation_aws::tenants::{TenantClients, TenantCredentials};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
+use node_attestation_runtime::shared::{InUse, Lock};
 use serde_json::json;
 use tokio::runtime::Builder;
 
@@ -26,6 +27,9 @@ const CLUSTERS: usize = 100;
 /// queues of EC2 calls that a namespace has.
 const REGIONS: usize = 12;
 
+/// The Clusters with lists of `ConfigMaps`, as many as a namespace has by default.
+const MANY_CLUSTERS: usize = 1000;
+
 const NAMESPACE: &str = "tenant-a";
 
 /// Uses the identities, for the time under the locks.
@@ -33,6 +37,25 @@ pub(crate) fn serve() {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
     runtime.block_on(serve_all());
+    share_maps();
+}
+
+/// Uses the maps of the manager for the attestor `tpm`, with the same keys: the UID of a Cluster, and the names of its
+/// `ConfigMaps`.
+fn share_maps() {
+    let observations: InUse<String, ()> = InUse::new(Lock::Observations);
+    let readers: InUse<Arc<(String, Vec<String>)>, ()> = InUse::new(Lock::ConfigMapReaders);
+    let names = (0..64).map(|number| format!("{number:02}{}", "n".repeat(251)));
+    let names: Vec<String> = names.collect();
+    let of_cluster = |number: usize| {
+        let mut names = names.clone();
+        names.push(number.to_string());
+        let names = Arc::new((NAMESPACE.to_owned(), names));
+        let observed = observations.get_or_insert_with(number.to_string(), Arc::default);
+        (observed, readers.get_or_insert_with(names, Arc::default))
+    };
+    let kept: Vec<_> = (0..MANY_CLUSTERS).map(of_cluster).collect();
+    assert_eq!(kept.len(), MANY_CLUSTERS);
 }
 
 async fn serve_all() {
