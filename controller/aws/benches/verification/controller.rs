@@ -6,6 +6,11 @@ use std::time::Duration;
 
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_smithy_runtime_api::client::http::{
+    HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
+use aws_smithy_runtime_api::client::result::ConnectorError;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{Audience, Provider};
 use kubelet_authenticator_test_support::instance_identity::TestSigner;
@@ -115,7 +120,7 @@ pub(crate) fn policy() -> AwsPolicy {
     AwsPolicy::new(&AwsSettings::default(), Some(CLUSTER.to_owned()))
 }
 
-/// Placeholder credentials. Nothing uses their values.
+/// Placeholder credentials, whose calls fail. Nothing uses their values.
 #[derive(Debug)]
 pub(crate) struct OneTenant(Credentials);
 
@@ -127,10 +132,21 @@ impl OneTenant {
             config: SdkConfig::builder()
                 .behavior_version(BehaviorVersion::latest())
                 .credentials_provider(SharedCredentialsProvider::new(provider))
+                .http_client(http_client_fn(|_, _| SharedHttpConnector::new(NoNetwork)))
                 .build(),
             account: None,
             lease: Lease::Endless,
         })
+    }
+}
+
+#[derive(Debug)]
+struct NoNetwork;
+
+impl HttpConnector for NoNetwork {
+    fn call(&self, _: HttpRequest) -> HttpConnectorFuture {
+        let error = ConnectorError::io("the benchmark has no network".into());
+        HttpConnectorFuture::ready(Err(error))
     }
 }
 

@@ -82,7 +82,7 @@ async fn serve_all() {
         let of = Tenant::Cluster(tenant.clone());
         for number in 0..REGIONS {
             let region = format!("eu-west-{number}");
-            // EC2 cannot be called, because the credentials have no HTTP client.
+            // EC2 cannot be called, because the credentials have no network.
             let described = instances.describe(&of, &region, "i-0123456789abcdef0");
             assert!(described.await.is_err());
         }
