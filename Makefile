@@ -16,7 +16,7 @@ without = $(if $(2),$(call without,$(subst $(firstword $(2)),,$(1)),$(wordlist 2
 unfit = $(call without,$(subst $(space),!,$(value $(1))),$(characters))
 checked = $(if $(filter command environment,$(firstword $(origin $(1)))),$(if $(call unfit,$(1)),$(error \
   invalid $(1): it can have letters, digits, and . _ - + ~ / : @ and commas)))
-$(foreach variable,VERSION IMAGE BUILDER SOURCE_DATE_EPOCH PROVIDER CONTROL_PLANE SUITE PART,$(call checked,$(variable)))
+$(foreach variable,VERSION IMAGE BUILDER SOURCE_DATE_EPOCH PROVIDER CONTROL_PLANE SUITE TEST PART,$(call checked,$(variable)))
 export VERSION IMAGE BUILDER
 ifeq ($(origin COSIGN_PASSWORD),command line)
 $(error COSIGN_PASSWORD belongs into the environment: arguments are seen by everybody)
@@ -55,6 +55,8 @@ FETCH = tests/retry $(CARGO) fetch --locked --quiet
 # saved COMMAND: keeps the dependencies that the command builds, even if it fails.
 saved = status=0; $(1) || status=$$?; $(SAVE); exit $$status
 SAVE = tests/dependencies save || echo "what was built of the dependencies is not saved" >&2
+# staged COMMAND: after a failure, the last lines name what failed, and the commands that repeat only that.
+staged = $(1) || { tests/stage --failed; exit 1; }
 # Lints and documents everything that it compiles. Warnings are errors, as an option of clippy's driver.
 LINT = RUSTC_WORKSPACE_WRAPPER="$(CURDIR)/tests/lint" CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 # Use the unexpanded value of the other variable, because each is the default of the other.
@@ -75,9 +77,9 @@ demo: prerequisites-$(CONTROL_PLANE) dependencies
 ## test: the tests of the product on one machine, with real Kubernetes; times in target/test-times.json
 test: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 $(STAGES_BUILT)
+	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT))
 	@$(SAVE)
-	@$(MAKE) --jobs=2 $(STAGES_TESTED)
+	@$(call staged,$(MAKE) --jobs=2 $(STAGES_TESTED))
 	@$(SAVE)
 	@tests/stage --table
 	@echo "make test: everything passed"
@@ -85,12 +87,12 @@ test: prerequisites-all dependencies
 ## test-all: also tests whose parts take long to build; the continuous integration runs this
 test-all: prerequisites-all dependencies
 	@tests/stage --clear
-	@$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN)
+	@$(call staged,$(MAKE) --jobs=3 $(STAGES_BUILT) $(STAGES_OF_DEBIAN))
 	@$(SAVE)
 	@# The tests wait more than they compute. What is built or checked meanwhile gets the time that they leave.
-	@$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle
-	@$(MAKE) --jobs=2 stage-more-suites stages-idle-checks
-	@$(MAKE) stage-image-builder-check
+	@$(call staged,$(MAKE) --jobs=3 $(STAGES_TESTED) stages-idle)
+	@$(call staged,$(MAKE) --jobs=2 stage-more-suites stages-idle-checks)
+	@$(call staged,$(MAKE) stage-image-builder-check)
 	@$(SAVE)
 	@tests/stage --table
 	@echo "make test-all: everything passed"
@@ -136,6 +138,10 @@ test-long: prerequisites-all dependencies
 ## test-fast: tests without real Kubernetes, which need no Go
 test-fast: moto build
 	$(LINT) tests/suites --fast
+
+## suite: one suite, with what it needs; SUITE=NAME, and TEST=NAME,NAME for some of its tests
+suite:
+	@$(if $(SUITE),,$(error SUITE is missing: make suite SUITE=NAME))$(LINT) tests/suites $(SUITE) $(TEST)
 
 ## build: compiles, lints and documents all code; each warning is an error
 build:
@@ -368,7 +374,7 @@ mutants:
 prerequisites-%:
 	@tests/prerequisites $*
 
-.PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast build suites more-suites \
+.PHONY: scripts demos fresh fresh-demos readme book packages packages-check packages-check-all components help demo test test-all test-long test-fast suite build suites more-suites \
 	stages-idle stages-idle-checks selinux-policy isolation bench bench-all bench-limits bench-programs bench-scale musl control-plane cluster-api capa packages-arm64 packages-arm64-check \
 	musl-arm64 image-builder image-builder-check metrics-server judges promtool moto cloud-init dependencies fmt deny \
 	advisories lint-prose machete mutants image chart release release-programs release-check helm fips fips-check cgroup2-check cosign
