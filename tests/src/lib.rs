@@ -18,10 +18,13 @@ pub mod pods;
 pub mod scene;
 pub mod scrape;
 pub mod snapshot;
+mod sources;
 pub mod steps;
 pub mod tpm;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 /// Compiles the code on the page for authors of providers.
 #[cfg(doctest)]
@@ -32,11 +35,19 @@ pub struct NewProviderPage;
 /// its manifests in the directory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
+/// The variable that states that the programs are built: `tests/suites` builds them before the suites, and the source
+/// can change while the suites run.
+const BUILT: &str = "KUBELET_AUTHENTICATOR_BUILT";
+
+/// The programs that this process uses, each with a source that had changed at the first use.
+static STALE: Mutex<BTreeMap<PathBuf, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+
 /// One of the project's programs, built in the profile of the running one.
 ///
 /// # Panics
 ///
-/// If it has not been built: `cargo build --workspace` does that.
+/// If it has not been built, or a test uses it and its source has changed since. `tests/suites` builds the programs
+/// before it runs a suite.
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
     let other = std::env::var_os(OTHERS).map(|others| PathBuf::from(others).join(name));
@@ -45,16 +56,39 @@ pub fn program(name: &str) -> PathBuf {
     }
     let this = std::env::current_exe().expect("the running program has a path");
     let mut folder = this.parent().expect("it is in a folder");
-    if folder.ends_with("deps") {
+    // The demo and the benchmarks are programs, too. The Makefile builds them together with the other programs.
+    let is_test = folder.ends_with("deps");
+    if is_test {
         folder = folder.parent().expect("cargo puts it below another");
     }
     let program = folder.join(name);
     assert!(
         program.is_file(),
-        "{} is missing: cargo build --workspace --bins",
+        "{} is missing: tests/suites builds the programs of a suite, and runs it",
         program.display()
     );
+    if is_test && std::env::var_os(BUILT).is_none() {
+        assert_current(&program);
+    }
     program
+}
+
+#[track_caller]
+fn assert_current(program: &Path) {
+    let mut stale = STALE.lock().expect("no other thread panicked here");
+    let changed = stale
+        .entry(program.to_owned())
+        .or_insert_with(|| sources::changed(program))
+        .clone();
+    // A panic with the lock would hide the message from the other tests.
+    drop(stale);
+    if let Some(source) = changed {
+        panic!(
+            "{} is older than {}: tests/suites builds the programs of a suite, and runs it",
+            program.display(),
+            source.display()
+        );
+    }
 }
 
 /// Whether the tests run programs other than the built ones.
