@@ -2,17 +2,18 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kubelet_attestation::backoff::Backoff;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::failure::{Code, Failure};
 use crate::store::{Store, StoreFile};
 
-/// The first pause after a failure. Each further failure doubles it.
-const FIRST: Duration = Duration::from_secs(1);
-
-/// The longest pause after a failure. After an outage of the API server, the next attempt follows within a minute.
-const LONGEST: Duration = Duration::from_mins(1);
+/// The pauses after failures. After an outage of the API server, the next attempt follows within a minute.
+const PAUSES: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_mins(1),
+};
 
 /// The longest pause before the first certificate. kubeadm waits a few minutes for the Node of a control plane, to set
 /// its label and taint, and then fails.
@@ -22,11 +23,11 @@ const LONGEST_BEFORE_FIRST: Duration = Duration::from_secs(5);
 /// must not retry at that rate indefinitely.
 const SOON_BEFORE_FIRST: u32 = 120;
 
-/// The first pause after a denial. The node cannot change the decision.
-const FIRST_DENIED: Duration = Duration::from_mins(5);
-
-/// The longest pause after a denial.
-const LONGEST_DENIED: Duration = Duration::from_hours(1);
+/// The pauses after denials. The node cannot change the decision.
+const DENIED: Backoff = Backoff {
+    first: Duration::from_mins(5),
+    longest: Duration::from_hours(1),
+};
 
 /// The number of unsuccessful requests after which each pause is as long as after a denial. Each of these requests
 /// leaves an object that the API server keeps for an hour or two.
@@ -39,9 +40,6 @@ const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
 /// The minimum interval between runs that are allowed to take longer than the kubelet's heartbeats.
 const IN_FULL_AGAIN: Duration = Duration::from_hours(1);
-
-/// The number of doublings after which both longest pauses are reached.
-const MOST_DOUBLINGS: u32 = 16;
 
 /// `failure.json`: the last failure and its back-off.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -134,7 +132,7 @@ impl FailureRecord {
     #[must_use]
     pub fn before_first_certificate(mut self) -> Self {
         let pause = self.not_before.saturating_sub(self.at);
-        if self.count <= SOON_BEFORE_FIRST && pause <= LONGEST.as_secs() {
+        if self.count <= SOON_BEFORE_FIRST && pause <= PAUSES.longest.as_secs() {
             self.not_before = self.at + pause.min(LONGEST_BEFORE_FIRST.as_secs());
         }
         self
@@ -152,7 +150,7 @@ impl FailureRecord {
             && self.scope == *scope
             && !to_come.is_zero()
             // Both times are rounded up to a full second.
-            && to_come <= pause.min(LONGEST_DENIED) + Duration::from_secs(1);
+            && to_come <= pause.min(DENIED.longest) + Duration::from_secs(1);
         active.then_some(until)
     }
 
@@ -174,15 +172,14 @@ fn pause(code: Code, count: u32, in_vain: u32) -> Duration {
     if !code.is_remembered() {
         return Duration::ZERO;
     }
-    let (first, longest, count) = if code == Code::Denied {
-        (FIRST_DENIED, LONGEST_DENIED, count)
+    let (pauses, count) = if code == Code::Denied {
+        (DENIED, count)
     } else if code.leaves_request() && in_vain >= MANY_IN_VAIN {
-        (FIRST_DENIED, LONGEST_DENIED, in_vain - NOT_COUNTED)
+        (DENIED, in_vain - NOT_COUNTED)
     } else {
-        (FIRST, LONGEST, count)
+        (PAUSES, count)
     };
-    let doublings = count.saturating_sub(1).min(MOST_DOUBLINGS);
-    (first * 2_u32.saturating_pow(doublings)).min(longest)
+    pauses.after(count.saturating_sub(1))
 }
 
 fn seconds(time: SystemTime) -> u64 {
@@ -282,7 +279,7 @@ mod tests {
             }
             let failure = Failure::new(*code, "in vain", "wait");
             let next = FailureRecord::after(record.as_ref(), &failure, &here(), time);
-            time = next.holds(&here(), time).unwrap_or(time + FIRST);
+            time = next.holds(&here(), time).unwrap_or(time + PAUSES.first);
             record = Some(next);
         }
         let within = |start: &SystemTime| {

@@ -15,6 +15,7 @@
 //! Each module imports only modules above it.
 //!
 //! - `time`: differences between wall-clock times
+//! - `backoff`: pauses between the attempts of an operation that fails
 //! - `contract`: reasons and durations on which nodes and the controller must agree
 //! - `text`: methods of types with validated text, and sanitized text for a terminal
 //! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
@@ -30,6 +31,7 @@
 //! - `csr`: the request: its envelope, PKCS #10 and subject
 //! - `kubeconfig`: the kubeconfig parser, with a policy for machines and one for tenants
 
+pub mod backoff;
 pub mod binding;
 pub mod contract;
 pub mod csr;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use kubelet_attestation::backoff::Backoff;
 use kubelet_attestation::contract::CERTIFICATE_BACKDATING;
 use reqwest::blocking::{Client, Response};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER};
@@ -26,11 +27,11 @@ use crate::http;
 /// accept objects of more than 1.5 MiB.
 pub(super) const MAX_ANSWER_LEN: u64 = 1024 * 1024;
 
-/// The first pause before another attempt. It doubles after each attempt.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest pause, if the server does not request a longer one.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses before another attempt, if the server does not request longer ones.
+const PAUSES: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(5),
+};
 
 /// The longest wait for the status of a proxy.
 const PROXY_STATUS: Duration = Duration::from_secs(2);
@@ -138,7 +139,7 @@ impl Transport {
         question: &Question,
         deadline: Deadline,
     ) -> Result<Answer, ApiError> {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = PAUSES.first;
         let mut last = None;
         loop {
             let outcome = self.exchange_once(question, deadline);
@@ -157,7 +158,7 @@ impl Transport {
             }
             last = Some(outcome);
             thread::sleep(wait);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = PAUSES.following(pause);
         }
     }
 

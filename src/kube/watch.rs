@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use kubelet_attestation::backoff::Backoff;
 use reqwest::StatusCode;
 
 use super::client::ApiClient;
@@ -11,11 +12,11 @@ use super::transport::{Stream, failure};
 use super::types::{CsrObject, CsrState, WireBookmark, WireEvent};
 use crate::clock::Deadline;
 
-/// The first pause before another watch. It doubles with each watch, until an event arrives.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest pause. The default wait of one minute then has more than ten attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses before another watch, until an event arrives. The default wait of one minute has more than ten attempts.
+const PAUSES: Backoff = Backoff {
+    first: Duration::from_millis(100),
+    longest: Duration::from_secs(5),
+};
 
 /// A wait, and the last known state of the request.
 pub(super) struct Watch<'a> {
@@ -58,7 +59,7 @@ impl<'a> Watch<'a> {
             seen: csr.clone(),
             version,
             deadline,
-            pause: FIRST_PAUSE,
+            pause: PAUSES.first,
         }
     }
 
@@ -84,7 +85,7 @@ impl<'a> Watch<'a> {
                 return trouble.map_or(Ok(Some(self.seen)), Err);
             }
             thread::sleep(pause);
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            self.pause = PAUSES.following(self.pause);
         }
     }
 
@@ -116,7 +117,7 @@ impl<'a> Watch<'a> {
             if let Some(ended) = self.take(&line)? {
                 return Ok(ended);
             }
-            self.pause = FIRST_PAUSE;
+            self.pause = PAUSES.first;
         }
     }
 

@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::ServiceAccount as KubeServiceAccount;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt};
+use kubelet_attestation::backoff::Backoff;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::secret::Secret as SecretValue;
 use node_attestation_core::cluster_line;
@@ -44,11 +45,12 @@ use crate::tenancy::{IdentityKind, ServiceAccount};
 /// The pause before the controller looks again for a kind that is not served: an administrator can install it later.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
-/// The pause before another attempt to write an annotation. It doubles with each attempt.
-const WRITE_AGAIN: Duration = Duration::from_secs(15);
-
-/// The longest such pause: an object that is full of other annotations accepts no more.
-const LONGEST_WRITE_AGAIN: Duration = Duration::from_hours(1);
+/// The pauses before another attempt to write an annotation. The longest one is for an object that is full of other
+/// annotations.
+const WRITE_AGAIN: Backoff = Backoff {
+    first: Duration::from_secs(15),
+    longest: Duration::from_hours(1),
+};
 
 /// The field manager.
 const CONTROLLER: &str = "node-attestation-controller";
@@ -260,7 +262,7 @@ impl IdentityWatch {
     /// Retries until the annotation exists, or its object does not exist. An existing account is kept.
     async fn write_account(&self, cluster: ObjectKey, account: String) {
         const MESSAGE: &str = "cannot record the AWS account of the cluster";
-        let (mut failures, mut pause) = (Failures::default(), WRITE_AGAIN);
+        let (mut failures, mut pause) = (Failures::default(), WRITE_AGAIN.first);
         loop {
             let error = match timeout(CALL, self.annotate(&cluster, &account)).await {
                 Ok(Ok(())) => return,
@@ -274,7 +276,7 @@ impl IdentityWatch {
                 tracing::debug!(%cluster, error, "{MESSAGE}");
             }
             sleep(pause).await;
-            pause = LONGEST_WRITE_AGAIN.min(pause * 2);
+            pause = WRITE_AGAIN.following(pause);
         }
     }
 

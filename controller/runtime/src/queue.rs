@@ -20,7 +20,7 @@ pub(crate) use memory_budget::allowance;
 use memory_budget::{MAX_RUNNING, Room};
 use places::LeftOut;
 use requesters::{Arrival, Requesters};
-use retry::wait_after;
+use retry::RETRY;
 
 use crate::hardening::rate_limit::Budgets;
 use crate::log_lines::ClusterLines;
@@ -399,7 +399,7 @@ impl Queue {
 
     /// Ends the processing of a request that must be retried.
     pub(crate) fn retry(&mut self, uid: &str, now: Instant) {
-        self.unanswered(uid, |attempts| Some(now + wait_after(attempts)));
+        self.unanswered(uid, |attempts| Some(now + RETRY.after(attempts)));
         if let Some(entry) = self.entries.get(uid) {
             self.pending.add(entry.created, entry.arrival);
         }

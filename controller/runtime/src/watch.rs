@@ -13,6 +13,7 @@ use kube::Resource;
 use kube::api::Api;
 use kube::core::Status;
 use kube::runtime::watcher::{self, Event};
+use kubelet_attestation::backoff::Backoff;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -48,11 +49,11 @@ use steps::steps;
 #[expect(clippy::disallowed_types, reason = "this is the door")]
 pub type Custom<K> = Lenient<K, kube::core::DynamicObject>;
 
-/// The first wait before a failed watch restarts.
-const FIRST_WATCH_RETRY: Duration = Duration::from_millis(250);
-
-/// The longest wait before a failed watch restarts.
-const LAST_WATCH_RETRY: Duration = Duration::from_secs(15);
+/// The waits before a failed watch restarts.
+const WATCH_RETRY: Backoff = Backoff {
+    first: Duration::from_millis(250),
+    longest: Duration::from_secs(15),
+};
 
 /// The time without a failure after which the wait is reset.
 const WATCH_HELD: Duration = Duration::from_mins(1);
@@ -122,7 +123,7 @@ impl<K> Watching<K> {
 
     /// Waits after a silent watch that the API server ended early. Another one has lasted long enough.
     fn wait_if_short(&mut self) {
-        if self.began.elapsed() < LAST_WATCH_RETRY {
+        if self.began.elapsed() < WATCH_RETRY.longest {
             self.wait();
         }
     }
@@ -182,10 +183,9 @@ impl ExponentialBackoff {
         if self.last.is_some_and(|last| now - last > WATCH_HELD) {
             self.failures = 0;
         }
-        let wait = FIRST_WATCH_RETRY.saturating_mul(2_u32.saturating_pow(self.failures));
+        let half = WATCH_RETRY.after(self.failures) / 2;
         self.failures = self.failures.saturating_add(1);
         self.last = Some(now);
-        let half = wait.min(LAST_WATCH_RETRY) / 2;
         half + random_part(half)
     }
 }

@@ -1,5 +1,6 @@
 //! A circuit breaker for EC2: after a failure, calls pause.
 
+use kubelet_attestation::backoff::Backoff;
 use tokio::time::Instant;
 
 use super::OutageKind;
@@ -50,11 +51,14 @@ impl CircuitBreaker {
             return;
         }
         let failures = self.0.as_ref().map_or(0, |failed| failed.failures);
-        let pause = limits.pause.saturating_mul(2_u32.saturating_pow(failures));
+        let pauses = Backoff {
+            first: limits.pause,
+            longest: limits.longest_pause,
+        };
         self.0 = Some(Failed {
             outage: outage.clone(),
             failures: failures.saturating_add(1),
-            until: now + pause.min(limits.longest_pause),
+            until: now + pauses.after(failures),
         });
     }
 }

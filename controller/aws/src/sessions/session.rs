@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use aws_credential_types::provider::{ProvideCredentials as _, SharedCredentialsProvider};
 use futures::future::{BoxFuture, FutureExt as _, Shared as SharedFuture};
+use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::time::until;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::{jittered, now};
@@ -27,17 +28,17 @@ const MARGIN: Duration = Duration::from_mins(1);
 /// hanging call.
 const FETCH: Duration = Duration::from_secs(45);
 
-/// The first pause after a refusal: another answer requires a change by an administrator.
-const FIRST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
+/// The pauses after a refusal: another answer requires a change by an administrator.
+const REFUSED: Backoff = Backoff {
+    first: Duration::from_secs(30),
+    longest: Duration::from_mins(10),
+};
 
-/// The longest pause after a refusal.
-const LAST_REFUSED_PAUSE: Duration = Duration::from_mins(10);
-
-/// The first pause after an outage.
-const FIRST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
-
-/// The longest pause after an outage.
-const LAST_OUTAGE_PAUSE: Duration = Duration::from_mins(5);
+/// The pauses after an outage.
+const OUTAGE: Backoff = Backoff {
+    first: Duration::from_secs(5),
+    longest: Duration::from_mins(5),
+};
 
 /// The maximum number of regions, which is more than the number of AWS regions. At the limit, regions without a current
 /// pause are removed.
@@ -450,12 +451,12 @@ impl State {
 impl Failed {
     /// The failure with its pause; `before` is the previous failure.
     fn after(before: Option<&Self>, error: CredentialsError) -> Self {
-        let (first, last) = if error.kind.is_refusal() {
-            (FIRST_REFUSED_PAUSE, LAST_REFUSED_PAUSE)
+        let pauses = if error.kind.is_refusal() {
+            REFUSED
         } else {
-            (FIRST_OUTAGE_PAUSE, LAST_OUTAGE_PAUSE)
+            OUTAGE
         };
-        let pause = before.map_or(first, |before| (before.pause * 2).clamp(first, last));
+        let pause = before.map_or(pauses.first, |before| pauses.following(before.pause));
         Self {
             error,
             pause,

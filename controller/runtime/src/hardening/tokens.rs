@@ -33,6 +33,7 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch};
 use kube::{Client, Resource as _};
+use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::identifiers::TokenId;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -69,9 +70,11 @@ const TOKEN_LEN: usize = 128;
 /// The time in which a round can start to read tokens. The rest of the round's deadline is for the calls in progress.
 const ROUND: Duration = Duration::from_secs(30);
 
-/// The first and the longest wait before a missing token is read again.
-const FIRST_WAIT: Duration = Duration::from_mins(1);
-const LONGEST_WAIT: Duration = Duration::from_hours(24);
+/// The waits before a missing token is read again.
+const WAIT: Backoff = Backoff {
+    first: Duration::from_mins(1),
+    longest: Duration::from_hours(24),
+};
 
 /// The wait from which a missing token counts as gone: it was missing four times in seven minutes. A token that was
 /// just created can be missing once.
@@ -349,8 +352,8 @@ impl Life {
     /// The state of a token that was missing or unusable at this monotonic time.
     fn missing(before: Option<Self>, elapsed: Duration) -> Self {
         let wait = match before {
-            Some(Self::Missing { wait, .. }) => wait.saturating_mul(2).min(LONGEST_WAIT),
-            _ => FIRST_WAIT,
+            Some(Self::Missing { wait, .. }) => WAIT.following(wait),
+            _ => WAIT.first,
         };
         Self::Missing {
             next: elapsed.saturating_add(wait),

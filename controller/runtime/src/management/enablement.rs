@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
+use kubelet_attestation::backoff::Backoff;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -320,10 +321,16 @@ fn due_at(last: Option<&Last>, wanted: &Wanted, now: Instant) -> Option<Instant>
         return Some(now);
     };
     let outcome = last.outcome?;
-    let doubled = PAUSE.saturating_mul(2_u32.saturating_pow(last.tries));
+    let doubled = |longest| {
+        Backoff {
+            first: PAUSE,
+            longest,
+        }
+        .after(last.tries)
+    };
     let wait = match (last.wanted == *wanted, outcome) {
-        (true, Outcome::Written) => doubled.min(REFUSED),
-        (true, Outcome::Unavailable) => doubled.min(LONGEST_OUTAGE),
+        (true, Outcome::Written) => doubled(REFUSED),
+        (true, Outcome::Unavailable) => doubled(LONGEST_OUTAGE),
         (true, Outcome::Refused) => REFUSED,
         (false, Outcome::Written | Outcome::Unavailable) => PAUSE,
         (false, Outcome::Refused) => ANOTHER,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, PostParams};
+use kubelet_attestation::backoff::Backoff;
 use kubelet_attestation::errors::error_chain;
 use node_attestation_core::crd::{KubeletAuthentication, KubeletAuthenticationStatus, conditions};
 use node_attestation_core::rate_limit::Rate;
@@ -35,8 +36,11 @@ pub(super) const RATE: Rate = Rate {
     every: Duration::from_millis(20),
 };
 
-/// The longest wait after a failed write.
-const LAST_RETRY: Duration = Duration::from_mins(1);
+/// The waits after failed writes.
+const RETRY: Backoff = Backoff {
+    first: PAUSE,
+    longest: Duration::from_mins(1),
+};
 
 /// The writer of one `KubeletAuthentication`'s status.
 #[derive(Debug)]
@@ -97,9 +101,8 @@ impl StatusWriter {
         };
         self.metrics.status_written(written);
         tracing::debug!(cluster = name, error, "cannot write the status");
-        let wait = PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
+        self.not_before = Instant::now() + RETRY.after(self.failures);
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Instant::now() + wait.min(LAST_RETRY);
         Some(self.not_before)
     }
 

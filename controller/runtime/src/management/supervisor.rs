@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::FutureExt as _;
+use kubelet_attestation::backoff::Backoff;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::{
     ALLOW_RETIREMENT_ANNOTATION, KubeletAuthentication, KubeletAuthenticationStatus,
@@ -58,11 +59,11 @@ pub(super) const PARSED: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The first wait before a cluster is served again after its tasks panicked.
-const FIRST_RESTART: Duration = Duration::from_secs(5);
-
-/// The longest such wait.
-const LAST_RESTART: Duration = Duration::from_mins(5);
+/// The waits before a cluster is served again after its tasks panicked, and between the attempts to release it.
+const RESTART: Backoff = Backoff {
+    first: Duration::from_secs(5),
+    longest: Duration::from_mins(5),
+};
 
 /// Serves one cluster while this controller selects it, until its `KubeletAuthentication` is deleted.
 pub(super) async fn supervise(

@@ -1,7 +1,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::memory_budget::{MAX_OBJECT_BYTES, MAX_OBJECTS, MAX_RUNNING};
-use super::retry::LAST_RETRY;
+use super::retry::RETRY;
 use super::*;
 use crate::hardening::rate_limit::TOKEN_RATE;
 
@@ -151,7 +151,7 @@ async fn a_deleted_request_is_removed_from_every_state() {
     queue.gone("ready");
     queue.gone("waiting");
 
-    assert!(queue.next(now + LAST_RETRY).is_none());
+    assert!(queue.next(now + RETRY.longest).is_none());
     assert!(queue.entries.is_empty());
     assert!(queue.room.is_empty());
 }
@@ -228,7 +228,7 @@ async fn a_request_deleted_while_in_progress_is_not_retried() {
     queue.gone("a");
     queue.retry("a", now);
 
-    assert!(queue.next(now + LAST_RETRY).is_none());
+    assert!(queue.next(now + RETRY.longest).is_none());
     assert!(queue.entries.is_empty());
 }
 
@@ -240,7 +240,7 @@ async fn a_dropped_request_is_processed_again_after_it_changes() {
     queue.given_up("a");
 
     queue.sees(csr("a", "a", "1"));
-    assert!(queue.next(now + LAST_RETRY).is_none());
+    assert!(queue.next(now + RETRY.longest).is_none());
 
     queue.sees(csr("a", "a", "2"));
     assert_eq!(name_of(queue.next(now)).as_deref(), Some("a"));

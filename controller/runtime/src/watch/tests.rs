@@ -37,7 +37,7 @@ async fn the_wait_for_an_api_server_doubles_until_a_watch_succeeds() {
 
     tokio::time::advance(WATCH_HELD).await;
 
-    assert!(waits.next_wait() <= FIRST_WATCH_RETRY);
+    assert!(waits.next_wait() <= WATCH_RETRY.first);
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::secrets::{self, SecretWatches};
-use super::{
-    FIRST_RESTART, LAST_RESTART, LOOK_AGAIN, RECONCILED, Supervisor, cluster_now, other_cluster,
-};
+use super::{LOOK_AGAIN, RECONCILED, RESTART, Supervisor, cluster_now, other_cluster};
 use crate::capi::CORE_API_VERSION;
 use crate::client::ClusterAccess;
 use crate::clock::now;
@@ -60,9 +58,8 @@ impl Supervisor {
                     Ok(()) => return self.tell_release(tries > 0).await,
                     Err(error) => {
                         self.tell_failure(&error, failures.is_first()).await;
-                        let wait = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(tries));
+                        again = Instant::now() + RESTART.after(tries);
                         tries = tries.saturating_add(1);
-                        again = Instant::now() + wait.min(LAST_RESTART);
                     }
                 },
             }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{FIRST_RESTART, LAST_RESTART};
+use super::RESTART;
 
 /// The panics of the tasks of one cluster.
 ///
@@ -31,12 +31,11 @@ impl Restarts {
 
     /// Notes that a task panicked.
     pub(super) fn after_panic(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.rest_until) > LAST_RESTART {
+        if now.saturating_duration_since(self.rest_until) > RESTART.longest {
             self.panics = 0;
         }
-        let rest = FIRST_RESTART.saturating_mul(2_u32.saturating_pow(self.panics));
+        self.rest_until = now + RESTART.after(self.panics);
         self.panics = self.panics.saturating_add(1);
-        self.rest_until = now + rest.min(LAST_RESTART);
     }
 }
 
@@ -77,11 +76,11 @@ mod tests {
         now += wait(&mut restarts, now);
 
         // As long as the longest wait is not enough.
-        now += LAST_RESTART;
+        now += RESTART.longest;
         let third = wait(&mut restarts, now);
-        assert_eq!(third, FIRST_RESTART * 4);
+        assert_eq!(third, RESTART.first * 4);
 
-        now += third + LAST_RESTART + second;
-        assert_eq!(wait(&mut restarts, now), FIRST_RESTART);
+        now += third + RESTART.longest + second;
+        assert_eq!(wait(&mut restarts, now), RESTART.first);
     }
 }

@@ -12,7 +12,7 @@ async fn a_request_for_undecided_enforcement_is_retried_but_not_pending() {
     queue.retry("b", Instant::now());
     assert!(is_pending(1));
 
-    let later = Instant::now() + LAST_RETRY;
+    let later = Instant::now() + RETRY.longest;
     for name in ["a", "b"] {
         assert_eq!(name_of(queue.next(later)).as_deref(), Some(name));
     }

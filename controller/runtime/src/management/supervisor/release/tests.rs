@@ -183,7 +183,7 @@ async fn a_failed_policy_removal_is_reported_and_retried() {
     } = noted.await;
 
     assert_eq!(deletions.len(), 1, "{deletions:?}");
-    assert!(deletions[0] < AWAY + LAST_RESTART * 2, "{deletions:?}");
+    assert!(deletions[0] < AWAY + RESTART.longest * 2, "{deletions:?}");
     assert_eq!(told, ["PolicyNotRemoved", "PolicyRemoved"]);
 }
 

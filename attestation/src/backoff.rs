@@ -1,0 +1,73 @@
+//! Pauses between the attempts of an operation that fails.
+
+use std::time::Duration;
+
+/// Pauses that double after each failure, from the first to the longest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// The pause after the first failure.
+    pub first: Duration,
+    /// The limit of all pauses.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// The pause after a failure that follows this number of other failures.
+    pub fn after(self, failures: u32) -> Duration {
+        let doubled = self.first.saturating_mul(2_u32.saturating_pow(failures));
+        doubled.min(self.longest)
+    }
+
+    /// The pause after a failure that follows a failure with this pause. That failure can have another back-off: the
+    /// result has the limits of this one.
+    pub fn following(self, pause: Duration) -> Duration {
+        pause.saturating_mul(2).max(self.first).min(self.longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKOFF: Backoff = Backoff {
+        first: Duration::from_secs(5),
+        longest: Duration::from_secs(60),
+    };
+
+    #[test]
+    fn each_failure_doubles_the_pause_up_to_the_longest_one() {
+        let after = [0, 1, 2, 3, 4, 31, 32, u32::MAX].map(|failures| BACKOFF.after(failures));
+        assert_eq!(
+            after.map(|pause| pause.as_secs()),
+            [5, 10, 20, 40, 60, 60, 60, 60]
+        );
+
+        let mut pause = BACKOFF.first;
+        for expected in [10, 20, 40, 60, 60] {
+            pause = BACKOFF.following(pause);
+            assert_eq!(pause.as_secs(), expected);
+        }
+    }
+
+    #[test]
+    fn a_pause_of_another_backoff_is_limited() {
+        for (pause, expected) in [
+            (Duration::ZERO, 5),
+            (Duration::from_secs(1), 5),
+            (Duration::MAX, 60),
+        ] {
+            assert_eq!(BACKOFF.following(pause).as_secs(), expected);
+        }
+    }
+
+    #[test]
+    fn a_first_pause_of_zero_stays_zero() {
+        let none = Backoff {
+            first: Duration::ZERO,
+            ..BACKOFF
+        };
+
+        assert_eq!(none.after(u32::MAX), Duration::ZERO);
+        assert_eq!(none.following(Duration::ZERO), Duration::ZERO);
+    }
+}
