@@ -113,6 +113,12 @@ impl Room {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
+        self.in_use() == [0; 4]
+    }
+
+    /// The number and the memory of kept requests, and of requests in progress.
+    #[cfg(test)]
+    pub(super) fn in_use(&self) -> [usize; 4] {
         let Self {
             objects,
             object_bytes,
@@ -120,12 +126,12 @@ impl Room {
             running_bytes,
             ..
         } = *self;
-        [objects, object_bytes, running, running_bytes] == [0; 4]
+        [objects, object_bytes, running, running_bytes]
     }
 }
 
 /// The memory to process a request with this number of bytes.
-fn charge(bytes: usize) -> usize {
+pub(super) fn charge(bytes: usize) -> usize {
     allowance(bytes).saturating_mul(COPIES)
 }
 

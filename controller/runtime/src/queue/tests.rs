@@ -5,6 +5,7 @@ use super::retry::RETRY;
 use super::*;
 use crate::hardening::rate_limit::TOKEN_RATE;
 
+mod history;
 mod not_ours_yet;
 mod outage;
 mod room;
