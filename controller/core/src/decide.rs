@@ -206,7 +206,7 @@ impl Deciding<'_> {
         let csr = self.steps.wait("locate", located).await?;
         self.machine.clone_from(&csr.machine().object);
         self.steps.saw(|| seen::machine(csr.machine()));
-        let attested = csr.attest(verifier, &context.audiences, now);
+        let attested = csr.attest(&context.audiences, now);
         let csr = self.steps.wait("attest", attested).await?;
         self.steps.saw(|| seen::attested(&csr));
         let settled = csr.check_node_name(inventory, ledger);

@@ -72,13 +72,10 @@ impl Controller {
     /// The whole verification.
     pub(crate) async fn attest(&self, request: &CertificateSigningRequest) -> AttestedCsr {
         let located = self.locate(request).await;
-        located
-            .attest(self.verifier(), &self.audiences, fleet::now())
-            .await
-            .unwrap()
+        located.attest(&self.audiences, fleet::now()).await.unwrap()
     }
 
-    fn verifier(&self) -> &dyn Verifier {
+    fn verifier(&self) -> &Arc<dyn Verifier> {
         self.verifiers.of(&Provider::AWS).unwrap()
     }
 }

@@ -7,9 +7,9 @@ use kubelet_attestation::names::Audience;
 use super::{LocatedCsr, Requester};
 use crate::identifiers::CertificateUid;
 use crate::ledger::Claimant;
-use crate::policy::{evidence, machine};
+use crate::policy::machine;
 use crate::refusal::{Denial, Failure, Refusal};
-use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
+use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity};
 
 /// A request from a machine whose evidence was verified, or whose provider requires no evidence.
 #[derive(Debug, derive_more::Deref)]
@@ -29,15 +29,13 @@ pub(super) enum ClaimOrRenewal {
 }
 
 impl LocatedCsr {
-    /// Lets `verifier` appraise the evidence, and checks that the evidence identifies the located machine.
+    /// Lets the verifier appraise the evidence, and checks that the evidence identifies the located machine.
     pub async fn attest(
         self,
-        verifier: &dyn Verifier,
         audiences: &[Audience],
         now: SystemTime,
     ) -> Result<AttestedCsr, Refusal> {
-        let request = self.request();
-        evidence::of_signer(&request.provider, Some(&request.provider), verifier)?;
+        let (request, verifier) = (self.request(), self.verifier());
         if request.evidence.is_some() && !verifier.accepts_late_provider_ids() {
             machine::is_named(self.machine())?;
         }
@@ -97,7 +95,7 @@ impl AttestedCsr {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
     use std::time::{Duration, SystemTime};
 
     use futures::executor::block_on;
@@ -114,10 +112,21 @@ mod tests {
     use crate::verifier::{Appraisal, Assurance, InsecureVerifier, Verifier};
 
     /// Remembers when the request was made that it appraised last.
-    #[derive(Debug, Default)]
+    #[derive(Debug)]
     struct RecordingVerifier {
         asked: Mutex<Option<SystemTime>>,
+        versions: [EvidenceVersion; 1],
         accepts_late_provider_ids: bool,
+    }
+
+    impl RecordingVerifier {
+        fn new(accepts_late_provider_ids: bool) -> Arc<Self> {
+            Arc::new(Self {
+                asked: Mutex::default(),
+                versions: [EvidenceVersion::V1],
+                accepts_late_provider_ids,
+            })
+        }
     }
 
     #[async_trait::async_trait]
@@ -127,7 +136,7 @@ mod tests {
         }
 
         fn versions(&self) -> &[EvidenceVersion] {
-            &[]
+            &self.versions
         }
 
         async fn verify(
@@ -146,10 +155,10 @@ mod tests {
 
     #[test]
     fn a_verifier_receives_the_creation_time_of_the_request() {
-        let clerk = RecordingVerifier::default();
+        let clerk = RecordingVerifier::new(false);
         let asked = |created| {
-            let refused = block_on(located_at(created).attest(&clerk, &[], now()));
-            assert!(refused.is_err());
+            let csr = located(clerk.clone(), cluster().inventory.as_ref(), created);
+            assert!(block_on(csr.attest(&[], now())).is_err());
             clerk.asked.lock().unwrap().unwrap()
         };
         let earlier = now() - Duration::from_mins(7);
@@ -161,19 +170,16 @@ mod tests {
     #[test]
     fn a_machine_without_a_provider_id_waits_unless_the_verifier_accepts_that() {
         for accepts_late_provider_ids in [false, true] {
-            let clerk = RecordingVerifier {
-                accepts_late_provider_ids,
-                ..RecordingVerifier::default()
-            };
+            let clerk = RecordingVerifier::new(accepts_late_provider_ids);
             let unnamed = Machine {
                 provider_id: None,
                 unnamed: true,
                 ..machine("m1", "n1", Some("abcdef"))
             };
             let inventory = StaticInventory::new(vec![unnamed]).unwrap();
-            let csr = located_in(&inventory, None);
+            let csr = located(clerk.clone(), &inventory, None);
 
-            let refused = block_on(csr.attest(&clerk, &[], now())).unwrap_err();
+            let refused = block_on(csr.attest(&[], now())).unwrap_err();
 
             let waits = matches!(&refused, Refusal::Retry(Deferral::MachineNotFound));
             assert_eq!(waits, !accepts_late_provider_ids, "{refused:?}");
@@ -182,17 +188,12 @@ mod tests {
         }
     }
 
-    fn located() -> LocatedCsr {
-        located_at(None)
-    }
-
-    fn located_at(created: Option<SystemTime>) -> LocatedCsr {
-        located_in(cluster().inventory.as_ref(), created)
-    }
-
-    fn located_in(inventory: &dyn Inventory, created: Option<SystemTime>) -> LocatedCsr {
+    fn located(
+        verifier: Arc<dyn Verifier>,
+        inventory: &dyn Inventory,
+        created: Option<SystemTime>,
+    ) -> LocatedCsr {
         let cluster = cluster();
-        let verifier = cluster.verifiers.of(&Provider::NULL).unwrap();
         let mut request = valid();
         let created = created.map(|time| Time(Timestamp::try_from(time).unwrap()));
         request.metadata.creation_timestamp = created;
@@ -200,33 +201,21 @@ mod tests {
         let csr = raw
             .parse()
             .unwrap()
-            .conform_client(verifier, cluster.longest_lifetime)
+            .conform_client(&verifier, cluster.longest_lifetime)
             .unwrap();
         block_on(csr.locate(inventory)).unwrap()
-    }
-
-    #[test]
-    fn a_verifier_of_another_provider_cannot_appraise() {
-        let refused = block_on(located().attest(&InsecureVerifier, &[], now()));
-
-        let Err(Refusal::Deny(denial)) = refused else {
-            panic!("not denied: {refused:?}");
-        };
-        assert!(
-            matches!(denial, Denial::ProviderMismatch { .. }),
-            "{denial:?}"
-        );
     }
 
     #[test]
     fn a_verifier_of_another_provider_cannot_check_a_request() {
         let cluster = cluster();
         let raw = RawRequest::triage(&valid(), &cluster.verifiers).unwrap();
+        let verifier: Arc<dyn Verifier> = Arc::new(InsecureVerifier);
 
         let refused = raw
             .parse()
             .unwrap()
-            .conform_client(&InsecureVerifier, cluster.longest_lifetime);
+            .conform_client(&verifier, cluster.longest_lifetime);
 
         assert!(matches!(
             refused,

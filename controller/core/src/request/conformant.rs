@@ -1,5 +1,6 @@
 //! A request for a client certificate that a kubelet can have.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
@@ -14,6 +15,7 @@ use crate::verifier::Verifier;
 #[derive(Debug)]
 pub struct ConformantClientCsr {
     request: ClientRequest,
+    verifier: Arc<dyn Verifier>,
 }
 
 /// The content of a request for a client certificate.
@@ -43,14 +45,14 @@ pub struct ClientRequest {
 impl ParsedCsr {
     /// Checks the content of the request, and the requester. These checks require no calls to other services.
     ///
-    /// `verifier` is the verifier of the request's provider.
+    /// `verifier` is the verifier of the request's provider. A later step lets it appraise the evidence.
     ///
     /// # Errors
     ///
     /// Fails for a version of evidence that `verifier` does not support. All other errors are denials.
     pub fn conform_client(
         self,
-        verifier: &dyn Verifier,
+        verifier: &Arc<dyn Verifier>,
         longest_lifetime: Duration,
     ) -> Result<ConformantClientCsr, Refusal> {
         let raw = self.raw();
@@ -60,10 +62,10 @@ impl ParsedCsr {
         let node_name = subject::node_name(self.csr())?;
         usages::exact(&raw.usages)?;
         let provider_id = extensions::provider_id(self.csr())?;
-        evidence::of_signer(provider, self.claimed_provider(), verifier)?;
+        evidence::of_signer(provider, self.claimed_provider(), verifier.as_ref())?;
         let requester =
             requester::accepted(&raw.username, &raw.groups, raw.uid.as_deref(), &node_name)?;
-        evidence::readable(self.evidence(), verifier)?;
+        evidence::readable(self.evidence(), verifier.as_ref())?;
         let request = ClientRequest {
             provider: provider.clone(),
             requester,
@@ -75,7 +77,10 @@ impl ParsedCsr {
             created: raw.created,
             annotated_key: raw.annotated_key.clone(),
         };
-        Ok(ConformantClientCsr { request })
+        Ok(ConformantClientCsr {
+            request,
+            verifier: verifier.clone(),
+        })
     }
 }
 
@@ -83,5 +88,10 @@ impl ConformantClientCsr {
     /// The requested certificate.
     pub fn request(&self) -> &ClientRequest {
         &self.request
+    }
+
+    /// The verifier of the request's provider.
+    pub(super) fn verifier(&self) -> &dyn Verifier {
+        &*self.verifier
     }
 }

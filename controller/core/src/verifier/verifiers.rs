@@ -41,8 +41,8 @@ impl Verifiers {
     }
 
     /// The verifier of this provider, if it is available.
-    pub fn of(&self, provider: &Provider) -> Option<&dyn Verifier> {
-        self.available.get(provider).map(AsRef::as_ref)
+    pub fn of(&self, provider: &Provider) -> Option<&Arc<dyn Verifier>> {
+        self.available.get(provider)
     }
 
     /// The authorized providers, including those with an unavailable verifier.

@@ -1,5 +1,6 @@
 //! The chain in its intended use: the counterpart of the cases that must not compile.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -19,7 +20,7 @@ use node_attestation_core::verifier::{AttestedIdentity, Verifier};
 pub(crate) async fn chain(
     object: &CertificateSigningRequest,
     context: &Context,
-    verifier: &dyn Verifier,
+    verifier: &Arc<dyn Verifier>,
     signer: &Signer,
     now: SystemTime,
 ) -> Result<IssuedCertificate, Decision> {
@@ -29,7 +30,7 @@ pub(crate) async fn chain(
     let conformant: ConformantClientCsr =
         parsed.conform_client(verifier, context.longest_lifetime)?;
     let located: LocatedCsr = conformant.locate(inventory).await?;
-    let attested: AttestedCsr = located.attest(verifier, &context.audiences, now).await?;
+    let attested: AttestedCsr = located.attest(&context.audiences, now).await?;
     let settled: NamedCsr = attested.check_node_name(inventory, ledger).await?;
     let claimed: ClaimedCsr = settled.claim(ledger, RequestRef::default(), now).await?;
     let issued: IssuedCertificate = claimed.sign(signer, now).await?;

@@ -1,5 +1,6 @@
 //! Calls the step of each link without the check of the next link.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use node_attestation_core::decide::Context;
@@ -8,7 +9,7 @@ use node_attestation_core::request::*;
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::Verifier;
 
-fn unparsed(raw: RawRequest, verifier: &dyn Verifier, context: &Context) {
+fn unparsed(raw: RawRequest, verifier: &Arc<dyn Verifier>, context: &Context) {
     let _ = raw.conform_client(verifier, context.longest_lifetime);
 }
 
@@ -16,8 +17,8 @@ fn unconformant(parsed: ParsedCsr, context: &Context) {
     let _ = parsed.locate(context.inventory.as_ref());
 }
 
-fn unlocated(conformant: ConformantClientCsr, verifier: &dyn Verifier, now: SystemTime) {
-    let _ = conformant.attest(verifier, &[], now);
+fn unlocated(conformant: ConformantClientCsr, now: SystemTime) {
+    let _ = conformant.attest(&[], now);
 }
 
 fn unattested(located: LocatedCsr, context: &Context) {

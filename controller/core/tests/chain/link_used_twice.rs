@@ -1,5 +1,6 @@
 //! Each link, a second time after its check.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use node_attestation_core::decide::Context;
@@ -13,7 +14,7 @@ fn parsed_twice(raw: RawRequest) {
     let _ = raw.parse();
 }
 
-fn conformed_twice(parsed: ParsedCsr, verifier: &dyn Verifier, context: &Context) {
+fn conformed_twice(parsed: ParsedCsr, verifier: &Arc<dyn Verifier>, context: &Context) {
     let _ = parsed.conform_client(verifier, context.longest_lifetime);
     let _ = parsed.conform_client(verifier, context.longest_lifetime);
 }
@@ -23,9 +24,9 @@ fn located_twice(conformant: ConformantClientCsr, context: &Context) {
     let _ = conformant.locate(context.inventory.as_ref());
 }
 
-fn attested_twice(located: LocatedCsr, verifier: &dyn Verifier, now: SystemTime) {
-    let _ = located.attest(verifier, &[], now);
-    let _ = located.attest(verifier, &[], now);
+fn attested_twice(located: LocatedCsr, now: SystemTime) {
+    let _ = located.attest(&[], now);
+    let _ = located.attest(&[], now);
 }
 
 fn named_twice(attested: AttestedCsr, context: &Context) {
