@@ -11,12 +11,12 @@ use super::node_removal::Removal;
 use super::records::{Records, Stored, WriteError};
 use super::rules::{self, Facts, HolderState, Question, Renewed, Step};
 use super::{
-    Absences, Claim, Grant, GrantReason, Holder, LastIssued, LedgerPolicy, Record, RecordHolder,
-    Renewal, Revocations,
+    Absences, Claim, Grant, GrantReason, LastIssued, LedgerPolicy, Record, RecordHolder, Renewal,
+    Revocations,
 };
 use crate::cluster_line;
 use crate::crd::RevokedNodeCredentialsSpec;
-use crate::identifiers::{CertificateUid, RecordUid};
+use crate::identifiers::RecordUid;
 use crate::inventory::{Inventory, Machine, MachineState};
 use crate::log_lines::{LogLines, Unlimited};
 use crate::nodes::Nodes;
@@ -24,6 +24,7 @@ use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::scope::Enforcement;
 use crate::unshared::Unshared;
 
+mod holders;
 mod nodes;
 mod others;
 
@@ -239,13 +240,13 @@ impl RecordLedger {
     }
 
     /// Returns the record from the cache.
-    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Refusal> {
+    async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Deferral> {
         let known = self.records.known(name).await.map_err(unavailable)?;
         Ok(self.recalled(known))
     }
 
     /// Returns the record from the store.
-    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Refusal> {
+    async fn read(&self, name: &NodeName) -> Result<Option<Stored>, Deferral> {
         let fresh = self.records.read(name).await.map_err(unavailable)?;
         Ok(self.recalled(fresh))
     }
@@ -266,10 +267,10 @@ impl RecordLedger {
         &self,
         error: WriteError,
         name: &NodeName,
-    ) -> Result<Option<Stored>, Refusal> {
+    ) -> Result<Option<Stored>, Deferral> {
         match error {
             WriteError::Exists | WriteError::Conflict => self.read(name).await,
-            WriteError::Unavailable(source) => Err(unavailable(source).into()),
+            WriteError::Unavailable(source) => Err(unavailable(source)),
         }
     }
 
@@ -438,29 +439,6 @@ impl RecordLedger {
                 "cannot update the node identity of a node that sent a request"
             );
         }
-    }
-
-    /// Returns the holder of the name, for a request with a certificate with this `uid`. `None` means that the
-    /// cluster's certificates contain no UID: then the name decides. With a certificate of the current generation, this
-    /// also ends the validity of the previous generation.
-    ///
-    /// # Errors
-    ///
-    /// Denies a certificate without a record, of another record or a previous generation, and a record that must not
-    /// get certificates any more.
-    pub async fn holder(
-        &self,
-        node_name: &NodeName,
-        uid: Option<CertificateUid>,
-    ) -> Result<Holder, Refusal> {
-        let revoked = self.revocations.known().map_err(unavailable)?;
-        let holder = |record: Option<&Record>| rules::holder(record, &revoked, node_name, uid);
-        let holder = self.known_to(node_name, holder).await?;
-        if uid == Some(holder.uid) {
-            self.settle(node_name, |record| record.superseded = None)
-                .await;
-        }
-        Ok(holder)
     }
 
     /// Applies the rule to the cached record. If the rule refuses it, applies the rule to the stored record before it

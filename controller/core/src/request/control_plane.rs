@@ -64,17 +64,16 @@ impl ParsedCsr {
         let provider_id = machine.provider_id.clone();
         let provider_id =
             provider_id.ok_or_else(|| Deferral::MachineNotReady(machine.name.clone()))?;
-        match ledger.holder(&node_name, None).await {
-            Err(Refusal::Deny(Denial::RecordMissing { .. })) => Ok(ControlPlaneRenewal {
-                node_name,
-                provider_id,
-                machine,
-            }),
-            Ok(_) => Err(unattested(
+        if ledger.stored_holder(&node_name).await?.is_some() {
+            return Err(unattested(
                 "the node has a node identity, and must renew with evidence",
-            )),
-            Err(refusal) => Err(refusal),
+            ));
         }
+        Ok(ControlPlaneRenewal {
+            node_name,
+            provider_id,
+            machine,
+        })
     }
 }
 

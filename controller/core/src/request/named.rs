@@ -46,14 +46,8 @@ impl AttestedCsr {
             // Without evidence, the provider ID can be only a claim.
             ClaimOrRenewal::Claiming(Assurance::None(_), _) => return Ok(false),
         };
-        let holder = ledger.holder(&self.request().node_name, uid).await;
-        match holder.map(|holder| holder.assurance) {
-            Ok(Assurance::Attested(holder)) => {
-                let provider_id = &holder.identity().provider_id;
-                Ok(*provider_id == self.identity().provider_id)
-            }
-            Err(Refusal::Retry(deferral)) => Err(deferral),
-            Ok(Assurance::None(_)) | Err(Refusal::Deny(_) | Refusal::Fail(_)) => Ok(false),
-        }
+        let provider_id = &self.identity().provider_id;
+        let node_name = &self.request().node_name;
+        ledger.is_held_by(provider_id, node_name, uid).await
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubelet_attestation::ensure;
-use kubelet_attestation::names::NodeName;
+use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::identifiers::KeyDigest;
 use crate::ledger::{
@@ -19,6 +19,10 @@ pub enum Fault {
     Uncached,
     /// The cache contains each tombstone as the record before its retirement.
     Outdated,
+    /// The cache finds each tombstone by its name, as the record before its retirement.
+    Unretired,
+    /// The cache finds each record by its name, with the provider ID of another machine.
+    FormerHolder,
     /// The cache is not updated by reads.
     NeverCaughtUp,
     /// No record is written.
@@ -43,7 +47,13 @@ impl FaultyRecords {
 #[async_trait::async_trait]
 impl Records for FaultyRecords {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        let known = self.0.known(name).await?;
+        let mut known = self.0.known(name).await?;
+        if let Some(stored) = known.as_mut().filter(|_| self.1 == Fault::Unretired) {
+            stored.record.tombstone = None;
+        }
+        if let Some(stored) = known.as_mut().filter(|_| self.1 == Fault::FormerHolder) {
+            stored.record.holder.provider_id = ProviderId::parse("metal:///former").unwrap();
+        }
         Ok(known.filter(|_| self.1 != Fault::Uncached))
     }
 

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use futures::executor::block_on;
 use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NodeName, Provider,
 };
 
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
-use crate::ledger::GrantReason;
+use crate::ledger::{GrantReason, MemoryRecords, Records as _, Stored, Tombstone, TombstoneReason};
 use crate::request::ApprovalReason;
 use crate::scope::{Enforcement, EnforcementState};
-use crate::testing::cluster::machine;
+use crate::testing::cluster::{Parts, machine};
+use crate::testing::faulty_records::{Fault, FaultyRecords};
 use crate::testing::serving::{serving as serving_request, serving_cluster};
 use crate::testing::{
     Csr, UID, block, cluster, condition, decided, envelope, issued_at, now, object, provider_block,
@@ -359,4 +361,33 @@ fn a_control_plane_node_with_a_record_renews_with_evidence() {
         unattested(&stock_renewal(), &cluster),
         "the node has a node identity, and must renew with evidence"
     );
+}
+
+#[test]
+fn a_control_plane_node_with_a_retired_record_renews_despite_the_cache() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let parts = Parts {
+        records: Arc::new(FaultyRecords(records.clone(), Fault::Unretired)),
+        ..Parts::default()
+    };
+    let cluster = Context {
+        ledger: parts.cluster().ledger,
+        ..with_control_plane(|_| {})
+    };
+    issued_at(&object(envelope(&Csr::valid().der())), &cluster, now());
+    let n1 = NodeName::parse("n1").unwrap();
+    let Stored {
+        mut record,
+        version,
+    } = block_on(records.read(&n1)).unwrap().unwrap();
+    record.tombstone = Some(Tombstone {
+        since: now(),
+        reason: TombstoneReason::MachineGone,
+        until: now(),
+    });
+    block_on(records.replace(&record, &version)).unwrap();
+
+    let decision = decided(&stock_renewal(), &cluster);
+
+    assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 }

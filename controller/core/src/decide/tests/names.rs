@@ -6,9 +6,10 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 
 use crate::decide::*;
 use crate::inventory::StaticInventory;
-use crate::ledger::MemoryRecords;
+use crate::ledger::{MemoryRecords, Records};
 use crate::refusal::Denial;
 use crate::testing::cluster::{Parts, machine, node};
+use crate::testing::faulty_records::{Fault, FaultyRecords};
 use crate::testing::nodes::MemoryNodes;
 use crate::testing::{
     UID, cluster, cluster_of_nodes, decided, insecure, issued_at, now, of_m2, renewal, valid,
@@ -76,6 +77,28 @@ fn renamed_after(join: &CertificateSigningRequest) -> Context {
 #[test]
 fn a_joined_machine_keeps_its_recorded_name_after_an_inventory_change() {
     let cluster = renamed_after(&valid());
+
+    for request in [renewal(UID), valid()] {
+        assert_eq!(issued_at(&request, &cluster, now()).node_name, n1());
+    }
+}
+
+#[test]
+fn a_recorded_name_is_read_before_a_request_for_it_is_denied() {
+    let records: Arc<MemoryRecords> = Arc::default();
+    let called = |name: &str, records: Arc<dyn Records>| {
+        let machines = vec![machine("m1", name, Some("abcdef"))];
+        let parts = Parts {
+            records,
+            inventory: Arc::new(StaticInventory::new(machines).unwrap()),
+            ..Parts::default()
+        };
+        parts.cluster()
+    };
+    issued_at(&valid(), &called("n1", records.clone()), now());
+
+    let outdated = FaultyRecords(records, Fault::FormerHolder);
+    let cluster = called("n9", Arc::new(outdated));
 
     for request in [renewal(UID), valid()] {
         assert_eq!(issued_at(&request, &cluster, now()).node_name, n1());

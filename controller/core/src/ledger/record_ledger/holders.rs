@@ -1,0 +1,73 @@
+//! Lookups of the holder of a name.
+
+use kubelet_attestation::names::{NodeName, ProviderId};
+
+use super::{RecordLedger, unavailable};
+use crate::identifiers::CertificateUid;
+use crate::ledger::records::Stored;
+use crate::ledger::{Holder, Record, rules};
+use crate::refusal::{Deferral, Refusal};
+use crate::verifier::Assurance;
+
+impl RecordLedger {
+    /// Returns the holder of the name, for a request with a certificate with this `uid`. `None` means that the
+    /// cluster's certificates contain no UID: then the name decides. With a certificate of the current generation, this
+    /// also ends the validity of the previous generation.
+    ///
+    /// # Errors
+    ///
+    /// Denies a certificate without a record, of another record or a previous generation, and a record that must not
+    /// get certificates any more.
+    pub async fn holder(
+        &self,
+        node_name: &NodeName,
+        uid: Option<CertificateUid>,
+    ) -> Result<Holder, Refusal> {
+        let revoked = self.revocations.known().map_err(unavailable)?;
+        let holder = |record: Option<&Record>| rules::holder(record, &revoked, node_name, uid);
+        let holder = self.known_to(node_name, holder).await?;
+        if uid == Some(holder.uid) {
+            self.settle(node_name, |record| record.superseded = None)
+                .await;
+        }
+        Ok(holder)
+    }
+
+    /// Returns the holder of the name from the store. `None` if the name has no record, or a retired one.
+    ///
+    /// # Errors
+    ///
+    /// Denies a revoked record.
+    pub async fn stored_holder(&self, node_name: &NodeName) -> Result<Option<Holder>, Refusal> {
+        let revoked = self.revocations.known().map_err(unavailable)?;
+        let stored = self.read(node_name).await?;
+        let record = stored.map(|stored| stored.record).filter(Record::is_live);
+        let holder = record.map(|record| rules::holder(Some(&record), &revoked, node_name, None));
+        Ok(holder.transpose()?)
+    }
+
+    /// Whether the machine with this provider ID holds the name, and was attested for it. `uid` is the UID in the
+    /// certificate of the requester, if the certificate contains one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the record cannot be read.
+    pub async fn is_held_by(
+        &self,
+        provider_id: &ProviderId,
+        node_name: &NodeName,
+        uid: Option<CertificateUid>,
+    ) -> Result<bool, Deferral> {
+        let revoked = self.revocations.known().map_err(unavailable)?;
+        let is_held = |stored: Option<Stored>| {
+            let record = stored.map(|stored| stored.record);
+            let holder = rules::holder(record.as_ref(), &revoked, node_name, uid);
+            holder.is_ok_and(|holder| match holder.assurance {
+                Assurance::Attested(identity) => identity.identity().provider_id == *provider_id,
+                Assurance::None(_) => false,
+            })
+        };
+        // The caller denies the request of a machine that does not hold the name, so the cache is not sufficient.
+        Ok(is_held(self.known(node_name).await?) || is_held(self.read(node_name).await?))
+    }
+}
