@@ -7,6 +7,8 @@ use tokio::task::{JoinHandle, yield_now};
 use super::*;
 use crate::shared::testing::most_visited;
 
+mod history;
+
 impl Owner for Key {
     fn namespace(&self) -> &str {
         &self.namespace

@@ -1,0 +1,170 @@
+//! Random histories of turns.
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::*;
+
+/// The Clusters of three namespaces.
+const CLUSTERS: [(&str, &str); 6] = [
+    ("a", "1"),
+    ("a", "2"),
+    ("a", "3"),
+    ("b", "1"),
+    ("b", "2"),
+    ("c", "1"),
+];
+
+#[derive(Debug, Clone)]
+enum Event {
+    /// A caller of this Cluster waits for a turn.
+    Waits(usize),
+    /// A caller ends its turn, or stops waiting.
+    Ends(Index),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => (0..CLUSTERS.len()).prop_map(Event::Waits),
+        2 => any::<Index>().prop_map(Event::Ends),
+    ]
+}
+
+struct Caller {
+    cluster: usize,
+    is_running: bool,
+    granted: oneshot::Receiver<()>,
+    /// Dropped to end the turn.
+    _turn: Turn,
+}
+
+struct World {
+    limits: TurnLimits,
+    turns: FairTurns,
+    /// In the order of arrival.
+    callers: Vec<Caller>,
+}
+
+fn namespace(cluster: usize) -> &'static str {
+    CLUSTERS[cluster].0
+}
+
+impl World {
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Waits(cluster) => {
+                let (namespace, name) = CLUSTERS[*cluster];
+                let (turn, granted) = self.turns.line(&key(namespace, name)).wait();
+                self.callers.push(Caller {
+                    cluster: *cluster,
+                    is_running: false,
+                    granted,
+                    _turn: turn,
+                });
+            }
+            Event::Ends(_) if self.callers.is_empty() => {}
+            Event::Ends(which) => drop(self.callers.remove(which.index(self.callers.len()))),
+        }
+        self.check();
+    }
+
+    fn running(&self, is_counted: impl Fn(usize) -> bool) -> usize {
+        let callers = self.callers.iter();
+        let running = callers.filter(|caller| caller.is_running && is_counted(caller.cluster));
+        running.count()
+    }
+
+    fn in_namespace(&self, of: &str) -> usize {
+        self.running(|cluster| namespace(cluster) == of)
+    }
+
+    /// The Clusters with a waiting caller that have fewer turns than their limit.
+    fn ready(&self) -> Vec<usize> {
+        let waiting = self.callers.iter().filter(|caller| !caller.is_running);
+        let clusters = waiting.map(|caller| caller.cluster);
+        let is_ready =
+            |cluster: &usize| self.running(|running| running == *cluster) < self.limits.of_cluster;
+        clusters.filter(is_ready).collect()
+    }
+
+    /// The limit of turns of one namespace.
+    fn share(&self) -> usize {
+        let mut namespaces = self.callers.iter().map(|caller| namespace(caller.cluster));
+        let first = namespaces.next();
+        if namespaces.all(|other| Some(other) == first) {
+            self.limits.all
+        } else {
+            self.limits.all.div_ceil(2)
+        }
+    }
+
+    /// Checks the turns that began, and that no turn is missing.
+    fn check(&mut self) {
+        let mut begun = Vec::new();
+        for (at, caller) in self.callers.iter_mut().enumerate() {
+            if !caller.is_running && caller.granted.try_recv().is_ok() {
+                caller.is_running = true;
+                begun.push(at);
+            }
+        }
+        let (share, ready) = (self.share(), self.ready());
+        assert!(self.running(|_| true) <= self.limits.all);
+        for at in &begun {
+            let cluster = self.callers[*at].cluster;
+            let mut earlier = self.callers[..*at].iter();
+            let is_passed = |caller: &Caller| caller.cluster == cluster && !caller.is_running;
+            assert!(!earlier.any(is_passed), "a later caller was first");
+            let of_cluster = self.running(|running| running == cluster);
+            assert!(of_cluster <= self.limits.of_cluster);
+            let own = self.in_namespace(namespace(cluster));
+            assert!(own <= share, "{own} of {share}");
+            // Only the order of a single turn is known.
+            let others = ready.iter().filter(|_| begun.len() == 1);
+            for other in others.map(|other| namespace(*other)) {
+                let others = self.in_namespace(other);
+                assert!(
+                    other == namespace(cluster) || own - 1 <= others,
+                    "{} had {} turns, and {other} has {others}",
+                    namespace(cluster),
+                    own - 1,
+                );
+            }
+        }
+        if self.running(|_| true) < self.limits.all {
+            for cluster in ready {
+                let own = self.in_namespace(namespace(cluster));
+                assert!(own >= share, "a turn of {:?} is missing", CLUSTERS[cluster]);
+            }
+        }
+    }
+
+    /// Ends all turns. Each waiting caller gets one.
+    fn finish(&mut self) {
+        while !self.callers.is_empty() {
+            let running = self.callers.iter().position(|caller| caller.is_running);
+            drop(self.callers.remove(running.unwrap()));
+            self.check();
+        }
+        assert!(self.turns.is_idle());
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_history_loses_a_turn_or_exceeds_a_limit(
+        events in prop::collection::vec(event(), 1..100),
+        all in 1..7_usize,
+        of_cluster in 1..4_usize,
+    ) {
+        let limits = TurnLimits { all, of_cluster };
+        let mut world = World {
+            limits,
+            turns: FairTurns::new(limits),
+            callers: Vec::new(),
+        };
+        for event in &events {
+            world.apply(event);
+        }
+        world.finish();
+    }
+}
