@@ -4,17 +4,17 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::Audience;
 
-use super::{LocatedCsr, Requester};
+use super::{ClientRequest, LocatedCsr, Requester};
 use crate::identifiers::CertificateUid;
+use crate::inventory::Machine;
 use crate::ledger::Claimant;
 use crate::policy::machine;
 use crate::refusal::{Denial, Failure, Refusal};
 use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity};
 
 /// A request from a machine whose evidence was verified, or whose provider requires no evidence.
-#[derive(Debug, derive_more::Deref)]
+#[derive(Debug)]
 pub struct AttestedCsr {
-    #[deref]
     csr: LocatedCsr,
     standing: ClaimOrRenewal,
 }
@@ -80,6 +80,16 @@ impl LocatedCsr {
 }
 
 impl AttestedCsr {
+    /// The requested certificate.
+    pub fn request(&self) -> &ClientRequest {
+        self.csr.request()
+    }
+
+    /// The machine, from the inventory.
+    pub fn machine(&self) -> &Machine {
+        self.csr.machine()
+    }
+
     /// The identity, attested or only claimed.
     pub fn identity(&self) -> &Identity {
         match &self.standing {

@@ -2,16 +2,16 @@
 
 use std::time::SystemTime;
 
-use super::NamedCsr;
 use super::attested::ClaimOrRenewal;
+use super::{ClientRequest, NamedCsr};
 use crate::identifiers::KeyDigest;
 use crate::ledger::{Claim, Grant, RecordLedger, Renewal, RequestRef};
 use crate::refusal::Refusal;
+use crate::verifier::Identity;
 
 /// A request whose machine holds the node identity for its node name. This is the last check.
-#[derive(Debug, derive_more::Deref)]
+#[derive(Debug)]
 pub struct ClaimedCsr {
-    #[deref]
     csr: NamedCsr,
     grant: Grant,
 }
@@ -65,6 +65,16 @@ impl NamedCsr {
 }
 
 impl ClaimedCsr {
+    /// The requested certificate.
+    pub fn request(&self) -> &ClientRequest {
+        self.csr.request()
+    }
+
+    /// The identity, attested or only claimed.
+    pub fn identity(&self) -> &Identity {
+        self.csr.identity()
+    }
+
     /// The ledger's grant.
     pub fn grant(&self) -> &Grant {
         &self.grant

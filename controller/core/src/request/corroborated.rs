@@ -1,6 +1,6 @@
 //! A request for names that belong to the machine.
 
-use super::ConformantServingCsr;
+use super::{ConformantServingCsr, ServingRequest};
 use crate::identifiers::{CertificateUid, ServingName};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::RecordLedger;
@@ -14,9 +14,8 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
 const LOOKUPS: usize = 16;
 
 /// A request for a serving certificate, from an attested machine to which all requested names and addresses belong.
-#[derive(Debug, derive_more::Deref)]
+#[derive(Debug)]
 pub struct CorroboratedCsr {
-    #[deref]
     csr: ConformantServingCsr,
     uid: CertificateUid,
     identity: AttestedIdentity,
@@ -115,6 +114,11 @@ fn unavailable(source: Unavailable) -> Deferral {
 }
 
 impl CorroboratedCsr {
+    /// The requested certificate.
+    pub fn request(&self) -> &ServingRequest {
+        self.csr.request()
+    }
+
     /// The certificate UID of the requesting node.
     pub fn uid(&self) -> CertificateUid {
         self.uid

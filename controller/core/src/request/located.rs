@@ -1,15 +1,15 @@
 //! A request whose machine is known.
 
-use super::{ConformantClientCsr, Requester};
+use super::{ClientRequest, ConformantClientCsr, Requester};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, TokenOwner};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
+use crate::verifier::Verifier;
 
 /// A request that claims to be a machine of this cluster, and does not contradict the known facts about this machine.
-#[derive(Debug, derive_more::Deref)]
+#[derive(Debug)]
 pub struct LocatedCsr {
-    #[deref]
     csr: ConformantClientCsr,
     machine: Machine,
 }
@@ -103,9 +103,18 @@ impl ConformantClientCsr {
 }
 
 impl LocatedCsr {
+    /// The requested certificate.
+    pub fn request(&self) -> &ClientRequest {
+        self.csr.request()
+    }
+
     /// The machine, from the inventory.
     pub fn machine(&self) -> &Machine {
         &self.machine
+    }
+
+    pub(super) fn verifier(&self) -> &dyn Verifier {
+        self.csr.verifier()
     }
 }
 

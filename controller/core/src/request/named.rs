@@ -1,15 +1,15 @@
 //! A request for a node name that belongs to its machine.
 
-use super::AttestedCsr;
 use super::attested::ClaimOrRenewal;
-use crate::inventory::{Inventory, Naming};
+use super::{AttestedCsr, ClientRequest};
+use crate::inventory::{Inventory, Machine, Naming};
 use crate::ledger::RecordLedger;
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal};
-use crate::verifier::Assurance;
+use crate::verifier::{Assurance, Identity};
 
 /// A request whose node name was verified for this identity, not only chosen by it.
-#[derive(Debug, derive_more::Deref)]
+#[derive(Debug)]
 pub struct NamedCsr {
     csr: AttestedCsr,
 }
@@ -49,5 +49,26 @@ impl AttestedCsr {
         let provider_id = &self.identity().provider_id;
         let node_name = &self.request().node_name;
         ledger.is_held_by(provider_id, node_name, uid).await
+    }
+}
+
+impl NamedCsr {
+    /// The requested certificate.
+    pub fn request(&self) -> &ClientRequest {
+        self.csr.request()
+    }
+
+    /// The machine, from the inventory.
+    pub fn machine(&self) -> &Machine {
+        self.csr.machine()
+    }
+
+    /// The identity, attested or only claimed.
+    pub fn identity(&self) -> &Identity {
+        self.csr.identity()
+    }
+
+    pub(super) fn standing(&self) -> &ClaimOrRenewal {
+        self.csr.standing()
     }
 }
