@@ -9,10 +9,9 @@ use kubelet_attestation::names::NodeName;
 
 use super::node_removal::Removal;
 use super::records::{Records, Stored, WriteError};
-use super::rules::{self, Facts, HolderState, Question, Renewed, Step};
+use super::rules::{self, HolderState, Renewed};
 use super::{
-    Absences, Claim, Grant, GrantReason, LastIssued, LedgerPolicy, Record, RecordHolder, Renewal,
-    Revocations,
+    Absences, Claim, Grant, LastIssued, LedgerPolicy, Record, RecordHolder, Renewal, Revocations,
 };
 use crate::cluster_line;
 use crate::crd::RevokedNodeCredentialsSpec;
@@ -24,9 +23,12 @@ use crate::refusal::{Deferral, Refusal, Unavailable};
 use crate::scope::Enforcement;
 use crate::unshared::Unshared;
 
+mod deliberation;
 mod holders;
 mod nodes;
 mod others;
+
+use deliberation::Deliberation;
 
 /// The maximum number of steps of a claim. A name that changes to a machine with three other names takes about 12
 /// steps.
@@ -150,93 +152,13 @@ impl RecordLedger {
     /// Denies the claim if another machine holds a live record of the name. Defers it if the same machine holds the
     /// record with a different key.
     pub async fn claim(&self, claim: &Claim, now: SystemTime) -> Result<Grant, Refusal> {
-        let name = &claim.node_name;
-        let uid = self.new_uid()?;
-        let mut nodes = BTreeMap::new();
-        let mut holder = None;
-        let mut renamed = None;
-        let mut opening = None;
-        let mut former = None;
-        let revoked = self.revocations.known().map_err(unavailable)?;
-        // The cache can lack a record: the creation then fails. For all other results, the record is read before the
-        // ledger acts on it.
-        let mut is_read = self.known(name).await?.is_some();
-        let mut own = if is_read {
-            self.read(name).await?
-        } else {
-            None
-        };
+        let mut deliberation = Deliberation::of(self, claim, now).await?;
         for _ in 0..MAX_STEPS {
-            let others = self.others(claim, own.as_ref()).await?;
-            let facts = Facts {
-                own: own.as_ref(),
-                others: &others,
-                nodes: &nodes,
-                holder: holder.as_ref().map(|(_, state)| *state),
-                revoked: &revoked,
-                is_enforced: self.nodes.enforcement.is_on(),
-                uid,
-                now,
-            };
-            own = match rules::claimed(claim, &facts, &self.policy) {
-                Step::Ask(Question::Node(name)) => {
-                    let node = self.node(&name, now).await?;
-                    nodes.insert(name, node);
-                    own
-                }
-                Step::Ask(Question::Holder(provider_id)) => {
-                    if let Some(own) = &own {
-                        let state = self.holder_state(&own.record.holder).await?;
-                        holder = Some((provider_id, state));
-                    }
-                    own
-                }
-                Step::Grant(grant) => {
-                    self.clear_stale_node(own.as_ref(), former.as_ref(), now)
-                        .await;
-                    return Ok(Grant {
-                        opening: opening.unwrap_or(grant.opening),
-                        ..grant
-                    });
-                }
-                Step::Create(record) => {
-                    is_read = true;
-                    match self.records.create(&record).await {
-                        Ok(stored) => {
-                            let from = renamed.as_ref();
-                            opening = Some(GrantReason::of(claim, None, &nodes, from));
-                            Some(stored)
-                        }
-                        Err(error) => self.read_after(error, name).await?,
-                    }
-                }
-                Step::Refuse(_) | Step::Replace { .. } if !is_read => {
-                    is_read = true;
-                    self.read(name).await?
-                }
-                Step::Refuse(refusal) => return Err(refusal),
-                Step::Replace { record, read } => {
-                    match self.records.replace(&record, &read.version).await {
-                        Ok(stored) if stored.record.node_name == *name => {
-                            let (before, from) = (Some(&read.record), renamed.as_ref());
-                            let opened = stored.record.is_live();
-                            opening = opened.then(|| GrantReason::of(claim, before, &nodes, from));
-                            former = Some(read.record);
-                            Some(stored)
-                        }
-                        Ok(stored) => {
-                            renamed = Some(stored.record.node_name);
-                            own
-                        }
-                        Err(error) => self.read_after(error, name).await?,
-                    }
-                }
-            };
-            // The state belongs to the holder at the time of the lookup.
-            let held_by = own.as_ref().map(|own| &own.record.holder.provider_id);
-            holder = holder.filter(|(asked, _)| Some(asked) == held_by);
+            if let Some(grant) = Box::pin(deliberation.step()).await? {
+                return Ok(grant);
+            }
         }
-        Err(Deferral::RecordContended(name.clone()).into())
+        Err(Deferral::RecordContended(claim.node_name.clone()).into())
     }
 
     /// Returns the record from the cache.
