@@ -44,12 +44,9 @@ static PROCESS: LazyLock<FairTurns> = LazyLock::new(|| FairTurns::new(FETCHES));
 /// The bytes of an entry in addition to its texts: two pointers with their lengths, and an allocation.
 const ENTRY_LEN: usize = 64;
 
-/// The parsed form of a `ConfigMap`.
-pub trait Content: Send + Sync + 'static {
-    /// Parses the entries. Binary entries are empty texts. The API server limits keys to 253 letters, digits, `-`, `_`
-    /// and `.`.
-    fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self;
-}
+/// Parses the entries of a `ConfigMap`. Binary entries are empty texts. The API server limits keys to 253 letters,
+/// digits, `-`, `_` and `.`.
+pub type Parse<T> = fn(&ObjectKey, BTreeMap<String, String>) -> T;
 
 /// The `ConfigMaps` of one namespace, with a delay of a few seconds.
 #[derive(derive_more::Debug)]
@@ -57,6 +54,7 @@ pub trait Content: Send + Sync + 'static {
 pub struct ConfigMaps<T> {
     client: Client,
     keys: Vec<ObjectKey>,
+    parse: Parse<T>,
     share: Share,
     line: Line,
     /// The lock is held during a read. The clusters of one namespace use it.
@@ -82,17 +80,30 @@ struct Kept<T> {
     _memory: Holding,
 }
 
-impl<T: Content> ConfigMaps<T> {
+impl<T> ConfigMaps<T> {
     /// Creates a reader for the `ConfigMaps` with these names, without a call.
-    pub fn new(management: &ClusterAccess, namespace: &str, names: &[String]) -> Self {
-        Self::among(&PROCESS, management.client().clone(), namespace, names)
+    pub fn new(
+        management: &ClusterAccess,
+        namespace: &str,
+        names: &[String],
+        parse: Parse<T>,
+    ) -> Self {
+        let client = management.client().clone();
+        Self::among(&PROCESS, client, namespace, names, parse)
     }
 
-    fn among(turns: &FairTurns, client: Client, namespace: &str, names: &[String]) -> Self {
+    fn among(
+        turns: &FairTurns,
+        client: Client,
+        namespace: &str,
+        names: &[String],
+        parse: Parse<T>,
+    ) -> Self {
         let key = |name: &String| ObjectKey::new(namespace, name.as_str());
         Self {
             client,
             keys: names.iter().map(key).collect(),
+            parse,
             share: Share::of_lists(namespace),
             line: turns.line(&ObjectKey::new(namespace, names.join(","))),
             kept: Turnstile::default(),
@@ -174,7 +185,7 @@ impl<T: Content> ConfigMaps<T> {
                 "ConfigMap {key} exceeds the available memory for ConfigMaps"
             )));
         }
-        let content = Arc::new(T::of(key, data));
+        let content = Arc::new((self.parse)(key, data));
         let new = Kept {
             version,
             content: content.clone(),

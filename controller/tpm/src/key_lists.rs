@@ -11,7 +11,7 @@ use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionSta
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::config_maps::{ConfigMaps, Content};
+use node_attestation_runtime::config_maps::ConfigMaps;
 use node_attestation_runtime::log_lines::ClusterLines;
 
 use crate::hosts::Hosts;
@@ -56,8 +56,9 @@ pub struct MalformedEntries {
     named: Vec<String>,
 }
 
-impl Content for KeyList {
-    fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self {
+impl KeyList {
+    /// The list in the entries of a `ConfigMap`.
+    pub fn of(config_map: &ObjectKey, data: BTreeMap<String, String>) -> Self {
         let mut hosts = Vec::with_capacity(data.len());
         let mut malformed = Vec::new();
         for (digest, host) in data {

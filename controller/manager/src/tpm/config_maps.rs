@@ -33,7 +33,14 @@ impl ConfigMapReader {
     /// The lists in the `ConfigMaps` with these names.
     pub(crate) fn lists(&self, namespace: &str, names: &[String]) -> Arc<dyn KeyLists> {
         let key = Arc::new((namespace.to_owned(), names.to_owned()));
-        let new = || Arc::new(ConfigMaps::new(&self.management, namespace, names));
+        let new = || {
+            Arc::new(ConfigMaps::new(
+                &self.management,
+                namespace,
+                names,
+                KeyList::of,
+            ))
+        };
         self.read.get_or_insert_with(key, new)
     }
 }

@@ -17,12 +17,6 @@ use super::*;
 #[derive(Debug, PartialEq, Eq)]
 struct Entries(BTreeMap<String, String>);
 
-impl Content for Entries {
-    fn of(_: &ObjectKey, data: BTreeMap<String, String>) -> Self {
-        Self(data)
-    }
-}
-
 #[derive(Default)]
 struct Server {
     objects: BTreeMap<String, Value>,
@@ -115,6 +109,7 @@ impl World {
                 .iter()
                 .map(|&name| ObjectKey::new("prod", name))
                 .collect(),
+            parse: |_, data| Entries(data),
             share,
             line: FairTurns::new(FETCHES).line(&ObjectKey::new("prod", names.join(","))),
             kept: Turnstile::default(),
@@ -284,7 +279,9 @@ async fn config_map_reads_of_a_flooding_namespace_get_half_of_the_slots() {
     let client = Client::new(service, "default");
     let reader = |namespace: &str, name: &str| {
         let names = [name.to_owned()];
-        ConfigMaps::<Entries>::among(&turns, client.clone(), namespace, &names)
+        ConfigMaps::among(&turns, client.clone(), namespace, &names, |_, data| {
+            Entries(data)
+        })
     };
     let victim = reader("tenant-b", "keys");
     let flood = (0..20).map(|number| reader("tenant-a", &number.to_string()));

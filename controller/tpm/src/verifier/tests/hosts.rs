@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use node_attestation_core::crd::LateProviderIds;
 use node_attestation_core::crd::conditions::{ConditionReport, ConditionStatus};
 use node_attestation_runtime::capi::ObjectKey;
-use node_attestation_runtime::config_maps::Content as _;
 
 use super::*;
 use crate::key_lists::{KeyList, KeyLists, report_without_lists};
