@@ -70,6 +70,13 @@ impl FairRate {
         }
     }
 
+    /// Takes a token if one is available now, and no other caller waits for one. Returns whether it was taken.
+    pub fn try_take(&self, cluster: &ObjectKey) -> bool {
+        let turn = self.turns.line(cluster).try_turn();
+        let take = |full_at: &mut Instant| self.rate.take(full_at, Instant::now());
+        turn.is_some() && self.full_at.write(take).is_ok()
+    }
+
     /// Whether the bucket is full.
     pub fn is_full(&self, now: Instant) -> bool {
         self.full_at.read(|full_at| *full_at <= now)
@@ -114,6 +121,27 @@ mod tests {
             "after the first, and the one that waits for its token"
         );
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_another_caller_waits_for_is_not_taken_before() {
+        let rate = Rate {
+            burst: 1,
+            every: Duration::from_secs(1),
+        };
+        let (shared, cluster) = (FairRate::new(rate), ObjectKey::new("a", "1"));
+        assert!(shared.try_take(&cluster));
+        assert!(!shared.try_take(&cluster), "it has no token");
+        let mut waiting = Box::pin(shared.take(&cluster));
+        assert!((&mut waiting).now_or_never().is_none());
+
+        tokio::time::advance(rate.every).await;
+
+        assert!(!shared.try_take(&ObjectKey::new("b", "1")));
+        waiting.await;
+        tokio::time::advance(rate.every).await;
+        assert!(shared.try_take(&cluster));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_rate_limited_call_visits_few_of_many_waiting_clusters() {
         let rate = Rate {

@@ -50,23 +50,32 @@ impl Budget {
 
     /// Waits until this Cluster can begin another of its namespace's calls, or does not need a call any more.
     pub(super) async fn take(&self, cluster: &ObjectKey, is_needed: impl Fn() -> bool) {
-        // Namespaces whose bucket is full are forgotten.
-        let now = Instant::now();
-        let is_full =
-            |_: &_, rate: &mut Arc<FairRate>| Arc::strong_count(rate) == 1 && rate.is_full(now);
-        let new = || Arc::new(FairRate::new(NAMESPACE));
-        let rate = self.namespaces.write(|namespaces| {
-            let namespace = cluster.namespace.clone();
-            namespaces
-                .get_or_insert_with(namespace, is_full, new)
-                .clone()
-        });
+        let rate = self.of_namespace(cluster);
         let check = |_| {
             ensure!(is_needed(), ());
             Ok(())
         };
         // If the call is not needed any more, no token is taken.
         let _ = rate.take_if(cluster, check).await;
+    }
+
+    /// Whether this Cluster can begin another of its namespace's calls now. Then it takes the token.
+    pub(super) fn try_take(&self, cluster: &ObjectKey) -> bool {
+        self.of_namespace(cluster).try_take(cluster)
+    }
+
+    fn of_namespace(&self, cluster: &ObjectKey) -> Arc<FairRate> {
+        // Namespaces whose bucket is full are forgotten.
+        let now = Instant::now();
+        let is_full =
+            |_: &_, rate: &mut Arc<FairRate>| Arc::strong_count(rate) == 1 && rate.is_full(now);
+        let new = || Arc::new(FairRate::new(NAMESPACE));
+        self.namespaces.write(|namespaces| {
+            let namespace = cluster.namespace.clone();
+            namespaces
+                .get_or_insert_with(namespace, is_full, new)
+                .clone()
+        })
     }
 }
 

@@ -172,7 +172,10 @@ impl Session {
             };
             let held = state.held.as_ref();
             let is_due = held.is_some_and(|held| held.is_due(Instant::now()));
-            if is_due && state.failed.as_ref().is_none_or(Failed::is_over) {
+            let is_over = state.failed.as_ref().is_none_or(Failed::is_over);
+            let begins = is_due && is_over && state.pending.is_none();
+            // Without a call left, a later request begins the renewal.
+            if begins && self.calls.budget.try_take(tenant) {
                 drop(self.renew(state, tenant));
             }
             Ok(known)

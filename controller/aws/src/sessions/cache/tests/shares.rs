@@ -54,3 +54,40 @@ async fn a_flooding_namespace_does_not_delay_a_shared_account_query() {
 
     assert!(waited < Duration::from_secs(1), "{waited:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn renewals_of_many_sessions_take_the_share_of_their_namespace() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    for name in numbers(200) {
+        put(&mut objects, &of(&name), &role(CONTROLLER, &name));
+    }
+    let session = |name: &String, tenant: &str| {
+        sessions.of_plan(&plan(&objects, &of(name)), REGION, &key(tenant))
+    };
+    let all: Vec<_> = numbers(200)
+        .iter()
+        .map(|name| session(name, "evil"))
+        .collect();
+    join_all(all.iter().map(PlanCredentials::keys)).await;
+    let first = sts.count();
+
+    // All are due.
+    advance(Duration::from_mins(51)).await;
+    for _ in 0..5 {
+        let keys = join_all(all.iter().map(PlanCredentials::keys)).await;
+        assert!(keys.iter().all(Result::is_ok));
+        sleep(Duration::from_secs(1)).await;
+    }
+
+    // A burst of ten, and one a second.
+    let renewed = sts.count() - first;
+    assert!((10..=15).contains(&renewed), "{renewed}");
+    // Another namespace renews a session that both use.
+    let last = numbers(200).pop().unwrap();
+    let before = sts.count();
+    session(&last, "tenant-b").keys().await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(sts.count(), before + 1);
+}
