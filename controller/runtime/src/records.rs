@@ -4,7 +4,6 @@ mod cache;
 mod index;
 mod kube;
 mod object;
-mod recovery;
 mod watch;
 
 pub use kube::KubeRecords;

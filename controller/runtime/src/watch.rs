@@ -42,7 +42,7 @@ pub use log::WatchLog;
 pub(crate) use one::Table;
 pub use one::{ReadAlone, metadata_of_one, one_of, readable_one_of};
 pub(crate) use one::{document, one_on_behalf_of, read_alone, required_one_of, text_of_one};
-pub(crate) use recovery::RecoveryLists;
+pub(crate) use recovery::{Recovery, RecoveryStep, pages_of};
 use steps::steps;
 
 /// An object whose kind is known only at run time, decoded as `K`.

@@ -9,11 +9,11 @@ use std::time::Duration;
 use futures::future::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
 use kube::Resource as _;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::runtime::watcher::Event;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::KubeletAuthentication;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
@@ -24,10 +24,10 @@ use super::kept_authentications::{
 use super::supervisor::supervise;
 use super::{Controller, Shared};
 use crate::capi::ObjectKey;
-use crate::client::MANAGEMENT_PAGE_SIZE;
 use crate::log_lines::ClusterLines;
 use crate::watch::{
-    Lenient, RecoveryLists, Skipped, Unreadable, WatchLog, in_smaller_pages, measured, watch_config,
+    Lenient, Recovery, RecoveryStep, Skipped, Unreadable, WatchLog, measured, on_management,
+    pages_of, watch_config,
 };
 
 /// The interval between heartbeats of a loop that waits for events.
@@ -48,13 +48,12 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
         clusters: BTreeMap::new(),
         ending: BTreeSet::new(),
         memory: KeptMemory::default(),
-        recovery: RecoveryLists::default(),
+        recovery: Recovery::default(),
         listed: BTreeSet::new(),
         tasks: JoinSet::new(),
         skipped: Skipped::new("KubeletAuthentication"),
     };
-    let list = Arc::new(Notify::new());
-    let mut events = authentications(&shared.controller, list.clone()).boxed();
+    let mut events = authentications(&shared.controller).boxed();
     let metrics = &shared.controller.settings.metrics;
     let heartbeat = metrics.heartbeat("the registry of clusters", SILENCE);
     let mut stop = pin!(stop);
@@ -66,7 +65,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
             Some(event) = events.next() => registry.apply(event),
             Some(ended) = registry.tasks.join_next() => registry.ended(ended),
             () = registry.enablement.due(), if registry.is_listed => registry.enable(),
-            () = registry.recovery.due() => list.notify_one(),
+            step = registry.recovery.step() => registry.recover(step),
         }
         metrics.left_out_clusters(registry.memory.left_out());
     }
@@ -89,7 +88,7 @@ struct ClusterRegistry {
     /// The memory of the objects. Objects beyond its limit are left out.
     memory: KeptMemory,
     /// The lists that find objects that were left out.
-    recovery: RecoveryLists,
+    recovery: Recovery<Lenient<KubeletAuthentication>>,
     /// The digests of the keys of the current list, as far as it is complete.
     listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
@@ -105,11 +104,15 @@ impl ClusterRegistry {
         // A list that is in progress can find the objects that were left out.
         let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
         match event {
-            Event::Init => self.listed.clear(),
+            Event::Init => {
+                self.listed.clear();
+                self.recovery.stop();
+            }
             Event::InitApply(seen) | Event::Apply(seen) => {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
+                self.recovery.changed(&key.namespace, &key.name);
                 self.listed.insert(self.memory.digest(&key));
                 match seen.object {
                     Ok(authentication) => self.put(key, KeptAuthentication::new(authentication)),
@@ -133,6 +136,7 @@ impl ClusterRegistry {
                 let Some(key) = ObjectKey::of(seen.meta()) else {
                     return;
                 };
+                self.recovery.changed(&key.namespace, &key.name);
                 self.listed.remove(&self.memory.digest(&key));
                 self.memory.remove(&key);
                 if let Some(authentication) = self.clusters.get(&key) {
@@ -145,10 +149,41 @@ impl ClusterRegistry {
         }
     }
 
-    /// Plans a list if there is now memory for an object that was not kept.
+    /// Plans the list of a namespace if there is now memory for an object that was not kept.
     fn plan_list(&mut self) {
-        if self.memory.is_list_due() {
-            self.recovery.plan();
+        self.recovery.plan(self.memory.due());
+    }
+
+    /// Continues the list of a namespace.
+    fn recover(&mut self, step: RecoveryStep<Lenient<KubeletAuthentication>>) {
+        match step {
+            RecoveryStep::Due(namespace) => {
+                let client = self.shared.controller.management.clone();
+                let api: Api<Lenient<KubeletAuthentication>> = Api::namespaced(client, &namespace);
+                let pages = pages_of(api, ListParams::default());
+                self.recovery.begin(namespace, pages);
+            }
+            RecoveryStep::Page(objects) => {
+                self.enablement.something_changed();
+                for object in objects {
+                    self.recovered(object);
+                }
+            }
+            RecoveryStep::End => self.plan_list(),
+        }
+    }
+
+    /// Keeps an object of a list that was left out. The watch has the current state of all others.
+    fn recovered(&mut self, seen: Lenient<KubeletAuthentication>) {
+        let Some(key) = ObjectKey::of(seen.meta()) else {
+            return;
+        };
+        let is_current = self.recovery.is_current(&key.namespace, &key.name);
+        if is_current
+            && self.memory.has_left_out(&key)
+            && let Ok(authentication) = seen.object
+        {
+            self.put(key, KeptAuthentication::new(authentication));
         }
     }
 
@@ -238,10 +273,9 @@ impl ClusterRegistry {
     }
 }
 
-/// A watch of all `KubeletAuthentication`s. It never ends. `list` restarts it.
+/// A watch of all `KubeletAuthentication`s. It never ends.
 fn authentications(
     controller: &Controller,
-    list: Arc<Notify>,
 ) -> impl Stream<Item = Event<Lenient<KubeletAuthentication>>> + Send + use<> {
     let metrics = controller.settings.metrics.watch("KubeletAuthentication");
     let client = measured(controller.management.clone(), &metrics);
@@ -250,7 +284,7 @@ fn authentications(
         None => Api::all(client),
     };
     let mut log = WatchLog::new("KubeletAuthentication").measured_by(metrics);
-    let events = in_smaller_pages(api, watch_config(), MANAGEMENT_PAGE_SIZE, list);
+    let events = on_management(api, watch_config());
     events.filter_map(move |event| {
         log.observe(&event, || {});
         std::future::ready(event.ok())

@@ -346,15 +346,23 @@ impl KeptMemory {
         self.left_out
     }
 
-    /// Whether there is now memory for an object that was dropped, which a new list then finds. The objects of one
-    /// namespace can use the memory that another namespace needs.
-    pub(super) fn is_list_due(&self) -> bool {
+    /// The namespaces with an object that was dropped, and for which there is now memory. The objects of one namespace
+    /// can use the memory that another namespace needs.
+    pub(super) fn due(&self) -> impl Iterator<Item = &str> {
         let namespaces = self.namespaces.len();
-        self.namespaces.values().any(|namespace| {
+        let is_due = move |namespace: &OfNamespace| {
             let room = self.limit.room((namespace.bytes, self.all), namespaces);
             let smallest = namespace.left_out.by_memory.first();
             smallest.is_some_and(|(bytes, _)| *bytes <= room)
-        })
+        };
+        let due = self.namespaces.iter();
+        let due = due.filter(move |(_, namespace)| is_due(namespace));
+        due.map(|(name, _)| name.as_str())
+    }
+
+    #[cfg(test)]
+    fn is_list_due(&self) -> bool {
+        self.due().next().is_some()
     }
 }
 

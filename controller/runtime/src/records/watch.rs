@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::stream;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource as _, ResourceExt as _};
@@ -16,13 +15,14 @@ use tokio::time::Instant;
 use super::cache::{Cache, Entry, Watched, entry};
 use super::index::{Index, Limits, Put};
 use super::kube::KubeRecords;
-use super::recovery::{PagesOf, Recovery, Step};
 use crate::capi::ObjectKey;
-use crate::client::Pages;
 use crate::metrics::Metrics;
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::table::Table;
-use crate::watch::{Lenient, Skipped, WatchLog, heard_config, listening, on_management, page_of};
+use crate::watch::{
+    Lenient, Recovery, RecoveryStep, Skipped, WatchLog, heard_config, listening, on_management,
+    pages_of,
+};
 
 /// The `NodeIdentity` objects of many clusters, from one watch.
 #[derive(derive_more::Debug, Clone)]
@@ -106,12 +106,14 @@ impl RecordsWatch {
             loop {
                 tokio::select! {
                     step = watching.recovery.step() => match step {
-                        Step::Due(namespace) => {
-                            let pages = pages_of(lists.clone(), &namespace, wanted.clone());
+                        RecoveryStep::Due(namespace) => {
+                            let api: Api<Lenient<NodeIdentity>> =
+                                Api::namespaced(lists.clone(), &namespace);
+                            let pages = pages_of(api, wanted.clone());
                             watching.recovery.begin(namespace, pages);
                         }
-                        Step::Page(objects) => told.recovered(objects, &mut watching),
-                        Step::End => watching.plan_list(),
+                        RecoveryStep::Page(objects) => told.recovered(objects, &mut watching),
+                        RecoveryStep::End => watching.plan_list(),
                     },
                     event = events.next() => {
                         let Some(event) = event else { return };
@@ -365,26 +367,6 @@ impl Watching {
         let named = || Some(name_of(object).split_once('.')?.0);
         known.or_else(|| Some(ObjectKey::new(namespace, labelled.or_else(named)?)))
     }
-}
-
-/// The pages of a list of this namespace.
-fn pages_of(client: Client, namespace: &str, wanted: ListParams) -> PagesOf<Lenient<NodeIdentity>> {
-    let api: Api<Lenient<NodeIdentity>> = Api::namespaced(client, namespace);
-    let pages = stream::unfold(Some(Pages::new(wanted)), move |pages| {
-        let api = api.clone();
-        async move {
-            let mut pages = pages?;
-            let list = |page: ListParams| {
-                let api = api.clone();
-                async move { page_of(&api, &page).await }
-            };
-            match pages.next(list).await {
-                Ok(page) => Some((Ok(page?), Some(pages))),
-                Err(error) => Some((Err(error), None)),
-            }
-        }
-    });
-    pages.boxed()
 }
 
 fn name_of(object: &Lenient<NodeIdentity>) -> &str {

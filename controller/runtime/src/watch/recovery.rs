@@ -1,38 +1,251 @@
-//! Lists that find the objects that were dropped because of a limit and now fit.
+//! Lists of single namespaces that find the objects that were dropped because of a limit, and now fit.
+//!
+//! The watch of all namespaces continues during such a list. It would stop during a list of all objects, and all requests
+//! wait if the known objects are over a minute old. A tenant determines when its list is due, and how long it takes.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::future::pending;
 use std::time::Duration;
 
+use futures::stream::{self, BoxStream, StreamExt as _};
+use kube::Resource;
+use kube::api::{Api, ListParams};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
-/// The shortest time between two such lists. A tenant can cause them.
+use super::{Lenient, page_of};
+use crate::client::{CallError, Pages};
+
+/// The shortest time between two lists of one namespace. A tenant can cause them.
 const BETWEEN_LISTS: Duration = Duration::from_mins(10);
 
-/// The times of the lists of one watch.
-#[derive(Debug, Default)]
-pub(crate) struct RecoveryLists {
-    /// The time of the next list.
-    next: Option<Instant>,
-    /// The time of the last list.
-    last: Option<Instant>,
+/// The shortest time between two lists of one namespace after a failure.
+const AFTER_FAILURE: Duration = Duration::from_secs(15);
+
+/// The limit of objects that change during a list, whose names are kept. A list takes seconds.
+const MAX_CHANGED: usize = 10_000;
+
+/// The pages of a list.
+pub(crate) type PagesOf<T> = BoxStream<'static, Result<Vec<T>, CallError>>;
+
+/// The pages of a list with this API.
+pub(crate) fn pages_of<K, R>(api: Api<Lenient<K, R>>, wanted: ListParams) -> PagesOf<Lenient<K, R>>
+where
+    K: Clone + DeserializeOwned + Debug + Send + 'static,
+    R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
+{
+    let pages = stream::unfold(Some(Pages::new(wanted)), move |pages| {
+        let api = api.clone();
+        async move {
+            let mut pages = pages?;
+            let list = |page: ListParams| {
+                let api = api.clone();
+                async move { page_of(&api, &page).await }
+            };
+            match pages.next(list).await {
+                Ok(page) => Some((Ok(page?), Some(pages))),
+                Err(error) => Some((Err(error), None)),
+            }
+        }
+    });
+    pages.boxed()
 }
 
-impl RecoveryLists {
-    /// Plans a list: immediately, or some time after the last one.
-    pub(crate) fn plan(&mut self) {
-        if self.next.is_none() {
-            let now = Instant::now();
-            let next = self.last.map_or(now, |last| last + BETWEEN_LISTS);
-            self.next = Some(next.max(now));
+/// The lists, one at a time.
+pub(crate) struct Recovery<T> {
+    list: Option<List<T>>,
+    /// The earliest time and the namespace of the next list.
+    next: Option<(Instant, String)>,
+    /// The namespaces with a recent list, each with the earliest time of its next list.
+    not_before: BTreeMap<String, Instant>,
+}
+
+/// A list in progress.
+struct List<T> {
+    namespace: String,
+    pages: PagesOf<T>,
+    /// The objects that the watch has changed since the start. The list can contain earlier states of them.
+    changed: BTreeSet<String>,
+}
+
+/// A step of a list.
+pub(crate) enum RecoveryStep<T> {
+    /// The list of this namespace is due.
+    Due(String),
+    /// A page of the list.
+    Page(Vec<T>),
+    /// The list has ended, completely or not.
+    End,
+}
+
+impl<T> Default for Recovery<T> {
+    fn default() -> Self {
+        Self {
+            list: None,
+            next: None,
+            not_before: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T> Recovery<T> {
+    /// Plans the list of one of these namespaces, instead of the last plan.
+    pub(crate) fn plan<'a>(&mut self, due: impl Iterator<Item = &'a str>) {
+        let now = Instant::now();
+        self.not_before.retain(|_, at| *at > now);
+        let at = |namespace: &str| self.not_before.get(namespace).copied().unwrap_or(now);
+        let next = due.map(|namespace| (at(namespace), namespace)).min();
+        self.next = next.map(|(at, namespace)| (at, namespace.to_owned()));
+    }
+
+    /// Waits for the next step. Never returns without a list or a plan.
+    pub(crate) async fn step(&mut self) -> RecoveryStep<T> {
+        if let Some(list) = &mut self.list {
+            let page = list.pages.next().await;
+            return match page {
+                Some(Ok(objects)) => RecoveryStep::Page(objects),
+                Some(Err(_)) => self.end(AFTER_FAILURE),
+                None => self.end(BETWEEN_LISTS),
+            };
+        }
+        let Some((at, namespace)) = self.next.clone() else {
+            return pending().await;
+        };
+        sleep_until(at).await;
+        self.next = None;
+        RecoveryStep::Due(namespace)
+    }
+
+    /// Begins the list of this namespace.
+    pub(crate) fn begin(&mut self, namespace: String, pages: PagesOf<T>) {
+        self.list = Some(List {
+            namespace,
+            pages,
+            changed: BTreeSet::new(),
+        });
+    }
+
+    fn end(&mut self, pause: Duration) -> RecoveryStep<T> {
+        if let Some(list) = self.list.take() {
+            let at = Instant::now() + pause;
+            self.not_before.insert(list.namespace, at);
+        }
+        RecoveryStep::End
+    }
+
+    /// Abandons the list, because the watch lists all objects.
+    pub(crate) fn stop(&mut self) {
+        self.list = None;
+        self.next = None;
+    }
+
+    /// Notes that the watch has changed this object.
+    pub(crate) fn changed(&mut self, namespace: &str, name: &str) {
+        if let Some(list) = &mut self.list
+            && list.namespace == namespace
+        {
+            list.changed.insert(name.to_owned());
+            if list.changed.len() > MAX_CHANGED {
+                self.end(AFTER_FAILURE);
+            }
         }
     }
 
-    /// Waits until a list is due. The list is then made, and not due again until it is planned.
-    pub(crate) async fn due(&mut self) {
-        match self.next {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
+    /// Whether the list in progress can contain the current state of this object.
+    pub(crate) fn is_current(&self, namespace: &str, name: &str) -> bool {
+        let list = self.list.as_ref();
+        list.is_some_and(|list| list.namespace == namespace && !list.changed.contains(name))
+    }
+
+    /// Whether a list is planned.
+    #[cfg(test)]
+    pub(crate) const fn is_planned(&self) -> bool {
+        self.next.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// Waits until a list of this namespace is due, and begins it with these pages.
+    async fn begin(recovery: &mut Recovery<u8>, namespace: &str, pages: PagesOf<u8>) {
+        let RecoveryStep::Due(due) = recovery.step().await else {
+            panic!("no list is due");
+        };
+        assert_eq!(due, namespace);
+        recovery.begin(due, pages);
+    }
+
+    fn failing() -> PagesOf<u8> {
+        let late = Err(CallError::Deadline(Duration::ZERO));
+        stream::iter([Ok(vec![7]), late]).boxed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_does_not_delay_the_list_of_another_namespace() {
+        let mut recovery = Recovery::default();
+        let begun = Instant::now();
+        for namespace in ["a", "b"] {
+            recovery.plan(["a", "b"].into_iter());
+            begin(&mut recovery, namespace, stream::empty().boxed()).await;
+            assert!(matches!(recovery.step().await, RecoveryStep::End));
         }
-        self.next = None;
-        self.last = Some(Instant::now());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+
+        recovery.plan(["a", "b"].into_iter());
+        begin(&mut recovery, "a", stream::empty().boxed()).await;
+        assert_eq!(begun.elapsed(), BETWEEN_LISTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_failed_is_repeated_soon() {
+        let mut recovery = Recovery::default();
+        recovery.plan(["a"].into_iter());
+        begin(&mut recovery, "a", failing()).await;
+        assert!(matches!(recovery.step().await, RecoveryStep::Page(page) if page == [7]));
+        assert!(matches!(recovery.step().await, RecoveryStep::End));
+        let begun = Instant::now();
+
+        recovery.plan(["a"].into_iter());
+        begin(&mut recovery, "a", failing()).await;
+
+        assert_eq!(begun.elapsed(), AFTER_FAILURE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_does_not_replace_objects_that_the_watch_has_changed() {
+        let mut recovery = Recovery::default();
+        assert!(!recovery.is_current("a", "r1"));
+        recovery.plan(["a"].into_iter());
+        begin(&mut recovery, "a", stream::pending().boxed()).await;
+
+        recovery.changed("a", "r1");
+        recovery.changed("b", "r2");
+
+        assert!(!recovery.is_current("a", "r1"));
+        assert!(recovery.is_current("a", "r2"));
+        assert!(!recovery.is_current("b", "r3"), "it is not listed");
+        recovery.stop();
+        assert!(!recovery.is_current("a", "r2"));
+        assert!(recovery.step().now_or_never().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_during_too_many_changes_is_abandoned() {
+        let mut recovery = Recovery::default();
+        recovery.plan(["a"].into_iter());
+        begin(&mut recovery, "a", stream::pending().boxed()).await;
+
+        for number in 0..MAX_CHANGED {
+            recovery.changed("a", &number.to_string());
+        }
+        assert!(recovery.is_current("a", "r1"));
+        recovery.changed("a", "one more");
+
+        assert!(!recovery.is_current("a", "r1"));
     }
 }

@@ -1,3 +1,4 @@
+use futures::stream;
 use kubelet_attestation::errors::error_chain;
 use serde_json::json;
 
@@ -28,7 +29,7 @@ fn with_records(count: usize, limits: Limits) -> (Caches, Watching) {
 
 /// Waits until a list of the namespace is due, and begins it without pages.
 async fn begin_list(watching: &mut Watching) {
-    let Step::Due(namespace) = watching.recovery.step().await else {
+    let RecoveryStep::Due(namespace) = watching.recovery.step().await else {
         panic!("no list is due");
     };
     assert_eq!(namespace, "default");
@@ -196,7 +197,7 @@ async fn lists_that_recover_records_are_ten_minutes_apart() {
         watching.plan_list();
         begin_list(&mut watching).await;
         lists.push(begin.elapsed().as_secs());
-        assert!(matches!(watching.recovery.step().await, Step::End));
+        assert!(matches!(watching.recovery.step().await, RecoveryStep::End));
         watching.index = Index::new(watching.limits);
     }
 
