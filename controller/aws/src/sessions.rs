@@ -22,6 +22,6 @@ mod session;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use self::assume::{AssumeRole, Issued, Keys, SdkSts, StsFailure, Tokens};
+pub use self::assume::{AssumeRole, Issued, Keys, SdkSts, Tokens};
 pub use self::cache::{PlanCredentials, Sessions};
 pub use self::error::{CredentialsError, FailureKind};

@@ -35,9 +35,6 @@ pub struct Issued {
     pub expires: SystemTime,
 }
 
-/// The failure of an STS call.
-pub type StsFailure = FailureKind;
-
 /// The STS operations that are used.
 #[async_trait::async_trait]
 pub trait AssumeRole: Debug + Send + Sync {
@@ -47,7 +44,7 @@ pub trait AssumeRole: Debug + Send + Sync {
         source: &Keys,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure>;
+    ) -> Result<Issued, FailureKind>;
 
     /// Assumes a role with a service account token.
     async fn assume_role_with_web_identity(
@@ -55,10 +52,10 @@ pub trait AssumeRole: Debug + Send + Sync {
         token: &Secret<String>,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure>;
+    ) -> Result<Issued, FailureKind>;
 
     /// The account of these credentials.
-    async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure>;
+    async fn account(&self, keys: &Keys, region: &str) -> Result<String, FailureKind>;
 }
 
 /// The source of service account tokens.
@@ -110,7 +107,7 @@ impl SdkSts {
         &self,
         operation: &'static str,
         answer: Result<T, SdkError<E>>,
-    ) -> Result<T, StsFailure>
+    ) -> Result<T, FailureKind>
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
@@ -122,8 +119,8 @@ impl SdkSts {
         let answer = answer.map_err(|error| failure(operation, &error));
         let result = match &answer {
             Ok(_) => CloudResult::Ok,
-            Err(StsFailure::Throttled(_)) => CloudResult::Throttled,
-            Err(StsFailure::Refused { .. } | StsFailure::ActionDenied { .. }) => {
+            Err(FailureKind::Throttled(_)) => CloudResult::Throttled,
+            Err(FailureKind::Refused { .. } | FailureKind::ActionDenied { .. }) => {
                 CloudResult::Refused
             }
             Err(_) if is_late => CloudResult::TimedOut,
@@ -136,7 +133,7 @@ impl SdkSts {
     /// The home region, if the failure of the STS in this region can be limited to the region: the account might not
     /// have enabled it. A session is valid in every region, wherever it was created. The home region is the
     /// controller's own region if that is in the same partition. Otherwise, it is the partition's first region.
-    async fn home_after(&self, failed: Option<&StsFailure>, region: &str) -> Option<String> {
+    async fn home_after(&self, failed: Option<&FailureKind>, region: &str) -> Option<String> {
         if !failed?.may_be_of_region() {
             return None;
         }
@@ -155,7 +152,7 @@ impl SdkSts {
         source: &Keys,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         let call = self
             .client(Some(source), region)
             .await?
@@ -175,7 +172,7 @@ impl SdkSts {
         token: &Secret<String>,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         let call = self
             .client(None, region)
             .await?
@@ -190,15 +187,15 @@ impl SdkSts {
         issued(answer.credentials)
     }
 
-    async fn account_in(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
+    async fn account_in(&self, keys: &Keys, region: &str) -> Result<String, FailureKind> {
         let call = self.client(Some(keys), region).await?.get_caller_identity();
         let answer = self.counted("GetCallerIdentity", call.send().boxed().await)?;
         answer.account.ok_or_else(unreadable)
     }
 
-    async fn client(&self, keys: Option<&Keys>, region: &str) -> Result<Client, StsFailure> {
+    async fn client(&self, keys: Option<&Keys>, region: &str) -> Result<Client, FailureKind> {
         let base = self.base.credentials(&Tenant::Controller, region).await;
-        let base = base.map_err(|error| StsFailure::Unavailable(error.to_string()))?;
+        let base = base.map_err(|error| FailureKind::Unavailable(error.to_string()))?;
         let mut config = aws_sdk_sts::config::Builder::from(&base.config)
             .region(Region::new(region.to_owned()))
             .identity_cache(IdentityCache::no_cache())
@@ -225,7 +222,7 @@ impl AssumeRole for SdkSts {
         source: &Keys,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         let answer = self.assume_in(source, role, region).await;
         match self.home_after(answer.as_ref().err(), region).await {
             Some(home) => or_first(answer, self.assume_in(source, role, &home).await),
@@ -238,7 +235,7 @@ impl AssumeRole for SdkSts {
         token: &Secret<String>,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         let answer = self.assume_with_token_in(token, role, region).await;
         match self.home_after(answer.as_ref().err(), region).await {
             Some(home) => or_first(answer, self.assume_with_token_in(token, role, &home).await),
@@ -246,7 +243,7 @@ impl AssumeRole for SdkSts {
         }
     }
 
-    async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
+    async fn account(&self, keys: &Keys, region: &str) -> Result<String, FailureKind> {
         let answer = self.account_in(keys, region).await;
         match self.home_after(answer.as_ref().err(), region).await {
             Some(home) => or_first(answer, self.account_in(keys, &home).await),
@@ -256,9 +253,12 @@ impl AssumeRole for SdkSts {
 }
 
 /// The answer of the home region, or the first answer if the home region is not available.
-fn or_first<T>(first: Result<T, StsFailure>, home: Result<T, StsFailure>) -> Result<T, StsFailure> {
+fn or_first<T>(
+    first: Result<T, FailureKind>,
+    home: Result<T, FailureKind>,
+) -> Result<T, FailureKind> {
     match home {
-        Err(StsFailure::Unavailable(_) | StsFailure::Throttled(_)) => first,
+        Err(FailureKind::Unavailable(_) | FailureKind::Throttled(_)) => first,
         answer => answer,
     }
 }
@@ -273,7 +273,7 @@ fn policy_arns(role: &Role) -> Option<Vec<PolicyDescriptorType>> {
     Some(arns.collect()).filter(|arns: &Vec<_>| !arns.is_empty())
 }
 
-fn issued(credentials: Option<StsCredentials>) -> Result<Issued, StsFailure> {
+fn issued(credentials: Option<StsCredentials>) -> Result<Issued, FailureKind> {
     let credentials = credentials.ok_or_else(unreadable)?;
     let expires = SystemTime::try_from(credentials.expiration).map_err(|_| unreadable())?;
     let keys = Keys::new(
@@ -286,15 +286,15 @@ fn issued(credentials: Option<StsCredentials>) -> Result<Issued, StsFailure> {
     Ok(Issued { keys, expires })
 }
 
-fn unreadable() -> StsFailure {
-    StsFailure::Unavailable("its answer is malformed".to_owned())
+fn unreadable() -> FailureKind {
+    FailureKind::Unavailable("its answer is malformed".to_owned())
 }
 
-fn failure<E>(operation: &str, error: &SdkError<E>) -> StsFailure
+fn failure<E>(operation: &str, error: &SdkError<E>) -> FailureKind
 where
     E: ProvideErrorMetadata + StdError + 'static,
 {
-    let unavailable = |detail: &str| StsFailure::Unavailable(detail.to_owned());
+    let unavailable = |detail: &str| FailureKind::Unavailable(detail.to_owned());
     match error {
         SdkError::TimeoutError(_) => unavailable("no answer in time"),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => {
@@ -307,7 +307,7 @@ where
             let another = another.filter(|action| *action != format!("sts:{operation}"));
             match (answer.code(), another) {
                 (Some(code), Some(action)) if Meaning::of(code) == Meaning::NotAllowed => {
-                    StsFailure::ActionDenied {
+                    FailureKind::ActionDenied {
                         action,
                         request_id: error.request_id().map(bounded),
                     }
@@ -323,7 +323,7 @@ where
 
 /// The meaning of a code. The codes that are refusals are the common codes of all services, and the codes of
 /// `AssumeRole` and `AssumeRoleWithWebIdentity`. Every other code is a failure of STS.
-fn of_code(code: &str, request_id: Option<&str>) -> StsFailure {
+fn of_code(code: &str, request_id: Option<&str>) -> FailureKind {
     let kept = bounded(code);
     let is_refusal = matches!(
         code,
@@ -335,10 +335,12 @@ fn of_code(code: &str, request_id: Option<&str>) -> StsFailure {
             | "ValidationError"
     );
     match Meaning::of(code) {
-        Meaning::Throttled => StsFailure::Throttled(kept),
-        Meaning::Other if !is_refusal => StsFailure::Unavailable(format!("it answers with {kept}")),
+        Meaning::Throttled => FailureKind::Throttled(kept),
+        Meaning::Other if !is_refusal => {
+            FailureKind::Unavailable(format!("it answers with {kept}"))
+        }
         Meaning::NotAllowed | Meaning::Session | Meaning::Account | Meaning::Other => {
-            StsFailure::Refused {
+            FailureKind::Refused {
                 code: kept,
                 request_id: request_id.map(bounded),
             }

@@ -13,8 +13,9 @@ use node_attestation_runtime::clock::now;
 use parking_lot::Mutex;
 use serde_json::json;
 
-use super::assume::{AssumeRole, Issued, Keys, SdkSts, StsFailure, Tokens};
+use super::assume::{AssumeRole, Issued, Keys, SdkSts, Tokens};
 use super::cache::Sessions;
+use super::error::FailureKind;
 use crate::credentials::{Credentials, CredentialsSource, Tenant};
 use crate::proxy::Proxy;
 use crate::tenancy::{
@@ -50,7 +51,7 @@ pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
 #[derive(Debug, Default)]
 pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
-    failures: Mutex<BTreeMap<String, StsFailure>>,
+    failures: Mutex<BTreeMap<String, FailureKind>>,
     life: Mutex<Option<Duration>>,
     /// The next call panics, like the SDK at an invalid header.
     panics: AtomicBool,
@@ -67,7 +68,7 @@ impl CountingSts {
     }
 
     /// A role, `GetCallerIdentity`, or one of them `in` a region, fails so.
-    pub(crate) fn fail(&self, role: &str, failure: Option<StsFailure>) {
+    pub(crate) fn fail(&self, role: &str, failure: Option<FailureKind>) {
         let mut failures = self.failures.lock();
         match failure {
             Some(failure) => drop(failures.insert(role.to_owned(), failure)),
@@ -85,13 +86,13 @@ impl CountingSts {
         self.panics.store(true, Ordering::Relaxed);
     }
 
-    fn failure(&self, what: &str, region: &str) -> Option<StsFailure> {
+    fn failure(&self, what: &str, region: &str) -> Option<FailureKind> {
         let failures = self.failures.lock();
         let here = failures.get(&format!("{what} in {region}"));
         here.or_else(|| failures.get(what)).cloned()
     }
 
-    async fn answer(&self, source: &str, role: &Role, region: &str) -> Result<Issued, StsFailure> {
+    async fn answer(&self, source: &str, role: &Role, region: &str) -> Result<Issued, FailureKind> {
         let arn = role.arn.to_string();
         let number = {
             let mut calls = self.calls.lock();
@@ -124,7 +125,7 @@ impl AssumeRole for CountingSts {
         source: &Keys,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         self.answer(source.access_key_id(), role, region).await
     }
 
@@ -133,11 +134,11 @@ impl AssumeRole for CountingSts {
         token: &Secret<String>,
         role: &Role,
         region: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         self.answer(token.expose(), role, region).await
     }
 
-    async fn account(&self, keys: &Keys, region: &str) -> Result<String, StsFailure> {
+    async fn account(&self, keys: &Keys, region: &str) -> Result<String, FailureKind> {
         self.calls.lock().push((
             "GetCallerIdentity".to_owned(),
             keys.access_key_id().to_owned(),

@@ -119,7 +119,7 @@ async fn session_policies_are_sent_only_with_their_own_role() {
 
 #[test]
 fn only_a_refusal_by_sts_is_permanent() {
-    let refused = |code| StsFailure::Refused {
+    let refused = |code| FailureKind::Refused {
         code,
         request_id: Some("1-2".to_owned()),
     };
@@ -131,12 +131,12 @@ fn only_a_refusal_by_sts_is_permanent() {
         assert_eq!(of_code(code, Some("1-2")), refused(code.to_owned()));
         assert!(of_code(code, None).is_refusal());
     }
-    let throttled = StsFailure::Throttled("Throttling".to_owned());
+    let throttled = FailureKind::Throttled("Throttling".to_owned());
     assert_eq!(of_code("Throttling", None), throttled);
     assert!(!throttled.is_refusal());
     let failed = of_code("InternalFailure\n<b>", None);
     let detail = "it answers with InternalFailureb".to_owned();
-    assert_eq!(failed, StsFailure::Unavailable(detail));
+    assert_eq!(failed, FailureKind::Unavailable(detail));
 }
 
 /// A call of a role with a session that has the tags of EKS Pod Identity. The role allows `sts:TagSession` if
