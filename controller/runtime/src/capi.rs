@@ -41,4 +41,4 @@ pub(crate) use owner::{has_former_version, is_cluster, renew_versions};
 pub(crate) use secret_values::{CA_KEYS, KUBECONFIG_KEY, SecretValues};
 pub use selection::Selection;
 #[cfg(test)]
-pub(crate) use testing::{ca_secret, ca_secret_without_key};
+pub(crate) use testing::{ca_secret, ca_secret_without_key, objects_with_tokens};

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jiff::{Timestamp, ToSpan as _};
+use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
 use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::management::{Machine, WorkloadCluster};
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
@@ -20,6 +21,19 @@ fn end(cluster: &WorkloadCluster, machine: &Machine) -> Timestamp {
     String::from_utf8(text).unwrap().parse().unwrap()
 }
 
+/// Waits until the token does not exist. Kubernetes deletes an expired token.
+#[track_caller]
+fn wait_until_deleted(cluster: &WorkloadCluster, machine: &Machine) {
+    let name = format!("bootstrap-token-{}", machine.token().id());
+    let words = ["get", "secret", &name, "--namespace", "kube-system"];
+    let gone = poll(SWEPT, || {
+        let left = cluster.control_plane().kubectl().run(words);
+        let said = String::from_utf8_lossy(&left.stderr).into_owned();
+        said.contains("NotFound").then_some(())
+    });
+    assert!(gone.is_some(), "{name} still exists");
+}
+
 #[test]
 fn a_managed_token_is_extended_until_its_machine_is_deleted() {
     let [managed, ignored] = ["tokens", "tokens-ignored"].map(|namespace| {
@@ -29,8 +43,10 @@ fn a_managed_token_is_extended_until_its_machine_is_deleted() {
         (cluster, machine, before)
     });
 
-    let ignoring = Scene::attend(&SITE, ignored.0, json!({"bootstrapTokens": "Ignore"}));
-    let scene = Scene::attend(&SITE, managed.0, json!({}));
+    let settings = json!({"autoApproveBindings": "Remove", "bootstrapTokens": "Ignore"});
+    let ignoring = Scene::attend(&SITE, ignored.0, settings);
+    let settings = json!({"autoApproveBindings": "Remove"});
+    let scene = Scene::attend(&SITE, managed.0, settings);
 
     let extended = poll(SWEPT, || {
         let now = end(&scene.cluster, &managed.1);
@@ -43,13 +59,47 @@ fn a_managed_token_is_extended_until_its_machine_is_deleted() {
 
     managed.1.remove();
 
-    // Kubernetes deletes an expired token.
-    let name = format!("bootstrap-token-{}", managed.1.token().id());
-    let words = ["get", "secret", &name, "--namespace", "kube-system"];
-    let gone = poll(SWEPT, || {
-        let left = scene.kubectl().run(words);
-        let said = String::from_utf8_lossy(&left.stderr).into_owned();
-        said.contains("NotFound").then_some(())
+    wait_until_deleted(&scene.cluster, &managed.1);
+}
+
+#[test]
+fn tokens_are_extended_only_while_attestation_is_enforced() {
+    let cluster = Scene::unattended(&SITE, "tokens-reported");
+    cluster.control_plane().kubeadm_bootstrap_token_phase();
+    let [joins, joined] = ["joins", "joined"].map(|name| cluster.machine(name).create());
+    let machine = [
+        "machines.cluster.x-k8s.io",
+        "joined",
+        "-n",
+        "tokens-reported",
+    ];
+    let node = json!({"status": {"nodeRef": {"name": joined.node_name()}}});
+    let target = [&machine[..], &["--subresource=status"]].concat();
+    SITE.management.kubectl().patch(&target, &node);
+    let ends = |cluster: &WorkloadCluster| [&joins, &joined].map(|machine| end(cluster, machine));
+    let before = ends(&cluster);
+
+    // The default. The condition is reported at the end of a round, which includes tokens.
+    let scene = Scene::attend(&SITE, cluster, json!({}));
+    let open = [KubeadmBinding::NodeAutoapproveBootstrap.name()];
+    scene.wait_for_paths("False", "AutoApproveBindingFound", &open);
+    assert_eq!(ends(&scene.cluster), before);
+
+    scene.change(&json!({"autoApproveBindings": "Remove"}));
+    scene.wait_for_paths("False", "WaitingForRecords", &["joined"]);
+    assert_eq!(ends(&scene.cluster), before);
+
+    scene.join(&joined);
+    let extended = poll(SWEPT, || {
+        let now = ends(&scene.cluster);
+        let mut both = now.iter().zip(before);
+        let are_extended = both.all(|(now, before)| *now > before + 5.hours());
+        are_extended.then_some(now)
     });
-    assert!(gone.is_some(), "the token of a removed Machine lives on");
+    let [extended, _] = extended.expect("the tokens are never extended");
+
+    scene.change(&json!({"autoApproveBindings": "Report"}));
+    wait_until_deleted(&scene.cluster, &joined);
+    // Cluster API keeps it valid until the Machine has a Node.
+    assert_eq!(end(&scene.cluster, &joins), extended);
 }

@@ -124,9 +124,9 @@ pub struct KubeletAuthenticationSpec {
     /// admission policy refuses.
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
-    /// The treatment of bootstrap tokens. `Manage`: the controller keeps the token of a Machine valid as long as the
-    /// Machine exists, and then ends it; it does not change the token of a pool. `Ignore`: it does not change any
-    /// token.
+    /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
+    /// Machine valid as long as the Machine exists, and then ends it; it does not change the token of a pool.
+    /// `Ignore`: it does not change any token.
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
@@ -228,7 +228,7 @@ choice! {
 choice! {
     /// The treatment of bootstrap tokens.
     BootstrapTokens {
-        /// The token of a Machine stays valid as long as the Machine exists.
+        /// While attestation is enforced, the token of a Machine stays valid as long as the Machine exists.
         Manage,
         /// The controller does not change tokens.
         Ignore,

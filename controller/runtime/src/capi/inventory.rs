@@ -143,6 +143,19 @@ impl CapiInventory {
         Some(tokens.await.ok()?.into_iter().collect())
     }
 
+    /// Those [tokens](Self::tokens) whose machines have not joined: Cluster API has not found their Nodes.
+    pub(crate) async fn joining_tokens(&self) -> Option<BTreeSet<TokenId>> {
+        let mut tokens = self.tokens().await?;
+        let joined = self.each(|view, _, machine| {
+            machine.node.is_some().then_some(())?;
+            view.config(machine)?.token.clone()
+        });
+        for token in joined.await.ok()? {
+            tokens.remove(&token);
+        }
+        Some(tokens)
+    }
+
     /// The Machines whose nodes rejoin with their own bootstrap token.
     ///
     /// `None` while the inventory is unavailable. A pool member rejoins with the pool's token, and a Machine to which

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
 use super::cache::Objects;
-use super::objects::{Kept, Raw};
+use super::objects::{Cluster, Kept, Machine, MachinePool, ObjectKey, Raw, Watched as _};
 use super::selection::Selection;
 use super::store::Stored;
 use crate::metrics::Metrics;
@@ -211,6 +211,28 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
 /// Adds an object as a watch does.
 pub(super) fn seen<W: Stored>(objects: &Objects, object: Value) {
     objects.seen(raw::<W>(object), &mut Skipped::new(W::KIND));
+}
+
+/// Cluster `prod-1` in namespace `tenant-a`, with a Machine that joins with the token `joins1`, and a Machine that has
+/// joined with the token `joined`.
+pub(crate) fn objects_with_tokens() -> Objects {
+    let (objects, contract) = (objects(), Contract::V1Beta2);
+    let cluster = ObjectKey::new(NAMESPACE, "prod-1");
+    seen::<Cluster>(&objects, contract.cluster());
+    let node = json!({"name": "m2"});
+    let joined = with(contract.machine("m2"), "/status/nodeRef", node);
+    for (machine, name, token) in [
+        (contract.machine("m1"), "m1", "joins1"),
+        (joined, "m2", "joined"),
+    ] {
+        seen::<Machine>(&objects, machine);
+        let config = Ok(kept(contract.config(name, token)));
+        objects.read_config(&cluster, &format!("{name}-config"), config);
+    }
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    objects
 }
 
 /// The Secret of a CA without its key.

@@ -1,9 +1,12 @@
 //! The lifetime of bootstrap tokens (`bootstrapTokens: Manage`).
 //!
 //! Cluster API's bootstrap provider extends a Machine's token until the Machine has a Node. A Machine needs its token
-//! for its whole life, to enroll again after the loss of its disk. This module extends tokens while they are needed,
-//! and expires them some time after their Machine is deleted. It does not manage pool tokens: the provider replaces a
-//! pool's token, but only shortly before its expiry.
+//! for its whole life, to enroll again after the loss of its disk. While attestation is enforced, this module extends
+//! tokens that are needed, and expires them some time after their Machine is deleted. It does not manage pool tokens:
+//! the provider replaces a pool's token, but only shortly before its expiry.
+//!
+//! Without enforcement, a token is enough to join as any node. So the module then extends no token, and expires the
+//! extended ones, except those of Machines without a Node: the bootstrap provider keeps these valid itself.
 //!
 //! The Secret of an extended token has the label [`EXTENDED`]. After a restart, the controller uses the label to find
 //! the tokens of Machines that were deleted in the meantime.
@@ -178,12 +181,7 @@ impl Tokens {
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
-        self.known.retain(|token, known| {
-            let is_wanted = wanted.contains(token);
-            let since = known.unwanted_since.unwrap_or(elapsed);
-            known.unwanted_since = (!is_wanted).then_some(since);
-            is_wanted || matches!(known.life, Life::Extended(_))
-        });
+        self.mark(wanted, elapsed);
         let begin = Instant::now();
         for token in wanted {
             let before = self.known.get(token).map(|known| known.life);
@@ -205,6 +203,49 @@ impl Tokens {
                 kept.extended.extend(is_new.then(|| token.clone()));
             }
         }
+        self.end_unwanted(client, now, elapsed, &mut kept).await?;
+        Ok(kept)
+    }
+
+    /// Extends no token, and expires extended tokens that have not been among the `wanted` for a while. Used while
+    /// attestation is not enforced.
+    ///
+    /// # Errors
+    ///
+    /// The same set as in [`Tokens::keep`].
+    pub async fn release(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeSet<TokenId>,
+        now: SystemTime,
+        elapsed: Duration,
+    ) -> Result<Kept, HardeningError> {
+        let mut kept = Kept::default();
+        let Ok(now) = Timestamp::try_from(now) else {
+            return Ok(kept);
+        };
+        self.mark(wanted, elapsed);
+        self.end_unwanted(client, now, elapsed, &mut kept).await?;
+        Ok(kept)
+    }
+
+    /// Notes the time since which each token is not needed, and forgets other clients' tokens that are not needed.
+    fn mark(&mut self, wanted: &BTreeSet<TokenId>, elapsed: Duration) {
+        self.known.retain(|token, known| {
+            let is_wanted = wanted.contains(token);
+            let since = known.unwanted_since.unwrap_or(elapsed);
+            known.unwanted_since = (!is_wanted).then_some(since);
+            is_wanted || matches!(known.life, Life::Extended(_))
+        });
+    }
+
+    async fn end_unwanted(
+        &mut self,
+        client: &Client,
+        now: Timestamp,
+        elapsed: Duration,
+        kept: &mut Kept,
+    ) -> Result<(), HardeningError> {
         let over = |since: Duration| elapsed >= since + self.grace;
         let due = self.known.iter();
         let due = due.filter(|(_, known)| known.unwanted_since.is_some_and(over));
@@ -217,7 +258,7 @@ impl Tokens {
         }
         // The needed tokens are of known Machines, and are kept even without memory.
         self.hold(self.known.len());
-        Ok(kept)
+        Ok(())
     }
 
     /// The needed tokens that no longer exist.

@@ -70,6 +70,8 @@ pub(super) struct Upkeep {
     machine_conditions: MachineConditions,
     pub(super) sync_period: Duration,
     admission: admission::Settings,
+    /// Whether the last inspection applied the admission policy.
+    is_policy_applied: bool,
     inspection: Option<Inspection>,
     /// The names of listed Nodes without a record that garbage collection has not handled yet.
     listed: BTreeSet<String>,
@@ -113,6 +115,7 @@ impl Upkeep {
                 built_in_renewal: BTreeSet::new(),
                 enforced: false,
             },
+            is_policy_applied: false,
             inspection: None,
             listed: BTreeSet::new(),
             rights: None,
@@ -284,7 +287,8 @@ impl Upkeep {
         };
         let client = self.access.client();
         let applied = part(admission::apply(client, &self.admission)).await;
-        health.note("the admission policy for requests", applied);
+        let applied = health.note("the admission policy for requests", applied);
+        self.is_policy_applied = applied.is_some();
         let paths = part(self.paths(without)).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
         health

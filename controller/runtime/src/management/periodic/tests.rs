@@ -1,13 +1,15 @@
+use std::sync::Mutex;
+
 use http_body_util::Full;
-use hyper::Response;
 use hyper::body::Bytes;
+use hyper::{Method, Response};
 use node_attestation_core::crd::AutoApproveBindings;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::testing::cluster;
 use node_attestation_core::time::age;
 
 use super::*;
-use crate::capi::{ObjectKey, Objects, Selection};
+use crate::capi::{ObjectKey, Objects, Selection, objects_with_tokens};
 use crate::client::Excess;
 use crate::events::Events;
 use crate::metrics::Metrics;
@@ -53,6 +55,56 @@ async fn enforcement_stays_unknown_until_the_policy_is_read() {
     });
     assert!(upkeep.enforce(without()).await.is_ok());
     assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
+}
+
+/// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
+fn with_tokens(changed: &Arc<Mutex<Vec<String>>>) -> ClusterAccess {
+    let changed = changed.clone();
+    ClusterAccess::in_memory(move |request| {
+        let path = request.uri().path().to_owned();
+        let answer = match path.rsplit_once("/bootstrap-token-") {
+            None => r#"{"metadata": {}, "items": []}"#,
+            Some((_, token)) if request.method() == Method::PATCH => {
+                changed.lock().unwrap().push(token.to_owned());
+                r#"{"metadata": {}}"#
+            }
+            Some(_) => {
+                r#"{
+                    "metadata": {"resourceVersion": "7"}, "type": "bootstrap.kubernetes.io/token",
+                    "data": {"expiration": "MTk3MC0wMS0wMVQwMDowMDowMFo="}
+                }"#
+            }
+        };
+        let answer = Response::new(Full::new(Bytes::from(answer)));
+        async move { answer }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_token_is_extended_before_attestation_is_enforced() {
+    use EnforcementState::{Off, On, Unknown};
+    let cases: [(_, _, &[&str]); 4] = [
+        (Unknown, true, &[]),
+        (Off, true, &[]),
+        // The policy that restricts tokens could not be written.
+        (On, false, &[]),
+        (On, true, &["joined", "joins1"]),
+    ];
+    for (state, is_policy_applied, expected) in cases {
+        let extended = Arc::default();
+        let mut upkeep = upkeep();
+        upkeep.access = with_tokens(&extended);
+        upkeep.inventory =
+            CapiInventory::new(objects_with_tokens(), ObjectKey::new("tenant-a", "prod-1"));
+        upkeep.context.enforcement = Enforcement::new(state);
+        upkeep.is_policy_applied = is_policy_applied;
+        let mut health = Health::default();
+
+        upkeep.keep_tokens(&mut health).await;
+
+        assert_eq!(health.undone, [""; 0], "{state:?}");
+        assert_eq!(*extended.lock().unwrap(), expected, "{state:?}");
+    }
 }
 
 #[tokio::test]

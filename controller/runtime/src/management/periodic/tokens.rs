@@ -18,6 +18,9 @@ use crate::management::cluster_status::LockedOut;
 
 impl Upkeep {
     /// Extends the tokens of existing machines, and expires the tokens of deleted machines.
+    ///
+    /// No token is extended before attestation is enforced, because a token is enough to join as any node until then.
+    /// When enforcement ends, the extended tokens of machines that have joined expire.
     pub(super) async fn keep_tokens(&mut self, health: &mut Health) {
         match self.spec.bootstrap_tokens {
             BootstrapTokens::Manage => {}
@@ -26,30 +29,35 @@ impl Upkeep {
                 return;
             }
         }
+        let extends = match self.context.enforcement.state() {
+            EnforcementState::On if self.is_policy_applied => true,
+            EnforcementState::Off => false,
+            EnforcementState::On | EnforcementState::Unknown => return,
+        };
+        let wanted = if extends {
+            self.inventory.tokens().await
+        } else {
+            self.inventory.joining_tokens().await
+        };
         // Before the Machines are known, no token is expired.
-        let Some(wanted) = self.inventory.tokens().await else {
+        let Some(wanted) = wanted else {
             return;
         };
-        let now = now();
-        let kept = part(
-            self.tokens
-                .keep(self.access.client(), &wanted, now, elapsed()),
-        )
-        .await;
+        let (now, client) = (now(), self.access.client());
+        let kept = if extends {
+            part(self.tokens.keep(client, &wanted, now, elapsed())).await
+        } else {
+            part(self.tokens.release(client, &wanted, now, elapsed())).await
+        };
         if let Some(kept) = health.note("bootstrap tokens", kept) {
             for token in kept.extended {
                 tracing::debug!(token = token.as_str(), "the bootstrap token was extended");
             }
             for token in kept.ended {
-                tracing::debug!(
-                    token = token.as_str(),
-                    "expired the bootstrap token of a deleted machine"
-                );
+                tracing::debug!(token = token.as_str(), "expired the bootstrap token");
             }
         }
-        let former = self
-            .tokens
-            .find_former(self.access.client(), &wanted, now, elapsed());
+        let former = self.tokens.find_former(client, &wanted, now, elapsed());
         health.note(
             "bootstrap tokens that were extended before",
             part(former).await,

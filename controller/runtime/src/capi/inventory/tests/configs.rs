@@ -208,6 +208,17 @@ fn tokens_are_known_after_a_few_calls_have_read_all_configs() {
 }
 
 #[test]
+fn only_tokens_of_machines_without_a_node_are_joining() {
+    let (objects, inventory) = cluster(V2);
+    let joining = || block_on(inventory.joining_tokens()).unwrap();
+    assert_eq!(joining(), [token("token1"), token("token2")].into());
+
+    seen::<objects::Machine>(&objects, joined("m1"));
+
+    assert_eq!(joining(), [token("token2")].into());
+}
+
+#[test]
 fn concurrent_queries_read_a_config_once() {
     let (objects, inventory, read) = counted();
     seen::<objects::Machine>(&objects, V2.machine("m1"));

@@ -124,6 +124,40 @@ async fn a_previously_extended_token_expires_unless_it_is_still_needed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_enforcement_extended_tokens_end_when_machines_have_joined() {
+    let server = Server::new(|_, _| {
+        let names = ["bootstrap-token-aaaaaa", "bootstrap-token-bbbbbb"];
+        Some((names.map(ToOwned::to_owned).into(), false))
+    });
+    let client = server.client();
+    let mut tokens = Tokens::new(GRACE);
+    // The Machine of `bbbbbb` has a Node from the start, and the Machine of `aaaaaa` has one later.
+    let (joining, none) = (BTreeSet::from([token("aaaaaa")]), BTreeSet::new());
+    let found = tokens.find_former(&client, &joining, time(10), Duration::ZERO);
+    found.await.unwrap();
+
+    for (joining, rounds, ended) in [
+        (&joining, 0, None),
+        (&joining, 1, Some("bbbbbb")),
+        (&joining, 2, None),
+        (&none, 3, None),
+        (&none, 4, Some("aaaaaa")),
+    ] {
+        let kept = tokens.release(&client, joining, time(10), rounds * GRACE);
+        let ended = ended.map(token).into_iter().collect();
+        let extended = Vec::new();
+        assert_eq!(kept.await.unwrap(), Kept { extended, ended }, "{rounds}");
+    }
+    assert_eq!(
+        server.calls("PATCH"),
+        [
+            "PATCH bootstrap-token-bbbbbb",
+            "PATCH bootstrap-token-aaaaaa"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_list_of_extended_tokens_that_fails_is_read_again() {
     let server = Server::new(|_, calls| {
         let names = vec!["bootstrap-token-aaaaaa".to_owned()];
