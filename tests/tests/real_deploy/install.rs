@@ -63,6 +63,19 @@ pub fn provide_to_clusterctl(files: &Scratch, settings: &str) {
     files.write(settings, json!({"providers": [provider]}).to_string());
 }
 
+/// Writes the overlay of the page, without TPMs.
+#[track_caller]
+pub fn write_overlay(desk: &Desk) {
+    let page = repository().join("docs/install.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, overlay) = page
+        .split_once("cat > overlay/kustomization.yaml <<END\n")
+        .unwrap();
+    let (overlay, _) = overlay.split_once("secretGenerator:\n").unwrap();
+    desk.files().directory("overlay");
+    desk.files().write("overlay/kustomization.yaml", overlay);
+}
+
 #[test]
 fn the_documented_clusterctl_command_installs_a_leading_controller() {
     follow("### clusterctl", |desk| {
@@ -83,17 +96,7 @@ fn the_documented_helm_command_installs_a_leading_controller() {
 
 #[test]
 fn the_documented_kustomize_command_installs_a_leading_controller() {
-    follow("### kustomize", |desk| {
-        let page = repository().join("docs/install.md");
-        let page = fs::read_to_string(page).unwrap();
-        let (_, overlay) = page
-            .split_once("cat > overlay/kustomization.yaml <<END\n")
-            .unwrap();
-        // Without TPMs, as the page says.
-        let (overlay, _) = overlay.split_once("secretGenerator:\n").unwrap();
-        desk.files().directory("overlay");
-        desk.files().write("overlay/kustomization.yaml", overlay);
-    });
+    follow("### kustomize", write_overlay);
 }
 
 #[test]

@@ -8,20 +8,22 @@ use std::path::Path;
 use std::process::Command;
 
 use kubelet_attestation::names::Provider;
-use kubelet_authenticator_test_support::control_plane::DEADLINE;
+use kubelet_authenticator_test_support::control_plane::{ControlPlane, Controllers, DEADLINE};
 use kubelet_authenticator_test_support::process::{Scratch, poll};
 use kubelet_authenticator_tests::controller::{Application, is_answered, reason_of};
 use kubelet_authenticator_tests::deploy::{
     NAME, NAMESPACE, apply, components, deployment, folder, kustomize, lead, lease, start,
 };
 use kubelet_authenticator_tests::fleet::authorize;
-use kubelet_authenticator_tests::management::{Machine, Management, WorkloadCluster, clusterctl};
-use kubelet_authenticator_tests::page::{Desk, section};
+use kubelet_authenticator_tests::management::{
+    Contract, Machine, Management, WorkloadCluster, clusterctl,
+};
+use kubelet_authenticator_tests::page::{Desk, repository, section};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scrape::{has_line, value};
 use serde_json::{Value, json};
 
-use crate::install::provide_to_clusterctl;
+use crate::install::{provide_to_clusterctl, write_overlay};
 
 /// A management cluster with the manifests.
 fn management() -> Management {
@@ -206,6 +208,45 @@ fn the_documented_overlay_sets_the_image_and_the_challenge_keys() {
     let secret = ["get", "secret", secret.as_str().unwrap(), "-n", NAMESPACE];
     let secret = management.kubectl().json(secret);
     assert!(secret["data"]["current"].is_string(), "the key");
+}
+
+#[test]
+fn node_identities_outlive_the_deleted_manifests() {
+    // Kubernetes deletes the objects in the Namespace.
+    let plane = ControlPlane::builder().controllers(Controllers::Default);
+    let management = Management::on(plane.start(), Contract::V1Beta2);
+    let desk = Desk::new(management.admin_kubeconfig());
+    write_overlay(&desk);
+    let commands = |page: &str, heading: &str, start: &str| {
+        let steps = section(page, heading).into_iter();
+        let steps = steps.map(|(_, command)| command);
+        let steps: Vec<_> = steps.filter(|step| step.starts_with(start)).collect();
+        assert!(!steps.is_empty(), "{page} has no {start:?}");
+        steps.join("\n")
+    };
+    desk.follow(&commands("install.md", "### kustomize", "kubectl apply"));
+    let kubectl = management.kubectl();
+    kubectl.apply_object(&json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
+        "metadata": {"name": "prod-1", "namespace": "default"},
+        "spec": {"clusterName": "prod-1", "authorizedAttestors": ["aws"]},
+    }));
+
+    desk.follow(&commands("operate.md", "## Uninstall", "kubectl delete -k"));
+
+    let deployment = ["get", "deployments", "-A", "-o", "name"];
+    assert_eq!(kubectl.ok(deployment), "");
+    kubectl.ok(["get", "kubeletauthentication", "prod-1"]);
+    kubectl.ok(["get", "nodeidentities"]);
+
+    let page = std::fs::read_to_string(repository().join("docs/operate.md")).unwrap();
+    let separate = "kubectl delete -k packaging/crds";
+    assert!(page.contains(&format!("`{separate}`")));
+    desk.follow(separate);
+
+    let definitions = ["get", "customresourcedefinitions", "-o", "name"];
+    let left = kubectl.ok(definitions);
+    assert!(!left.contains("attestation.cluster.x-k8s.io"), "{left}");
 }
 
 #[test]

@@ -359,8 +359,8 @@ fn the_documented_commands_adopt_a_plain_instance_and_undo_it() {
     for (prompt, command) in adopted.chain(undone) {
         let command = command.replace("tenant-a", "stock-ec2");
         match (prompt, &*command) {
-            // The clusters of other tests are looked at too, and its Package is not installed.
-            ('$', "node-attestation-controller cluster check")
+            // The clusters of other tests are looked at too, and neither the package nor the manifests are installed.
+            ('$', "node-attestation-controller cluster check" | "kubectl delete -k overlay")
             | ('#', "apt purge kubelet-authenticator-aws") => {}
             ('$', _) => desk.follow(&command),
             ('#', "kubeadm init phase bootstrap-token") => {
