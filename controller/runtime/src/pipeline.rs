@@ -221,7 +221,7 @@ impl Pipeline {
             // labels.
             let provider = subject.provider_of(&self.available_signers());
             let decision = (logs::outcome(&decided.decision), reason(&decided.decision));
-            self.metrics.process().decided(decision, provider, whole);
+            self.metrics.decided(decision, provider, whole);
         }
         if let Decision::Retry(deferral) = &decided.decision
             && is_told_again(work.attempts)

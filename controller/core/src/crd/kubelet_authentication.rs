@@ -282,7 +282,7 @@ pub struct KubeletAuthenticationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 571))]
     pub kubelet_serving_certificate_signer: Option<String>,
-    /// The earliest expiry of a live node's certificate. Monitor this value.
+    /// The earliest expiry of a live node's certificate that has not expired. Monitor this value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub earliest_expiry: Option<Time>,

@@ -16,6 +16,7 @@ use super::{LastIssued, RecordLedger, TombstoneReason};
 use crate::cluster_line;
 use crate::pace::{Pace, retain};
 use crate::refusal::Unavailable;
+use crate::time::until;
 use crate::verifier::TpmBoot;
 
 /// The time after a change of the name's holder during which the sweep deletes the previous holder's Node. Usually the
@@ -30,14 +31,24 @@ const NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 /// machines join, this avoids a second write for each join.
 const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 
+/// A certificate is overdue for renewal if less than this, and less than a quarter of its validity, is left. A node
+/// renews daily, or after at most 70 % of a shorter validity.
+const OVERDUE_BELOW: Duration = Duration::from_hours(24);
+
+/// The maximum number of Nodes that a sweep reads, to count those whose certificates are overdue for renewal.
+const MAX_OVERDUE: usize = 100;
+
 /// The maximum age of a stored expiry. A node that renews causes at most one write a day.
 const END_MAY_LAG: Duration = Duration::from_hours(24);
 
 /// The result of a sweep.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SweepReport {
-    /// The earliest known expiry of a live record's certificate, without revoked records.
+    /// The earliest known expiry of a live record's certificate, without revoked records and expired certificates.
     pub earliest_expiry: Option<SystemTime>,
+    /// The number of Ready Nodes, up to 100, whose certificates are overdue for renewal. `None` if a Node could not be
+    /// read.
+    pub overdue: Option<usize>,
     /// The number of records with a holder.
     pub live: usize,
     /// The number of live records whose machine was attested.
@@ -108,6 +119,19 @@ fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Dur
             end < written || written <= now && written < end || end >= written + END_MAY_LAG
         }
     }
+}
+
+/// Whether the node should have renewed its certificate, which has not expired. If this process did not issue the
+/// certificate, the stored expiry can be two days out of date, which matters only for a short validity.
+fn is_overdue(issued: Option<&LastIssued>, record: &Record, now: SystemTime) -> bool {
+    let (end, validity) = match issued {
+        Some(issued) => (issued.not_after, until(issued.not_after, issued.time)),
+        None => (record.known_end(), record.opened_for()),
+    };
+    let (left, quarter) = (until(end, now), validity / 4);
+    let is_known = issued.is_some() || quarter >= OVERDUE_BELOW;
+    let can_renew = record.is_live() && !record.is_revoked() && !left.is_zero();
+    can_renew && is_known && left < quarter.min(OVERDUE_BELOW)
 }
 
 /// The action on one record.
@@ -211,13 +235,17 @@ impl RecordLedger {
             swept.held_back = Some(gone.holdings.len());
             gone = Gone::default();
         }
+        let mut overdue = Vec::new();
         for (stored, holder) in found {
             pace.step().await;
             let issued = self.last_issued(&stored.record);
+            if overdue.len() < MAX_OVERDUE && is_overdue(issued.as_ref(), &stored.record, now) {
+                overdue.push(&stored.record.node_name);
+            }
             self.write_down(&stored.record, issued.as_ref(), (now, elapsed))
                 .await;
             let Some(holder) = holder else {
-                swept.count(&stored.record, issued.as_ref());
+                swept.count(&stored.record, issued.as_ref(), now);
                 continue;
             };
             let is_settled =
@@ -229,10 +257,11 @@ impl RecordLedger {
             };
             let is_listed = listed.contains(stored.record.node_name.as_str());
             match chore(&stored.record, holder, is_listed, (now, ended_by)) {
-                None => swept.count(&stored.record, issued.as_ref()),
+                None => swept.count(&stored.record, issued.as_ref(), now),
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }
         }
+        swept.overdue = self.count_ready(&overdue).await.ok();
         Ok(swept)
     }
 
@@ -270,7 +299,7 @@ impl RecordLedger {
             GcAction::Bury(what) => {
                 let longest = self.policy().longest_lifetime;
                 let buried = record.buried(TombstoneReason::MachineGone, longest, now);
-                swept.count(&buried, None);
+                swept.count(&buried, None, now);
                 let replaced = written(self.records().replace(&buried, version).await);
                 if let Ok(Some(_)) = replaced {
                     let node = name.as_str();
@@ -289,7 +318,7 @@ impl RecordLedger {
                 deleted.map(|_| None)
             }
             GcAction::RemoveNode => {
-                swept.count(record, None);
+                swept.count(record, None, now);
                 let removal = Removal::Retired(stored);
                 let removed = self.remove_node(name, None, removal, now).await;
                 if removed.is_err() {
@@ -299,7 +328,7 @@ impl RecordLedger {
                 removed.map(|removed| removed.then_some(Swept::NodeRemoved))
             }
             GcAction::RemoveStaleNode(uid) => {
-                swept.count(record, self.last_issued(record).as_ref());
+                swept.count(record, self.last_issued(record).as_ref(), now);
                 let removal = Removal::Left(record);
                 let removed = self.remove_node(name, Some(&uid), removal, now).await;
                 let removed = removed.map_err(Unavailable::new);
@@ -335,7 +364,7 @@ fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> 
 
 impl SweepReport {
     /// Counts the record. The expiry comes from the last `issued` certificate, if it is known.
-    fn count(&mut self, record: &Record, issued: Option<&LastIssued>) {
+    fn count(&mut self, record: &Record, issued: Option<&LastIssued>, now: SystemTime) {
         if !record.is_live() {
             self.tombstones += 1;
             return;
@@ -347,11 +376,10 @@ impl SweepReport {
             self.revoked += 1;
             return;
         }
-        let end = Some(issued.map_or_else(|| record.known_end(), |issued| issued.not_after));
-        self.earliest_expiry = match self.earliest_expiry {
-            None => end,
-            earliest => earliest.min(end),
-        };
+        let end = issued.map_or_else(|| record.known_end(), |issued| issued.not_after);
+        // A machine that is off does not hide the others after its certificate has expired.
+        let ends = [self.earliest_expiry, Some(end).filter(|end| *end > now)];
+        self.earliest_expiry = ends.into_iter().flatten().min();
     }
 }
 

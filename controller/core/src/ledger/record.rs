@@ -263,7 +263,7 @@ impl Record {
 
     /// The validity of the certificate that opened the generation. At that time, renewals had the same maximum,
     /// regardless of the current maximum.
-    fn opened_for(&self) -> Duration {
+    pub(super) fn opened_for(&self) -> Duration {
         until(self.not_after, self.opened.time)
     }
 

@@ -145,7 +145,7 @@ impl CapiInventory {
 
     /// Those [tokens](Self::tokens) whose machines have not joined: Cluster API has not found their Nodes.
     pub(crate) async fn joining_tokens(&self) -> Option<BTreeSet<TokenId>> {
-        let mut tokens = self.tokens().await?;
+        let mut tokens = Box::pin(self.tokens()).await?;
         let joined = self.each(|view, _, machine| {
             machine.node.is_some().then_some(())?;
             view.config(machine)?.token.clone()

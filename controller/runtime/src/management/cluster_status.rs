@@ -19,6 +19,8 @@ pub(super) struct Health {
     pub(super) identities: Option<IdentityCounts>,
     /// The earliest expiry of a certificate.
     pub(super) earliest_expiry: Option<SystemTime>,
+    /// The number of Ready Nodes whose certificates are overdue for renewal. `None` if unknown.
+    pub(super) overdue: Option<usize>,
     /// The number of live records whose machines are gone, but are too many to retire together without an operator's
     /// permission.
     pub(super) held_back: Option<usize>,

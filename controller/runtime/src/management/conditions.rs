@@ -118,9 +118,11 @@ pub(super) fn report_of(
         };
     }
     let attestors = of_attestors(phase);
-    let findings = match phase {
-        ClusterPhase::Serving { findings, .. } => Findings::clone(findings),
-        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => Findings::default(),
+    let (findings, overdue) = match phase {
+        ClusterPhase::Serving {
+            findings, health, ..
+        } => (Findings::clone(findings), health.overdue),
+        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => (Findings::default(), None),
     };
     let phase = match phase {
         ClusterPhase::Waiting => "waiting",
@@ -154,6 +156,7 @@ pub(super) fn report_of(
             .earliest_expiry
             .as_ref()
             .map(|time| SystemTime::from(time.0)),
+        overdue,
         expiring: findings.expiring,
         unmeasured: findings.unmeasured,
     }

@@ -195,6 +195,7 @@ impl Upkeep {
                 tombstones: count(swept.tombstones),
             });
             health.earliest_expiry = swept.earliest_expiry;
+            health.overdue = swept.overdue;
             health.held_back = swept.held_back;
             self.sweep_events.write(swept.done, now()).boxed().await;
         }

@@ -40,6 +40,8 @@ metrics! {
         "Decisions on requests; a pending request counts once";
     CSR_DURATION = Histogram "node_attestation_csr_duration_seconds" &["outcome"],
         "Time from the start of a decision until its answer is written";
+    DENIALS = Counter "node_attestation_cluster_denials" &["namespace", "cluster", "reason"],
+        "Denied requests of the cluster, by reasons that indicate a copied machine and all others";
     PENDING = Gauge "node_attestation_pending_csrs" CLUSTER,
         "Requests without an answer";
     OLDEST_PENDING = Gauge "node_attestation_oldest_pending_csr_seconds" CLUSTER,
@@ -51,7 +53,9 @@ metrics! {
     RECORDS = Gauge "node_attestation_records" &["namespace", "cluster", "state"],
         "Node identities";
     EARLIEST_EXPIRY = Gauge "node_attestation_earliest_expiry_timestamp_seconds" CLUSTER,
-        "The earliest expiry of a live node's certificate";
+        "The earliest expiry of a live node's certificate that has not expired";
+    OVERDUE = Gauge "node_attestation_overdue_nodes" CLUSTER,
+        "Ready Nodes, up to 100, whose certificates are overdue for renewal";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" &["namespace", "cluster", "subject"],
         "The earliest expiry of an endorsement key certificate or its issuers, from 90 days before it";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clusters::{Cluster, ClusterReport};
-use super::{Heartbeat, Metrics, Pending, WatchMetrics};
+use super::{DENIED, Heartbeat, Metrics, Pending, WatchMetrics};
 
 /// The metrics of a workload cluster. Its series end when the last clone is dropped.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +51,21 @@ impl ClusterMetrics {
         self.metrics.watch_in(kind, self.cluster.clone())
     }
 
+    /// Counts a decision on a request, as [`Metrics::decided`], and a denial also for the cluster.
+    pub(crate) fn decided(
+        &self,
+        (outcome, reason): (&'static str, &'static str),
+        provider: Option<&str>,
+        took: Duration,
+    ) {
+        self.metrics.decided((outcome, reason), provider, took);
+        if outcome == DENIED
+            && let Some(cluster) = &self.cluster
+        {
+            cluster.denied(reason);
+        }
+    }
+
     /// Replaces the reported state.
     pub(crate) fn report(&self, report: impl FnOnce() -> ClusterReport) {
         let Some(cluster) = &self.cluster else { return };
@@ -60,6 +75,7 @@ impl ClusterMetrics {
         state.conditions = report.conditions;
         state.records = report.records;
         state.earliest_expiry = report.earliest_expiry;
+        state.overdue = report.overdue;
         state.expiring = report.expiring;
         state.unmeasured = report.unmeasured;
     }

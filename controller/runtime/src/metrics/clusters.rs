@@ -1,5 +1,6 @@
 //! The reported values of a workload cluster.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use node_attestation_core::unshared::Unshared;
@@ -20,6 +21,18 @@ pub(crate) struct Cluster {
 pub(crate) const CONDITION_STATUSES: [(&str, &str); 3] =
     [("True", "true"), ("False", "false"), ("Unknown", "unknown")];
 
+/// The reasons for denials that indicate a copy of a machine, its disk or its TPM.
+pub(super) const COPIED: [&str; 5] = [
+    "TpmRanBackwards",
+    "TpmOfAnotherMachine",
+    "AnotherInstance",
+    "KeyOfAnotherMachine",
+    "EvidenceReplayed",
+];
+
+/// The label value of all other reasons, so that a cluster has at most six series.
+const OTHER: &str = "other";
+
 /// The values of one cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
@@ -29,8 +42,11 @@ pub(super) struct State {
     /// The numbers of live records and of tombstones.
     pub(super) records: Option<(u32, u32)>,
     pub(super) earliest_expiry: Option<SystemTime>,
+    pub(super) overdue: Option<usize>,
     pub(super) expiring: Option<Expiring>,
     pub(super) unmeasured: Option<usize>,
+    /// The numbers of denials, by reason.
+    pub(super) denials: BTreeMap<&'static str, usize>,
     /// The pending requests while the cluster is served.
     pub(super) pending: Option<Pending>,
 }
@@ -46,6 +62,8 @@ pub(crate) struct ClusterReport {
     pub(crate) records: Option<(u32, u32)>,
     /// The earliest expiry of a live node's certificate.
     pub(crate) earliest_expiry: Option<SystemTime>,
+    /// The number of Ready Nodes whose certificates are overdue for renewal.
+    pub(crate) overdue: Option<usize>,
     /// The certificate that expires first, among the certificates for endorsement keys that expire soon.
     pub(crate) expiring: Option<Expiring>,
     /// The number of machines whose firmware does not measure their boot.
@@ -77,6 +95,12 @@ impl Cluster {
             ("namespace", self.namespace.clone()),
             ("cluster", self.name.clone()),
         ]
+    }
+
+    pub(super) fn denied(&self, reason: &str) {
+        let copied = COPIED.into_iter().find(|copied| *copied == reason);
+        let mut state = self.state.lock();
+        *state.denials.entry(copied.unwrap_or(OTHER)).or_default() += 1;
     }
 
     pub(super) fn state(&self) -> State {

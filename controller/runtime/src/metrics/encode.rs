@@ -13,6 +13,7 @@ use prometheus_client::encoding::{
     DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, prometheus_text,
     text as openmetrics,
 };
+use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::catalogue::{self, Metric};
@@ -23,7 +24,7 @@ use crate::clock::now;
 
 type Labels = Vec<(&'static str, String)>;
 
-/// The series of a gauge.
+/// The series of a gauge or a counter.
 type Series = Vec<(Labels, f64)>;
 
 /// All metrics as text.
@@ -77,13 +78,18 @@ fn describe<'a>(
     encoder.encode_descriptor(metric.base, metric.help, None, metric.kind)
 }
 
-fn gauge(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, series: Series) -> fmt::Result {
-    if series.is_empty() {
+fn series(encoder: &mut DescriptorEncoder<'_>, metric: &Metric, all: Series) -> fmt::Result {
+    if all.is_empty() {
         return Ok(());
     }
     let mut encoder = describe(encoder, metric)?;
-    for (labels, value) in series {
-        encoder.encode_family(&labels)?.encode_gauge(&value)?;
+    for (labels, value) in all {
+        let mut one = encoder.encode_family(&labels)?;
+        if metric.kind == MetricType::Counter {
+            one.encode_counter::<NoLabelSet, f64, f64>(&value, None)?;
+        } else {
+            one.encode_gauge(&value)?;
+        }
     }
     Ok(())
 }
@@ -97,9 +103,11 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         mut conditions,
         mut records,
         mut expiries,
+        mut overdue,
         mut vendors,
         mut unmeasured,
-    ] = [const { Series::new() }; 7];
+        mut denials,
+    ] = [const { Series::new() }; 9];
     let left_out = inner.left_out.load(Ordering::Relaxed);
     if left_out > 0 {
         phases.insert("stopped", u32::try_from(left_out).unwrap_or(u32::MAX));
@@ -135,6 +143,12 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         if let Some(expiry) = state.earliest_expiry {
             expiries.push((labels(&[]), unix(expiry)));
         }
+        if let Some(count) = state.overdue {
+            overdue.push((labels(&[]), number(count)));
+        }
+        for (reason, count) in state.denials {
+            denials.push((labels(&[("reason", reason)]), number(count)));
+        }
         if let Some(Expiring { at, subject }) = state.expiring {
             vendors.push((labels(&[("subject", &subject)]), unix(at)));
         }
@@ -144,14 +158,16 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     }
     let phases = phases.into_iter();
     let phases = phases.map(|(phase, count)| (vec![("phase", phase.to_owned())], count.into()));
-    gauge(encoder, &catalogue::CLUSTERS, phases.collect())?;
-    gauge(encoder, &catalogue::PENDING, pending)?;
-    gauge(encoder, &catalogue::OLDEST_PENDING, oldest)?;
-    gauge(encoder, &catalogue::CONDITION, conditions)?;
-    gauge(encoder, &catalogue::RECORDS, records)?;
-    gauge(encoder, &catalogue::EARLIEST_EXPIRY, expiries)?;
-    gauge(encoder, &catalogue::VENDOR_EXPIRY, vendors)?;
-    gauge(encoder, &catalogue::UNMEASURED, unmeasured)
+    series(encoder, &catalogue::CLUSTERS, phases.collect())?;
+    series(encoder, &catalogue::PENDING, pending)?;
+    series(encoder, &catalogue::OLDEST_PENDING, oldest)?;
+    series(encoder, &catalogue::CONDITION, conditions)?;
+    series(encoder, &catalogue::RECORDS, records)?;
+    series(encoder, &catalogue::EARLIEST_EXPIRY, expiries)?;
+    series(encoder, &catalogue::OVERDUE, overdue)?;
+    series(encoder, &catalogue::DENIALS, denials)?;
+    series(encoder, &catalogue::VENDOR_EXPIRY, vendors)?;
+    series(encoder, &catalogue::UNMEASURED, unmeasured)
 }
 
 fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
@@ -167,8 +183,8 @@ fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         ages.extend(age.map(|age| (labels.clone(), age)));
         held.push((labels, f64::from(u8::from(age.is_some()))));
     }
-    gauge(encoder, &catalogue::LEADER, held)?;
-    gauge(encoder, &catalogue::LEASE_AGE, ages)
+    series(encoder, &catalogue::LEADER, held)?;
+    series(encoder, &catalogue::LEASE_AGE, ages)
 }
 
 /// Encodes the worst state of each kind and cluster. Some have several watches while a term ends.
@@ -183,9 +199,9 @@ fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     }
     let up = worst.iter();
     let up = up.map(|(labels, (holds, _))| (labels.clone(), f64::from(u8::from(*holds))));
-    gauge(encoder, &catalogue::WATCH_UP, up.collect())?;
+    series(encoder, &catalogue::WATCH_UP, up.collect())?;
     let ages = worst.into_iter().map(|(labels, (_, age))| (labels, age));
-    gauge(encoder, &catalogue::WATCH_AGE, ages.collect())
+    series(encoder, &catalogue::WATCH_AGE, ages.collect())
 }
 
 fn process(encoder: &mut DescriptorEncoder<'_>, usage: Usage, started: SystemTime) -> fmt::Result {

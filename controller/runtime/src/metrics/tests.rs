@@ -6,7 +6,7 @@ use node_attestation_core::verifier::{Expiring, InsecureVerifier, Verifier};
 use prometheus_client::metrics::MetricType;
 
 use super::catalogue::{ALL, Metric};
-use super::clusters::ClusterReport;
+use super::clusters::{COPIED, ClusterReport};
 use super::*;
 
 mod alerts;
@@ -22,6 +22,7 @@ fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     metrics.signer_called("Sign", "OK", took);
     let cluster = metrics.cluster("tenant-a", "prod-1");
     cluster.report(report);
+    cluster.decided((DENIED, "NameTaken"), Some("aws"), took);
     let pending = Pending::default();
     pending.add(1, 1);
     cluster.answering(pending);
@@ -46,6 +47,7 @@ fn report() -> ClusterReport {
         conditions: vec![("Ready", "true")],
         records: Some((3, 1)),
         earliest_expiry: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1000)),
+        overdue: Some(4),
         expiring: Some(Expiring {
             at: SystemTime::UNIX_EPOCH + Duration::from_secs(2000),
             subject: "CN=a vendor".to_owned(),
@@ -161,6 +163,8 @@ async fn each_metric_has_its_counted_value() {
     for line in [
         r#"node_attestation_build_info{version="1.2.3"} 1"#,
         r#"node_attestation_csr_total{outcome="issued",reason="FirstJoin",provider="aws"} 1"#,
+        r#"node_attestation_csr_total{outcome="denied",reason="NameTaken",provider="aws"} 1"#,
+        r#"node_attestation_cluster_denials_total{namespace="tenant-a",cluster="prod-1",reason="other"} 1.0"#,
         r#"node_attestation_csr_duration_seconds_bucket{le="0.005",outcome="issued"} 1"#,
         r#"node_attestation_csr_duration_seconds_bucket{le="0.0025",outcome="issued"} 0"#,
         r#"node_attestation_pending_csrs{namespace="tenant-a",cluster="prod-1"} 1.0"#,
@@ -168,6 +172,7 @@ async fn each_metric_has_its_counted_value() {
         r#"node_attestation_cluster_condition{namespace="tenant-a",cluster="prod-1",type="Ready",status="true"} 1.0"#,
         r#"node_attestation_records{namespace="tenant-a",cluster="prod-1",state="tombstone"} 1.0"#,
         r#"node_attestation_earliest_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1"} 1000.0"#,
+        r#"node_attestation_overdue_nodes{namespace="tenant-a",cluster="prod-1"} 4.0"#,
         r#"node_attestation_endorsement_certificate_expiry_timestamp_seconds{namespace="tenant-a",cluster="prod-1",subject="CN=a vendor"} 2000.0"#,
         r#"node_attestation_unmeasured_machines{namespace="tenant-a",cluster="prod-1"} 2.0"#,
         r#"node_attestation_leader{lease="controller"} 1.0"#,
@@ -194,6 +199,29 @@ async fn the_series_of_a_cluster_a_watch_and_a_lease_end_with_them() {
     assert!(!text.contains("tenant-a"), "{text}");
     assert!(!text.contains("watch_up"), "{text}");
     assert!(!text.contains("node_attestation_leader"), "{text}");
+}
+
+#[tokio::test]
+async fn the_denials_of_a_cluster_have_at_most_six_series() {
+    let metrics = Metrics::new("1");
+    let cluster = metrics.cluster("tenant-a", "prod-1");
+    let others = Denial::CATALOGUE.iter().map(|reason| reason.name);
+    let others: Vec<&str> = others.filter(|name| !COPIED.contains(name)).collect();
+
+    for &reason in others.iter().chain(&COPIED) {
+        cluster.decided((DENIED, reason), None, Duration::ZERO);
+    }
+    cluster.decided(("failed", "EvidenceExpired"), None, Duration::ZERO);
+
+    let text = metrics.text(Format::OpenMetrics);
+    let series = |reason: &str, count: usize| {
+        let labels = r#"namespace="tenant-a",cluster="prod-1""#;
+        format!("node_attestation_cluster_denials_total{{{labels},reason=\"{reason}\"}} {count}.0")
+    };
+    let mut expected: BTreeSet<String> = COPIED.iter().map(|reason| series(reason, 1)).collect();
+    expected.insert(series("other", others.len()));
+    let found = text.lines().filter(|line| line.contains("denials_total{"));
+    assert_eq!(found.map(str::to_owned).collect::<BTreeSet<_>>(), expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,6 +61,7 @@ fn a_sweep_counts_records_and_reports_the_earliest_expiry() {
         SweepReport {
             // That of n2: n1 ends before, and cannot renew.
             earliest_expiry: Some(at(13)),
+            overdue: Some(0),
             live: 2,
             attested: 1,
             revoked: 1,

@@ -10,7 +10,7 @@ use crate::cluster_line;
 use crate::identifiers::KeyDigest;
 use crate::ledger::node_removal::{NodeOwner, OwnedNode, Removal};
 use crate::nodes::Nodes;
-use crate::refusal::Deferral;
+use crate::refusal::{Deferral, Unavailable};
 use crate::scope::Enforcement;
 use crate::verifier::Identity;
 
@@ -45,6 +45,19 @@ impl RecordLedger {
         };
         let read = self.nodes.nodes.now(now);
         Ok(Some(OwnedNode { node, owner, read }))
+    }
+
+    /// The number of these Nodes that are Ready.
+    pub(in crate::ledger) async fn count_ready(
+        &self,
+        names: &[&NodeName],
+    ) -> Result<usize, Unavailable> {
+        let mut count = 0;
+        for name in names {
+            let node = self.nodes.nodes.state(name).await?;
+            count += usize::from(node.is_some_and(|node| node.ready));
+        }
+        Ok(count)
     }
 
     async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {

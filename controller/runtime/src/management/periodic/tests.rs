@@ -100,7 +100,7 @@ async fn no_token_is_extended_before_attestation_is_enforced() {
         upkeep.is_policy_applied = is_policy_applied;
         let mut health = Health::default();
 
-        upkeep.keep_tokens(&mut health).await;
+        Box::pin(upkeep.keep_tokens(&mut health)).await;
 
         assert_eq!(health.undone, [""; 0], "{state:?}");
         assert_eq!(*extended.lock().unwrap(), expected, "{state:?}");

@@ -37,7 +37,7 @@ impl Upkeep {
         let wanted = if extends {
             self.inventory.tokens().await
         } else {
-            self.inventory.joining_tokens().await
+            Box::pin(self.inventory.joining_tokens()).await
         };
         // Before the Machines are known, no token is expired.
         let Some(wanted) = wanted else {

@@ -68,6 +68,7 @@ fn written() -> BTreeSet<Use> {
     ] {
         metrics.cloud_called(("ec2", "DescribeInstances"), result);
     }
+    let of_cluster = metrics.cluster("tenant-a", "prod-1");
     for decision in [
         decided(&valid(), &cluster()),
         Decision::Deny(Denial::NoPemBlock),
@@ -75,9 +76,8 @@ fn written() -> BTreeSet<Use> {
         Decision::Retry(Deferral::MachineNotFound),
         Decision::Ignore(Ignored::AlreadyDenied),
     ] {
-        metrics.decided((outcome(&decision), "any"), None, Duration::ZERO);
+        of_cluster.decided((outcome(&decision), "any"), None, Duration::ZERO);
     }
-    let cluster = metrics.cluster("tenant-a", "prod-1");
     let mut all = BTreeSet::new();
     for of in [
         conditions::READY,
@@ -89,7 +89,7 @@ fn written() -> BTreeSet<Use> {
         conditions::CONTROL_PLANE_SUPPORTED,
     ] {
         for (_, status) in CONDITION_STATUSES {
-            cluster.report(|| ClusterReport {
+            of_cluster.report(|| ClusterReport {
                 conditions: vec![(of, status)],
                 ..report()
             });
@@ -124,6 +124,42 @@ fn each_alert_has_the_url_of_its_row_in_this_version_as_runbook() {
     }
 }
 
+#[test]
+fn each_alert_about_a_cluster_names_it_and_a_command() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let rules = std::fs::read_to_string(root.join("packaging/monitoring/alerts.yaml")).unwrap();
+    let mut checked = 0;
+    for rule in rules.split("  - alert: ").skip(1) {
+        if !rule.contains("namespace, cluster") {
+            continue;
+        }
+        let line = |start: &str| {
+            let mut lines = rule.lines().map(str::trim_start);
+            lines.find(|line| line.starts_with(start)).unwrap()
+        };
+        assert!(line("summary: ").contains("$labels.cluster"), "{rule}");
+        let description = line("description: ");
+        let commands = ["\"kubectl ", "\"node-attestation-controller "];
+        let has_command = commands.iter().any(|begin| description.contains(begin));
+        assert!(has_command, "{rule}");
+        checked += 1;
+    }
+    assert!(checked > 10, "{checked}");
+}
+
+#[test]
+fn the_alert_about_copies_has_the_reasons_with_separate_series() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let rules = std::fs::read_to_string(root.join("packaging/monitoring/alerts.yaml")).unwrap();
+    let (_, rule) = rules
+        .split_once("alert: NodeAttestationMachineTwice")
+        .unwrap();
+    let (_, reasons) = rule.split_once("reason=~\"").unwrap();
+    let (reasons, _) = reasons.split_once('"').unwrap();
+
+    assert_eq!(reasons.split('|').collect::<Vec<_>>(), COPIED);
+}
+
 #[tokio::test]
 async fn the_alerts_and_the_dashboard_use_only_existing_label_values() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -137,7 +173,9 @@ async fn the_alerts_and_the_dashboard_use_only_existing_label_values() {
             let (_, label, value) = &used;
             let is_written = match label.as_str() {
                 label if OF_NAMES.contains(&label) => continue,
-                "reason" => reasons.contains(&format!("\n| `{value}` | ")),
+                "reason" => {
+                    written.contains(&used) || reasons.contains(&format!("\n| `{value}` | "))
+                }
                 _ => written.contains(&used),
             };
             assert!(is_written, "{used:?} of {file} is never written");

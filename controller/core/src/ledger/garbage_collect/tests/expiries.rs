@@ -75,6 +75,79 @@ fn the_earliest_expiry_includes_unwritten_certificates() {
 }
 
 #[test]
+fn the_earliest_expiry_ignores_expired_certificates() {
+    let world = World::held(policy());
+    world.claims(&insecure(claim("m2", "n2", 2, 3)), 3).unwrap();
+
+    for (hour, earliest) in [(4, Some(at(10))), (10, Some(at(13))), (13, None)] {
+        let swept = block_on(world.ledger().sweep_at(at(hour), &BTreeSet::new()));
+        assert_eq!(swept.unwrap().earliest_expiry, earliest, "hour {hour}");
+    }
+}
+
+#[test]
+fn a_certificate_is_overdue_with_less_than_a_day_and_a_quarter_left() {
+    let short = World::held(policy()).record("n1");
+    let long = Record {
+        not_after: at(7 * 24),
+        ..short.clone()
+    };
+    let of_a_week = LastIssued {
+        not_after: at(7 * 24),
+        ..issued(0)
+    };
+    for (issued, record, hour, overdue) in [
+        // Ten hours: a quarter is two and a half.
+        (Some(issued(0)), &short, 7, false),
+        (Some(issued(0)), &short, 8, true),
+        // It has expired, so its Node cannot be Ready for long.
+        (Some(issued(0)), &short, 10, false),
+        (Some(of_a_week.clone()), &long, 6 * 24, false),
+        (Some(of_a_week), &long, 6 * 24 + 1, true),
+        // Issued by another process.
+        (None, &long, 6 * 24, false),
+        (None, &long, 6 * 24 + 1, true),
+        (None, &short, 8, false),
+    ] {
+        let found = is_overdue(issued.as_ref(), record, at(hour));
+        assert_eq!(found, overdue, "{issued:?} at hour {hour}");
+    }
+}
+
+#[test]
+fn a_revoked_or_retired_record_is_not_overdue() {
+    let world = World::held(policy());
+    let (record, issued) = (world.record("n1"), issued(0));
+    assert!(is_overdue(Some(&issued), &record, at(8)));
+
+    let buried = record.buried(TombstoneReason::MachineGone, LONGEST, at(8));
+    assert!(!is_overdue(Some(&issued), &buried, at(8)));
+    world.revoke("n1", 8);
+    let revoked = world.record("n1");
+    assert!(!is_overdue(Some(&issued), &revoked, at(8)));
+}
+
+#[test]
+fn only_ready_nodes_count_as_overdue() {
+    let world = World::held(policy());
+    let ledger = world.ledger();
+    ledger.issued(&name("n1"), issued(0));
+    let overdue = || {
+        let swept = block_on(ledger.sweep_at(at(8), &BTreeSet::new()));
+        swept.unwrap().overdue
+    };
+    assert_eq!(overdue(), Some(0), "without a Node");
+    world.node("n1", false, 8);
+    assert_eq!(overdue(), Some(0), "powered off");
+
+    world.node("n1", true, 8);
+    assert_eq!(overdue(), Some(1));
+
+    ledger.issued(&name("n1"), issued(8));
+    assert_eq!(overdue(), Some(0), "renewed");
+}
+
+#[test]
 fn an_expiry_from_another_generation_is_ignored() {
     let world = World::held(policy());
     let ledger = world.ledger();
