@@ -248,7 +248,7 @@ impl Standalone {
             AutoApproveBindings::Report => tracing::info!(
                 "autoApproveBindings is Report: requests to built-in signers from nodes without a node identity are not answered"
             ),
-            AutoApproveBindings::Remove => tracing::warn!(
+            AutoApproveBindings::Remove | AutoApproveBindings::RemoveNow => tracing::warn!(
                 "autoApproveBindings is Remove: requests to the built-in client signer are denied. Without a management \
                  cluster, kubeadm's bindings stay: remove them with kubectl"
             ),

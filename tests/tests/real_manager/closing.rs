@@ -89,6 +89,39 @@ fn returned_kubeadm_bindings_are_removed_within_a_minute_by_a_watch() {
 }
 
 #[test]
+fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
+    let cluster = Scene::unattended(&SITE, "rogue");
+    let plane = cluster.control_plane().clone();
+    plane.install_bindings(&OPEN);
+    let machine = cluster.machine("own").create();
+    let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
+    // An attacker with the token joins another Node each time.
+    for name in ["rogue-1", "rogue-2"] {
+        create_node(&scene, name);
+        scene.wait_for_paths("False", "WaitingForRecords", &[name]);
+        scene.kubectl().ok(["delete", "node", name]);
+    }
+    create_node(&scene, "rogue-3");
+
+    scene.change(&json!({"autoApproveBindings": "RemoveNow"}));
+
+    let words = [
+        "1 Nodes have no node identity",
+        "cannot renew their certificates: rogue-3",
+    ];
+    scene.wait_for_paths("True", "Closed", &words);
+    for open in OPEN {
+        assert!(!is_there(&scene, BINDING, open.name()));
+    }
+    let rogue = plane.client_cert_kubeconfig("system:node:rogue-3", Some("system:nodes"));
+    let refused = Some("denied request");
+    file(&scene, &rogue, &request("renewal", "rogue-3"), refused);
+    let token = machine.bootstrap_kubeconfig();
+    file(&scene, &token, &request("rogue-4", "rogue-4"), refused);
+    scene.join(&machine);
+}
+
+#[test]
 fn the_built_in_signer_refuses_a_bootstrap_token() {
     let scene = Scene::start(&SITE, "built-in", json!({"autoApproveBindings": "Remove"}));
     let token = scene.cluster.machine("own").create().bootstrap_kubeconfig();

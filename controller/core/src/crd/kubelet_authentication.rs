@@ -121,7 +121,8 @@ pub struct KubeletAuthenticationSpec {
     /// Whether attestation is enforced. `Report`: it is not enforced. A condition lists the kubeadm bindings that
     /// approve requests without evidence, and the Nodes without a node identity; an admission policy warns. `Remove`:
     /// when every Node has a node identity, the controller removes the bindings and keeps them removed, and the
-    /// admission policy refuses.
+    /// admission policy refuses. `RemoveNow`: the same without the wait; Nodes without a node identity cannot renew, and
+    /// the condition lists them.
     #[serde(default)]
     pub auto_approve_bindings: AutoApproveBindings,
     /// The treatment of bootstrap tokens. `Manage`: while attestation is enforced, the controller keeps the token of a
@@ -222,6 +223,8 @@ choice! {
         /// It is enforced when every Node has a node identity. Then the controller removes the bindings and keeps them
         /// removed, and the admission policy rejects requests.
         Remove,
+        /// It is enforced immediately. Nodes without a node identity cannot renew their certificates.
+        RemoveNow,
     }
 }
 

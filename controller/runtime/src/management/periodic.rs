@@ -11,7 +11,9 @@ use futures::future::FutureExt as _;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::cluster_line;
-use node_attestation_core::crd::{BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec};
+use node_attestation_core::crd::{
+    AutoApproveBindings, BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec,
+};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
 use node_attestation_core::pace::Pace;
@@ -25,7 +27,7 @@ mod revocation_list;
 mod tokens;
 
 use inspection::{Counted, Inspection, count, refusal};
-use nodes::{MAX_WITHOUT, nodes_named};
+use nodes::{nodes_named, without_identity};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
 
@@ -234,6 +236,11 @@ impl Upkeep {
         self.context.enforcement.is_on()
     }
 
+    /// Whether enforcement does not wait for Nodes without a record.
+    fn enforces_now(&self) -> bool {
+        self.spec.auto_approve_bindings == AutoApproveBindings::RemoveNow
+    }
+
     async fn records(&self) -> Result<AllRecords, String> {
         let records = self.context.ledger.records().all().await;
         records.map_err(|error| cut(error_chain(&error)))
@@ -272,7 +279,7 @@ impl Upkeep {
             self.admission.built_in_renewal = nodes;
         }
         let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
-        let without = if has_tombstones || !self.is_enforcing() {
+        let without = if has_tombstones || !self.is_enforcing() || self.enforces_now() {
             self.without_record(has_tombstones).await
         } else {
             Ok(BTreeSet::new())
@@ -361,8 +368,8 @@ impl Upkeep {
         }
     }
 
-    /// Decides whether attestation is enforced from now on. If not, returns the message about the Nodes without a
-    /// record. Once enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node
+    /// Decides whether attestation is enforced from now on. If not, or if it does not wait for Nodes without a record,
+    /// returns the message about them. Once enforced, it stays enforced while the settings require it. Otherwise, anyone who can create a Node
     /// without a record could open all paths again.
     ///
     /// # Errors
@@ -374,7 +381,8 @@ impl Upkeep {
     ) -> Result<Option<String>, String> {
         // A previous controller process could have enforced it.
         let enforced = is_to_be_enforced(&self.spec)
-            && (self.is_enforcing()
+            && (self.enforces_now()
+                || self.is_enforcing()
                 || part(admission::is_enforced(self.access.client())).await?
                 || without.as_ref().is_ok_and(BTreeSet::is_empty));
         if enforced != self.is_enforcing() {
@@ -382,25 +390,10 @@ impl Upkeep {
         }
         self.context.enforcement.set(enforced);
         self.admission.enforced = enforced;
-        if enforced {
+        if enforced && !self.enforces_now() {
             return Ok(None);
         }
-        Ok(Some(match without {
-            Ok(nodes) if nodes.is_empty() => {
-                "attestation is not enforced (autoApproveBindings: Report)".to_owned()
-            }
-            Ok(nodes) => {
-                let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
-                let count = nodes.len();
-                let at_least = if count < MAX_WITHOUT { "" } else { "at least " };
-                format!(
-                    "{at_least}{count} Nodes have no node identity, which they get when they join with the \
-                     plugin: {}",
-                    named.join(", ")
-                )
-            }
-            Err(error) => format!("cannot list the Nodes without a node identity: {error}"),
-        }))
+        Ok(without_identity(without, enforced))
     }
 
     async fn paths(
@@ -439,7 +432,7 @@ impl Upkeep {
     /// The names of Nodes without a live record, except Nodes that are allowed to renew without one. The result
     /// includes Nodes that only a Machine reports, and the expected Node of a control-plane Machine.
     ///
-    /// The result has at most [`MAX_WITHOUT`] listed Nodes and, if `with_retired` is set, those of all retired records.
+    /// The result has at most [`nodes::MAX_WITHOUT`] listed Nodes and, if `with_retired` is set, those of all retired records.
     async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, String> {
         let records = self.records().await?;
         let built_in = self.admission.built_in_renewal.iter();

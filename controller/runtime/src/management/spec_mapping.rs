@@ -87,9 +87,9 @@ fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
     })
 }
 
-/// Whether the settings require enforcement, as soon as it blocks no node.
+/// Whether the settings require enforcement, with `Remove` as soon as it blocks no node.
 pub(crate) fn is_to_be_enforced(spec: &KubeletAuthenticationSpec) -> bool {
-    spec.auto_approve_bindings == AutoApproveBindings::Remove
+    spec.auto_approve_bindings != AutoApproveBindings::Report
 }
 
 /// The maximum number of attestors in a message. A tenant chooses the names in its records.
@@ -311,6 +311,7 @@ mod tests {
         let mut spec = KubeletAuthenticationSpec::new("prod-1", &["null"]);
         for (setting, expected) in [
             (AutoApproveBindings::Remove, EnforcementState::Unknown),
+            (AutoApproveBindings::RemoveNow, EnforcementState::Unknown),
             (AutoApproveBindings::Report, EnforcementState::Off),
         ] {
             spec.auto_approve_bindings = setting;

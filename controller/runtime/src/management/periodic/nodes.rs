@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
-use super::part;
+use super::{MAX_NAMED, part};
 use crate::watch::{MetadataOf, metadata_page_of};
 
 /// The page size for lists of Nodes, which have a few kilobytes each.
@@ -54,6 +54,37 @@ pub(super) async fn nodes_named(
         }
     }
     Err(format!("their list has more than {MAX_PAGES} pages"))
+}
+
+/// The message about Nodes without a record. `None` if attestation is enforced, and there are none.
+pub(super) fn without_identity(
+    without: Result<BTreeSet<String>, String>,
+    is_enforced: bool,
+) -> Option<String> {
+    let nodes = match without {
+        Ok(nodes) => nodes,
+        Err(error) => {
+            return Some(format!(
+                "cannot list the Nodes without a node identity: {error}"
+            ));
+        }
+    };
+    let count = nodes.len();
+    if count == 0 {
+        let text = "attestation is not enforced (autoApproveBindings: Report)";
+        return (!is_enforced).then(|| text.to_owned());
+    }
+    let named: Vec<&str> = nodes.iter().take(MAX_NAMED).map(String::as_str).collect();
+    let at_least = if count < MAX_WITHOUT { "" } else { "at least " };
+    let effect = if is_enforced {
+        "and cannot renew their certificates"
+    } else {
+        "which they get when they join with the plugin"
+    };
+    Some(format!(
+        "{at_least}{count} Nodes have no node identity, {effect}: {}",
+        named.join(", ")
+    ))
 }
 
 #[cfg(test)]

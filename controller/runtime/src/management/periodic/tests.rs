@@ -3,7 +3,6 @@ use std::sync::Mutex;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Method, Response};
-use node_attestation_core::crd::AutoApproveBindings;
 use node_attestation_core::scope::{Enforcement, EnforcementState};
 use node_attestation_core::testing::cluster;
 use node_attestation_core::time::age;
@@ -55,6 +54,31 @@ async fn enforcement_stays_unknown_until_the_policy_is_read() {
     });
     assert!(upkeep.enforce(without()).await.is_ok());
     assert_eq!(upkeep.context.enforcement.state(), EnforcementState::Off);
+}
+
+#[tokio::test(start_paused = true)]
+async fn remove_now_enforces_despite_nodes_without_a_record_and_lists_them() {
+    use AutoApproveBindings::{Remove, RemoveNow, Report};
+    for (setting, expected) in [
+        (Report, EnforcementState::Off),
+        (Remove, EnforcementState::Unknown),
+        (RemoveNow, EnforcementState::On),
+    ] {
+        let mut upkeep = upkeep();
+        upkeep.spec.auto_approve_bindings = setting;
+        upkeep.context.enforcement = Enforcement::new(EnforcementState::Unknown);
+
+        let without = Ok(BTreeSet::from(["rogue".to_owned()]));
+        let message = upkeep.enforce(without).await;
+
+        assert_eq!(upkeep.context.enforcement.state(), expected);
+        assert_eq!(upkeep.admission.enforced, setting == RemoveNow);
+        if setting == RemoveNow {
+            let words = "1 Nodes have no node identity, and cannot renew their certificates: rogue";
+            assert_eq!(message, Ok(Some(words.to_owned())));
+            assert_eq!(upkeep.enforce(Ok(BTreeSet::new())).await, Ok(None));
+        }
+    }
 }
 
 /// An API server with every bootstrap token, each of which expires soon. Collects the changed Secrets.
