@@ -8,7 +8,6 @@ use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, Provider,
 };
 
-use crate::crd::BuiltInRenewal;
 use crate::identifiers::CertificateUid;
 use crate::ledger::RequestRef;
 use crate::refusal::{Deferral, Denial, Failure, Ignored, Refusal};
@@ -139,7 +138,7 @@ impl Deciding<'_> {
         if enforcement == EnforcementState::On || !is_as_before(request) {
             return self.checked(request).await;
         }
-        if self.context.built_in_renewal == BuiltInRenewal::ControlPlane
+        if self.context.has_exceptions()
             && let Ok(approved @ Decision::Approve(_)) = self.checked(request).await
         {
             return Ok(approved);
@@ -224,14 +223,18 @@ impl Deciding<'_> {
 
     async fn unattested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let context = self.context;
-        if context.built_in_renewal == BuiltInRenewal::Refuse {
+        if !context.has_exceptions() {
             let detail = "the cluster has no exception";
             return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
-        let renewal = csr.renew_control_plane(context.inventory.as_ref(), context.ledger.as_ref());
+        let (inventory, ledger) = (context.inventory.as_ref(), context.ledger.as_ref());
+        let exceptions = (context.built_in_renewal, &context.exempt_nodes);
+        let renewal = csr.renew_control_plane(inventory, ledger, exceptions);
         let renewal = self.steps.wait("control_plane", renewal).await?;
-        self.machine.clone_from(&renewal.machine().object);
-        self.steps.saw(|| seen::machine(renewal.machine()));
+        if let Some(machine) = renewal.machine() {
+            self.machine.clone_from(&machine.object);
+            self.steps.saw(|| seen::machine(machine));
+        }
         Ok(Decision::Approve(renewal.approve()))
     }
 

@@ -365,9 +365,10 @@ fn words(decision: &Decision) -> Words<'_> {
             ("Normal", "Issue", note)
         }
         Decision::Approve(approval) => {
-            let (name, machine) = (approval.node_name(), approval.provider_id());
-            let told = told(approval.opening(), ": ");
-            let note = format!("approved a certificate for node {name} on machine {machine}{told}");
+            let machine = approval.provider_id();
+            let machine = machine.map_or_else(String::new, |id| format!(" on machine {id}"));
+            let (name, told) = (approval.node_name(), told(approval.opening(), ": "));
+            let note = format!("approved a certificate for node {name}{machine}{told}");
             ("Normal", "Approve", note)
         }
     };

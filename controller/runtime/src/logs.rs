@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::csr::{envelope, parse, subject};
 use kubelet_attestation::errors::{error_chain, shortened};
-use kubelet_attestation::names::{NodeName, Provider};
+use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use node_attestation_core::cluster_line;
 use node_attestation_core::decide::{Decided, Decision};
@@ -184,6 +184,7 @@ pub(crate) fn decision(
         }
         Decision::Approve(approval) => {
             let machine = approval.provider_id();
+            let machine = machine.map_or("an exempt Node", ProviderId::as_str);
             let told = told(approval.opening(), "; ");
             format!("for {machine}, signed by another signer{told}")
         }

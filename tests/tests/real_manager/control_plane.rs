@@ -1,4 +1,4 @@
-//! The first control-plane node, which has kubeadm's own certificate.
+//! Nodes that renew with the built-in signer: the first control-plane node, and exempt Nodes.
 
 use kubelet_authenticator_test_support::control_plane::KubeadmBinding;
 use kubelet_authenticator_tests::controller::{is_issued, reason_of};
@@ -75,4 +75,37 @@ fn the_first_control_plane_node_renews_without_blocking_enforcement() {
     scene.kubectl().ok(["delete", binding, POLICY]);
     file(&scene, &worker, &request("of-worker", "worker-1"), None);
     scene.assert_denied("of-worker", "UnattestedBuiltInRequest");
+}
+
+#[test]
+fn an_exempt_node_renews_without_delaying_enforcement() {
+    let cluster = Scene::unattended(&SITE, "exempt");
+    let plane = cluster.control_plane().clone();
+    plane.install_bindings(&KubeadmBinding::ALL);
+    let machine = cluster.machine("own").create();
+    // It has no Machine.
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "windows-1"}});
+    plane.kubectl().create_object(&node);
+    let settings = json!({"autoApproveBindings": "Remove"});
+    let scene = Scene::attend(&SITE, cluster, settings);
+    scene.wait_for_paths("False", "WaitingForRecords", &["windows-1"]);
+
+    scene.change(&json!({"exemptNodes": ["windows-1"]}));
+
+    let words = ["1 exempt Nodes can renew without evidence: windows-1"];
+    scene.wait_for_paths("True", "Closed", &words);
+    let windows = of_kubeadm(&scene, "windows-1");
+    file(&scene, &windows, &request("renewal", "windows-1"), None);
+    let renewed = scene.answer("renewal");
+    assert!(is_issued(&renewed), "{renewed:#}");
+    let reason = reason_of(&renewed, "Approved");
+    assert_eq!(reason, Some("ExemptRenewal"), "{renewed:#}");
+
+    let refused = Some("denied request");
+    let another = of_kubeadm(&scene, "windows-2");
+    file(&scene, &another, &request("another", "windows-2"), refused);
+    let token = machine.bootstrap_kubeconfig();
+    file(&scene, &token, &request("by-token", "windows-1"), refused);
+    file(&scene, &windows, &request("as-another", "own"), None);
+    scene.assert_denied("as-another", "RequesterIsAnotherNode");
 }

@@ -41,6 +41,7 @@ fn an_authentication_without_options_gets_the_defaults() {
             "bootstrapTokens": "Manage",
             "adoption": "Refuse",
             "builtInRenewal": "Refuse",
+            "exemptNodes": [],
             "guestReportedAddresses": "Refuse",
             "servingAddressRanges": [],
         })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
-use kubelet_attestation::names::Provider;
+use kubelet_attestation::names::{NodeName, Provider};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,16 @@ pub struct KubeletAuthenticationSpec {
     /// certificate that kubeadm issued to the first control-plane node, for a control-plane Machine.
     #[serde(default)]
     pub built_in_renewal: BuiltInRenewal,
+    /// Nodes without the plugin, such as Windows nodes and virtual kubelets. They renew their certificates with the
+    /// built-in signer of Kubernetes, without evidence, until they have a node identity. Enforcement does not wait for
+    /// them.
+    #[serde(default)]
+    #[schemars(
+        length(max = 64),
+        inner(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN)),
+        extend("x-kubernetes-list-type" = "set")
+    )]
+    pub exempt_nodes: Vec<String>,
     /// Whether serving certificates can have addresses that only the machine itself reports, and not its
     /// infrastructure. `Allow` requires servingAddressRanges.
     #[serde(default)]
@@ -164,6 +174,12 @@ impl KubeletAuthenticationSpec {
             authorized_attestors: attestors.map(String::from).collect(),
             ..Self::default()
         }
+    }
+
+    /// The names of the exempt Nodes. The schema refuses an invalid name, which no Node can have.
+    pub fn exempt(&self) -> impl Iterator<Item = NodeName> {
+        let names = self.exempt_nodes.iter();
+        names.filter_map(|name| NodeName::parse(name).ok())
     }
 
     /// The maximum validity of certificates: from the spec, or the default for its attestation providers.

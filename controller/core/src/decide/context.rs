@@ -1,9 +1,10 @@
 //! The context of decisions: one workload cluster.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_attestation::names::Audience;
+use kubelet_attestation::names::{Audience, NodeName};
 
 use crate::crd::BuiltInRenewal;
 use crate::inventory::Inventory;
@@ -31,6 +32,8 @@ pub struct Context {
     pub longest_lifetime: Duration,
     /// Whether the built-in signer of Kubernetes can renew certificates without evidence.
     pub built_in_renewal: BuiltInRenewal,
+    /// The Nodes that renew with the built-in signer of Kubernetes, without evidence.
+    pub exempt_nodes: BTreeSet<NodeName>,
     /// Whether nodes without a node identity are prevented from using the built-in signers.
     pub enforcement: Enforcement,
     /// The names and addresses that serving certificates must not contain.
@@ -41,6 +44,11 @@ impl Context {
     /// The signer names whose requests the controller decides on, and so watches.
     pub fn signers(&self) -> Vec<String> {
         request::signers(&self.verifiers)
+    }
+
+    /// Whether a node can renew with the built-in signer of Kubernetes.
+    pub(super) fn has_exceptions(&self) -> bool {
+        self.built_in_renewal == BuiltInRenewal::ControlPlane || !self.exempt_nodes.is_empty()
     }
 
     /// The same signer names, without the signers of unavailable attestation providers, whose requests wait.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 
 use super::*;
+use crate::crd::BuiltInRenewal;
 use crate::decide::tests::built_in::stock_renewal;
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::Machine;

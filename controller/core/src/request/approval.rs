@@ -11,7 +11,7 @@ use crate::refusal::{Denial, Refusal};
 pub struct Approval {
     basis: ApprovalReason,
     node_name: NodeName,
-    provider_id: ProviderId,
+    provider_id: Option<ProviderId>,
     opening: Option<GrantReason>,
 }
 
@@ -28,7 +28,7 @@ impl CorroboratedCsr {
         Ok(Approval {
             basis: ApprovalReason::ServingNamesCorroborated,
             node_name: self.request().node_name.clone(),
-            provider_id: self.identity().provider_id.clone(),
+            provider_id: Some(self.identity().provider_id.clone()),
             opening: None,
         })
     }
@@ -38,9 +38,9 @@ impl ControlPlaneRenewal {
     /// Approves the request, for kube-controller-manager to sign.
     pub fn approve(self) -> Approval {
         Approval {
-            basis: ApprovalReason::ControlPlaneRenewal,
+            basis: self.basis(),
             node_name: self.node_name().clone(),
-            provider_id: self.provider_id().clone(),
+            provider_id: self.provider_id().cloned(),
             opening: Some(GrantReason::Renewed),
         }
     }
@@ -57,9 +57,9 @@ impl Approval {
         &self.node_name
     }
 
-    /// The provider ID of the node's machine.
-    pub fn provider_id(&self) -> &ProviderId {
-        &self.provider_id
+    /// The provider ID of the node's machine. `None` only for an exempt Node without a machine.
+    pub fn provider_id(&self) -> Option<&ProviderId> {
+        self.provider_id.as_ref()
     }
 
     /// The reason of the grant of a client certificate; `None` for a serving certificate.

@@ -9,6 +9,8 @@ pub enum ApprovalReason {
     ServingNamesCorroborated,
     /// A control-plane machine renews kubeadm's certificate, and the operator allows it.
     ControlPlaneRenewal,
+    /// A Node without the plugin renews its certificate, and the operator lists it.
+    ExemptRenewal,
 }
 
 impl ApprovalReason {
@@ -18,6 +20,7 @@ impl ApprovalReason {
             Self::NodeNameClaimed => "NodeNameClaimed",
             Self::ServingNamesCorroborated => "ServingNamesCorroborated",
             Self::ControlPlaneRenewal => "ControlPlaneRenewal",
+            Self::ExemptRenewal => "ExemptRenewal",
         }
     }
 
@@ -27,6 +30,7 @@ impl ApprovalReason {
             Self::NodeNameClaimed,
             Self::ServingNamesCorroborated,
             Self::ControlPlaneRenewal,
+            Self::ExemptRenewal,
         ]
         .iter()
         .any(|basis| basis.reason() == reason)
@@ -43,6 +47,7 @@ mod tests {
             "NodeNameClaimed",
             "ServingNamesCorroborated",
             "ControlPlaneRenewal",
+            "ExemptRenewal",
         ] {
             assert!(ApprovalReason::is_ours(reason), "{reason}");
         }

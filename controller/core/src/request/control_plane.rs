@@ -1,31 +1,37 @@
-//! A control-plane machine that renews the certificate that kubeadm issued to it.
+//! A control-plane machine that renews the certificate that kubeadm issued to it, or an exempt Node.
+
+use std::collections::BTreeSet;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{Asked, ParsedCsr};
+use super::{ApprovalReason, Asked, ParsedCsr};
+use crate::crd::BuiltInRenewal;
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::RecordLedger;
 use crate::policy::{extensions, machine, requester, subject, usages};
 use crate::refusal::{Deferral, Denial, Refusal};
 
-/// A request without evidence to the built-in client signer, from an existing control-plane machine for itself.
+/// A request without evidence to the built-in client signer, from an existing control-plane machine or an exempt Node
+/// for itself.
 ///
-/// It is an exception to [`Denial::UnattestedBuiltInRequest`], only with
-/// [`BuiltInRenewal::ControlPlane`](crate::crd::BuiltInRenewal::ControlPlane).
+/// It is an exception to [`Denial::UnattestedBuiltInRequest`], only with [`BuiltInRenewal::ControlPlane`] or for a
+/// listed Node.
 #[derive(Debug)]
 pub struct ControlPlaneRenewal {
     node_name: NodeName,
-    provider_id: ProviderId,
-    machine: Machine,
+    provider_id: Option<ProviderId>,
+    machine: Option<Machine>,
+    basis: ApprovalReason,
 }
 
 impl ParsedCsr {
-    /// Checks that the request is exactly the renewal of a kubelet without the plugin, and that the node is a
-    /// control-plane node without a node identity. A node with a node identity renews with evidence.
+    /// Checks that the request is exactly the renewal of a kubelet without the plugin, and that the node is a permitted
+    /// control-plane node or `exempt`, without a node identity. A node with a node identity renews with evidence.
     pub async fn renew_control_plane(
         self,
         inventory: &dyn Inventory,
         ledger: &RecordLedger,
+        (permitted, exempt): (BuiltInRenewal, &BTreeSet<NodeName>),
     ) -> Result<ControlPlaneRenewal, Refusal> {
         let raw = self.raw();
         if raw.asked != Asked::BuiltInClient {
@@ -51,8 +57,20 @@ impl ParsedCsr {
         let mut machines = machines
             .into_iter()
             .filter(|machine| machine.is_of_node(&node_name));
+        let is_exempt = exempt.contains(&node_name);
         let machine = match (machines.next(), machines.next()) {
-            (Some(machine), None) if machine.control_plane => machine,
+            // Such a Node can have no Machine.
+            (machine, _) if is_exempt => machine,
+            _ if permitted == BuiltInRenewal::Refuse => {
+                return Err(unattested("the node is not exempt"));
+            }
+            (Some(machine), None) if machine.control_plane => {
+                machine::may_go_on(&machine)?;
+                if machine.provider_id.is_none() {
+                    return Err(Deferral::MachineNotReady(machine.name).into());
+                }
+                Some(machine)
+            }
             _ => {
                 are_known?;
                 return Err(unattested(
@@ -60,10 +78,6 @@ impl ParsedCsr {
                 ));
             }
         };
-        machine::may_go_on(&machine)?;
-        let provider_id = machine.provider_id.clone();
-        let provider_id =
-            provider_id.ok_or_else(|| Deferral::MachineNotReady(machine.name.clone()))?;
         if ledger.stored_holder(&node_name).await?.is_some() {
             return Err(unattested(
                 "the node has a node identity, and must renew with evidence",
@@ -71,8 +85,13 @@ impl ParsedCsr {
         }
         Ok(ControlPlaneRenewal {
             node_name,
-            provider_id,
+            provider_id: machine.as_ref().and_then(|one| one.provider_id.clone()),
             machine,
+            basis: if is_exempt {
+                ApprovalReason::ExemptRenewal
+            } else {
+                ApprovalReason::ControlPlaneRenewal
+            },
         })
     }
 }
@@ -87,13 +106,18 @@ impl ControlPlaneRenewal {
         &self.node_name
     }
 
-    /// The provider ID of its machine.
-    pub fn provider_id(&self) -> &ProviderId {
-        &self.provider_id
+    /// The provider ID of its machine. `None` only for an exempt Node.
+    pub fn provider_id(&self) -> Option<&ProviderId> {
+        self.provider_id.as_ref()
     }
 
-    /// The machine, from the inventory.
-    pub fn machine(&self) -> &Machine {
-        &self.machine
+    /// The exception.
+    pub fn basis(&self) -> ApprovalReason {
+        self.basis
+    }
+
+    /// The machine, from the inventory. `None` only for an exempt Node.
+    pub fn machine(&self) -> Option<&Machine> {
+        self.machine.as_ref()
     }
 }

@@ -1,5 +1,6 @@
 //! A cluster of two machines, `m1` and `m2`, with their own tokens, and one without.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -157,6 +158,7 @@ impl Parts {
             signer: CA.clone(),
             longest_lifetime: WEEK,
             built_in_renewal: BuiltInRenewal::Refuse,
+            exempt_nodes: BTreeSet::new(),
             enforcement,
             serving: ServingPolicy::default(),
         }

@@ -65,7 +65,10 @@ pub(crate) async fn control_plane(
     context: &Context,
 ) -> Result<Approval, Decision> {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
-    let renewal: ControlPlaneRenewal = parsed.renew_control_plane(inventory, ledger).await?;
+    let exceptions = (context.built_in_renewal, &context.exempt_nodes);
+    let renewal: ControlPlaneRenewal = parsed
+        .renew_control_plane(inventory, ledger, exceptions)
+        .await?;
     Ok(renewal.approve())
 }
 

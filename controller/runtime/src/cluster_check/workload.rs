@@ -160,7 +160,8 @@ impl Workload<'_> {
         let count = nodes.len();
         let without = nodes
             .iter()
-            .filter(|node| !recorded.contains(&node.name_any()));
+            .filter(|node| !recorded.contains(&node.name_any()))
+            .filter(|node| !self.spec.exempt_nodes.contains(&node.name_any()));
         let (planes, workers): (Vec<_>, Vec<_>) =
             without.partition(|node| node.labels().contains_key(CONTROL_PLANE));
         let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();

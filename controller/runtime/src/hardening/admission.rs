@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | bootstrap token | the client signers of the authorized attestors | with the controller's prefix |
 //! | node | those, `kubernetes.io/kubelet-serving`, and this controller's serving signers | any |
-//! | listed control-plane node | also the built-in client signer | any |
+//! | listed control-plane or exempt node | also the built-in client signer | any |
 //!
 //! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is also limited,
 //! because an API server stores up to 1.5 MB in any field. The API server itself sets or validates the other fields of
@@ -49,7 +49,8 @@ pub const POLICY_NAME: &str = "node-attestation-requests";
 pub struct Settings {
     /// The attestors whose client signers are allowed.
     pub attestors: BTreeSet<Provider>,
-    /// The control-plane nodes that renew with the built-in signer. Empty, unless an operator configures it.
+    /// The control-plane nodes and exempt Nodes that renew with the built-in signer. Empty, unless an operator
+    /// configures it.
     pub built_in_renewal: BTreeSet<NodeName>,
     /// Whether other requests are refused. If not, the requester gets a warning, and the audit log gets an entry.
     pub enforced: bool,

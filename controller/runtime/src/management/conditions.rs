@@ -118,11 +118,11 @@ pub(super) fn report_of(
         };
     }
     let attestors = of_attestors(phase);
-    let (findings, overdue) = match phase {
+    let (findings, overdue, exempt) = match phase {
         ClusterPhase::Serving {
             findings, health, ..
-        } => (Findings::clone(findings), health.overdue),
-        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => (Findings::default(), None),
+        } => (Findings::clone(findings), health.overdue, health.exempt),
+        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => (Findings::default(), None, None),
     };
     let phase = match phase {
         ClusterPhase::Waiting => "waiting",
@@ -157,6 +157,7 @@ pub(super) fn report_of(
             .as_ref()
             .map(|time| SystemTime::from(time.0)),
         overdue,
+        exempt,
         expiring: findings.expiring,
         unmeasured: findings.unmeasured,
     }

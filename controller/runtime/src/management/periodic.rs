@@ -27,7 +27,7 @@ mod revocation_list;
 mod tokens;
 
 use inspection::{Counted, Inspection, count, refusal};
-use nodes::{nodes_named, without_identity};
+use nodes::{exempt_nodes, nodes_named, without_identity};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
 
@@ -114,7 +114,7 @@ impl Upkeep {
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
                 attestors: context.verifiers.providers().into_iter().collect(),
-                built_in_renewal: BTreeSet::new(),
+                built_in_renewal: context.exempt_nodes.clone(),
                 enforced: false,
             },
             is_policy_applied: false,
@@ -272,11 +272,13 @@ impl Upkeep {
             // The list of revoked certificates could have been changed, so it is written again.
             self.revoked.forget();
         }
+        health.exempt = Some(self.context.exempt_nodes.len());
         self.read_service_ranges(&mut health).await;
         if self.spec.built_in_renewal == BuiltInRenewal::ControlPlane
             && let Some(nodes) = self.inventory.control_plane_nodes().await
         {
-            self.admission.built_in_renewal = nodes;
+            let exempt = self.context.exempt_nodes.iter().cloned();
+            self.admission.built_in_renewal = nodes.into_iter().chain(exempt).collect();
         }
         let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
         let without = if has_tombstones || !self.is_enforcing() || self.enforces_now() {
@@ -424,6 +426,7 @@ impl Upkeep {
         };
         let said = without
             .into_iter()
+            .chain(exempt_nodes(&self.context.exempt_nodes))
             .chain([auto_approve_audit::message(&open)])
             .chain(refusals.iter().map(|error| cut(error_chain(error))));
         Ok((found, said.collect::<Vec<_>>().join("; ")))

@@ -72,6 +72,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             signer: self.signer,
             longest_lifetime: spec.longest_lifetime(),
             built_in_renewal: spec.built_in_renewal,
+            exempt_nodes: spec.exempt().collect(),
             enforcement,
             serving,
         }

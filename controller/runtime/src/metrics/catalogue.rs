@@ -56,6 +56,8 @@ metrics! {
         "The earliest expiry of a live node's certificate that has not expired";
     OVERDUE = Gauge "node_attestation_overdue_nodes" CLUSTER,
         "Ready Nodes, up to 100, whose certificates are overdue for renewal";
+    EXEMPT = Gauge "node_attestation_exempt_nodes" CLUSTER,
+        "Listed Nodes that can renew without evidence";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" &["namespace", "cluster", "subject"],
         "The earliest expiry of an endorsement key certificate or its issuers, from 90 days before it";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,

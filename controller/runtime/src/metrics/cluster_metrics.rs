@@ -76,6 +76,7 @@ impl ClusterMetrics {
         state.records = report.records;
         state.earliest_expiry = report.earliest_expiry;
         state.overdue = report.overdue;
+        state.exempt = report.exempt;
         state.expiring = report.expiring;
         state.unmeasured = report.unmeasured;
     }

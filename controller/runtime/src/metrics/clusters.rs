@@ -43,6 +43,7 @@ pub(super) struct State {
     pub(super) records: Option<(u32, u32)>,
     pub(super) earliest_expiry: Option<SystemTime>,
     pub(super) overdue: Option<usize>,
+    pub(super) exempt: Option<usize>,
     pub(super) expiring: Option<Expiring>,
     pub(super) unmeasured: Option<usize>,
     /// The numbers of denials, by reason.
@@ -64,6 +65,8 @@ pub(crate) struct ClusterReport {
     pub(crate) earliest_expiry: Option<SystemTime>,
     /// The number of Ready Nodes whose certificates are overdue for renewal.
     pub(crate) overdue: Option<usize>,
+    /// The number of Nodes that the operator exempts.
+    pub(crate) exempt: Option<usize>,
     /// The certificate that expires first, among the certificates for endorsement keys that expire soon.
     pub(crate) expiring: Option<Expiring>,
     /// The number of machines whose firmware does not measure their boot.

@@ -104,10 +104,11 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         mut records,
         mut expiries,
         mut overdue,
+        mut exempt,
         mut vendors,
         mut unmeasured,
         mut denials,
-    ] = [const { Series::new() }; 9];
+    ] = [const { Series::new() }; 10];
     let left_out = inner.left_out.load(Ordering::Relaxed);
     if left_out > 0 {
         phases.insert("stopped", u32::try_from(left_out).unwrap_or(u32::MAX));
@@ -146,6 +147,9 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
         if let Some(count) = state.overdue {
             overdue.push((labels(&[]), number(count)));
         }
+        if let Some(count) = state.exempt {
+            exempt.push((labels(&[]), number(count)));
+        }
         for (reason, count) in state.denials {
             denials.push((labels(&[("reason", reason)]), number(count)));
         }
@@ -165,6 +169,7 @@ fn clusters(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     series(encoder, &catalogue::RECORDS, records)?;
     series(encoder, &catalogue::EARLIEST_EXPIRY, expiries)?;
     series(encoder, &catalogue::OVERDUE, overdue)?;
+    series(encoder, &catalogue::EXEMPT, exempt)?;
     series(encoder, &catalogue::DENIALS, denials)?;
     series(encoder, &catalogue::VENDOR_EXPIRY, vendors)?;
     series(encoder, &catalogue::UNMEASURED, unmeasured)

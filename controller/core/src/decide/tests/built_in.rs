@@ -5,8 +5,10 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use kubelet_attestation::names::{
     BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NodeName, Provider,
+    ProviderId,
 };
 
+use crate::crd::BuiltInRenewal;
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{GrantReason, MemoryRecords, Records as _, Stored, Tombstone, TombstoneReason};
@@ -390,4 +392,80 @@ fn a_control_plane_node_with_a_retired_record_renews_despite_the_cache() {
     let decision = decided(&stock_renewal(), &cluster);
 
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
+}
+
+/// The cluster that exempts this Node.
+fn exempting(node: &str) -> Context {
+    Context {
+        exempt_nodes: [NodeName::parse(node).unwrap()].into(),
+        ..with(BuiltInRenewal::Refuse)
+    }
+}
+
+#[test]
+fn an_exempt_node_renews_with_or_without_a_machine() {
+    let without_machine = Context {
+        inventory: Arc::new(StaticInventory::new(Vec::new()).unwrap()),
+        ..exempting("n1")
+    };
+    for (cluster, machine) in [
+        (exempting("n1"), Some("metal:///rack/m1")),
+        (without_machine, None),
+    ] {
+        for is_enforced in [true, false] {
+            cluster.enforcement.set(is_enforced);
+            let decision = decided(&stock_renewal(), &cluster);
+
+            let Decision::Approve(approval) = decision else {
+                panic!("not approved: {decision:?}")
+            };
+            assert_eq!(approval.basis(), ApprovalReason::ExemptRenewal);
+            assert_eq!(approval.node_name().as_str(), "n1");
+            let found = approval.provider_id().map(ProviderId::as_str);
+            assert_eq!(found, machine);
+        }
+    }
+}
+
+#[test]
+fn an_exempt_node_gets_neither_another_name_nor_a_certificate_by_token() {
+    assert_eq!(
+        unattested(&stock_renewal(), &exempting("n2")),
+        "the node is not exempt"
+    );
+    let mut another = stock_renewal();
+    another.spec.username = Some("system:node:n2".to_owned());
+    for exempt in ["n1", "n2"] {
+        assert!(matches!(
+            denied(&another, &exempting(exempt)),
+            Denial::RequesterIsAnotherNode { .. }
+        ));
+    }
+    assert!(matches!(
+        denied(&stock(), &exempting("n1")),
+        Denial::RequesterNotAccepted { .. }
+    ));
+}
+
+#[test]
+fn an_exempt_list_does_not_permit_control_plane_renewal() {
+    let mut cluster = with_control_plane(|_| {});
+    cluster.built_in_renewal = BuiltInRenewal::Refuse;
+    cluster.exempt_nodes = [NodeName::parse("n2").unwrap()].into();
+
+    assert_eq!(
+        unattested(&stock_renewal(), &cluster),
+        "the node is not exempt"
+    );
+}
+
+#[test]
+fn an_exempt_node_with_a_record_renews_with_evidence() {
+    let cluster = exempting("n1");
+    issued_at(&object(envelope(&Csr::valid().der())), &cluster, now());
+
+    assert_eq!(
+        unattested(&stock_renewal(), &cluster),
+        "the node has a node identity, and must renew with evidence"
+    );
 }

@@ -65,7 +65,7 @@ fn a_serving_certificate_for_the_nodes_name_and_address_is_approved() {
 
     assert_eq!(approval.basis(), ApprovalReason::ServingNamesCorroborated);
     assert_eq!(approval.node_name(), &n1());
-    assert_eq!(approval.provider_id().as_str(), "metal:///rack/m1");
+    assert_eq!(approval.provider_id().unwrap().as_str(), "metal:///rack/m1");
 }
 
 #[test]

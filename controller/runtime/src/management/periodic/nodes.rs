@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
+use kubelet_attestation::names::NodeName;
 
 use super::{MAX_NAMED, part};
 use crate::watch::{MetadataOf, metadata_page_of};
@@ -18,6 +19,9 @@ const MAX_PAGES: usize = 500;
 
 /// The maximum length of a Node name (RFC 1123). The API server rejects longer ones.
 const MAX_NAME_LEN: usize = 253;
+
+/// The maximum number of exempt Nodes in a message.
+const MAX_EXEMPT_NAMED: usize = 16;
 
 /// The number of Nodes without a record after which the list ends. One such Node is enough for the decision, and a
 /// message contains only a few.
@@ -85,6 +89,20 @@ pub(super) fn without_identity(
         "{at_least}{count} Nodes have no node identity, {effect}: {}",
         named.join(", ")
     ))
+}
+
+/// The message about exempt Nodes. `None` if there are none.
+pub(super) fn exempt_nodes(exempt: &BTreeSet<NodeName>) -> Option<String> {
+    let count = exempt.len();
+    let named = exempt.iter().take(MAX_EXEMPT_NAMED);
+    let named: Vec<&str> = named.map(NodeName::as_str).collect();
+    let text = || {
+        format!(
+            "{count} exempt Nodes can renew without evidence: {}",
+            named.join(", ")
+        )
+    };
+    (count > 0).then(text)
 }
 
 #[cfg(test)]
