@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
 use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
-use node_attestation_core::crd::KubeletAuthenticationSpec;
+use node_attestation_core::crd::{BuiltInRenewal, KubeletAuthenticationSpec};
 use node_attestation_core::verifier::VerifierUnavailable;
 
 use super::{Finding, some};
@@ -147,7 +147,7 @@ impl Workload<'_> {
         }
     }
 
-    /// Checks that every Node has a record. `recorded` is `None` if the records could not be read.
+    /// Checks that no Node loses its renewal with enforcement: each has a record or an exemption. `recorded` is `None` if the records could not be read.
     pub(super) async fn nodes(&self, recorded: Option<&BTreeSet<String>>) -> Finding {
         let Some(recorded) = recorded else {
             return Finding::skip("cannot read the node identities");
@@ -162,20 +162,21 @@ impl Workload<'_> {
             .iter()
             .filter(|node| !recorded.contains(&node.name_any()))
             .filter(|node| !self.spec.exempt_nodes.contains(&node.name_any()));
-        let (planes, workers): (Vec<_>, Vec<_>) =
-            without.partition(|node| node.labels().contains_key(CONTROL_PLANE));
+        let are_exempt = self.spec.built_in_renewal == BuiltInRenewal::ControlPlane;
+        let (planes, others): (Vec<_>, Vec<_>) =
+            without.partition(|node| are_exempt && node.labels().contains_key(CONTROL_PLANE));
         let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();
-        let (planes, workers): (Vec<String>, Vec<String>) = (names(planes), names(workers));
-        if workers.is_empty() && planes.is_empty() {
+        let (planes, others): (Vec<String>, Vec<String>) = (names(planes), names(others));
+        if others.is_empty() && planes.is_empty() {
             Finding::pass(format!("{count}, each with a node identity"))
-        } else if workers.is_empty() {
+        } else if others.is_empty() {
             let planes = some(&planes);
             Finding::pass(format!(
                 "{count}; control-plane Nodes without a node identity: {planes}"
             ))
         } else {
             Finding::warn(
-                format!("Nodes without a node identity: {}", some(&workers)),
+                format!("Nodes without a node identity: {}", some(&others)),
                 "they joined without attestation: adopt them (spec.adoption), or replace them",
             )
         }
@@ -274,8 +275,49 @@ fn is_pending(request: &CertificateSigningRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::Full;
+    use hyper::Response;
+    use hyper::body::Bytes;
+
     use super::super::State;
     use super::*;
+    use crate::client::ClusterAccess;
+
+    #[tokio::test]
+    async fn only_nodes_without_an_identity_or_exemption_are_a_warning() {
+        use BuiltInRenewal::{ControlPlane, Refuse};
+        let access = ClusterAccess::in_memory(|_| async {
+            let list = r#"{"metadata": {}, "items": [
+                {"metadata": {"name": "cp-1", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
+                {"metadata": {"name": "windows-1"}}, {"metadata": {"name": "worker-1"}}
+            ]}"#;
+            Response::new(Full::new(Bytes::from(list)))
+        });
+        let recorded = BTreeSet::from(["worker-1".to_owned()]);
+        let cases: [(_, &[&str], _, _); 4] = [
+            (Refuse, &[], State::Warn, "identity: cp-1, windows-1"),
+            (ControlPlane, &[], State::Warn, "identity: windows-1"),
+            (Refuse, &["windows-1"], State::Warn, "identity: cp-1"),
+            (ControlPlane, &["windows-1"], State::Pass, "identity: cp-1"),
+        ];
+        for (built_in_renewal, exempt, state, words) in cases {
+            let spec = KubeletAuthenticationSpec {
+                built_in_renewal,
+                exempt_nodes: exempt.iter().map(ToString::to_string).collect(),
+                ..KubeletAuthenticationSpec::new("prod-1", &["aws"])
+            };
+            let workload = Workload {
+                client: access.client(),
+                spec: &spec,
+                unavailable: None,
+            };
+
+            let finding = workload.nodes(Some(&recorded)).await;
+
+            assert_eq!(finding.state, state, "{finding:?}");
+            assert!(finding.what.ends_with(words), "{finding:?}");
+        }
+    }
 
     #[test]
     fn a_cluster_without_enforcement_is_a_warning() {
