@@ -9,6 +9,7 @@ use kubelet_authenticator_tests::deploy::{NAME, NAMESPACE, lead, lease};
 use kubelet_authenticator_tests::machines::PATIENCE;
 use kubelet_authenticator_tests::management::{Management, clusterctl_program};
 use kubelet_authenticator_tests::page::{self, Desk, repository};
+use kubelet_authenticator_tests::program;
 use serde_json::json;
 
 use crate::chart::HELM;
@@ -128,4 +129,48 @@ fn the_readme_commands_run_a_leading_controller_and_enable_a_cluster() {
             .then_some(())
     });
     assert!(listed.is_some(), "{}", process.log());
+}
+
+#[test]
+fn a_viewer_reads_clusters_and_identities_and_writes_nothing() {
+    let management = Management::start();
+    let _cluster = management.cluster("prod-1").namespace("tenant-a").create();
+    let (kubectl, plane) = (management.kubectl(), management.control_plane());
+    let role = repository().join("packaging/rbac/viewer.yaml");
+    kubectl.ok(["apply", "-f", role.to_str().unwrap()]);
+    let role = "--clusterrole=node-attestation-viewer";
+    kubectl.ok([
+        "create",
+        "clusterrolebinding",
+        "viewers",
+        role,
+        "--user=viewer",
+    ]);
+    let kubeconfig = plane.client_cert_kubeconfig("viewer", None);
+    let viewer = plane.kubectl_with(&kubeconfig);
+    let can = |verb: &str, resource: &str| {
+        let answer = viewer.run(["auth", "can-i", verb, resource, "-n", "tenant-a"]);
+        String::from_utf8_lossy(&answer.stdout).trim() == "yes"
+    };
+    // The API server reads the binding with a watch.
+    let is_bound = poll(PATIENCE, || can("list", "nodeidentities").then_some(()));
+    assert!(is_bound.is_some());
+
+    for command in [&["clusters"][..], &["identities", "list"]] {
+        let output = Command::new(program(NAME))
+            .args(command)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    for (verb, resource) in [
+        ("patch", "nodeidentities"),
+        ("create", "kubeletauthentications"),
+        ("delete", "machines.cluster.x-k8s.io"),
+        ("get", "secrets"),
+    ] {
+        assert!(!can(verb, resource), "{verb} {resource}");
+    }
 }
