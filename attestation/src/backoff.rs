@@ -31,7 +31,7 @@ mod tests {
 
     const BACKOFF: Backoff = Backoff {
         first: Duration::from_secs(5),
-        longest: Duration::from_secs(60),
+        longest: Duration::from_mins(1),
     };
 
     #[test]

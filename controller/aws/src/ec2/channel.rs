@@ -165,6 +165,9 @@ impl<S: Default> Channel<S> {
     }
 }
 
+/// Lanes whose last reference must not end under the lock of all lanes.
+type DroppedLanes<S> = Vec<Arc<Lane<S>>>;
+
 impl<S> Lanes<S> {
     /// The lane with this key, or a new one if the namespace has fewer than its limit. Also returns the lanes that were
     /// dropped.
@@ -174,7 +177,7 @@ impl<S> Lanes<S> {
         namespace: &str,
         now: Instant,
         new: impl FnOnce() -> (Lane<S>, Arc<dyn Any + Send + Sync>),
-    ) -> (Option<Arc<Lane<S>>>, Vec<Arc<Lane<S>>>) {
+    ) -> (Option<Arc<Lane<S>>>, DroppedLanes<S>) {
         let known = self.all.get(&key).filter(|kept| !kept.is_over());
         if let Some(kept) = known {
             return (Some(kept.lane.clone()), Vec::new());

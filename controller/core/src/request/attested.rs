@@ -167,7 +167,7 @@ mod tests {
     fn a_verifier_receives_the_creation_time_of_the_request() {
         let clerk = RecordingVerifier::new(false);
         let asked = |created| {
-            let csr = located(clerk.clone(), cluster().inventory.as_ref(), created);
+            let csr = located(&clerk, cluster().inventory.as_ref(), created);
             assert!(block_on(csr.attest(&[], now())).is_err());
             clerk.asked.lock().unwrap().unwrap()
         };
@@ -187,7 +187,7 @@ mod tests {
                 ..machine("m1", "n1", Some("abcdef"))
             };
             let inventory = StaticInventory::new(vec![unnamed]).unwrap();
-            let csr = located(clerk.clone(), &inventory, None);
+            let csr = located(&clerk, &inventory, None);
 
             let refused = block_on(csr.attest(&[], now())).unwrap_err();
 
@@ -199,10 +199,11 @@ mod tests {
     }
 
     fn located(
-        verifier: Arc<dyn Verifier>,
+        clerk: &Arc<RecordingVerifier>,
         inventory: &dyn Inventory,
         created: Option<SystemTime>,
     ) -> LocatedCsr {
+        let verifier: Arc<dyn Verifier> = clerk.clone();
         let cluster = cluster();
         let mut request = valid();
         let created = created.map(|time| Time(Timestamp::try_from(time).unwrap()));

@@ -85,11 +85,11 @@ impl<V: Clone> Lookups<V> {
         if known.is_some() {
             return Ok(known);
         }
-        let Some(lookup) = self.lookup(namespace, kind) else {
+        let Some(shared) = self.lookup(namespace, kind) else {
             return Ok(None);
         };
         // Concurrent callers of the namespace share one lookup.
-        let looked_up = lookup.get_or_try_init(|| async move {
+        let looked_up = shared.get_or_try_init(|| async move {
             let value = look_up().await?;
             let at = Instant::now();
             Ok::<_, Error>(Dated { value, at })
@@ -99,7 +99,7 @@ impl<V: Clone> Lookups<V> {
             self.keep(kind, value.clone());
         }
         if !matches!(result, Ok(None)) {
-            self.end(namespace, kind, &lookup);
+            self.end(namespace, kind, &shared);
         }
         result
     }

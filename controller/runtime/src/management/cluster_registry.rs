@@ -65,7 +65,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
             Some(event) = events.next() => registry.apply(event),
             Some(ended) = registry.tasks.join_next() => registry.ended(ended),
             () = registry.enablement.due(), if registry.is_listed => registry.enable(),
-            step = registry.recovery.step() => registry.recover(step),
+            recovered = registry.recovery.step() => registry.recover(recovered),
         }
         metrics.left_out_clusters(registry.memory.left_out());
     }

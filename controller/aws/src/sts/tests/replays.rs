@@ -453,7 +453,7 @@ async fn a_refusal_of_credentials_lasts_longer_than_a_refusal_of_a_call() {
     let call = rebuild(&proof, &node.binding(), &host).unwrap();
     let remember = |code: &'static str| {
         let refusal = AwsDenial::CallerRefused(code.into()).into();
-        refused.remember(&refusal, &call, &proof, &node.document);
+        refused.remember("tenant-a", &refusal, &call, &proof, &node.document);
     };
     let look = || refused.look(&call, &proof, &node.document);
     remember("SignatureDoesNotMatch");

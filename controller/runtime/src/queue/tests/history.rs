@@ -129,7 +129,7 @@ impl World {
             Event::Ended(which, end) => {
                 let running = self.running();
                 if !running.is_empty() {
-                    self.end(which.get(&running), end);
+                    self.end(which.get(running.as_slice()), end);
                 }
             }
             Event::Passed(seconds) => advance(Duration::from_secs(seconds)).await,
