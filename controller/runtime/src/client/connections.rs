@@ -233,7 +233,7 @@ impl Connections {
         };
         Ok(Connection {
             sender,
-            calls: Arc::new(holding),
+            calls: Calls(Arc::new(holding)),
             is_silent: Arc::default(),
             patience: self.patience,
         })
@@ -313,10 +313,31 @@ async fn http2(
     Ok(Sender::Http2 { sender, allowed })
 }
 
+/// The memory of a connection, which each running call keeps. No other value can keep it, so the number of calls is the
+/// number of references.
+struct Calls(Arc<Holding>);
+
+/// A call, until its response is read.
+#[derive(Debug)]
+struct RunningCall {
+    _memory: Arc<Holding>,
+}
+
+impl Calls {
+    fn begin(&self) -> RunningCall {
+        RunningCall {
+            _memory: self.0.clone(),
+        }
+    }
+
+    fn running(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
 struct Connection {
     sender: Sender,
-    /// Each call holds a clone until its response is read.
-    calls: Arc<Holding>,
+    calls: Calls,
     /// Whether a call was dropped before its response arrived.
     is_silent: Arc<AtomicBool>,
     /// The time without a response before such a call counts.
@@ -362,7 +383,7 @@ impl Connection {
     }
 
     fn has_room(&self) -> bool {
-        let calls = Arc::strong_count(&self.calls) - 1;
+        let calls = self.calls.running();
         match &self.sender {
             Sender::Http1(sender) => calls == 0 && sender.is_ready(),
             Sender::Http2 { allowed, .. } => calls < allowed.load(Ordering::Relaxed).min(MAX_CALLS),
@@ -381,7 +402,7 @@ impl Connection {
             }
             Sender::Http2 { sender, .. } => sender.try_send_request(request).boxed(),
         };
-        let connection = self.calls.clone();
+        let running = self.calls.begin();
         let mut unanswered = Unanswered {
             is_silent: Some(self.is_silent.clone()),
             late: Instant::now() + self.patience,
@@ -391,7 +412,7 @@ impl Connection {
             let answer = answer?;
             Ok(answer.map(|body| Answer {
                 body,
-                _connection: connection,
+                _call: running,
             }))
         });
         answer.boxed()
@@ -413,7 +434,7 @@ fn name_host(request: &mut Request<Body>) {
 #[derive(Debug)]
 pub(super) struct Answer {
     body: Incoming,
-    _connection: Arc<Holding>,
+    _call: RunningCall,
 }
 
 impl HttpBody for Answer {
