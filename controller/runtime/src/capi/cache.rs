@@ -9,7 +9,7 @@ use kube::api::Api;
 use kube::core::ApiResource;
 use kube::core::response::reason;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::api_discovery::{FetchError, NotServed, referred};
 use super::departures::Departures;
@@ -58,6 +58,10 @@ const SLOW_READS: TurnLimits = TurnLimits {
     all: 4,
     of_cluster: 1,
 };
+
+/// The deadline for the slow reads of one turn. They wait in the line of their namespace, and all clusters share the
+/// turns. 50 reads take about a second.
+const SLOW_DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 struct State {
@@ -265,14 +269,15 @@ impl Objects {
         self.0.changes.send_replace(());
     }
 
-    /// Runs low-priority reads for this Cluster. Only a few clusters run them concurrently.
+    /// Runs low-priority reads for this Cluster. Only a few clusters run them concurrently. `None` after
+    /// [`SLOW_DEADLINE`].
     pub(super) async fn read_slowly<T>(
         &self,
         cluster: &ObjectKey,
         reads: impl Future<Output = T>,
-    ) -> T {
+    ) -> Option<T> {
         let _turn = self.0.slow_reads.line(cluster).turn().await;
-        reads.await
+        timeout(SLOW_DEADLINE, reads).await.ok()
     }
 
     pub(super) fn client(&self) -> &Client {

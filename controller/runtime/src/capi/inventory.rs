@@ -132,7 +132,8 @@ impl CapiInventory {
             }
             Ok::<(), Unavailable>(())
         };
-        self.objects.read_slowly(&self.cluster, reads).await.ok()?;
+        let read = self.objects.read_slowly(&self.cluster, reads).await;
+        read?.ok()?;
         if !is_complete {
             return None;
         }

@@ -1,8 +1,9 @@
+use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use futures::FutureExt as _;
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::advance;
@@ -130,4 +131,24 @@ async fn a_missing_object_of_a_served_kind_is_reported_as_absent() {
         assert!(found.unwrap().is_none());
         assert_eq!(lookups.load(Ordering::Relaxed), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hanging_slow_reads_release_their_turns_after_a_deadline() {
+    let objects = objects();
+    let hanging = (0..SLOW_READS.all).map(|number| {
+        let objects = objects.clone();
+        async move {
+            let cluster = ObjectKey::new(format!("flood-{number}"), "prod-1");
+            objects.read_slowly(&cluster, pending::<()>()).await
+        }
+    });
+    let victim = ObjectKey::new("other", "prod-1");
+    let begun = Instant::now();
+
+    let read = objects.read_slowly(&victim, async { begun.elapsed() });
+    let (ended, waited) = join(join_all(hanging), read).await;
+
+    assert!(ended.iter().all(Option::is_none));
+    assert_eq!(waited.unwrap().as_secs(), SLOW_DEADLINE.as_secs());
 }
