@@ -7,7 +7,7 @@ use kubelet_attestation::secret::Secret;
 use node_attestation_aws::credentials::{ClusterTenant, Tenant};
 use node_attestation_aws::ec2::{Ec2, Ec2Settings, Instances, Limits};
 use node_attestation_aws::identity_store::IdentityStore;
-use node_attestation_aws::sessions::{AssumeRole, Issued, Keys, StsFailure, Tokens};
+use node_attestation_aws::sessions::{AssumeRole, FailureKind, Issued, Keys, Tokens};
 use node_attestation_aws::tenancy::{
     Cluster, DigestKey, Identity, IdentityKind, Role, ServiceAccount, TenancySettings,
 };
@@ -129,7 +129,7 @@ struct AllTrusted;
 
 #[async_trait::async_trait]
 impl AssumeRole for AllTrusted {
-    async fn assume_role(&self, _: &Keys, role: &Role, _: &str) -> Result<Issued, StsFailure> {
+    async fn assume_role(&self, _: &Keys, role: &Role, _: &str) -> Result<Issued, FailureKind> {
         Ok(issued(role))
     }
 
@@ -138,11 +138,11 @@ impl AssumeRole for AllTrusted {
         _: &Secret<String>,
         role: &Role,
         _: &str,
-    ) -> Result<Issued, StsFailure> {
+    ) -> Result<Issued, FailureKind> {
         Ok(issued(role))
     }
 
-    async fn account(&self, _: &Keys, _: &str) -> Result<String, StsFailure> {
+    async fn account(&self, _: &Keys, _: &str) -> Result<String, FailureKind> {
         Ok("111122223333".to_owned())
     }
 }

@@ -129,7 +129,8 @@ impl World {
             Event::Ended(which, end) => {
                 let running = self.running();
                 if !running.is_empty() {
-                    self.end(which.get(running.as_slice()), end);
+                    let uid: &String = which.get(&running);
+                    self.end(uid, end);
                 }
             }
             Event::Passed(seconds) => advance(Duration::from_secs(seconds)).await,
