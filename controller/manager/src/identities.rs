@@ -133,9 +133,9 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             output.print(&found, || shown(&found))
         }
         Act::Reset(reset) => {
-            let changed = Box::pin(reset_of(&identities, reset, of)).await?;
-            let Some(changed) = changed else {
-                return Ok((RELEASED.to_owned(), errors));
+            let changed = match Box::pin(reset_of(&identities, reset, of)).await? {
+                Ok(changed) => changed,
+                Err(text) => return Ok((text.to_owned(), errors)),
             };
             let identity = &changed.identity;
             output.print(identity, || {
@@ -148,7 +148,9 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             confirmation,
         }) => {
             let found = identities.of_node(&of, cluster, node).await?;
-            confirmation.ask(&effect_of_revocation(&found))?;
+            if !confirmation.ask(&effect_of_revocation(&found))? {
+                return Ok((UNCHANGED.to_owned(), errors));
+            }
             let changed = identities.revoke(&found, now()).await?;
             let identity = &changed.identity;
             output.print(identity, || {
@@ -193,12 +195,15 @@ fn seconds(text: Option<&str>) -> Result<u64, BoxError> {
 const RELEASED: &str =
     "The machine can claim node names again. It has no node identity to reset.\n";
 
-/// Resets the record. Returns `None` if the record does not exist, and only its machine was released.
+const UNCHANGED: &str = "Nothing was changed.\n";
+
+/// Resets the record. Returns a text instead if the record does not exist, and only its machine was released, or if
+/// nothing was to be changed.
 async fn reset_of(
     identities: &Identities,
     reset: &Reset,
     namespace: String,
-) -> Result<Option<Changed>, BoxError> {
+) -> Result<Result<Changed, &'static str>, BoxError> {
     let Reset {
         whose: Whose { cluster, node },
         revoked,
@@ -210,11 +215,13 @@ async fn reset_of(
         (Err(IdentitiesError::NotFound { .. }), Some(_)) => None,
         (found, _) => Some(found?),
     };
-    confirmation.ask(&effect_of_reset(node, *revoked))?;
+    if !confirmation.ask(&effect_of_reset(node, *revoked))? {
+        return Ok(Err(UNCHANGED));
+    }
     if !revoked {
         return match found {
-            Some(found) => Ok(Some(identities.reset(&found, now()).await?)),
-            None => Ok(None),
+            Some(found) => Ok(Ok(identities.reset(&found, now()).await?)),
+            None => Ok(Err(RELEASED)),
         };
     }
     let recorded = found.as_ref().map(|found| &found.spec.provider_id);
@@ -224,8 +231,8 @@ async fn reset_of(
     let key = ObjectKey::new(namespace, cluster);
     identities.release(&key, machine, now()).await?;
     match found {
-        Some(found) => Ok(Some(identities.reset_revoked(&found, now()).await?)),
-        None => Ok(None),
+        Some(found) => Ok(Ok(identities.reset_revoked(&found, now()).await?)),
+        None => Ok(Err(RELEASED)),
     }
 }
 

@@ -40,35 +40,38 @@ pub(crate) struct Confirmation {
     /// Do not ask for confirmation. Required without a terminal
     #[arg(long)]
     yes: bool,
+    /// Print the effect, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
 }
 
 impl Confirmation {
-    /// Checks that the command has `--yes` or can ask.
+    /// Checks that the command has `--yes` or `--dry-run`, or can ask.
     ///
     /// # Errors
     ///
-    /// It has neither `--yes` nor a terminal.
+    /// It has neither option and no terminal.
     pub(crate) fn check(&self) -> Result<(), BoxError> {
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
         let unconfirmed = || {
             let what = "this command requires a confirmation, but no terminal is available";
             Hinted::unconfirmed(what, "check the arguments, then add --yes")
         };
-        ensure!(self.yes || can_ask, unconfirmed().into());
+        ensure!(self.yes || self.dry_run || can_ask, unconfirmed().into());
         Ok(())
     }
 
-    /// Prints what the command will do. Without `--yes`, waits for the operator's answer.
+    /// Prints what the command will do. Without an option, waits for the operator's answer. Returns whether to do it.
     ///
     /// # Errors
     ///
     /// The answer is not `y` or `yes`.
-    pub(crate) fn ask(&self, effect: &str) -> Result<(), BoxError> {
+    pub(crate) fn ask(&self, effect: &str) -> Result<bool, BoxError> {
         self.check()?;
         let mut terminal = io::stderr();
         writeln!(terminal, "{}", visible(effect))?;
-        if self.yes {
-            return Ok(());
+        if self.yes || self.dry_run {
+            return Ok(self.yes);
         }
         write!(terminal, "Continue? [y/N] ")?;
         terminal.flush()?;
@@ -81,7 +84,7 @@ impl Confirmation {
             )
         };
         ensure!(is_yes(&answer), unconfirmed().into());
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -60,6 +60,10 @@ fn an_operator_can_show_revoke_and_reset_a_record() {
     for act in ["revoke", "reset"] {
         let unconfirmed = identities(&management, &[act, "prod-1", "node-1"]);
         assert_eq!(unconfirmed.status.code(), Some(2), "{unconfirmed:?}");
+        let rehearsed = identities(&management, &[act, "--dry-run", "prod-1", "node-1"]);
+        assert_eq!(rehearsed.stdout, b"Nothing was changed.\n", "{rehearsed:?}");
+        let effect = String::from_utf8_lossy(&rehearsed.stderr);
+        assert!(effect.contains("node node-1"), "{effect}");
     }
     let unchanged: Value =
         serde_json::from_str(&printed(&management, &["list", "-o", "json"])).unwrap();
