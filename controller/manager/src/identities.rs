@@ -1,5 +1,7 @@
 //! `identities`: shows, resets and revokes records.
 
+mod selected;
+
 use clap::{Args, Subcommand};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::ProviderId;
@@ -9,6 +11,8 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError, Restored};
+
+use selected::Change;
 
 use crate::error::{BoxError, Hinted};
 use crate::query::{Confirmation, QueryOptions, aligned};
@@ -60,12 +64,17 @@ enum Act {
 #[derive(Debug, Args)]
 struct Reset {
     #[command(flatten)]
-    whose: Whose,
+    target: Target,
     /// Reset also a node whose certificates are revoked: the machine can join again
     #[arg(long)]
     revoked: bool,
     /// Provider ID of the machine that can join again, if its node identity was deleted
-    #[arg(long, value_name = "ID", requires = "revoked")]
+    #[arg(
+        long,
+        value_name = "ID",
+        requires = "revoked",
+        conflicts_with = "selector"
+    )]
     provider_id: Option<String>,
     #[command(flatten)]
     confirmation: Confirmation,
@@ -74,9 +83,21 @@ struct Reset {
 #[derive(Debug, Args)]
 struct Revoke {
     #[command(flatten)]
-    whose: Whose,
+    target: Target,
     #[command(flatten)]
     confirmation: Confirmation,
+}
+
+#[derive(Debug, Args)]
+struct Target {
+    /// The Cluster
+    cluster: String,
+    /// The name of the Node
+    #[arg(required_unless_present = "selector", conflicts_with = "selector")]
+    node: Option<String>,
+    /// All nodes whose Machines have these labels, instead of one node
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +106,27 @@ struct Whose {
     cluster: String,
     /// The name of the Node
     node: String,
+}
+
+impl Act {
+    /// The labels of a command for several nodes, and its change.
+    fn selected(&self) -> Option<(&Target, &str, Change, &Confirmation)> {
+        let (target, change, confirmation) = match self {
+            Self::Reset(reset) => {
+                let revoked = reset.revoked;
+                (
+                    &reset.target,
+                    Change::Reset { revoked },
+                    &reset.confirmation,
+                )
+            }
+            Self::Revoke(revoke) => (&revoke.target, Change::Revoke, &revoke.confirmation),
+            Self::List { .. } | Self::Show(_) | Self::Restored { .. } | Self::Floor { .. } => {
+                return None;
+            }
+        };
+        Some((target, target.selector.as_deref()?, change, confirmation))
+    }
 }
 
 /// Runs the command, and returns its output, and the node identities that it did not change.
@@ -120,6 +162,11 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
     let QueryOptions {
         namespace, output, ..
     } = options;
+    if let Some((target, labels, change, confirmation)) = act.selected() {
+        let cluster = ObjectKey::new(of, &target.cluster);
+        let (of_cluster, how) = ((&cluster, labels), (confirmation, output));
+        return Box::pin(selected::change(&identities, of_cluster, change, how)).await;
+    }
     let mut errors = Vec::new();
     let text = match &act {
         Act::List { cluster } => {
@@ -144,9 +191,10 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             })
         }
         Act::Revoke(Revoke {
-            whose: Whose { cluster, node },
+            target: Target { cluster, node, .. },
             confirmation,
         }) => {
+            let node = node.as_deref().unwrap_or_default();
             let found = identities.of_node(&of, cluster, node).await?;
             if !confirmation.ask(&effect_of_revocation(&found))? {
                 return Ok((UNCHANGED.to_owned(), errors));
@@ -205,11 +253,12 @@ async fn reset_of(
     namespace: String,
 ) -> Result<Result<Changed, &'static str>, BoxError> {
     let Reset {
-        whose: Whose { cluster, node },
+        target: Target { cluster, node, .. },
         revoked,
         provider_id,
         confirmation,
     } = reset;
+    let node = node.as_deref().unwrap_or_default();
     let found = identities.of_node(&namespace, cluster, node).await;
     let found = match (found, provider_id) {
         (Err(IdentitiesError::NotFound { .. }), Some(_)) => None,

@@ -21,7 +21,7 @@ mod restored;
 
 pub use restored::Restored;
 
-use crate::capi::ObjectKey;
+use crate::capi::{ObjectKey, machine_names};
 use crate::client::{CallError, ClusterAccess, call};
 use crate::events::event;
 use crate::watch::{Lenient, Skipped, all_of, readable_one_of};
@@ -130,6 +130,27 @@ impl Identities {
                 Err(error) => skipped.note(&seen.metadata, &error),
             }
         }
+        Ok(records)
+    }
+
+    /// The live records of a Cluster whose Machines have these labels, in the form of a selector.
+    ///
+    /// # Errors
+    ///
+    /// The Machines or the records could not be read.
+    pub async fn of_machines(
+        &self,
+        cluster: &ObjectKey,
+        labels: &str,
+    ) -> Result<Vec<NodeIdentity>, IdentitiesError> {
+        let machines = machine_names(self.management.client(), cluster, labels).await?;
+        let ObjectKey { namespace, name } = cluster;
+        let mut records = self.list(Some(namespace), Some(name)).await?;
+        records.retain(|record| {
+            let machine = record.spec.machine_name.as_ref();
+            let is_selected = machine.is_some_and(|name| machines.contains(name));
+            is_selected && record.spec.tombstone.is_none()
+        });
         Ok(records)
     }
 

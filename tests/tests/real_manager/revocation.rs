@@ -39,6 +39,69 @@ fn wait_until(scene: &Scene, node_name: &str, ready: bool, log: impl Fn() -> Str
 }
 
 #[test]
+fn nodes_are_revoked_and_reset_by_the_labels_of_their_machines() {
+    let scene = Scene::start(&SITE, "selected", json!({}));
+    for name in ["in-1", "in-2", "out-1"] {
+        scene.join(&scene.cluster.machine(name).create());
+    }
+    let label = ["machines.cluster.x-k8s.io", "in-1", "in-2", "rack=7"];
+    let label = [&["label", "-n", "selected"][..], &label[..]].concat();
+    scene.management().ok(label);
+    let run = |what: &[&str], labels: &str| {
+        let output = Command::new(program("node-attestation-controller"))
+            .arg("identities")
+            .args(what)
+            .args(["prod-1", "--namespace", "selected", "--selector", labels])
+            .arg("--kubeconfig")
+            .arg(SITE.management.admin_kubeconfig())
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let texts = (text(&output.stdout), text(&output.stderr));
+        (output.status.code(), texts.0, texts.1)
+    };
+    let is_revoked = || {
+        let of = |name| scene.record(name)["spec"]["revoked"].is_object();
+        ["in-1", "in-2", "out-1"].map(of)
+    };
+
+    let (code, text, effect) = run(&["revoke", "--dry-run"], "rack=7");
+    assert_eq!(
+        (code, &*text),
+        (Some(0), "Nothing was changed.\n"),
+        "{effect}"
+    );
+    assert!(effect.contains("Revokes 2 nodes: in-1, in-2. "), "{effect}");
+    assert_eq!(is_revoked(), [false; 3]);
+
+    let (code, text, error) = run(&["revoke", "--yes"], "rack=7");
+    let revoked = "Revoked 2 of 2 nodes: in-1, in-2.\n";
+    assert_eq!((code, &*text), (Some(0), revoked), "{error}");
+    assert_eq!(is_revoked(), [true, true, false]);
+
+    let (code, text, error) = run(&["reset", "--yes"], "rack=7");
+    assert_eq!(
+        (code, &*text),
+        (Some(3), "Reset 0 of 2 nodes: -.\n"),
+        "{error}"
+    );
+    assert!(
+        error.contains("node in-1: ") && error.contains("--revoked"),
+        "{error}"
+    );
+    let (code, text, error) = run(&["reset", "--revoked", "--yes"], "rack=7");
+    let reset = "Reset 2 of 2 nodes: in-1, in-2.\n";
+    assert_eq!((code, &*text), (Some(0), reset), "{error}");
+
+    let (code, _, error) = run(&["revoke", "--yes"], "rack=8");
+    assert_eq!(code, Some(3), "{error}");
+    assert!(
+        error.contains("no node identity of a Machine with rack=8"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_revoked_and_reset_node_rejoins_with_its_next_renewal() {
     allow_short_certificates(&SITE.management);
     let settings = json!({"certificate": {"expirationSeconds": SECONDS}});

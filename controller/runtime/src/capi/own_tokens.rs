@@ -15,7 +15,7 @@ use super::ObjectKey;
 use super::api_discovery::{NotServed, referred, required};
 use super::objects::{Machine, Raw, Reference, Watched as _};
 use crate::client::{CallError, call, cause};
-use crate::watch::{Unreadable, all_of, text_of_one};
+use crate::watch::{Custom, NoFields, Unreadable, all_metadata_of, all_of, text_of_one};
 
 /// A bootstrap token.
 #[derive(derive_more::Debug, Clone)]
@@ -121,6 +121,27 @@ async fn machines(
         found.push((name, config));
     }
     Ok(found)
+}
+
+/// The names of a Cluster's Machines with these labels, in the form of a selector.
+///
+/// # Errors
+///
+/// The Machines cannot be listed.
+pub(crate) async fn machine_names(
+    management: &Client,
+    cluster: &ObjectKey,
+    labels: &str,
+) -> Result<BTreeSet<String>, CallError> {
+    let resource = call(required(management, Machine::KIND)).await?;
+    let namespace = &cluster.namespace;
+    let api: Api<Custom<NoFields>> = Api::namespaced_with(management.clone(), namespace, &resource);
+    let labels = format!("{CLUSTER_NAME_LABEL}={},{labels}", cluster.name);
+    let all = all_metadata_of(&api, ListParams::default().labels(&labels)).await?;
+    Ok(all
+        .into_iter()
+        .filter_map(|one| one.metadata.name)
+        .collect())
 }
 
 /// The token of an existing `KubeadmConfig`, if it has one. The object is read as text, which is wiped after use, because the

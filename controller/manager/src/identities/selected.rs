@@ -1,0 +1,103 @@
+//! Reset and revocation of all node identities whose Machines have certain labels.
+
+use kubelet_attestation::ensure;
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::ProviderId;
+use node_attestation_core::crd::NodeIdentity;
+use node_attestation_runtime::capi::ObjectKey;
+use node_attestation_runtime::clock::now;
+use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError};
+
+use super::{UNCHANGED, with_warning};
+use crate::error::BoxError;
+use crate::query::{Confirmation, Format};
+
+/// The change of each node identity.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    Revoke,
+    Reset {
+        /// Also if the certificates are revoked.
+        revoked: bool,
+    },
+}
+
+/// Changes the live node identities of the Cluster whose Machines have these labels. Returns the output, and the
+/// failures.
+pub(super) async fn change(
+    identities: &Identities,
+    (cluster, labels): (&ObjectKey, &str),
+    change: Change,
+    (confirmation, output): (&Confirmation, Format),
+) -> Result<(String, Vec<String>), BoxError> {
+    let found = identities.of_machines(cluster, labels).await?;
+    let none = || format!("Cluster {cluster} has no node identity of a Machine with {labels}");
+    ensure!(!found.is_empty(), none().into());
+    let (count, names) = (found.len(), names_of(&found));
+    let (verb, effect) = match change {
+        Change::Revoke => (
+            "Revoked",
+            format!(
+                "Revokes {count} nodes: {names}. The workload cluster refuses every write with their certificates, \
+                 their Nodes become NotReady, and their machines get no certificate."
+            ),
+        ),
+        Change::Reset { .. } => (
+            "Reset",
+            format!(
+                "Resets {count} nodes: {names}. The next valid claim for each name opens a new generation, also with \
+                 another key or from another machine."
+            ),
+        ),
+    };
+    if !confirmation.ask(&effect)? {
+        return Ok((UNCHANGED.to_owned(), Vec::new()));
+    }
+    let (mut changed, mut failed, mut event_error) = (Vec::new(), Vec::new(), None);
+    for identity in &found {
+        match Box::pin(change_one(identities, cluster, identity, change)).await {
+            Ok(one) => {
+                changed.push(one.identity);
+                event_error = one.event_error.or(event_error);
+            }
+            Err(error) => {
+                let node = &identity.spec.node_name;
+                failed.push(format!("node {node}: {}", error_chain(&error)));
+            }
+        }
+    }
+    let text = output.print(&changed, || {
+        let (done, names) = (changed.len(), names_of(&changed));
+        let text = format!("{verb} {done} of {count} nodes: {names}.");
+        with_warning(text, event_error.as_ref())
+    });
+    Ok((text?, failed))
+}
+
+async fn change_one(
+    identities: &Identities,
+    cluster: &ObjectKey,
+    identity: &NodeIdentity,
+    change: Change,
+) -> Result<Changed, IdentitiesError> {
+    match change {
+        Change::Revoke => identities.revoke(identity, now()).await,
+        Change::Reset { revoked: false } => identities.reset(identity, now()).await,
+        Change::Reset { revoked: true } => {
+            if let Ok(machine) = ProviderId::parse(&identity.spec.provider_id) {
+                identities.release(cluster, machine, now()).await?;
+            }
+            identities.reset_revoked(identity, now()).await
+        }
+    }
+}
+
+fn names_of(identities: &[NodeIdentity]) -> String {
+    let names = identities.iter().map(|one| one.spec.node_name.as_str());
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() {
+        "-".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
