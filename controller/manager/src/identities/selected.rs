@@ -61,8 +61,8 @@ pub(super) async fn change(
                 event_error = one.event_error.or(event_error);
             }
             Err(error) => {
-                let node = &identity.spec.node_name;
-                failed.push(format!("node {node}: {}", error_chain(&error)));
+                let name = &identity.spec.node_name;
+                failed.push(format!("node {name}: {}", error_chain(&error)));
             }
         }
     }

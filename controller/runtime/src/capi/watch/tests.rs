@@ -370,7 +370,7 @@ async fn a_cut_pool_that_fits_again_is_read_without_a_list_of_its_kind() {
     let own = pool(NAMESPACE, 2);
     let others = ["tenant-b", "tenant-c", "tenant-d"].map(|namespace| pool(namespace, 20));
     let deleted = json!({"type": "DELETED", "object": others[0]});
-    let items = [&others[..], &[own.clone()]].concat();
+    let items = [&others[..], std::slice::from_ref(&own)].concat();
     let list = json!({"metadata": {"resourceVersion": "7"}, "items": items});
     let kind = json!({
         "name": "machinepools", "kind": "MachinePool", "namespaced": true, "singularName": "", "verbs": ["list"],

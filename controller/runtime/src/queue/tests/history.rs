@@ -176,7 +176,7 @@ impl World {
                 changed: true,
                 deleted,
             },
-            state => state,
+            state @ (Expected::Waiting | Expected::Settled) => state,
         };
     }
 
@@ -323,7 +323,10 @@ impl World {
                     changed: false,
                     deleted: true,
                 },
-                expected => expected,
+                expected @ (Expected::Waiting
+                | Expected::Running { .. }
+                | Expected::Settled
+                | Expected::GivenUp) => expected,
             };
             assert_eq!(state, expected, "{uid}");
             entry_bytes += entry.len(uid);
