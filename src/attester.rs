@@ -151,7 +151,7 @@ pub struct Fact {
 }
 
 impl Identity {
-    /// A machine without further facts.
+    /// The identity of a machine with this provider ID, without facts.
     pub fn new(provider_id: ProviderId) -> Self {
         Self {
             provider_id,

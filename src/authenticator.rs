@@ -89,8 +89,8 @@ impl Authenticator<'_> {
     /// certificate. Two such calls are at least 100 seconds apart.
     ///
     /// A run for client-go takes at most 25 seconds, or five seconds with a valid stored credential, even if a
-    /// dependency hangs. If less than a fifth of the lifetime is left, and the device that proves the machine's
-    /// identity did not answer in time, one run per hour can take 25 seconds plus the check above.
+    /// dependency hangs. One run per hour can take 25 seconds plus the check above. This is the case if less than a
+    /// fifth of the lifetime is left, and the device that proves the machine's identity did not answer in time.
     ///
     /// Reading the state directory has no deadline, because that would need a thread. A pipe or device instead of a
     /// file does not block the read. A hanging file system does.

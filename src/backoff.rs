@@ -33,9 +33,9 @@ const DENIED: Backoff = Backoff {
 /// leaves an object that the API server keeps for an hour or two.
 const MANY_IN_VAIN: u32 = 5;
 
-/// Subtracted from the number of unsuccessful requests, so that the pause after the fifth request is as long as the
-/// pause after a second denial. A run can create four requests, for example with a slow TPM. With these pauses, at most
-/// 30 such requests fit into an hour.
+/// The number that is subtracted from the number of unsuccessful requests. With it, the pause after the fifth request
+/// is as long as the pause after a second denial. A run can create four requests, for example with a slow TPM. With
+/// these pauses, at most 30 such requests fit into an hour.
 const NOT_COUNTED: u32 = MANY_IN_VAIN - 2;
 
 /// The minimum interval between runs that are allowed to take longer than the kubelet's heartbeats.
@@ -154,8 +154,8 @@ impl FailureRecord {
         active.then_some(until)
     }
 
-    /// Whether a run with a valid credential needs the full time: the device that proves the machine's identity did not
-    /// answer in time, and no run had the full time within the last hour.
+    /// Whether a run with a valid credential needs the full time. This is the case if the device that proves the
+    /// machine's identity did not answer in time, and no run had the full time within the last hour.
     pub(crate) fn needs_full_time(&self, now: SystemTime) -> bool {
         self.code == Code::DeviceUnavailable.number() && !self.had_full_time(now)
     }

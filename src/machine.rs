@@ -328,7 +328,7 @@ mod tests {
     const SWAPPED: &str = "44454c4c-4200-1035-8052-b3c04f4b4e32";
     const OTHER: &str = "4c4c4544-0042-3510-8052-b3c04f4b4e33";
 
-    /// What releases before placeholders and spellings stored.
+    /// The digest that releases stored before they recognized placeholders and spellings.
     fn stored_before(uuid: Option<&str>, tag: Option<&str>) -> MachineDigest {
         MachineDigest {
             product_uuid: uuid.map(|uuid| hex_digest(PRODUCT_UUID, uuid)),

@@ -1,8 +1,8 @@
 //! Metrics of the node for the textfile collector of `node_exporter`.
 //!
 //! The metrics come only from the store. A run that only prints the stored certificate does not write to the store. So
-//! an attempt is a run that took the lock: it got a certificate, failed to get one, or checked the stored one with the
-//! API server, which happens once per hour.
+//! an attempt is a run that took the lock. It got a certificate, failed to get one, or checked the stored certificate
+//! with the API server, which happens once per hour.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};

@@ -56,8 +56,8 @@ impl NameSources<'_> {
     /// Decides the name of this node.
     ///
     /// The settings take precedence over the kubelet's arguments, and the arguments over the host name. The name in a
-    /// certificate takes precedence over the host name. It is never replaced silently: if the settings or the kubelet
-    /// specify another name, the result is [`Code::NodeName`], because the certificate would not match the Node.
+    /// certificate takes precedence over the host name. If the settings or the kubelet specify a name that differs from
+    /// the certificate, the result is [`Code::NodeName`], because the certificate would not match the Node.
     pub(crate) fn decide(&self) -> Result<NodeName, Failure> {
         let kubelet = self.kubelet.and_then(KubeletArguments::hostname_override);
         let asked = match (self.settings, kubelet) {

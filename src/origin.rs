@@ -14,7 +14,7 @@ use crate::store::{Store, StoreFile, StoreLock};
 /// The version of the file format. A later release that only adds fields does not change it.
 const VERSION: u32 = 1;
 
-/// The pause of renewals after a refusal, if the last such renewal did not help.
+/// The time without renewals after the API server has also refused the renewed certificate.
 const PAUSE: Duration = Duration::from_hours(24);
 
 /// `origin.json`: it ties the other files of the store to a machine, a node and a cluster.
@@ -74,8 +74,8 @@ impl Origin {
         store.replace(StoreFile::Origin, &self.to_json())
     }
 
-    /// The end of the pause of renewals after a refusal, if the last such renewal did not help. A clock that was set
-    /// back ends the pause.
+    /// The end of the time without renewals, if the API server has also refused the renewed certificate. A clock that
+    /// was set back ends this time.
     pub(crate) fn paused_until(&self, now: SystemTime) -> Option<SystemTime> {
         let since = UNIX_EPOCH.checked_add(Duration::from_secs(self.refused_again?))?;
         let until = since.checked_add(PAUSE)?;

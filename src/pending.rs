@@ -205,8 +205,8 @@ impl OpenRequest {
         }
     }
 
-    /// The provider ID, if the machine would give the same answer again: only in the boot in which it was queried, and
-    /// with the same settings. A copy of the store on another machine runs in another boot.
+    /// The provider ID, if the machine would give the same answer again. This is the case only in the boot in which the
+    /// machine was queried, and with the same settings. A copy of the store on another machine runs in another boot.
     pub fn known_provider_id(&self, scope: &FailureScope, now: SystemTime) -> Option<&ProviderId> {
         let same = scope.boot_id.is_some() && self.asked.as_ref() == Some(scope);
         (same && self.is_younger(REQUEST_ABANDONED_AFTER, now)).then_some(&self.subject.provider_id)

@@ -162,7 +162,7 @@ enum Source<'a> {
 /// A fault in the settings, from the weakest source with a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// There are only settings of earlier versions.
+    /// The only faults are settings of earlier versions.
     Removed(Failure),
     /// An unknown key, an invalid value, or a file that cannot be read.
     Invalid(Failure),

@@ -2,8 +2,8 @@
 //!
 //! `kubeadm join` writes a bootstrap kubeconfig and starts the kubelet, which would then get a certificate with TLS
 //! bootstrapping. `setup` runs before each start of the kubelet. It copies the bootstrap credential, writes a
-//! kubeconfig that runs the plugin, and writes the kubelet's arguments to an environment file. systemd then reads that
-//! file when it starts the kubelet (systemd.exec(5), `EnvironmentFile=`).
+//! kubeconfig that runs the plugin, and writes the kubelet's arguments to an environment file. systemd reads that file
+//! when it starts the kubelet (systemd.exec(5), `EnvironmentFile=`).
 //!
 //! # Guarantees
 //!
@@ -385,7 +385,7 @@ impl Setup {
         ))
     }
 
-    /// Empties the store if its certificate does not match the node that joins now: the machine was reset, and
+    /// Empties the store if its certificate does not match the node that joins now. The machine was then reset:
     /// `kubeadm reset` does not remove the plugin's store.
     fn forget_another_name(
         authenticator: &Authenticator<'_>,

@@ -62,7 +62,7 @@ impl StoreFile {
             Self::Origin => "origin.json",
             Self::Pending => "pending.json",
             Self::Failure => "failure.json",
-            // Only one provider remembers anything, and the file has its name from there.
+            // Only one provider stores a text, and the file is named after that text.
             Self::Remembered => "endorsement-key",
         }
     }
@@ -72,9 +72,8 @@ impl StoreFile {
 ///
 /// # Guarantees
 ///
-/// Neither the directory nor a file read from it is writable by other users, is a symbolic link, or
-/// belongs to a user other than root and the user of this process. Anyone who could write here
-/// could choose the node's key.
+/// The directory, and each file that is read from it, belongs to root or to the user of this process. It is not
+/// writable by other users, and not a symbolic link. Anyone who could write here could choose the node's key.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     dir: PathBuf,
@@ -154,9 +153,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// A file that others are allowed to write, a link, and everything that is not a regular file are errors: another
-    /// user could have put it there. Bytes that are not UTF-8 are replaced by a text that no parser accepts, because
-    /// the parsers check the content.
+    /// The file is a link or not a regular file, or other users are allowed to write it. Another user could have put it
+    /// there. Bytes that are not UTF-8 are not an error: they are replaced by a text that every parser rejects.
     pub(crate) fn read(&self, file: StoreFile) -> Result<Option<Zeroizing<String>>, Failure> {
         Ok(self.read_key(file)?.map(|(text, _)| text))
     }
@@ -190,8 +188,8 @@ impl Store {
         check_owner(path, &metadata)?;
         ensure!(metadata.len() <= MAX_FILE_LEN, too_large(path));
         let length = usize::try_from(metadata.len()).unwrap_or_default();
-        // Read the whole file with one call: files are replaced, never changed in place, and a growing buffer would
-        // leave copies of a key in memory.
+        // Read the whole file with one call. Files are replaced, never changed in place. A growing buffer would leave
+        // copies of a key in memory.
         let mut bytes = Zeroizing::new(vec![0; length]);
         file.read_exact(&mut bytes).map_err(failed)?;
         let text = String::from_utf8(std::mem::take(&mut *bytes));

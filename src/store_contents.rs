@@ -41,15 +41,15 @@ impl StoreContents {
     ///
     /// # Errors
     ///
-    /// Only two cases are errors: a store that is unsafe or cannot be read at all, and a store of a later release that
-    /// this release cannot read. Such a store keeps its credential.
+    /// The store is unsafe, or cannot be read at all. Or a later release wrote it, and this release cannot read it:
+    /// such a store keeps its credential.
     pub(crate) fn load(store: &Store, machine: &Machine) -> Result<Self, Failure> {
         let mut stored = Self {
             boot_id: machine.boot_id(),
             ..Self::default()
         };
-        // Read the credential before the origin: an enrollment writes the origin first, so a reader without the lock
-        // never finds a new credential without its origin.
+        // Read the credential before the origin, because an enrollment writes the origin first. So a reader without
+        // the lock never finds a new credential without its origin.
         let credential = store.read_key(StoreFile::Credential)?;
         stored.load_origin(store, machine)?;
         if let Some((text, readable_by_others)) = credential {

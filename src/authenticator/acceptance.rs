@@ -1,8 +1,8 @@
 //! Checks that the API server still accepts a certificate that is not due for renewal.
 //!
-//! A kubelet whose writes are refused (403) keeps using its credential: client-go runs the plugin again only after a
-//! 401 or after an hour. client-go does not pass the cause to the plugin, so each run checks the certificate, at a
-//! limited rate.
+//! A kubelet whose writes are refused (403) keeps using its credential, because client-go runs the plugin again only
+//! after a 401 or after an hour. client-go does not pass the cause to the plugin. So each run checks the certificate,
+//! at a limited rate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -159,7 +159,7 @@ mod tests {
 
         assert!(ago(0));
         assert!(ago(60));
-        // One heartbeat of the kubelet may pass in between.
+        // One heartbeat of the kubelet can pass in between.
         assert!(!ago(110));
         store.date_lock(now + Duration::from_mins(1));
         assert!(!was_tried_lately(&store, now), "a clock that was ahead");

@@ -20,8 +20,8 @@ use crate::pending::{OpenRequest, Subject};
 use crate::settings::Settings;
 use crate::store_contents::StoreContents;
 
-/// The certificate that binds the node to its name: the stored certificate, or the certificate of a node that joined
-/// earlier and is adopted with it.
+/// The certificate that binds the node to its name. This is the stored certificate, or the certificate with which an
+/// existing node is adopted.
 pub(crate) fn bound(settings: &Settings, stored: &StoreContents) -> Option<Bound> {
     if let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) {
         return Some(Bound::Stored(origin.node_name.clone()));
@@ -69,7 +69,7 @@ impl Authenticator<'_> {
     /// Compares the name of the stored certificate with the settings and the kubelet's arguments. A certificate that
     /// does not match the kubelet's name would be worse than no certificate.
     ///
-    /// The caller client-go can run outside a kubelet, and its calls must not query systemd.
+    /// client-go can also run outside a kubelet. Its calls must not query systemd.
     pub(super) fn check_name(&self, stored: &StoreContents) -> Result<(), Failure> {
         let (Some(_), Some(origin)) = (&stored.credential, &stored.origin) else {
             return Ok(());

@@ -191,9 +191,9 @@ impl Negotiation<'_> {
         ours.find(|ours| supported.contains(ours) && *ours != self.version)
     }
 
-    /// Uses the bootstrap credential from now on, because a certificate that has not expired was refused: the CA was
-    /// replaced, the certificate was revoked, or the `NodeIdentity` records another holder. Returns `refused` without a
-    /// usable bootstrap kubeconfig.
+    /// Uses the bootstrap credential from now on, because a certificate that has not expired was refused. Either the CA
+    /// was replaced, the certificate was revoked, or the `NodeIdentity` records another holder. Returns `refused` if no
+    /// bootstrap kubeconfig is usable.
     fn change_to_bootstrap(&mut self, refused: Failure) -> Result<(), Failure> {
         let path = &self.attempt.settings.bootstrap_kubeconfig;
         let Ok(bootstrap) = Kubeconfig::read(path) else {

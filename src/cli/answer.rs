@@ -84,8 +84,8 @@ fn block(of: Vec<(String, &Value)>, indent: usize, text: &mut String) {
     }
 }
 
-/// The lines of a text that fits into a literal block: its last line is terminated, and no line is empty or begins with
-/// a space, which YAML would interpret as indentation.
+/// The lines of a text that fits into a literal block. Its last line is terminated. No line is empty or begins with a
+/// space, which YAML would interpret as indentation.
 fn literal(value: &Value) -> Option<impl Iterator<Item = &str>> {
     let text = value.as_str()?.strip_suffix('\n')?;
     let is_plain =

@@ -126,7 +126,7 @@ impl Session {
         if let Some(text) = read(StoreFile::Credential) {
             match Credential::from_store(&text) {
                 Ok(credential) => redactor.know(credential.key_pem().expose()),
-                // A corrupt file is redacted entirely: it has no certificate worth showing.
+                // A corrupt file is redacted entirely, because it has no readable certificate.
                 Err(_) => redactor.know(&text),
             }
         }

@@ -125,8 +125,8 @@ fn check_extensions(
     for extension in extensions {
         let kind = extension.oid.as_bytes();
         if kind == oid::BASIC_CONSTRAINTS.as_bytes() {
-            // Not strict: some signers write `cA` although false is its default, or a path length although only a CA
-            // certificate is allowed to have one (RFC 5280 section 4.2.1.9).
+            // This check is not strict. Some signers write `cA` although false is its default. Others write a path
+            // length, which only a CA certificate is allowed to have (RFC 5280 section 4.2.1.9).
             let parsed = BasicConstraints::from_der(extension.value);
             if !parsed.is_ok_and(|(rest, basic)| rest.is_empty() && !basic.ca) {
                 return Err(Invalid::new("the issued certificate is a CA certificate"));

@@ -14,7 +14,7 @@ pub fn object(client: &ApiClient, json: &[u8]) -> Result<CsrObject, ApiError> {
     client.object(json)
 }
 
-/// The error for an answer with this status, which is no success.
+/// The error for an answer with this status, which is not a success.
 pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     client.transport.refusal(&Answer {
         status: StatusCode::from_u16(status).unwrap_or_default(),
@@ -23,8 +23,8 @@ pub fn refusal(client: &ApiClient, status: u16, body: &[u8]) -> ApiError {
     })
 }
 
-/// The result of a watch of `csr` with these lines: `csr` itself if they decide nothing, and `None`
-/// if it is gone.
+/// The result of a watch of `csr` with these lines: `csr` itself if they do not contain a decision,
+/// and `None` if the request was deleted.
 pub fn watch(
     client: &ApiClient,
     csr: &CsrObject,

@@ -95,8 +95,8 @@ pub(super) fn is_password_option(line: &str, word: &str) -> bool {
         .any(|(program, option)| word == *option && line.contains(program))
 }
 
-/// Whether the word is a password name that is separated from its value only by a space: in a line of two words, and in
-/// `.netrc`.
+/// Whether the word is a password name that only a space separates from its value. This occurs in a line of two words,
+/// and in `.netrc`.
 pub(super) fn is_password_behind(line: &str, word: &str, after: &str) -> bool {
     let rest = line_of(after);
     let is_first = line.trim().is_empty() || line.trim_end().ends_with("]:");

@@ -10,9 +10,9 @@ use crate::failure::Invalid;
 /// The range in the certificates API: its minimum, and the maximum of an int32.
 type Expiration = Number<600, 2_147_483_647>;
 
-/// Declares settings, and the table of them. Each setting has a type, key in a file, flag, name of the value, line of
-/// `--help`, and a default or a description of the behavior without a value. The table can end with the settings of
-/// another table.
+/// Declares settings, and their table. Each setting has a type, a key in a file, a flag, a name of the value, and a
+/// line of `--help`. It also has a default, or a description of the behavior without a value. The table can end with the
+/// settings of another table.
 #[macro_export]
 macro_rules! settings {
     ($vis:vis $table:ident $([.., $other:ident])? {

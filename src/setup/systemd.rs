@@ -29,9 +29,9 @@ const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
 
 /// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts even if `setup` fails.
 ///
-/// `setup` quotes the TPM, so the kubelet starts after the phases, and stops before they end: two boots of one image
-/// then have the same PCRs. `setup` also reads and writes the store, so the kubelet starts after the file systems of
-/// its files.
+/// `setup` makes the TPM quote its PCRs. The kubelet starts after the boot phases, and stops before they end, so that
+/// two boots of one image have the same PCRs. `setup` also reads and writes the store, so the kubelet starts after the
+/// file systems of these files are mounted.
 pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
     let (program, phases) = (program.display(), PHASES.join(" "));
     let (folders, state) = (FOLDERS.join(" "), state_directory.display());

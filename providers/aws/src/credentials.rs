@@ -96,7 +96,7 @@ impl Credentials {
         })
     }
 
-    /// Their expiry.
+    /// The expiry time of the credentials.
     pub(crate) fn end(&self) -> SystemTime {
         self.expiration
     }

@@ -61,8 +61,8 @@ pub(crate) fn facts(der: &[u8], spki: &[u8], now: SystemTime) -> Option<Facts> {
 
 /// The DER at the beginning of `stored`. Vendors pad the index with zeros or 0xff.
 ///
-/// `None` if it does not look like a certificate: the vendor or the owner chooses the content of the index, and a
-/// verifier that requires a certificate reports the error.
+/// `None` if it does not look like a certificate. This is not an error here, because the vendor or the owner chooses
+/// the content of the index. A verifier that requires a certificate reports the error.
 pub(crate) fn in_index(stored: &[u8]) -> Option<&[u8]> {
     let length = stored.strip_prefix(&SEQUENCE)?.first_chunk()?;
     let whole = 4 + usize::from(u16::from_be_bytes(*length));

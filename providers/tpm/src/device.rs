@@ -73,7 +73,7 @@ pub(crate) fn examine(
             let place = program.display();
             let version = match ask(settings, Ask::Version {}, deadline) {
                 Ok(Version { version }) => format!("version {version}"),
-                // It does not know this question either.
+                // The helper does not know the question for its version either.
                 Err(_) => "an earlier version".to_owned(),
             };
             Ok(Examination::Unsupported(Failure::new(

@@ -3,8 +3,8 @@
 use kubelet_attestation::evidence::tpm::{Bank, Registers};
 use sha2::{Digest, Sha256, Sha384};
 
-/// The PCRs that firmware extends with more than a separator: with its own code, the program that it starts, and the
-/// state of Secure Boot ("PC Client Platform Firmware Profile", 3.3.4).
+/// The PCRs that firmware extends with more than a separator ("PC Client Platform Firmware Profile", 3.3.4). They
+/// contain the firmware's code, the program that it starts, and the state of Secure Boot.
 const MORE_THAN_SEPARATED: [u8; 3] = [0, 4, 7];
 
 /// The events of the firmware's separator: two for the normal end of the firmware's phase, and one for an error.

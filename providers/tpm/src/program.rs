@@ -88,8 +88,8 @@ pub(crate) fn failure(question: &Question, error: &DeviceError) -> Failure {
 
 /// The program's answer to a question. An answer that the plugin cannot read counts as [`DeviceError::Question`].
 ///
-/// It returns at the deadline, even if the program hangs: the library waits for a TPM indefinitely. The program is then
-/// killed, without waiting for its exit, because a process in the middle of a command exits only after the TPM has
+/// This function returns at the deadline, even if the program hangs: the library waits for a TPM indefinitely. It kills
+/// the program, and does not wait for its exit. A process in the middle of a command exits only after the TPM has
 /// answered the kernel.
 pub(crate) fn answer<T: DeserializeOwned>(
     program: &Path,

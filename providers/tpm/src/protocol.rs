@@ -1,6 +1,6 @@
 //! The protocol of the two programs: one line of JSON in each direction.
 //!
-//! The programs come from two packages, which can have different versions: a package manager can keep the helper back,
+//! The programs come from two packages, which can have different versions. A package manager can keep the helper back,
 //! and an administrator can copy one of the programs. So the lines in the tests, which the first version wrote, stay
 //! valid:
 //!

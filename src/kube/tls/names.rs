@@ -6,8 +6,8 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-/// Whether the certificate has a DNS name that Go accepts for `name` but webpki does not: with a dot at its end, or
-/// with a wildcard above a single label.
+/// Whether the certificate has a DNS name that Go accepts for `name` but webpki does not. Such a name ends with a dot,
+/// or has a wildcard above a single label.
 pub(super) fn are_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let ServerName::DnsName(name) = name else {
         return false;

@@ -103,7 +103,7 @@ impl Device {
     ) -> Result<Option<Vec<u8>>, DeviceError> {
         let public = match self.context.nv_read_public(object) {
             Ok((public, _)) => public,
-            // The crate rejects unknown attributes: this index is not for certificates.
+            // The crate rejects unknown attributes. An index with such attributes is not for certificates.
             Err(Error::WrapperError(_)) => return Ok(None),
             Err(error) => return Err(at("TPM2_NV_ReadPublic")(error)),
         };
@@ -122,17 +122,17 @@ impl Device {
     }
 }
 
-/// Whether a read with the index's own, empty password can succeed, and cannot count as a guess if the index has
-/// another password (Part 2, `TPMA_NV`). Reads of other index types have other counters: `TPM_NT_PIN_FAIL` counts its
-/// own failures.
+/// Whether a read with the empty password of the index can succeed. If the index has another password, the read must
+/// not count as a guess (Part 2, `TPMA_NV`). Reads of other index types have other counters: `TPM_NT_PIN_FAIL` counts
+/// its own failures.
 fn is_open(attributes: NvIndexAttributes) -> bool {
     let is_ordinary = attributes.index_type().ok() == Some(NvIndexType::Ordinary);
     let is_readable = attributes.auth_read() && attributes.written() && !attributes.read_locked();
     is_ordinary && is_readable && attributes.no_da()
 }
 
-/// Whether the TPM withholds the content of an index: the index was never written, is locked, or requires another
-/// authorization (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`).
+/// Whether the TPM withholds the content of an index (Part 3, `TPM2_NV_Read`; Part 2, `TPM_RC`). The index was never
+/// written, is locked, or requires another authorization.
 fn is_withheld(code: u32) -> bool {
     match code {
         // TPM_RC_AUTH_TYPE, _AUTH_MISSING, _POLICY, _AUTH_UNAVAILABLE, _NV_RANGE, _NV_SIZE,
