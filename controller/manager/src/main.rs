@@ -52,7 +52,7 @@
 //! - `file`: files that are named on the command line
 //! - `files`: the limit of open files
 //! - `logging`: the log
-//! - `query`: options and output of the commands for people
+//! - `query`: options and output of the commands for operators
 //! - `clusters`: the command `clusters`
 //! - `identities`: the command `identities`
 //! - `tokens`: the command `tokens`

@@ -30,7 +30,7 @@
 //! - `key_lists`: lists of hosts and their endorsement keys in config maps
 //! - `trusted_ek`: the endorsement key of a machine
 //! - `policy`: the policy of a cluster on TPMs
-//! - `observations`: what evidence showed beside the answers
+//! - `observations`: facts from evidence that do not affect a decision
 //! - `verifier`: the order of the checks
 //!
 //! [`platform`]: node_attestation_core::verifier::platform

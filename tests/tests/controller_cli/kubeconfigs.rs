@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{Files, assert_refused, stderr};
 
-/// The commands for people that read a management cluster.
+/// The commands for operators that read a management cluster.
 const COMMANDS: [&[&str]; 5] = [
     &["clusters"],
     &["identities", "list"],
