@@ -151,7 +151,7 @@ impl ControlPlane {
         KubeletBuilder::new(self, name)
     }
 
-    /// A directory of a test's own, removed with the control plane.
+    /// A separate directory for one test, which is removed with the control plane.
     pub fn directory(&self, name: &str) -> PathBuf {
         let unique = self.made.fetch_add(1, Ordering::Relaxed);
         self.scratch.directory(&format!("{name}-{unique}"))

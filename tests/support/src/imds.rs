@@ -12,11 +12,11 @@
 //! use kubelet_authenticator_test_support::imds::{Fault, Imds, Instance, Route, Times};
 //!
 //! let imds = Imds::start(Instance::new("eu-west-1", "eu-west-1a", "i-0123456789abcdef0"));
-//! // The answer to the token does not come back: as where the hop limit is too low.
+//! // The token request gets no answer, as with a hop limit that is too low.
 //! imds.inject(Route::token(), Times::always(), Fault::Hang);
 //!
 //! let endpoint = imds.url();
-//! // ... a client gets nothing from there ...
+//! // ... a client does not get an answer ...
 //! assert_eq!(imds.requests().len(), 0);
 //! ```
 //!
@@ -46,7 +46,7 @@ use self::faults::Faults;
 use self::session::Sessions;
 use crate::process::{free_port, poll};
 
-/// The longest wait for a port that another process had a moment ago.
+/// The longest wait for a port that another process has just used.
 const PORT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The metadata service of one instance.

@@ -27,8 +27,8 @@
 //! A machine leaves nothing behind: its files, sysctls, control groups and processes are removed when the [`Machine`]
 //! is dropped, and when the test process ends in any other way.
 //!
-//! It starts without a trace of a node: `/etc/kubernetes`, `/var/lib/kubelet`, `/etc/default`, `/etc/systemd` and
-//! `/var/log` are its own, and there is no `/var/lib/kubelet-authenticator`.
+//! It starts without any file of a node. It has separate directories `/etc/kubernetes`, `/var/lib/kubelet`,
+//! `/etc/default`, `/etc/systemd` and `/var/log`, and no `/var/lib/kubelet-authenticator`.
 //!
 //! # Assumptions
 //!
@@ -73,7 +73,7 @@ const ENVIRONMENT: [&str; 2] = [
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 ];
 
-/// Creates the file `$2` with the permissions `$1` at once, and its directories.
+/// Creates the file `$2`, with the permissions `$1` from the start, and its directories.
 const WRITE: &str = r#"mkdir -p "$(dirname "$2")"
 umask 077
 cat >"$2.new"

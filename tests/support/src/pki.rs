@@ -302,7 +302,7 @@ pub fn certificate_request(subject: &Subject, provider_id: Option<&str>) -> (Str
     (request, key_pem)
 }
 
-/// The same for an existing key (PKCS#8 PEM).
+/// A certificate request in PEM for an existing key (PKCS#8 PEM).
 pub fn certificate_request_with(
     key_pem: &str,
     subject: &Subject,

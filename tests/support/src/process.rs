@@ -152,7 +152,7 @@ impl Process {
         &self.log
     }
 
-    /// The position in the log file, which can be older, at which this process began.
+    /// The position in the log file at which this process began. The file can contain the output of earlier processes.
     pub fn log_start(&self) -> Mark {
         self.start
     }

@@ -1,6 +1,6 @@
 //! A security token service that implements `GetCallerIdentity`, `AssumeRole` and `AssumeRoleWithWebIdentity`, strictly.
 //!
-//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It knows the
+//! It calculates the signature of every call itself, from the received bytes (AWS Signature Version 4). It stores the
 //! owners of the credentials, and responds with the texts of AWS, as JSON or XML according to `accept`. One address
 //! serves all regions: a test sets that address as the endpoint, and `host` is signed as received.
 //!
@@ -102,7 +102,7 @@ pub struct Call {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: String,
-    /// The ARN of the caller, if the signature is its.
+    /// The ARN of the caller, if the signature belongs to it.
     pub caller: Option<String>,
     /// `OK`, the error code, or the name of the fault.
     pub outcome: String,
@@ -182,7 +182,7 @@ impl Sts {
     ///
     /// # Panics
     ///
-    /// If the ID is that of another principal's key.
+    /// If a key of another principal has this ID.
     #[track_caller]
     pub fn learn(&self, principal: Principal, access_key: (&str, &str)) {
         self.state()

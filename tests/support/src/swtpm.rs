@@ -11,9 +11,9 @@
 //! assert!(tpm.transient_handles().is_empty());
 //! ```
 //!
-//! Each is one `swtpm`, a child process, on two neighbouring ports of 127.0.0.1, with a state
-//! directory of its own. Its endorsement keys RSA-2048 (0x81010001, certificate in 0x01c00002) and
-//! P-384 (0x81010016, 0x01c00016) are persistent and certified by an [`EkCa`]; P-256 is neither.
+//! Each TPM is one child process `swtpm`, on two neighbouring ports of 127.0.0.1, with a separate state
+//! directory. Its endorsement keys RSA-2048 (0x81010001, certificate in 0x01c00002) and P-384
+//! (0x81010016, 0x01c00016) are persistent and certified by an [`EkCa`]. The key P-256 is neither.
 //!
 //! # One client at a time
 //!
@@ -128,7 +128,7 @@ impl Swtpm {
         Self::unmeasured_with_banks("sha256")
     }
 
-    /// The same with only these banks.
+    /// Creates and starts a TPM with only these banks, whose firmware does not extend the bank SHA-256.
     #[track_caller]
     pub fn unmeasured_with_banks(banks: &str) -> Self {
         Self::make(&MAKER, banks, Firmware::MeasuresNothing)

@@ -159,7 +159,7 @@ pub enum Fault {
         /// The time between two bytes.
         every: Duration,
     },
-    /// The head arrives at once, the body byte by byte.
+    /// The head arrives immediately, and the body byte by byte.
     TrickleBody {
         /// The time between two bytes.
         every: Duration,
@@ -253,7 +253,7 @@ pub enum ConnectionFault {
     SilentAtTcp,
     /// The client's first TLS message is read and never answered.
     SilentAtTls,
-    /// The connection is closed at once.
+    /// The connection is closed immediately.
     Close,
     /// The server's certificate is from an authority that no client trusts.
     AnotherAuthority,

@@ -39,7 +39,7 @@ pub struct Request {
     pub user: Option<String>,
     /// The body as received. Empty for reads.
     pub body: Vec<u8>,
-    /// Status of the answer; absent until answered, and always if there is no answer.
+    /// The status of the answer; `None` until the request is answered.
     pub code: Option<u16>,
     /// The time from arrival to the answer's head.
     pub took: Option<Duration>,

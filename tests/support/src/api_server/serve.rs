@@ -107,7 +107,7 @@ async fn connection(
     let service = service_fn(|request| {
         let (peer, shared, cut) = (peer.clone(), shared.clone(), cut.clone());
         async move {
-            // In a task of its own: the end of a client does not undo its request.
+            // In a separate task, because the end of a client does not undo its request.
             let served = tokio::spawn(serve(peer, shared, request));
             let answer = served.await.map_err(|_| Cut).flatten();
             if answer.is_err() && is_http2 {

@@ -79,7 +79,7 @@ pub(super) struct Store {
 
 impl Store {
     pub(super) fn new() -> Self {
-        // A real server has written a few hundred objects of its own before the first request.
+        // A real server has written a few hundred objects before the first request.
         let version = 300;
         Self {
             version,

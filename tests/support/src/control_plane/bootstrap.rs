@@ -50,7 +50,7 @@ pub enum KubeadmBinding {
     KubeletBootstrap,
     /// `kubeadm:get-nodes`: tokens can read Nodes.
     GetNodes,
-    /// `kubeadm:node-autoapprove-bootstrap`: the owner of a token gets any node's certificate.
+    /// `kubeadm:node-autoapprove-bootstrap`: the holder of a token can get the certificate of any node.
     NodeAutoapproveBootstrap,
     /// `kubeadm:node-autoapprove-certificate-rotation`: nodes get new certificates of their own names without a
     /// review.
@@ -234,7 +234,7 @@ impl ControlPlane {
         self.wait_for_effect(binding, false);
     }
 
-    /// Waits for the API server's authorizer, which learns of a change by a watch of its own.
+    /// Waits for the API server's authorizer, which detects a change with a separate watch.
     #[track_caller]
     fn wait_for_effect(&self, binding: KubeadmBinding, expected: bool) {
         let [verb, group, resource] = binding.effect();

@@ -140,7 +140,7 @@ impl Client {
         })
     }
 
-    /// The place of this object after its creation; `None` if its kind is not served.
+    /// The path of this object in the API after its creation; `None` if its kind is not served.
     pub(super) fn place(&self, object: &Value) -> Option<Selection> {
         let resource = self.resource(|candidate| {
             object["apiVersion"] == candidate.api.api_version
@@ -176,7 +176,7 @@ impl Client {
         Ok(found)
     }
 
-    /// Creates the object in its place.
+    /// Creates the object at its path in the API.
     pub(super) fn create(&self, place: &Selection, object: &Value, manager: &str) -> Answer<Value> {
         let parameters = PostParams {
             field_manager: Some(manager.to_owned()),

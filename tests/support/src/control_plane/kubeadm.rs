@@ -150,7 +150,7 @@ pub(crate) fn kubelet_configuration() -> Value {
         "authentication": { "x509": { "clientCAFile": "/etc/kubernetes/pki/ca.crt" } },
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": false,
-        // An empty list is lost on the way, and the default is not allowed without those cgroups.
+        // kubeadm drops an empty list, and the default is not allowed without those cgroups.
         "enforceNodeAllocatable": ["none"],
         "failCgroupV1": false,
         "failSwapOn": false,

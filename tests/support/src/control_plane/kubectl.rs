@@ -354,7 +354,7 @@ impl Kubectl {
         let mut command = guarded(&[], &words);
         command
             .env("HOME", &self.home)
-            // kubectl ends before a garbage collection pays.
+            // kubectl ends before a garbage collection would be useful.
             .env("GOGC", "off")
             .env("GOMEMLIMIT", "256MiB")
             .envs(self.environment.iter().map(|(name, value)| (name, value)));

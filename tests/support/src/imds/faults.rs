@@ -49,7 +49,7 @@ pub enum Fault {
     Body(Vec<u8>),
     /// This number of bytes, with status 200 and without a length.
     Huge(usize),
-    /// The head arrives at once, the body byte by byte.
+    /// The head arrives immediately, and the body byte by byte.
     Trickle {
         /// The time between two bytes.
         every: Duration,

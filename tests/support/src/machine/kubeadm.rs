@@ -15,8 +15,8 @@ use crate::process::Scratch;
 /// kubelets to kubeadm.
 pub const KUBELET_PATCHES: &str = "/usr/share/kubeadm-patches";
 
-/// Preflight checks whose errors kubeadm ignores here: one requires control groups of version 2, the others a
-/// container runtime that answers within two seconds, and the machines that tests run on are busy.
+/// Preflight checks whose errors kubeadm ignores here. One check requires control groups of version 2. The others
+/// require a container runtime that answers within two seconds, but the machines that tests run on are busy.
 pub const IGNORED_PREFLIGHT_ERRORS: [&str; 3] =
     ["SystemVerification", "CRI", "ContainerRuntimeVersion"];
 
@@ -46,7 +46,7 @@ impl Discovery {
 pub enum Role {
     /// The node runs pods.
     Worker,
-    /// The node also has etcd, an API server and controllers of its own.
+    /// The node also runs etcd, an API server and controllers.
     ControlPlane,
 }
 
@@ -229,7 +229,7 @@ impl Machine {
             "controlPlaneEndpoint": endpoint,
             // Without a version, kubeadm fetches one from the Internet.
             "kubernetesVersion": self.ok(&["kubeadm", "version", "-o", "short"]).trim(),
-            // These images name no program of the machine.
+            // These images do not name a program of the machine.
             "dns": { "disabled": true },
             "proxy": { "disabled": true },
         });

@@ -12,8 +12,8 @@ use crate::process::{Launch, Process, Scratch};
 /// Joins the control groups `$1`, and executes the command that waits for the namespaces' first process, the rest of
 /// the arguments. That process is killed with this one.
 ///
-/// The programs are in the folders of a system: the machine has a root directory of its own, which does not have all
-/// folders on the PATH of the tests.
+/// PATH contains only the folders of a system, because the machine has a separate root directory. That directory does
+/// not have all folders on the PATH of the tests.
 const ENTER: &str = r#"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 group=$1
 shift

@@ -18,7 +18,7 @@ const ASSIGNED: u8 = 176;
 /// The last quarter of a network.
 const QUARTER: u8 = 192;
 
-/// The least addresses of a network of EC2 (`CreateVpc`: a prefix of 28 bits).
+/// The minimum number of addresses in an EC2 network (`CreateVpc`: a prefix of 28 bits).
 const SIXTEEN: u8 = 16;
 
 /// A switch in a separate namespace, which ends with its standard input, and therefore with the test process. All
@@ -97,7 +97,7 @@ impl Network {
             }
             match Self::with(number) {
                 Ok(network) => return network,
-                // The network's former switch may be about to end.
+                // The previous switch of the network can still be stopping.
                 Err(message) => trouble = message,
             }
         }

@@ -78,7 +78,7 @@ pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     }
     put(directory, "kubelet.service", KUBELET);
     put(directory, "kubelet.service.d/10-kubeadm.conf", KUBEADM);
-    // A start includes the listening socket: kubeadm queries the runtime at once.
+    // A start includes the listening socket, because kubeadm queries the runtime immediately.
     let listens = format!("until [ -S {runtime} ]; do sleep 0.05; done");
     let fakecri = format!(
         "[Service]\nExecStart=/usr/bin/fakecri --socket {runtime}\n\

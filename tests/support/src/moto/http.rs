@@ -1,4 +1,4 @@
-//! One request to moto, on a connection of its own.
+//! One request to moto, on a separate connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};

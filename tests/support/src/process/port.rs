@@ -22,7 +22,7 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// Whether no other fixture, in any process, has drawn `what` while this process runs: a name in the abstract
+/// Whether no other fixture, in any process, has drawn `what` while this process runs. A name in the abstract
 /// namespace of sockets belongs to one process, and is released when the process ends.
 pub(crate) fn draw(what: &str) -> bool {
     let name = format!("kubelet-authenticator-{what}");

@@ -42,7 +42,7 @@ struct Base {
     _remover: Child,
 }
 
-/// A directory of a fixture's own, removed with the fixture, or at the latest with the test process.
+/// A separate directory for a fixture. It is removed with the fixture, or at the latest with the test process.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,

@@ -62,7 +62,7 @@ pub(super) fn judge(call: &mut Call, state: &mut State) -> Verdict {
         .is_some_and(|version| version == VERSION);
     match parameters.get("Action").map(String::as_str) {
         Some(WITH_WEB_IDENTITY) if is_of_version => {
-            // Unsigned: the token says who calls.
+            // The call is not signed. The token identifies the caller.
             let assumed = assume_role_with_web_identity(state, &parameters)?;
             Ok(Permitted::Assumed(WITH_WEB_IDENTITY, assumed))
         }

@@ -107,7 +107,7 @@ impl Fault {
 pub enum ConnectionFault {
     /// The connection is accepted and never read from.
     Silent,
-    /// The connection is closed at once.
+    /// The connection is closed immediately.
     Close,
     /// The certificate is from an authority that no client trusts.
     AnotherAuthority,

@@ -125,7 +125,7 @@ impl Sequence<'_> {
 
 impl Drop for Sequence<'_> {
     fn drop(&mut self) {
-        // The drop may come from the panic of a tool: the TPM may work or not.
+        // A panic of a tool can cause this drop, so the TPM can be broken.
         self.run(&["tpm2_flushcontext", "-t"]).ok();
     }
 }

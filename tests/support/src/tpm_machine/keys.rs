@@ -142,7 +142,7 @@ impl AttestationKey {
         }
     }
 
-    /// A valid key except that it signs any data, including forged statements of the TPM.
+    /// A key that is valid, except that it signs any data, including forged statements of the TPM.
     pub fn unrestricted() -> Self {
         Self::with_attributes("fixedtpm|fixedparent|sensitivedataorigin|userwithauth|noda|sign")
     }
