@@ -18,6 +18,7 @@ const TOLD: [(&str, &[&str]); 5] = [
             "Denied: CallerRoleNotAllowed",
             "Denied: NodeNameMismatch",
             "requests of worker-3 in all: 1",
+            "8 of 8 attacks had the expected outcome",
         ],
     ),
     (
@@ -33,6 +34,7 @@ const TOLD: [(&str, &[&str]); 5] = [
             "Denied: RegisterNotAllowed",
             "register 4 is",
             "requests of worker-3 in all: 2, with one challenge and one answer",
+            "9 of 9 attacks had the expected outcome",
         ],
     ),
     (
@@ -44,6 +46,7 @@ const TOLD: [(&str, &[&str]); 5] = [
             "Denied: SubjectOrganization",
             "waits: IdentityLive",
             "requests of worker-3 in all: 1",
+            "7 of 7 attacks had the expected outcome",
         ],
     ),
     (
@@ -95,5 +98,6 @@ pub fn tell(provider: &str, control_plane: &str) -> String {
     for words in *told {
         assert!(story.contains(words), "no {words}: {story}");
     }
+    assert!(story.contains("Next: "), "no next step: {story}");
     story
 }

@@ -43,6 +43,11 @@ pub enum Verdict {
     Undecided,
 }
 
+/// Prints the number of attacks with the expected outcome.
+pub fn sum_up(met: usize, all: usize) {
+    println!("\n  {met} of {all} attacks had the expected outcome.");
+}
+
 impl Verdict {
     /// Prints the result of an attack. Returns whether it was refused in this condition, for this reason. `decision`
     /// is the controller's log entry for a refusal with a reason.

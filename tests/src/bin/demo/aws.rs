@@ -11,7 +11,7 @@ use kubelet_authenticator_tests::cloud::{Cloud, Instance};
 use serde_json::json;
 
 use self::attacks::{ATTACKS, Attack};
-use crate::attacker::Attacker;
+use crate::attacker::{self, Attacker};
 use crate::attacks::{JOINED, LEAKED};
 use crate::cluster::{self, Cluster};
 use crate::controller::Controller;
@@ -146,7 +146,7 @@ fn tell(world: &World, controller: &Controller, folder: &Path) -> bool {
         world.instance(JOINED).imds.reads()
     );
     let (sts, ec2) = world.asked();
-    println!("  controller  called STS {sts} time(s) and EC2 {ec2} time(s) in all");
+    println!("  controller  calls to STS: {sts}, calls to EC2: {ec2}");
     let victim = join(LEAKED);
     let plugin = world.plugin(folder, KILLED);
     let resumed = story::killed_in_the_middle(cluster, controller, KILLED, AWS, &plugin);
@@ -157,8 +157,10 @@ fn tell(world: &World, controller: &Controller, folder: &Path) -> bool {
 /// Whether all attacks are refused by the check that is intended for each.
 fn attacks(world: &World, controller: &Controller, victim: &str) -> bool {
     println!("\n== Attacks ==");
-    println!("  an attacker holds the bootstrap token of {LEAKED}, reads every request, has an");
-    println!("  instance of his own in the account, and tries");
+    println!(
+        "  an attacker holds the bootstrap token of {LEAKED}, reads every request, has another"
+    );
+    println!("  instance in the account, and tries:");
     let attacker = Attacker::holding(&world.cluster, LEAKED);
     let mut rows = Vec::new();
     let mut as_expected = true;
@@ -175,6 +177,7 @@ fn attacks(world: &World, controller: &Controller, victim: &str) -> bool {
         }
     }
     table(&rows);
+    attacker::sum_up(rows.len(), ATTACKS.len());
     as_expected
 }
 

@@ -342,7 +342,7 @@ impl Story<'_> {
     }
 
     fn identities_are_explained(&self) -> bool {
-        println!("\n== Whom EC2 is called as ==");
+        println!("\n== The identities of EC2 calls ==");
         let permitted = TENANTS.iter().filter(|(name, _)| *name != STRANGER);
         let explained = permitted.map(|(name, account)| {
             let text = self.explain(name);
@@ -358,7 +358,7 @@ impl Story<'_> {
     }
 
     fn the_stranger_is_refused(&self) -> bool {
-        println!("== The stranger's node waits, and its owner learns why ==");
+        println!("== The stranger's node waits, and the condition shows the reason ==");
         self.show_in(STRANGER, "csr");
         let words = ["get", "kubeletauthentication", STRANGER, "-n", STRANGER];
         let found = self.management.kubectl().json(words);

@@ -219,7 +219,7 @@ impl Story<'_> {
     }
 
     fn two_machines_join(&mut self) -> bool {
-        println!("\n== Who may join it, and a MachineDeployment of two ==");
+        println!("\n== Authorized hosts, and a MachineDeployment of two Machines ==");
         self.show(
             self.management,
             &[
@@ -312,7 +312,7 @@ impl Story<'_> {
 
     fn attacks_are_refused(&self) -> bool {
         println!(
-            "\n== Attacks: a Machine's bootstrap token is known to somebody with a TPM of her own =="
+            "\n== Attacks: an attacker has a Machine's bootstrap token and a different TPM =="
         );
         let machines = self.machines();
         let nodes = self.nodes();
@@ -325,7 +325,7 @@ impl Story<'_> {
         let token = discovery["bootstrapToken"]["token"]
             .as_str()
             .unwrap_or_default();
-        println!("  She asks Kubernetes' own signer for a certificate as a node:");
+        println!("  The attacker requests a node's certificate from Kubernetes' own signer:");
         let plane = self.plane();
         let attacker = Attacker::new(plane.server(), plane.ca().certificate_pem(), token);
         let verdict = attacker.ask(&Wish::node("worker-2", BUILT_IN));
@@ -339,10 +339,10 @@ impl Story<'_> {
                 false
             }
         };
-        println!("  She runs the plugin as {victim}, whose token it is, with her TPM:");
+        println!("  The attacker runs the plugin as {victim}, the owner of the token:");
         let own = Arc::new(Swtpm::start());
         let digest = tpm::endorsement_key(&TpmMachine::new(Arc::clone(&own), EndorsementKey::P384));
-        println!("      her endorsement key: {digest:.16}...");
+        println!("      endorsement key of the attacker's TPM: {digest:.16}...");
         let run = self.plugin(victim, token, &own.tcti());
         println!("$ kubelet-authenticator-tpm renew; echo $?");
         let code = run.status.code();

@@ -1,9 +1,14 @@
 //! The main function as a demo: a node joins, and attackers do not.
 //!
-//! `demo [--provider aws|tpm|insecure] [--control-plane embedded|real|cluster-api]`. Embedded is an API server in this
-//! process; real is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl; cluster-api is that with
-//! Cluster API's managers and machines, which have TPMs; `aws-tenants` has five tenants, each with an AWS account. The
-//! controller and the plugin are the real programs in all variants. Exit code 1 means that an outcome was unexpected.
+//! `demo [--provider aws|tpm|insecure|aws-tenants] [--control-plane embedded|real|cluster-api]`
+//!
+//! - `embedded` is an API server in this process.
+//! - `real` is etcd, kube-apiserver, kube-controller-manager, kubelet and kubectl.
+//! - `cluster-api` adds Cluster API's managers, and machines with TPMs.
+//! - `aws-tenants` has five tenants, each with an AWS account.
+//!
+//! The controller and the plugin are the real programs in all variants. Exit code 1 means that an outcome was
+//! unexpected.
 
 mod attacker;
 mod attacks;
@@ -17,6 +22,11 @@ mod story;
 mod tpm;
 
 use std::process::ExitCode;
+
+use kubelet_attestation::page_url;
+
+/// The page section for a reader who has seen the demo.
+const NEXT: &str = page_url!("start.md#on-your-own-cluster");
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -42,6 +52,8 @@ fn main() -> ExitCode {
         }
     };
     if as_told {
+        println!("\nThe demo ended as expected. Next: enable attestation on your own cluster:");
+        println!("{NEXT}");
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

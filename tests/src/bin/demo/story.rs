@@ -10,7 +10,7 @@ use kubelet_authenticator_test_support::control_plane::{
 };
 use serde_json::json;
 
-use crate::attacker::{Attacker, BUILT_IN, INSECURE, Verdict, Wish};
+use crate::attacker::{self, Attacker, BUILT_IN, INSECURE, Verdict, Wish};
 use crate::attacks::{ATTACKS, Expected, JOINED, LEAKED};
 use crate::cluster::{self, Cluster};
 use crate::controller::Controller;
@@ -100,7 +100,7 @@ fn controller(cluster: &Cluster, folder: &Path) -> Controller {
 /// Whether the attacks have their documented outcomes on a cluster in the state after kubeadm.
 fn stock_bindings(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
-    println!("  an attacker holds bootstrap tokens, and asks {BUILT_IN} for");
+    println!("  an attacker holds bootstrap tokens, and requests from {BUILT_IN}:");
     let (victim, _) = Wish::node(JOINED, BUILT_IN).request();
     let mut as_said = true;
     for attack in &ATTACKS {
@@ -159,7 +159,7 @@ pub fn told_twice(run: &Run, plugin: &Plugin) -> bool {
     let joined = told(run);
     let again = plugin.run();
     println!(
-        "  plugin      asked again: the same credential from its store in {}",
+        "  plugin      second run: the same credential from its store in {}",
         millis(again.took)
     );
     joined && again.certificate() == run.certificate()
@@ -173,7 +173,7 @@ pub fn killed_in_the_middle(
     signer: &str,
     plugin: &Plugin,
 ) -> bool {
-    println!("\n== {machine} is killed in the middle of its enrolment ==");
+    println!("\n== {machine} is killed during its enrollment ==");
     controller.pause();
     let mut run = plugin.start();
     let Some(csr) = cluster.wait_for_request_of(machine, signer, || run.goes_on()) else {
@@ -189,9 +189,7 @@ pub fn killed_in_the_middle(
     let user = csr["spec"]["username"].clone();
     let of_machine = |csr: &&serde_json::Value| csr["spec"]["username"] == user;
     let count = cluster.csrs().iter().filter(of_machine).count();
-    println!(
-        "  plugin      next run: takes the request up again; requests of {machine} in all: {count}"
-    );
+    println!("  plugin      next run: resumes the request; requests of {machine} in all: {count}");
     told(&run) && count == 1
 }
 
@@ -203,8 +201,9 @@ fn attacks(
 ) -> bool {
     println!("\n== Attacks ==");
     println!("  an attacker holds the bootstrap tokens of {LEAKED}, which has not joined, and of");
-    println!("  {JOINED}, which has, and asks for");
+    println!("  {JOINED}, which has joined, and requests:");
     let mut rows = Vec::new();
+    let mut met = 0;
     let mut as_expected = true;
     for (attack, stock) in ATTACKS.iter().zip(stock) {
         let attacker = Attacker::holding(cluster, attack.token);
@@ -243,7 +242,9 @@ fn attacks(
                 format!("waits: {reason}")
             }
         };
-        if !attack.as_expected(&verdict) {
+        if attack.as_expected(&verdict) {
+            met += 1;
+        } else {
             as_expected = false;
             println!("      EXPECTED {:?}", attack.expected);
         }
@@ -257,11 +258,12 @@ fn attacks(
     println!("  {:-<52} {:-<12} {:-<34}", "", "", "");
     for (attack, stock, here) in rows {
         let limit = match attack.expected {
-            Expected::NotStopped => "  (insecure cannot tell: aws and tpm can)",
+            Expected::NotStopped => "  (insecure does not prevent this: aws and tpm do)",
             Expected::Denied(_) | Expected::Waits(_) => "",
         };
         println!("  {:<52} {stock:<12} {here}{limit}", attack.what);
     }
+    attacker::sum_up(met, ATTACKS.len());
     as_expected
 }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 use self::attacks::{ATTACKS, Attack};
 use self::machine::Machine;
 use self::scene::Scene;
-use crate::attacker::{Attacker, BUILT_IN, Verdict, Wish};
+use crate::attacker::{self, Attacker, BUILT_IN, Verdict, Wish};
 use crate::attacks::{JOINED, LEAKED};
 use crate::cluster::{self, Cluster};
 use crate::controller::Controller;
@@ -195,7 +195,7 @@ pub fn real() -> bool {
 /// Whether Kubernetes' own signer issues the certificates that the attacks request: it reads no evidence.
 fn stock(cluster: &Cluster) -> bool {
     println!("\n== Stock: kubeadm's bindings, Kubernetes' own signer ==");
-    println!("  an attacker holds the bootstrap token of {LEAKED}, and asks {BUILT_IN} for");
+    println!("  an attacker holds the bootstrap token of {LEAKED}, and requests from {BUILT_IN}:");
     let attacker = Attacker::holding(cluster, LEAKED);
     let mut as_said = true;
     for node in [LEAKED, "control-plane-1"] {
@@ -304,7 +304,7 @@ fn attacks(world: &World, controller: &Controller) -> bool {
     println!(
         "  an attacker holds the bootstrap token of {LEAKED}, reads every request, has a machine"
     );
-    println!("  of his own with a genuine TPM, and tries");
+    println!("  with another genuine TPM, and tries:");
     let scene = Scene::new(world);
     let mut rows = Vec::new();
     let mut as_expected = true;
@@ -320,6 +320,7 @@ fn attacks(world: &World, controller: &Controller) -> bool {
         }
     }
     table(&rows);
+    attacker::sum_up(rows.len(), ATTACKS.len());
     as_expected
 }
 

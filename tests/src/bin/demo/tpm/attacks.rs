@@ -89,7 +89,7 @@ impl Scene<'_> {
         } else {
             "cannot open"
         };
-        println!("which his TPM {can}, and answers");
+        println!("which the attacker's TPM {can}, and answers");
         let guessed = opened.unwrap_or_else(|_| vec![0; 32]);
         let covered = requester.qualifying_data(&challenge, &guessed);
         let response = Response {
