@@ -342,11 +342,13 @@ fmt:
 ##@ Pages and checks
 ## book: the pages of docs as a book, in target/book
 book:
+	@$(CARGO) test --locked --quiet --workspace --test book links::
 	@mdbook=$$($(call tool,mdbook@$(MDBOOK)) --no-default-features --features search); \
 	said=$$("$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
 	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
 	@# Files of the repository that pages name are not in the book.
-	@sed -i 's#href="\.\./#href="$(REPOSITORY)/blob/main/#g' target/book/*.html
+	@version=$$(packaging/version); \
+	sed -i "s#href=\"\.\./#href=\"$(REPOSITORY)/blob/v$$version/#g" target/book/*.html
 
 REPOSITORY = $(shell sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 
