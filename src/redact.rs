@@ -96,7 +96,8 @@ fn hide(text: &str, part: Option<Range<usize>>, count: &mut usize, kept: &mut St
     }
 }
 
-/// The user and password of a URL without its scheme. A slash in a password ends the authority too early.
+/// The user and password of a URL without its scheme. If a password contains a slash, the part before the slash looks
+/// like the whole authority of the URL.
 fn login_of_url(url: &str) -> Option<Range<usize>> {
     let authority = url.split(['/', '\\']).next().unwrap_or_default();
     if let Some(end) = authority.rfind('@') {

@@ -50,7 +50,7 @@ impl Authenticator<'_> {
         let lock = store.lock(Deadline::after(Duration::ZERO), &program(), now);
         drop(lock.ok()?);
         self.prepare_rescue(credential, now);
-        // If the disk is read-only or full, the lock keeps its date, and every run would check.
+        // On a read-only or full disk, the lock keeps its old date. Then every run would check the certificate.
         if !was_tried_lately(store, clock::now()) {
             return None;
         }

@@ -26,8 +26,8 @@ use crate::pending::{OpenRequest, Pending, Subject};
 use crate::reasons;
 use crate::store::StoreLock;
 
-/// The reasons for a denial because of the requesting certificate, which the `NodeIdentity` does not record for this
-/// node. A request with the bootstrap credential can still be granted, because it claims the name again.
+/// The reasons for a denial of a request whose certificate is not recorded in the `NodeIdentity` of the node. A request
+/// with the bootstrap credential can still be granted, because it claims the name again.
 const NOT_THE_RECORDS: [&str; 3] = [FORMER_CERTIFICATE, RECORD_MISSING, REQUESTER_UID_MISSING];
 
 /// The reasons for a denial because of the request's key: the certificates with this key were revoked, or the key

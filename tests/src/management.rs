@@ -70,7 +70,7 @@ impl Management {
         Self::on(ControlPlane::start(), contract)
     }
 
-    /// Starts one with Cluster API's own managers, whose bootstrap tokens have this lifetime.
+    /// Starts a management cluster with Cluster API's own managers. Their bootstrap tokens have this lifetime.
     #[track_caller]
     pub fn managed(token_ttl: Duration) -> Self {
         Self::with_managers(token_ttl, &managers::WITHOUT_CONTROL_PLANES)

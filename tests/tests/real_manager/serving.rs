@@ -113,7 +113,7 @@ fn a_pool_member_serves_only_at_addresses_in_configured_ranges() {
     ask("then-inside", 70);
     let issued = scene.answer("then-inside");
     assert!(is_issued(&issued), "{issued:#}");
-    // A range makes no address the member's.
+    // An address in the range still needs a report for this member.
     ask("not-reported", 71);
     scene.assert_denied("not-reported", "ServingNameNotReported");
 }

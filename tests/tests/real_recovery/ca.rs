@@ -184,7 +184,7 @@ fn rotate(mut life: Life) {
     life.renew();
     life.renews(&new);
 
-    // 6. The node, the Secret and the API server forget the previous CA.
+    // 6. The previous CA is removed from the node, the Secret and the API server.
     life.node.trust(new.certificate_pem());
     life.renews(&new);
     life.write_secret(new.certificate_pem(), &new, &former);

@@ -212,8 +212,8 @@ impl Tenant {
         found
     }
 
-    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason: the
-    /// controller has then read all earlier writes.
+    /// Changes the KubeletAuthentication, and waits until the condition of its new generation has this reason. Then the
+    /// controller has read all earlier writes.
     pub fn is_still(&self, status: &str, reason: &str) {
         let resolved = "AWSIdentityResolved";
         let object = self

@@ -209,8 +209,8 @@ fn print(programs: &[Program], costs: &[Cost], times: &[Vec<Duration>]) {
 
 /// Copies of the programs in a file system in memory, if there is one.
 ///
-/// The part of a program that a page fault maps depends on how the page cache came to hold the file: the same binary
-/// on a disk measures from 1.8 to 4.3 MiB.
+/// A page fault maps a part of the program. The size of this part depends on how the file got into the page cache: the
+/// same binary on a disk measures from 1.8 to 4.3 MiB.
 fn in_memory(programs: &Path, fallback: &Path) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let base = if memory.is_dir() { memory } else { fallback };

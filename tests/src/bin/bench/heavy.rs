@@ -41,7 +41,7 @@ const OTHERS: [(&str, &str); 2] = [("v1", "Secret"), (BOOTSTRAP, "KubeadmConfig"
 enum Shape {
     /// A field that the controller does not use has many levels.
     Nested,
-    /// A part that the controller uses is a list of many levels.
+    /// A field that the controller uses is a list with many levels.
     Wrong,
     Labels,
     Long,

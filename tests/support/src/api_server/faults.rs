@@ -194,7 +194,7 @@ pub enum Fault {
         /// A JSON merge patch for the spec.
         spec: Value,
     },
-    /// The object of the answer (or the stored one, whichever is answered) with this patch merged into it.
+    /// The answer contains its object with this patch merged into it. The stored object does not change.
     Merge {
         /// A JSON merge patch for the answer.
         patch: Value,

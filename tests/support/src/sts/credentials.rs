@@ -131,7 +131,7 @@ impl Issued {
             access_key_id: id.to_owned(),
             secret_access_key: secret.to_owned(),
             session_token: String::new(),
-            // Long before the end of the year 9999.
+            // Timestamps have four digits for the year, so the expiration is far before the year 10000.
             expiration: now() + std::time::Duration::from_hours(24 * 365 * 50),
         };
         let before = self.0.insert(id.to_owned(), (credentials, principal));
