@@ -104,7 +104,7 @@ impl Authenticator<'_> {
                 if let Some(fault) = &self.fault {
                     self.warn_of_fault(fault);
                 }
-                // The check comes first: it takes the lock, and the lock counts as a check.
+                // Check before the update of the origin: the update takes the lock, and a lock counts as a check.
                 let tried = self.tried(store, origin, &credential, now);
                 self.update_origin(
                     store,
@@ -321,9 +321,11 @@ impl Authenticator<'_> {
         }
     }
 
-    /// Updates three facts in the origin. First, the boot in which the firmware was compared: each boot compares it
-    /// once. Second, the endpoint of a cluster that has moved, for runs without an endpoint. Third, that the API server
-    /// accepts the certificate again. Does not write anything if another run holds the lock.
+    /// Updates three facts in the origin, unless another run holds the lock:
+    ///
+    /// - the boot in which the firmware was compared: each boot compares it once
+    /// - the endpoint of a cluster that has moved, for runs without an endpoint
+    /// - that the API server accepts the certificate again
     fn update_origin(
         &self,
         store: &Store,

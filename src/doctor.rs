@@ -75,9 +75,9 @@ type Task = Box<dyn FnOnce(&Doctor, Report<'_>) + Send>;
 
 /// The inputs of the checks.
 pub(crate) struct Doctor {
-    /// The plugin, with the cluster of the kubelet's kubeconfig if that runs a plugin.
+    /// The plugin, with the cluster of the kubelet's kubeconfig if that kubeconfig runs a plugin.
     pub(crate) authenticator: Authenticator<'static>,
-    /// The finding about the settings. If they are invalid, the other checks use the valid part.
+    /// The finding about the settings. The other checks use all valid settings.
     pub(crate) settings: Finding,
     /// The kubelet's kubeconfig.
     pub(crate) kubelet_kubeconfig: PathBuf,

@@ -86,8 +86,8 @@ codes! {
 }
 
 impl Code {
-    /// Whether the run leaves a request on the API server that no later run continues. A denial
-    /// also does, but its pauses are long from the start.
+    /// Whether the run leaves a request on the API server that no later run continues. This is false for a denial: it
+    /// leaves a request too, but the pauses after it are long from the start.
     pub fn leaves_request(self) -> bool {
         matches!(self, Self::Failed | Self::Version)
     }
@@ -95,7 +95,7 @@ impl Code {
     /// Whether the failure starts a back-off.
     ///
     /// A failure found on this machine does not start a back-off, because finding it again does not cause load
-    /// elsewhere. A pending request does not either: the next run waits for it.
+    /// elsewhere. A pending request does not start a back-off either: the next run waits for its decision.
     pub fn is_remembered(self) -> bool {
         !matches!(
             self,

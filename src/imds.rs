@@ -33,7 +33,7 @@ const TTL_SECONDS: &str = "60";
 /// The time for which a token is used: its lifetime minus the time of a read.
 const USED_FOR: Duration = Duration::from_secs(50);
 
-/// The maximum length of a token. AWS does not document it, and real tokens have 56 characters.
+/// The maximum length of a token. AWS does not document a length, and real tokens have 56 characters.
 const MAX_TOKEN_LEN: usize = 4 * 1024;
 
 /// The pauses between attempts. In the first seconds of a boot, the network or the service might not be ready. If all

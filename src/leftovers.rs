@@ -1,8 +1,8 @@
 //! Settings of earlier versions, in sources that are ignored: environment variables, and the
 //! `client.authentication.k8s.io/exec` extension of a kubeconfig's cluster.
 //!
-//! They cause a warning, not an error: a leftover must not prevent a certificate, and other programs share the
-//! environment. No message contains their values.
+//! Such a setting causes a warning, not an error: a leftover must not prevent a certificate, and other programs share
+//! the environment. Messages contain the name of a setting, but not its value.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -293,8 +293,8 @@ impl Setup {
             return Ok(self.set_up(&authenticator, None));
         }
         if !self.kubeadm_flags.exists() {
-            // kubeadm has not set the kubelet's name yet, or never will. The kubelet's own call of the plugin has the
-            // name. The date makes that call check the stored certificate.
+            // kubeadm has not set the kubelet's name yet, or never sets it. The kubelet's own call of the plugin has
+            // the name. The date of the lock makes that call check the stored certificate.
             if let (Some(store), _) = authenticator.stored()? {
                 store.date_lock(SystemTime::UNIX_EPOCH);
             }

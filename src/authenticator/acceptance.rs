@@ -159,7 +159,7 @@ mod tests {
 
         assert!(ago(0));
         assert!(ago(60));
-        // One heartbeat of the kubelet can pass in between.
+        // 120 seconds minus one interval of the kubelet's heartbeats.
         assert!(!ago(110));
         store.date_lock(now + Duration::from_mins(1));
         assert!(!was_tried_lately(&store, now), "a clock that was ahead");

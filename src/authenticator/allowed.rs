@@ -81,8 +81,8 @@ impl Allowed {
         })
     }
 
-    /// The deadline to send one request and to get its decision. A slow device justifies a long run. A slow API server
-    /// or controller does not, because the next run continues with the same request.
+    /// The deadline to send one request and to get its decision. Only a slow device justifies a long run. If the API
+    /// server or the controller is slow, the next run continues with the same request.
     pub(super) fn decision(self, deadline: Deadline) -> Deadline {
         match self {
             Self::InFull(_) => deadline.within(WITH_CREDENTIAL),
@@ -113,7 +113,7 @@ mod tests {
         let in_full = Start::now(MINUTE).renewal(true);
 
         for allowed in [client_go, in_full] {
-            // The check of a stored credential comes before, with two seconds.
+            // The check of a stored credential, with two seconds, runs before this time.
             assert_eq!(allowed.total(), Duration::from_secs(25), "{allowed:?}");
         }
         assert_eq!(

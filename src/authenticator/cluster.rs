@@ -38,7 +38,7 @@ impl Cluster<'_> {
     }
 
     /// The CA certificates in PEM, if any. Invalid base64 results in an empty text, which differs from every stored
-    /// one: the renewal that follows reports the error.
+    /// text. This difference causes a renewal, which reports the error.
     pub(super) fn ca_pem(&self) -> Option<Cow<'_, [u8]>> {
         match self {
             Self::Exec(cluster) => {
@@ -62,8 +62,8 @@ impl Cluster<'_> {
         moved.then(|| endpoint.to_fields())
     }
 
-    /// Whether the fields are the same texts. For the CA certificates, only the lengths are compared, because each run
-    /// of client-go calls this function, and must not decode them. A renewal stores a difference that this comparison
+    /// Whether the fields are the same texts. This function compares only the lengths of the CA certificates: each run
+    /// of client-go calls it, and must not decode certificates. A renewal stores a difference that this comparison
     /// overlooks.
     fn has(&self, fields: &EndpointFields) -> bool {
         let cluster = match self {

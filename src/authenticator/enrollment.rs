@@ -60,8 +60,8 @@ impl Attempt {
         }
     }
 
-    /// Records `failure` if it starts a back-off. Also records it if the request is pending, for `status`, and if the
-    /// run had the full time, to limit such runs.
+    /// Records `failure` in three cases: it starts a back-off, the request is pending (for `status`), or the run had
+    /// the full time (to limit such runs).
     pub(super) fn record(&self, store: &StoreLock, failure: Failure) -> RenewalError {
         let is_written = failure.code().is_remembered() || failure.code() == Code::Pending;
         let in_full = matches!(self.allowed, Allowed::InFull(_));

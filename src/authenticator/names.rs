@@ -135,8 +135,8 @@ impl Attempt {
         Ok(node_name)
     }
 
-    /// The subject of the open request if its name does not match `subject` and it was approved: the cluster knows this
-    /// machine by that name. An open request for another name that is not approved is abandoned.
+    /// The subject of the open request, if that request is approved and its name does not match `subject`: the cluster
+    /// knows this machine by that name. The run abandons an open request for another name without an approval.
     pub(super) fn approved_under_another_name(
         &self,
         open: Option<&OpenRequest>,

@@ -208,7 +208,7 @@ impl Negotiation<'_> {
         Ok(())
     }
 
-    /// Sends `open` and waits for the decision: `Pending` if there is none before the deadline, and `None` if the
+    /// Sends `open` and waits for the decision. Returns `Pending` without a decision at the deadline, and `None` if the
     /// request was deleted.
     ///
     /// If the API server refuses the stored certificate, this function uses the bootstrap credential from then on.

@@ -21,7 +21,7 @@ use crate::store_contents::StoreContents;
 /// The free space that the store needs, in bytes: for each file and its replacement.
 const LEAST_ROOM: u64 = 1024 * 1024;
 
-/// The time by which a run can exceed its time limit before its lock is reported as a fault.
+/// A run can exceed its time limit by this time. After that, `doctor` reports its lock as a fault.
 const LATE: Duration = Duration::from_secs(10);
 
 impl Doctor {

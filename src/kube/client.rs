@@ -25,7 +25,7 @@ use crate::clock::Deadline;
 use crate::failure::Code;
 use crate::http;
 
-/// The time limit of a connection. It is less than the shortest deadline, which is 5 s while a credential is valid.
+/// The time limit of a connection. This limit is less than the shortest deadline: 5 s while a credential is valid.
 /// Each address of a name gets a share of the time, so the client can also try the second address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 

@@ -49,7 +49,7 @@ const CHECK_ADMISSION: &str = "check the ValidatingAdmissionPolicy, the admissio
 
 const JSON: &str = "application/json";
 
-/// Server-side apply. Its bodies can be JSON, because all JSON is YAML.
+/// Server-side apply. The body of such a request can be JSON, because all JSON is YAML.
 const APPLY: &str = "application/apply-patch+yaml";
 
 /// The connection to one API server.
@@ -253,7 +253,7 @@ impl Transport {
             return Ok(());
         };
         let ours = clock::now();
-        // On a machine whose clock is slow by more, a new certificate is not valid yet.
+        // If this clock is slower than that, a new certificate is not valid yet.
         if clock::apart(ours, theirs) <= CERTIFICATE_BACKDATING {
             return Ok(());
         }

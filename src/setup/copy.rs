@@ -30,11 +30,11 @@ const TRYING: Duration = Duration::from_secs(5);
 
 /// The action of `setup` for a bootstrap kubeconfig on a machine that is set up.
 pub(super) enum Again {
-    /// It keeps the bootstrap kubeconfig, or has copied it again.
+    /// `setup` keeps the bootstrap kubeconfig, or has copied it again.
     Keeps,
-    /// It has copied the bootstrap kubeconfig, because the API server refuses the certificate.
+    /// `setup` has copied the bootstrap kubeconfig, because the API server refuses the certificate.
     Refused,
-    /// It joins the machine again: the cluster does not match the kubelet's kubeconfig.
+    /// `setup` joins the machine again: the cluster does not match the kubelet's kubeconfig.
     Joins(Box<Kubeconfig>),
 }
 

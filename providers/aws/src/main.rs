@@ -33,7 +33,7 @@ mod sigv4;
 
 use std::process::ExitCode;
 
-/// musl's allocator requests every page from the kernel. A cached run exits before it would free any.
+/// musl's allocator requests every page from the kernel. A run with the stored credential exits before it frees memory.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -13,7 +13,7 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_authenticator::attester::{Attester, Claim, ProviderIdSources, Renewal};
 use kubelet_authenticator::failure::Failure;
 
-/// musl's allocator requests every page from the kernel. A cached run exits before it would free any.
+/// musl's allocator requests every page from the kernel. A run with the stored credential exits before it frees memory.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 

@@ -224,7 +224,7 @@ mod tests {
             cure.contains("`echo 23 2 > /sys/class/tpm/tpm0/ppi/request`"),
             "{cure}"
         );
-        // It needs the authorization of the platform, which only the firmware has.
+        // tpm2_pcrallocate needs the authorization of the platform, which only the firmware has.
         assert!(!cure.contains("tpm2_pcrallocate"), "{cure}");
     }
 }

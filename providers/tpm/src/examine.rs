@@ -234,7 +234,7 @@ mod tests {
         let again = "or read it into ek.der as the index's owner, undefine the index and";
         let redefined = format!("{LIST}; {again} {store}");
         assert_eq!(of(None, Some(true)), warning(withheld, &redefined));
-        // The commands of the other two would fail, or replace a certificate.
+        // The commands in the other two remedies would fail, or replace a certificate.
         let unknown = "the TPM has no readable certificate for its endorsement key";
         assert_eq!(of(None, None), warning(unknown, LIST));
         let blank = warning(

@@ -4,7 +4,7 @@
 //! and an administrator can copy one of the programs. So the lines in the tests, which the first version wrote, stay
 //! valid:
 //!
-//! - A program ignores unknown fields. A field that is added has a default.
+//! - A program ignores unknown fields. A new field has a default.
 //! - The helper answers a question that it cannot read with [`DeviceError::Question`].
 //! - The plugin fails after this answer, and after an answer that it cannot read. The error names the package. Only
 //!   `doctor` continues: it warns if the helper does not know [`Ask::Examine`], because the node does not need it.
@@ -14,8 +14,8 @@ use kubelet_attestation::evidence::tpm::Registers;
 use kubelet_attestation::names::{Audience, NodeName, ProviderId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The maximum length of a line, in bytes, which is more than either program needs: certificates of 24 KiB in base64,
-/// and a few structures.
+/// The maximum length of a line, in bytes. Both programs need less: certificates of 24 KiB in base64, and a few
+/// structures.
 pub(crate) const MAX_LINE_LEN: u64 = 64 * 1024;
 
 /// The beginning of a certificate in DER: a SEQUENCE whose length field has two bytes. Every certificate has at least

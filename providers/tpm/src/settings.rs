@@ -52,7 +52,7 @@ pub(crate) struct TpmSettings {
 }
 
 impl TpmSettings {
-    /// The settings of the provider. If they do not choose an endorsement key, it is the `enrolled` one.
+    /// The settings of the provider. Without a chosen endorsement key, the result contains the `enrolled` key.
     pub(crate) fn of(settings: &Settings, enrolled: Option<&str>) -> Self {
         let path = |setting| settings.value(setting).map(|AbsolutePath(path)| path);
         let choice = settings.value(&ENDORSEMENT_KEY);

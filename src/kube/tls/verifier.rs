@@ -84,8 +84,8 @@ struct Validity {
 }
 
 impl Verifier {
-    /// A verifier with these certificates; `None` if none of them can be parsed. Some can be unreadable, as in Go: one
-    /// invalid certificate in a bundle must not prevent the connection.
+    /// A verifier with the readable ones of these certificates; `None` if all are unreadable. As in Go, one invalid
+    /// certificate in a bundle must not prevent the connection.
     pub(in crate::kube) fn new(
         certificates: &[CertificateDer<'static>],
         name: Option<InsteadOf>,
