@@ -216,8 +216,8 @@ impl Cloud {
         }
     }
 
-    /// The manager's command-line options for this cloud, with its own credentials for Clusters without an identity:
-    /// most Clusters in the tests do not use a provider with identities.
+    /// The manager's command-line options for this cloud. The manager uses its own credentials for Clusters without an
+    /// identity, because most Clusters in the tests have a provider without identities.
     pub fn manager_arguments(&self) -> Vec<OsString> {
         let fallback = OsString::from("--allow-controller-identity-fallback");
         self.arguments_without_fallback()

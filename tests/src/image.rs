@@ -70,8 +70,8 @@ pub fn plugin(attestor: &Attestor) -> String {
     format!("{PROGRAMS}/{}", name_of_plugin(attestor))
 }
 
-/// A machine with the plugin in its image, whose bootstrap data cloud-init carries out; with the TPM of its provider
-/// ID, if `tpms` is not empty.
+/// A machine with the plugin in its image. cloud-init runs its bootstrap data. If `tpms` is not empty, the machine has
+/// the TPM of its provider ID.
 pub fn machine(
     cluster: &WorkloadCluster,
     attestor: Attestor,
@@ -225,8 +225,8 @@ pub const TOLD_BY_METADATA: [&str; 4] = [
     "{{ ds.meta_data.local_hostname }}",
 ];
 
-/// The options for EC2 instances: the node names are their private DNS names in EC2, independently of the domain in
-/// the DHCP options of their VPC.
+/// The options for EC2 instances. The node names are the private DNS names in EC2, independently of the domain in the
+/// DHCP options of the VPC.
 pub const TOLD_BY_EC2: [&str; 4] = [
     "--provider-id-template",
     "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}",

@@ -31,8 +31,8 @@ use std::sync::Mutex;
 #[doc = include_str!("../../docs/new-provider.md")]
 pub struct NewProviderPage;
 
-/// The variable that names a directory of programs to run instead of the built ones: programs of another version, with
-/// its manifests in the directory `packaging`.
+/// The variable that names a directory of programs to run instead of the built ones. It contains the programs of
+/// another version, and the manifests of that version in the directory `packaging`.
 const OTHERS: &str = "KUBELET_AUTHENTICATOR_PROGRAMS";
 
 /// The variable that states that the programs are built: `tests/suites` builds them before the suites, and the source

@@ -132,8 +132,8 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// For the key of a setting: the plugin reads no settings from its environment, so a test would run with the defaults,
-    /// which are the addresses of real clouds.
+    /// For the key of a setting. The plugin does not read settings from its environment. A test would therefore run
+    /// with the defaults, which are the addresses of real clouds.
     #[track_caller]
     pub fn set_env(&mut self, name: &str, value: impl AsRef<OsStr>) {
         let variable = name.contains('_') || !name.contains(|c: char| c.is_ascii_lowercase());
@@ -382,8 +382,8 @@ impl Run {
         self
     }
 
-    /// Asserts that this run took at most `limit` from its start, and at most twice as long on a machine under load:
-    /// with more, the test would not detect a doubled limit in the program.
+    /// Asserts that this run took at most `limit` from its start, and at most twice as long on a machine under load.
+    /// With a larger tolerance, the test would not detect a doubled limit in the program.
     #[track_caller]
     pub fn within(self, limit: Duration) -> Self {
         assert!(self.took < limit + limit.min(STARTING), "{self:#?}");

@@ -184,8 +184,8 @@ impl Scene {
         assert_refused(&csr, ("Denied", reason));
     }
 
-    /// Waits until this request is deferred for this reason: an Event on the object of its Machine or pool names the
-    /// request, and follows the decision. The request stays open. Returns the Event.
+    /// Waits until this request is deferred for this reason. After the decision, an Event on the object of its Machine
+    /// or pool names the request. The request stays open. Returns the Event.
     #[track_caller]
     pub fn assert_waits(&self, object: &str, name: &str, reason: &str) -> Value {
         let fields = format!("involvedObject.name={object},reason={reason}");

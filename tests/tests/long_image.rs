@@ -48,8 +48,8 @@ fn bundle(files: &Scratch) -> PathBuf {
     bundle
 }
 
-/// The container of the Deployment, as the kubelet would start it, but on the network of the machine, where the API
-/// server of the tests is, and therefore on other ports.
+/// The container of the Deployment, as the kubelet would start it, but on the network of the machine: the API server of
+/// the tests is in this network. Therefore, the container uses other ports.
 fn specify(bundle: &Path, container: &Value, arguments: &[String], account: &Path, server: &str) {
     let path = bundle.join("config.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

@@ -49,8 +49,8 @@ fn two_minutes_pass(node: &Node) {
     lock.unwrap().set_modified(now() - TWO_MINUTES).unwrap();
 }
 
-/// Runs the plugin as if two minutes had passed, until its output contains this text: on a machine under load, the API
-/// server's response can be too late.
+/// Runs the plugin as if two minutes had passed, until its output contains this text. On a machine under load, the API
+/// server's first response can be too late.
 #[track_caller]
 fn run_until_it_says(node: &Node, text: &str) -> Run {
     let said = poll(PATIENCE, || {

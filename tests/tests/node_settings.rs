@@ -1,5 +1,5 @@
-//! Settings that no plugin has any more, unknown keys and invalid values: they fail the commands of an administrator, and
-//! cost no node its valid certificate.
+//! Removed settings, unknown keys and invalid values: the commands of an administrator fail, and each node keeps its
+//! valid certificate.
 
 use std::fs;
 use std::time::Duration;

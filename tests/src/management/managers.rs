@@ -31,8 +31,8 @@ pub(super) const WITHOUT_CONTROL_PLANES: [&str; 2] = [CORE, KUBEADM_BOOTSTRAP];
 /// All managers.
 pub(super) const ALL: [&str; 3] = [CORE, KUBEADM_BOOTSTRAP, KUBEADM_CONTROL_PLANE];
 
-/// The name of additional permissions: the kubeadm bootstrap provider reads the version of a Machine's control plane,
-/// and its manifest permits it to read only KubeadmControlPlanes.
+/// The name of additional permissions. The kubeadm bootstrap provider reads the version of a Machine's control plane,
+/// but its manifest permits only reads of KubeadmControlPlanes.
 const READS_CONTROL_PLANES: &str = "reads-control-planes";
 
 /// Cluster API's providers, each with the ServiceAccount and the permissions in its manifest, and with its webhooks.

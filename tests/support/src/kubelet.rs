@@ -1,7 +1,7 @@
 //! A real kubelet with a container runtime without containers.
 //!
-//! It registers its Node, renews its Lease, reports readiness, serves its own API, and gets its credentials like every
-//! kubelet: from the kubeconfig's exec plugin, or with its own TLS bootstrap.
+//! It registers its Node, renews its Lease, reports readiness, and serves its own API. It gets its credentials like
+//! every kubelet: from the kubeconfig's exec plugin, or with its own TLS bootstrap.
 //!
 //! # Guarantees
 //!

@@ -24,8 +24,8 @@
 //!
 //! # Guarantees
 //!
-//! A machine leaves nothing behind: its files, sysctls, control groups and processes are removed when the [`Machine`]
-//! is dropped, and when the test process ends in any other way.
+//! The host is unchanged after a machine: its files, sysctls, control groups and processes are removed when the
+//! [`Machine`] is dropped, and when the test process ends in any other way.
 //!
 //! It starts without any file of a node. It has separate directories `/etc/kubernetes`, `/var/lib/kubelet`,
 //! `/etc/default`, `/etc/systemd` and `/var/log`, and no `/var/lib/kubelet-authenticator`.

@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //!
-//! - A [`Process`] stops when it is dropped, and also when the test process ends in any other way, including SIGKILL:
-//!   the kernel sends it the parent-death signal.
+//! - A [`Process`] stops when it is dropped. If the test process ends in any other way, even by SIGKILL, the kernel
+//!   sends the parent-death signal to the [`Process`].
 //! - Its environment contains only `PATH` and the test's variables, and none of the developer's.
 //! - Its output is in a log file. A failed wait panics with the end of that log.
 
@@ -246,8 +246,8 @@ impl Process {
 
     /// Kills it and all of its process group, and waits for it.
     pub fn kill(&mut self) {
-        // The group outlives its leader only while it has members; its number is not reused before the leader is
-        // waited for, or while it has members.
+        // The group outlives its leader only while it has members. Its number is reused only after a wait for the
+        // leader, and without members.
         kill_process_group(self.group(), Signal::KILL).ok();
         self.child.wait().ok();
     }
@@ -291,8 +291,8 @@ pub fn poll<T>(deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> 
         if started.elapsed() >= deadline {
             return None;
         }
-        // A long wait may take a twentieth longer: an answer of an API server is quick, but costs both sides
-        // processor time that other tests wait for.
+        // A long wait can take a twentieth longer. An API server answers quickly, but each answer uses processor time
+        // of both sides, and other tests wait for that time.
         let late = started.elapsed() / 20;
         let cost = asked.elapsed();
         thread::sleep((cost * 4).max(late).clamp(POLL, SELDOM));

@@ -202,8 +202,8 @@ impl Sts {
         self.state().roles.0.insert(arn.to_owned(), trust);
     }
 
-    /// Adds transitive tags to the sessions of this caller, like the sessions of EKS Pod Identity: a role that it
-    /// assumes must also allow `sts:TagSession`, and its sessions have the tags, too.
+    /// Adds transitive tags to the sessions of this caller, as EKS Pod Identity does. A role that the caller assumes
+    /// must also allow `sts:TagSession`, and the sessions of this role have the same tags.
     pub fn tag_sessions_of(&self, arn: &str) {
         self.state().tagged.insert(arn.to_owned());
     }

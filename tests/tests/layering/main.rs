@@ -1,5 +1,8 @@
-//! The permitted imports of docs/architecture.md, checked in the manifests, and in `use` lines if a package is too
-//! coarse; names of options and settings that no suite uses; and rules for assertions.
+//! Checks of the source:
+//!
+//! - the permitted imports of docs/architecture.md, in the manifests, and in `use` lines if a package is too coarse
+//! - names of options and settings that no suite uses
+//! - rules for assertions
 
 mod absences;
 mod clocks;

@@ -1,5 +1,5 @@
-//! `setup`, plugin and kubelet use the same name and provider ID in each combination of the place where these are set,
-//! the failure of the first request, and the way in which the node joins.
+//! `setup`, plugin and kubelet use the same name and provider ID. The cases combine the place of these values, the
+//! failure of the first request, and the way in which the node joins.
 
 use std::fs;
 

@@ -105,8 +105,8 @@ fn shows(command: &str, more: &str) -> String {
     )
 }
 
-/// Asserts that `setup` with these options, commands, and a kubelet with this host name and argument agree on the node
-/// and the machine, with one request.
+/// Asserts that `setup` with these options, the commands, and a kubelet with this host name and argument use the same
+/// node and machine, with one request.
 #[track_caller]
 pub fn agree_after(server: &ApiServer, host: &mut Host, options: &[&str], kubelet: [&str; 2]) {
     let creates = server.creates();

@@ -83,8 +83,8 @@ impl Audit {
     }
 }
 
-/// Whether the request belongs to the work of every minute, or to the election of a leader, or is a watch or the list
-/// before one: its cost does not depend on the number of joins.
+/// Whether the cost of the request is independent of the number of joins: the work of every minute, the election of a
+/// leader, a watch, or the list before a watch.
 fn is_upkeep(verb: &str, object: &Value) -> bool {
     let resource = object["resource"].as_str().unwrap_or_default();
     let of_a_node = object["namespace"] == "kube-node-lease";

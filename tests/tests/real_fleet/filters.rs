@@ -130,8 +130,8 @@ impl Bed {
     }
 }
 
-/// Waits until a controller has written the status of its own Cluster, which it does every two seconds at most, several
-/// times: a controller that contradicts another one has done so by then.
+/// Waits until a controller has written the status of its own Cluster several times. It writes this status every two
+/// seconds at most. A controller that contradicts another one does so in this time.
 #[track_caller]
 fn pass_rounds(kubectl: &Kubectl, authentication: &Authentication) {
     for _ in 0..ROUNDS {

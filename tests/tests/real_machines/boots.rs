@@ -115,8 +115,8 @@ fn shifted_doctor(time: &str) -> String {
     format!("env '{PRELOAD}' FAKETIME={time} {DOCTOR} --output json")
 }
 
-/// Waits until the first failing check of `doctor` is this one, with this text and this cure: checks that do not
-/// respond in time on a busy machine also fail.
+/// Waits until the first failing check of `doctor` is this one, with this text and this cure. On a busy machine, checks
+/// also fail because they exceed their time limit.
 #[track_caller]
 fn doctor_names(check: &str, words: &str, doctor: impl Fn() -> Output) {
     let mut last = None;

@@ -107,8 +107,8 @@ fn a_stale_node_is_deleted_before_its_name_is_granted_without_evidence() {
     a_stale_node_goes(&scene, join_without_evidence);
 }
 
-/// The plugin is on some machines only, and names are used again: by a worker, and by a machine of the control plane,
-/// both of stock kubeadm.
+/// Only some machines have the plugin. A worker and a machine of the control plane, both from stock kubeadm, reuse
+/// names.
 fn stock_nodes_stay(scene: &Scene, join: Join) {
     let retired = ["cp-1", "node-1", "node-2", "node-9"].map(|name| {
         let machine = scene.cluster.machine(name).create();

@@ -1,5 +1,6 @@
 //! The AWS identities of clusters, compared with the originals: the code of Cluster API Provider AWS and of AWS
-//! Controllers for Kubernetes runs with the same objects, as stored by a real API server, and STS records its calls.
+//! Controllers for Kubernetes. The originals run with the same objects, as stored by a real API server, and STS records
+//! their calls.
 //!
 //! The generated cases come from a fixed seed, for which every rule occurs. `KUBELET_AUTHENTICATOR_ORIGINALS_SEED`
 //! sets another seed, and each failure contains the seed.
@@ -16,8 +17,8 @@ mod stored;
 use std::collections::BTreeSet;
 use std::fs;
 
-/// The rows without a case on both sides: the originals are called once for each case, about an Instance in a
-/// namespace, and their writes are not read.
+/// The rows without a case on both sides. The tests call the originals once for each case, for an Instance in a
+/// namespace, and do not read their writes.
 const READ_ALONE: [&str; 6] = [
     "session of a role over a role",
     "rotation of a Secret",

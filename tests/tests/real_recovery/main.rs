@@ -1,6 +1,6 @@
-//! Accidents of whole clusters: a management cluster that is disconnected from its own nodes, one that is moved, one
-//! that is unavailable; and the life of nodes from their first request on, observed in both clusters. All API servers
-//! and kubelets are real.
+//! Disasters of whole clusters: a management cluster that is disconnected from its own nodes, is moved, or is
+//! unavailable. Other cases follow nodes from their first request on, in both clusters. All API servers and kubelets
+//! are real.
 
 #[path = "../real_fleet/bed.rs"]
 mod bed;

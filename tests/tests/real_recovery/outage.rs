@@ -1,6 +1,6 @@
 //! An outage of the controller from the renewal of the certificates to shortly before their end, with two hundred
-//! nodes. Their seven days are four minutes here, and what depends on the lifetime is as short: the responses of an
-//! API server show a plugin that a clock is ahead.
+//! nodes. A lifetime of seven days is four minutes in this test, and each time that depends on it is equally short: a
+//! plugin detects from the responses of an API server that a clock is ahead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 //! The complete sequence, on two API servers and in both contracts of Cluster API: nodes join, renew, lose their disks
-//! and recover, and kubectl shows it.
+//! and recover. kubectl shows each step.
 
 use kubelet_authenticator_test_support::control_plane::{ControlPlane, Exec, User};
 use kubelet_authenticator_test_support::kubelet::Kubelet;

@@ -1,5 +1,5 @@
-//! Managers with options that differ from the options of the suite: the objects are in other namespaces, STS is in one
-//! region, and the roles of AWS Controllers for Kubernetes are selected in other ways.
+//! Managers with options that differ from the options of the suite. The objects are in other namespaces, and STS is in
+//! one region. Other fields select the roles of AWS Controllers for Kubernetes.
 
 use std::sync::LazyLock;
 

@@ -1,6 +1,5 @@
 //! Attacks with a bootstrap token, with a worker, with read access to all requests, with write access to the workload
-//! cluster, and with a tenant's namespace.
-//! Management cluster, workload cluster, kubelets: all real.
+//! cluster, and with a tenant's namespace. The management cluster, the workload cluster and the kubelets are real.
 
 mod disk;
 mod policy;

@@ -21,8 +21,8 @@ const FLOODERS: usize = 4;
 /// The number of requests of a token that are processed in a second, after its burst.
 const PER_SECOND: usize = 10;
 
-/// The tolerance in requests: a decision is written some time after its start, with varying delays, so as many as are
-/// processed at once, and some more.
+/// The tolerance in requests. The delay between the start and the write of a decision varies. So the tolerance is the
+/// number of requests that are processed at once, and some more.
 const SLACK: f64 = 20.0;
 
 #[test]

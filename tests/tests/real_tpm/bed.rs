@@ -144,8 +144,8 @@ pub fn kubelet(scene: &Scene, machine: &Machine, tcti: &str) -> KubeletBuilder {
     kubelet_of_tpm(&scene.cluster, machine, tcti)
 }
 
-/// The plugin as kubectl runs it, in the same way as the kubelet, for the holder of a TPM and of all data of the
-/// Machine: its names and its bootstrap token.
+/// The plugin as kubectl runs it, in the same way as the kubelet. The caller has a TPM and all data of the Machine: its
+/// names and its bootstrap token.
 pub struct Plugin<'a> {
     scene: &'a Scene,
     kubeconfig: PathBuf,

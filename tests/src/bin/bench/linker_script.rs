@@ -39,8 +39,8 @@ pub fn of(programs: &Path) -> String {
     )
 }
 
-/// The name without the parts that differ from one compiler to the next: the hash of a crate, of an instance of a
-/// generic function, and the number of a copy.
+/// The name without the parts that differ between compilers: the hash of a crate, the hash of an instance of a generic
+/// function, and the number of a copy.
 fn pattern(name: &str) -> String {
     let mut pattern = String::new();
     let mut rest = name;

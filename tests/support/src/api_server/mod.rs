@@ -1,7 +1,7 @@
 //! An in-memory Kubernetes API server, with faults.
 //!
 //! It responds like kube-apiserver 1.36 within its scope: authentication by bootstrap token and client certificate,
-//! certificate signing requests with their rules, nodes, leases, events, and the kinds that a test defines
+//! certificate signing requests with their rules, nodes, leases and events. A test can define more kinds
 //! ([`ApiServer::define`]), with the rules of custom resources. A test sets faults at run time ([`ApiServer::inject`],
 //! [`ApiServer::inject_connection`]) and can hold requests at a step ([`ApiServer::hold`]); all requests are recorded.
 //!

@@ -40,8 +40,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The change as reported by a watch of the selection: an object that begins to match is added, and an object that
-    /// no longer matches is deleted.
+    /// The change in a watch of the selection. An object that begins to match is added, and an object that no longer
+    /// matches is deleted.
     fn seen_by(&self, selection: &Selection) -> Option<Self> {
         if !self.resource.is_same(selection.resource) {
             return None;

@@ -349,9 +349,8 @@ pub(super) fn write_manager_kubeconfig(
     kubeconfig.write(&scratch.join("kube-controller-manager.kubeconfig"))
 }
 
-/// A turn to start a control plane, until the file is closed: the number of turns is the number of processors,
-/// independently of the number of test programs. More concurrent starts would take so long that all miss their
-/// deadlines.
+/// A turn to start a control plane, until the file is closed. All test programs together have as many turns as the
+/// machine has processors. More concurrent starts would take so long that all miss their deadlines.
 fn turn() -> File {
     let turns = thread::available_parallelism().map_or(1, usize::from);
     let programs = control_plane_binary("etcd");

@@ -19,7 +19,7 @@ impl ControlPlane {
     }
 
     /// Replaces the certificates of the API server, of the administrator and of kube-controller-manager by certificates
-    /// of this CA, which the API server must accept for clients, and restarts both programs. The key that
+    /// of this CA, and restarts both programs. The API server must accept this CA for clients. The key that
     /// kube-controller-manager signs with stays.
     #[track_caller]
     pub fn issue_again(&self, ca: &CertificateAuthority) {

@@ -1,5 +1,5 @@
-//! Calls to the API server in this process: kubectl, a separate program, takes most of a second on a busy machine for
-//! calls that take milliseconds here.
+//! Calls to the API server in this process. They take milliseconds, but kubectl takes most of a second for a call on a
+//! busy machine.
 
 use std::fmt::Display;
 use std::future::Future;

@@ -78,8 +78,8 @@ impl KubeletBuilder {
         self.configuration("serverTLSBootstrap", json!(true))
     }
 
-    /// Assigns a separate address to the node, at which the API server can connect to it and verify its certificate:
-    /// the API server does not connect to nodes on loopback.
+    /// Assigns a separate address to the node. At this address, the API server can connect to the node and verify its
+    /// certificate. The API server does not connect to nodes on loopback.
     ///
     /// # Panics
     ///

@@ -109,9 +109,9 @@ impl MachineBuilder {
         self
     }
 
-    /// Uses the root directory of an image instead of the host's root directory: directories of the host as layers,
-    /// the upper ones first, separated by colons. The machine also has the drop-ins of the kubelet's unit in the
-    /// image. It does not have the image's other units, or its `/etc/systemd`.
+    /// Uses the root directory of an image instead of the host's root directory. The text lists directories of the host
+    /// as layers, the upper ones first, separated by colons. The machine also has the drop-ins of the kubelet's unit in
+    /// the image. It does not have the image's other units, or its `/etc/systemd`.
     pub fn image(mut self, layers: &str) -> Self {
         layers.clone_into(&mut self.layers);
         self

@@ -25,8 +25,8 @@ impl Server {
     }
 }
 
-/// An address of the host that forwards to an API server on a machine, like a load balancer: the endpoint of a control
-/// plane whose machines are replaced.
+/// An address of the host that forwards to an API server on a machine, like a load balancer. It is the endpoint of a
+/// control plane whose machines are replaced.
 #[derive(Debug)]
 pub struct Endpoint {
     address: SocketAddr,

@@ -9,8 +9,8 @@ read -r pid rest </proc/self/stat
 
 echo "$name" >/proc/sys/kernel/hostname
 ip link set lo up
-# A veth pair to the switch, which is removed with either end. kubeadm and the kubelet need a default route; the host
-# does not forward the traffic.
+# A veth pair to the switch. The kernel removes the pair with either end. kubeadm and the kubelet need a default route,
+# although the host does not forward their traffic.
 port=m${address##*.}
 ip link add node type veth peer name "$port" netns "$switch"
 nsenter --net="$switch" ip link set "$port" master switch up

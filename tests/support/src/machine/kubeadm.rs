@@ -143,8 +143,8 @@ impl Machine {
         self.join(&discovery, Role::Worker, kubelet_arguments)
     }
 
-    /// A documented `kubeadm join`, with its placeholders replaced by the cluster and this token, and with the flags that
-    /// kubeadm needs on the machines of the tests.
+    /// A documented `kubeadm join`, with the cluster and this token instead of its placeholders. It also has the flags
+    /// that kubeadm needs on the machines of the tests.
     #[track_caller]
     pub fn join_command(&self, documented: &str, token: &str) -> String {
         let discovery = self.discovery.as_ref().expect("it is for a cluster");

@@ -66,8 +66,8 @@ pub(super) fn socket(server: SocketAddr) -> String {
     format!("{}.sock", server.port())
 }
 
-/// Writes the units into `directory`; `reached` are the servers of the host that are reachable at their own
-/// addresses, and `runtime` is the container runtime's socket.
+/// Writes the units into `directory`. `reached` are the servers of the host that the machine can connect to at their
+/// own addresses. `runtime` is the container runtime's socket.
 #[track_caller]
 pub(super) fn write(directory: &Path, reached: &[SocketAddr], runtime: &str) {
     for unit in OF_SYSTEMD {

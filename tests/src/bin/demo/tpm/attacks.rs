@@ -14,8 +14,8 @@ use kubelet_authenticator_tests::tpm::{REGISTERS, Requester, quote_of};
 use super::scene::Scene;
 use crate::attacks::LEAKED;
 
-/// The response of the built-in signer of Kubernetes with kubeadm's bindings: it does not read evidence, and sees only
-/// a bootstrap token and a name in each of these attacks.
+/// The response of the built-in signer of Kubernetes with kubeadm's bindings. This signer does not read evidence: each
+/// of these attacks is only a bootstrap token and a name for it.
 pub const STOCK: &str = "issued";
 
 /// A time longer than the time limit of an answer to a challenge.
