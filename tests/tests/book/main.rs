@@ -3,6 +3,7 @@
 mod blocks;
 mod combinations;
 mod commands;
+mod conditions;
 mod features;
 mod help;
 mod links;
