@@ -423,9 +423,12 @@ fn a_packed_chart_installs_a_leading_controller_in_any_namespace() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command:?}: {error}");
         assert_eq!(error, "", "{command:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let packed = packed[0].to_str().unwrap();
-    run(&["install"], &[packed]);
+    let notes = run(&["install"], &[packed]);
+    let next = format!("/blob/v{version}/docs/enable-cluster.md");
+    assert!(notes.contains(&next), "{notes}");
     let installed = deployment(&management, namespace);
     let container = &installed["spec"]["template"]["spec"]["containers"][0];
     let image = format!("registry.example.com/me/controller:v{version}");
