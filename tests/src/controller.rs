@@ -186,7 +186,7 @@ impl Setup {
         self.start_with(&[])
     }
 
-    /// Starts it with additional arguments, only this time.
+    /// Starts the controller with additional arguments. The next start does not have them.
     #[track_caller]
     pub fn start_with(&self, arguments: &[&str]) -> Controller {
         let launch = self.launch.clone().args(arguments);

@@ -157,7 +157,7 @@ impl Scene {
     pub fn file(&self, kubeconfig: &Path, application: &Application) -> String {
         let plane = self.cluster.control_plane();
         let kubectl = plane.kubectl_with(kubeconfig);
-        // `kubectl apply` would annotate it.
+        // `kubectl apply` would add an annotation to the request.
         kubectl.create_object(&application.to_json());
         application.name()
     }

@@ -23,7 +23,7 @@ const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/20-kubelet-authenti
 
 const MEMBER: Member = Member::new("pods-1", "podsof");
 
-/// The machine's inventory, in which the infrastructure reports these addresses.
+/// An inventory with the machine, for which the infrastructure reports these addresses.
 fn inventory(addresses: &[Ipv4Addr]) -> String {
     json!({
         "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1",

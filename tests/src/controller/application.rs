@@ -61,8 +61,7 @@ impl Application {
         Self::proving(node_name, provider_id, provider, |_| evidence)
     }
 
-    /// A request for any node and machine, with evidence that is created for its key: for the DER of its
-    /// `SubjectPublicKeyInfo`.
+    /// A request for any node and machine. `evidence` gets the DER of the `SubjectPublicKeyInfo` of the request's key.
     pub fn proving(
         node_name: &str,
         provider_id: &str,

@@ -20,7 +20,8 @@ static TOKENS: AtomicU32 = AtomicU32::new(0);
 
 /// A builder for a Machine with its KubeadmConfig, its bootstrap token and its InfraMachine.
 ///
-/// By default it is provisioned, its bootstrap data exist, and its Node, which has its name, has not joined.
+/// By default, the Machine is provisioned, its bootstrap data exist, and its Node has not joined. The Node has the name
+/// of the Machine.
 #[derive(Debug)]
 #[must_use = "nothing is created before `create`"]
 pub struct MachineBuilder {

@@ -137,7 +137,7 @@ impl Town {
         self.cluster.control_plane()
     }
 
-    /// Makes a node join as in kubeadm's clusters, adopts it, and replaces its bootstrap kubeconfig as in adopt.md.
+    /// Lets a node join with stock kubeadm, adopts the node, and replaces its bootstrap kubeconfig as in adopt.md.
     #[track_caller]
     fn adopt(&mut self, name: &str) {
         let machine = self.cluster.machine(name).create();

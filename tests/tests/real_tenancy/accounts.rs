@@ -135,7 +135,7 @@ fn a_tenant_in_a_forbidden_namespace_waits_and_gets_a_condition() {
     );
     assert!(message.contains("namespace not-permitted"), "{message}");
 
-    // The label that its identity selects by lets it join, without a restart.
+    // After its namespace gets the label that the identity selects, the tenant can join, without a restart.
     let selector = json!({"matchLabels": {"team": "permitted"}});
     let selected =
         json!({"secretRef": "not-permitted", "allowedNamespaces": {"selector": selector}});

@@ -34,7 +34,7 @@ fn a_tpm_with_lower_counters_causes_a_warning_event() {
     let scene = &*USUAL;
     let tpm = tpm();
     let machine = machine(scene, "cloned", &tpm);
-    // As from a snapshot: the machine has booted since.
+    // The copy is like a snapshot: the machine boots after it.
     let copy = Swtpm::copy_of(&tpm);
     for _ in 0..3 {
         tpm.reset(Reset::Orderly);

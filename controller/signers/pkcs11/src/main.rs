@@ -26,7 +26,7 @@
 //! - `policy`: the certificates that are signed
 //! - `token`: the PKCS #11 token
 //! - `log_lines`: the rates of log lines about calls without a signature
-//! - `turns`: the own turns of one CA, which abandoned calls keep
+//! - `turns`: the turns of one CA; an abandoned call keeps its turn until the token responds
 //! - `service`: the gRPC service
 
 mod authority;

@@ -17,7 +17,7 @@ use super::keys::tools;
 
 const SECRET: [u8; 32] = [9; 32];
 
-/// A quote command that answers a credential for these keys, created with other tools.
+/// A command for a quote that answers a credential for these keys. Other tools created the credential.
 pub(super) fn question(maker: &TpmMachine, ek_public: &[u8], ak_name: &[u8]) -> Value {
     let (blob, secret) = maker.make_credential(ek_public, ak_name, &SECRET);
     json!({"Quote": {

@@ -17,7 +17,7 @@ impl Infrastructure {
         }
     }
 
-    /// Starts the missing instances of a pool, with the current bootstrap data. Also reports the existing ones.
+    /// Starts the missing instances of a pool, with the current bootstrap data. Reports all instances of the pool.
     fn fill(&self, object: &Value, pool: &Value) {
         let template = &pool["spec"]["template"]["spec"];
         let Some(secret) = template["bootstrap"]["dataSecretName"].as_str() else {
