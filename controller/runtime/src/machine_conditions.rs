@@ -4,10 +4,11 @@
 //! # Contract
 //!
 //! - The condition is `True` after the machine gets its certificate. The reason shows whether the machine proved its
-//!   identity. A request with a bootstrap token never makes it `False`: otherwise, an attacker with the token could
-//!   cause the replacement of a Machine that has the condition in its readiness gates. A node that claims another
-//!   node's machine cannot make it `False` either.
-//! - Afterwards, it becomes `False` if the node's own renewal is denied, or if its certificates are revoked.
+//!   identity. Afterwards, it becomes `False` only if the node's own renewal is denied, or if its certificates are
+//!   revoked. A request with a bootstrap token does not change it: otherwise, an attacker with the token could cause
+//!   the replacement of the Machine. Neither does a node that claims another node's machine.
+//! - Before that, it is `False` after a denial, and `Unknown` while a request waits or after it failed. So an outage of
+//!   a service that the controller asks never makes it `False`.
 //! - If a restart prevents the write of an outcome, the next round finds the outcome from the record and the Node of
 //!   the Machine. At the latest, the next renewal writes it. The next request reports a refusal again.
 //! - A refusal that is already in the condition is not written again. A different refusal of the same machine is
@@ -27,6 +28,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::core::ApiResource;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NODE_USER_PREFIX, NodeName, Provider};
+use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::decide::Decision;
 use node_attestation_core::ledger::Record;
 use node_attestation_core::rate_limit::Rate;
@@ -83,7 +85,7 @@ pub(crate) enum Outcome {
 /// The condition to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Condition {
-    pub(crate) holds: bool,
+    pub(crate) status: ConditionStatus,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
     pub(crate) since: SystemTime,
@@ -126,14 +128,14 @@ impl Outcome {
         if !record.is_live() || record.holder.provider_id != *machine.provider_id {
             return None;
         }
-        let held = machine.attested.is_some_and(|known| known.holds);
+        let held = machine.attested.is_some_and(is_true);
         if record.is_revoked() {
             return held.then_some(Self::Revoked);
         }
         let evidence = record.holder.is_attested();
         let (reason, message) = granted(evidence);
         let is_former = |known: Attested| {
-            if known.holds {
+            if is_true(known) {
                 known.told != told(reason, message)
             } else {
                 known.since < record.opened.time
@@ -146,29 +148,36 @@ impl Outcome {
 
     /// The condition that follows from `known`. `None` if the condition does not change.
     pub(crate) fn condition(&self, known: Option<Attested>, now: SystemTime) -> Option<Condition> {
-        let held = known.is_some_and(|known| known.holds);
-        let (holds, reason, message) = match self {
+        use ConditionStatus::{False, True, Unknown};
+        let held = known.is_some_and(is_true);
+        let (status, reason, message) = match self {
             Self::Granted { evidence } => {
                 let (reason, message) = granted(*evidence);
-                (true, reason, message.to_owned())
+                (True, reason, message.to_owned())
             }
             Self::Revoked => {
                 let message = "the node's certificates were revoked";
-                (false, "CertificatesRevoked", message.to_owned())
+                (False, "CertificatesRevoked", message.to_owned())
             }
             Self::Refused { node, denied, .. } if held && (node.is_none() || !denied) => {
                 return None;
             }
             Self::Refused {
-                reason, message, ..
-            } => (false, *reason, message.clone()),
+                reason,
+                message,
+                denied,
+                ..
+            } => {
+                let status = if *denied { False } else { Unknown };
+                (status, *reason, message.clone())
+            }
         };
-        let same = known.filter(|known| known.holds == holds);
+        let same = known.filter(|known| known.status == status);
         if same.is_some_and(|known| known.told == told(reason, &message)) {
             return None;
         }
         Some(Condition {
-            holds,
+            status,
             reason,
             message,
             since: same.map_or(now, |known| known.since),
@@ -181,6 +190,11 @@ impl Outcome {
         let is_by_token = |one: &Self| matches!(one, Self::Refused { node: None, .. });
         is_by_token(self) && !is_by_token(other)
     }
+}
+
+/// Whether the machine has its certificate.
+fn is_true(known: Attested) -> bool {
+    known.status == ConditionStatus::True
 }
 
 /// The reason and the message of the condition of a machine that has its certificate.
@@ -271,7 +285,7 @@ pub(crate) async fn write(
     let since = Timestamp::try_from(condition.since).unwrap_or_default();
     let conditions = json!({ "conditions": [{
         "type": NODE_ATTESTED,
-        "status": if condition.holds { "True" } else { "False" },
+        "status": condition.status.to_string(),
         "reason": condition.reason,
         "message": condition.message,
         "lastTransitionTime": Time(since),

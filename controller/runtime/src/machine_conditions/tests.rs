@@ -7,6 +7,7 @@ use node_attestation_core::testing::records::{
 };
 use node_attestation_core::testing::{cluster, decided, insecure, valid};
 
+use super::ConditionStatus::{False, True, Unknown};
 use super::*;
 use crate::object_key::ObjectKey;
 use crate::turns::FairRate;
@@ -20,10 +21,12 @@ fn time(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
-fn known(holds: bool) -> Attested {
-    let since = time(100);
-    let told = told("Former", "");
-    Attested { holds, since, told }
+fn known(status: ConditionStatus) -> Attested {
+    Attested {
+        status,
+        since: time(100),
+        told: told("Former", ""),
+    }
 }
 
 fn refused(user: &str, decision: &Decision) -> Outcome {
@@ -32,9 +35,12 @@ fn refused(user: &str, decision: &Decision) -> Outcome {
     Outcome::of(&request, decision).unwrap()
 }
 
-fn written(outcome: &Outcome, known: Option<Attested>) -> Option<(bool, &'static str, SystemTime)> {
+/// The status, the reason and the last transition of the written condition.
+type Written = (ConditionStatus, &'static str, SystemTime);
+
+fn written(outcome: &Outcome, known: Option<Attested>) -> Option<Written> {
     let condition = outcome.condition(known, time(200))?;
-    Some((condition.holds, condition.reason, condition.since))
+    Some((condition.status, condition.reason, condition.since))
 }
 
 #[test]
@@ -44,13 +50,14 @@ fn the_attested_condition_is_written_once() {
         let condition = outcome.condition(None, time(200)).unwrap();
         let holds = Attested {
             told: told(condition.reason, &condition.message),
-            ..known(true)
+            ..known(True)
         };
         for (known, expected) in [
-            (None, Some((true, reason, time(200)))),
-            (Some(known(false)), Some((true, reason, time(200)))),
+            (None, Some((True, reason, time(200)))),
+            (Some(known(False)), Some((True, reason, time(200)))),
+            (Some(known(Unknown)), Some((True, reason, time(200)))),
             // Another reason, such as that of the attestor before.
-            (Some(known(true)), Some((true, reason, time(100)))),
+            (Some(known(True)), Some((True, reason, time(100)))),
             (Some(holds), None),
         ] {
             assert_eq!(written(&outcome, known), expected, "{known:?}");
@@ -91,26 +98,42 @@ fn only_a_denied_renewal_replaces_the_attested_condition() {
         (NODE, &deferral, false),
     ] {
         let outcome = refused(user, decision);
-        let reason = reason(decision);
 
         assert_eq!(
-            written(&outcome, Some(known(true))),
-            takes.then_some((false, reason, time(200))),
+            written(&outcome, Some(known(True))),
+            takes.then_some((False, reason(decision), time(200))),
             "{user} {decision:?}"
-        );
-        // The first one, and the next one of a machine that was refused before.
-        assert_eq!(written(&outcome, None), Some((false, reason, time(200))));
-        assert_eq!(
-            written(&outcome, Some(known(false))),
-            Some((false, reason, time(100)))
         );
     }
 }
 
 #[test]
+fn only_a_denial_makes_the_attested_condition_false() {
+    let denial = Decision::Deny(Denial::SignerPurpose);
+    let failure = Decision::Fail(Failure::CertificateRejected);
+    let deferral = Decision::Retry(Deferral::MachineNotFound);
+    for user in [TOKEN, NODE] {
+        for (decision, status, other) in [
+            (&denial, False, Unknown),
+            (&failure, Unknown, False),
+            (&deferral, Unknown, False),
+        ] {
+            let outcome = refused(user, decision);
+            let new = (status, reason(decision), time(200));
+            let same = (status, reason(decision), time(100));
+
+            assert_eq!(written(&outcome, None), Some(new), "{user} {decision:?}");
+            // A machine that was refused before: the time of the last transition stays if the status stays.
+            assert_eq!(written(&outcome, Some(known(other))), Some(new));
+            assert_eq!(written(&outcome, Some(known(status))), Some(same));
+        }
+    }
+}
+
+#[test]
 fn revoked_certificates_are_reported_in_the_condition() {
-    let expected = Some((false, "CertificatesRevoked", time(200)));
-    assert_eq!(written(&Outcome::Revoked, Some(known(true))), expected);
+    let expected = Some((False, "CertificatesRevoked", time(200)));
+    assert_eq!(written(&Outcome::Revoked, Some(known(True))), expected);
 }
 
 #[test]
@@ -133,14 +156,14 @@ fn told_when(outcome: &Outcome) -> u64 {
 /// state of m1.
 fn of_record(
     change: impl FnOnce(&mut Record),
-    (id, node, attested): (&ProviderId, Option<&str>, Option<(bool, u32)>),
+    (id, node, attested): (&ProviderId, Option<&str>, Option<(ConditionStatus, u32)>),
 ) -> Option<Outcome> {
     let claim = claim("m1", "n1", 1, 2);
     let mut record = Record::first(&claim, RecordUid::new([7; 16]), None, at(2));
     change(&mut record);
     let node = node.map(name);
-    let attested = attested.map(|(holds, hour)| Attested {
-        holds,
+    let attested = attested.map(|(status, hour)| Attested {
+        status,
         since: at(hour),
         told: told_when(&GRANTED),
     });
@@ -159,10 +182,11 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
     let granted = Some(GRANTED);
     for (id, node, attested, expected) in [
         (&own, Some("n1"), None, granted.clone()),
-        (&own, Some("n1"), Some((false, 1)), granted),
+        (&own, Some("n1"), Some((False, 1)), granted.clone()),
+        (&own, Some("n1"), Some((Unknown, 1)), granted),
         // A renewal was refused since.
-        (&own, Some("n1"), Some((false, 3)), None),
-        (&own, Some("n1"), Some((true, 1)), None),
+        (&own, Some("n1"), Some((False, 3)), None),
+        (&own, Some("n1"), Some((True, 1)), None),
         (&own, Some("n2"), None, None),
         (&own, None, None, None),
         // A Machine that was created again under its name.
@@ -176,7 +200,7 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
 #[test]
 fn a_record_without_evidence_corrects_a_condition_that_claims_some() {
     let own = provider_id("m1");
-    let held = (&own, Some("n1"), Some((true, 1)));
+    let held = (&own, Some("n1"), Some((True, 1)));
     let without = |record: &mut Record| {
         let claim = insecure_claim(claim("m1", "n1", 1, 2));
         *record = Record::first(&claim, RecordUid::new([7; 16]), None, at(2));
@@ -206,8 +230,8 @@ fn a_revoked_or_retired_record_does_not_set_the_condition() {
         });
     };
     let untold = (&own, Some("n1"), None);
-    let held = (&own, Some("n1"), Some((true, 1)));
-    let refused = (&own, Some("n1"), Some((false, 1)));
+    let held = (&own, Some("n1"), Some((True, 1)));
+    let refused = (&own, Some("n1"), Some((False, 1)));
 
     assert_eq!(of_record(revoked, untold), None);
     assert_eq!(of_record(revoked, refused), None);
@@ -267,7 +291,7 @@ fn an_unchanged_refusal_is_not_written_again() {
     let outcome = refused(TOKEN, &Decision::Deny(Denial::SignerPurpose));
     let first = outcome.condition(None, time(200)).unwrap();
     let known = Attested {
-        holds: false,
+        status: False,
         since: time(200),
         told: told(first.reason, &first.message),
     };

@@ -245,6 +245,7 @@ async fn is_of_requester(
 #[cfg(test)]
 mod tests {
     use futures::future::{join, join_all};
+    use node_attestation_core::crd::conditions::ConditionStatus;
 
     use super::*;
     use crate::capi::{Objects, Selection};
@@ -256,7 +257,7 @@ mod tests {
 
     fn condition(message: &str) -> Condition {
         Condition {
-            holds: false,
+            status: ConditionStatus::Unknown,
             reason: "MachineNotFound",
             message: message.to_owned(),
             since: SystemTime::UNIX_EPOCH,

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::crd::BOOTSTRAP_TOKEN_ANNOTATION;
+use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::identifiers::{TokenId, dns_form};
 use serde::Deserialize;
 
@@ -27,8 +28,8 @@ pub const NODE_ATTESTED: &str = "attestation.cluster.x-k8s.io/NodeAttested";
 /// The condition [`NODE_ATTESTED`] of a Machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attested {
-    /// Whether the status is `True`.
-    pub holds: bool,
+    /// The status.
+    pub status: ConditionStatus,
     /// The time of the last transition.
     pub since: SystemTime,
     /// A digest of the reason and the message.
@@ -79,7 +80,7 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) host_names: Vec<NodeName>,
     /// The bootstrap token that an operator has assigned to the Machine.
     pub(in crate::capi) assigned_token: Option<TokenId>,
-    /// The condition [`NODE_ATTESTED`], if its status is `True` or `False`.
+    /// The condition [`NODE_ATTESTED`], if its status is valid.
     pub(in crate::capi) attested: Option<Attested>,
 }
 
@@ -133,9 +134,10 @@ impl Status {
         let mut conditions = self.conditions.iter().chain(newer).flatten();
         let found = conditions.find(|one| one.kind.as_deref() == Some(NODE_ATTESTED))?;
         Some(Attested {
-            holds: match found.status.as_deref() {
-                Some("True") => true,
-                Some("False") => false,
+            status: match found.status.as_deref() {
+                Some("True") => ConditionStatus::True,
+                Some("False") => ConditionStatus::False,
+                Some("Unknown") => ConditionStatus::Unknown,
                 _ => return None,
             },
             since: found.last_transition_time.as_ref()?.0.into(),
