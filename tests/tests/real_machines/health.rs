@@ -1,10 +1,13 @@
-//! A MachineHealthCheck replaces machines whose nodes do not report.
+//! A MachineHealthCheck replaces machines whose nodes do not report, or whose requests are denied.
 
 use kubelet_authenticator_test_support::control_plane::Controllers;
 use kubelet_authenticator_test_support::process::poll;
-use kubelet_authenticator_tests::fleet::assert_later_generation;
+use kubelet_authenticator_tests::docs::page;
+use kubelet_authenticator_tests::fleet::{assert_later_generation, condition_of};
+use kubelet_authenticator_tests::image::HOSTS;
 use kubelet_authenticator_tests::management::{MachineDeployment, Order};
 use kubelet_authenticator_tests::page::{Desk, commands};
+use node_attestation_runtime::machine_conditions::NODE_ATTESTED;
 use serde_json::{Value, json};
 
 use kubelet_authenticator_tests::machines::objects::names;
@@ -28,6 +31,38 @@ fn check_health(scene: &Scene, pool: &str, without_node: u32) {
             },
         },
     }));
+}
+
+/// Creates the MachineHealthCheck of docs/conditions.md for this pool. It replaces a Machine after one second with this
+/// status of the condition.
+fn check_attestation(scene: &Scene, pool: &str, status: &str) {
+    let page = page("conditions.md");
+    let (_, section) = page
+        .split_once("### Replace Machines after a denial")
+        .unwrap();
+    let block = section.split("```").nth(1).unwrap();
+    let mut check: Value = serde_saphyr::from_str(block.strip_prefix("yaml\n").unwrap()).unwrap();
+    check["metadata"] = json!({ "name": pool, "namespace": scene.cluster.namespace() });
+    let spec = check["spec"].as_object_mut().unwrap();
+    spec["clusterName"] = json!(scene.cluster.name());
+    spec["selector"]["matchLabels"]["cluster.x-k8s.io/deployment-name"] = json!(pool);
+    let condition = &mut spec["checks"]["unhealthyMachineConditions"][0];
+    condition["status"] = json!(status);
+    condition["timeoutSeconds"] = json!(1);
+    // One Machine is the whole pool.
+    spec.remove("remediation").unwrap();
+    SITE.management.kubectl().create_object(&check);
+}
+
+/// Waits until the Machines of the deployment have this status of the condition. Returns them.
+#[track_caller]
+fn wait_for_attested(deployment: &MachineDeployment, status: &str) -> Vec<Value> {
+    let found = poll(PATIENCE, || {
+        let machines = deployment.machines();
+        let has = |machine: &Value| condition_of(machine, NODE_ATTESTED)["status"] == status;
+        (!machines.is_empty() && machines.iter().all(has)).then_some(machines)
+    });
+    found.unwrap_or_else(|| panic!("not {status}: {:#}", json!(deployment.machines())))
 }
 
 /// Stops the kubelet of this node, and waits for another Machine in place of its own.
@@ -154,6 +189,33 @@ fn waiting_machines_are_replaced_unless_their_health_check_is_paused() {
         let having = checks.filter(|it| it["metadata"]["annotations"][PAUSED].is_string());
         assert_eq!(having.count(), paused, "{command}");
     }
+}
+
+#[test]
+fn a_denied_machine_is_replaced_and_a_waiting_machine_is_kept() {
+    let scene = Scene::unattended(joinable("judged"), Machines::Tpm(4));
+    // Machines wait while this list is missing, as during an outage.
+    scene.attend(&json!({"tpm": {"endorsementKeys": {"configMaps": ["missing"]}}}));
+    let [waiting, sentinel] = [("pool-a", "False"), ("pool-b", "Unknown")].map(|(pool, status)| {
+        check_attestation(&scene, pool, status);
+        let deployment = scene.cluster.machine_deployment_of(pool, 1, scene.config());
+        wait_for_machine(&deployment);
+        deployment
+    });
+    let kept = wait_for_attested(&waiting, "Unknown");
+    // Twice, so that one of them waited for the whole time after the other pool did.
+    for _ in 0..2 {
+        wait_for_others(&sentinel, &wait_for_machine(&sentinel));
+    }
+    assert_eq!(names(&waiting.machines()), names(&kept));
+
+    // The hosts are listed now, but no machine has this value.
+    let allowed = json!([{ "0": "ab".repeat(32) }]);
+    scene.change(&json!({"tpm": {
+        "endorsementKeys": { "configMaps": [HOSTS] },
+        "pcrPolicy": { "allowed": allowed },
+    }}));
+    wait_for_others(&waiting, &kept);
 }
 
 /// Waits until the deployment has a Machine. Returns its Machines.
