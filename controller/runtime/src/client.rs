@@ -49,7 +49,7 @@ pub use server_time::ServerTime;
 
 use crate::object_key::ObjectKey;
 
-/// The read timeout. It is longer than a watch is silent: the API server sends a bookmark each minute.
+/// The read timeout. It is longer than the silence of a watch: the API server sends a bookmark each minute.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The longest watch to request from an API server, as in client-go.
@@ -67,7 +67,7 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(30);
 /// A service that sends calls.
 type Calls = BoxCloneService<Request<Body>, Response<Answer>, BoxError>;
 
-/// The processor time that the API servers of this namespace have taken, without the part that is available again.
+/// The used processor time of the namespace's API servers, without the part that is available again.
 #[cfg(test)]
 pub(crate) fn taken_processor_time(namespace: &str) -> Duration {
     processor::Processor::of(namespace).missing()
@@ -115,8 +115,8 @@ where
         .build()
 }
 
-/// Creates a client that connects only to hosts in `reach`. It does not use a proxy, because the addresses that a proxy
-/// connects to cannot be checked.
+/// Creates a client that connects only to hosts in `reach`. It does not use a proxy, because the addresses to which a
+/// proxy connects cannot be checked.
 fn of_tenant(
     config: Config,
     reach: EgressPolicy,

@@ -38,7 +38,7 @@ const PAGE: &str = page_url!("cluster-check.md#check-");
 pub enum State {
     /// No problem was found.
     Pass,
-    /// The cluster works now. This can change, or can be intended.
+    /// The cluster works now, but the state can cause a failure later. It can also be intended.
     Warn,
     /// Nodes cannot join or renew, or can join without evidence.
     Fail,

@@ -4,8 +4,8 @@
 //!
 //! - Concurrent callers share one read. Its result, or its error, is valid for five seconds.
 //! - A `ConfigMap` is fetched completely only after a change.
-//! - All clusters together run only a few fetches at a time, in turn by namespace, and each cluster runs one at a time.
-//!   The memory of each cluster is limited, and other clusters cannot use its share.
+//! - All clusters together run only a few fetches at a time, with turns by namespace. Each cluster runs one fetch at a
+//!   time. The memory of each cluster is limited, and other clusters cannot use its share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -26,8 +26,8 @@ use crate::shared::Turnstile;
 use crate::turns::{FairTurns, Line, TurnLimits};
 use crate::watch::{metadata_of_one, readable_one_of};
 
-/// The maximum age of a result. Users do not notice this delay, and 1,000 machines that join together need only a few
-/// calls.
+/// The maximum age of a result. Users do not notice this delay. If 1,000 machines join together, only a few calls are
+/// necessary.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// The deadline for all `ConfigMaps` of one cluster: 64 calls, or more after changes.
@@ -57,9 +57,9 @@ pub struct ConfigMaps<T> {
     parse: Parse<T>,
     share: Share,
     line: Line,
-    /// The lock is held during a read. The clusters of one namespace use it.
+    /// The lock is held during a read. Only the clusters of one namespace use the lock.
     kept: Turnstile<BTreeMap<ObjectKey, Kept<T>>>,
-    /// The clusters of one namespace use it.
+    /// Only the clusters of one namespace use the lock.
     last: Unshared<Option<(Instant, Outcome<T>)>>,
 }
 
@@ -171,7 +171,7 @@ impl<T> ConfigMaps<T> {
                 return Ok(known.content.clone());
             }
         }
-        // The previous content is no longer needed, and the new content can need its memory.
+        // The previous content is no longer needed, and the new content can use its memory.
         kept.remove(key);
         let found = readable_one_of(&api, &key.name).await.map_err(failed)?;
         let found = found.ok_or_else(absent)?;

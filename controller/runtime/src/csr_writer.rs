@@ -10,12 +10,12 @@
 //!
 //! # Guarantees
 //!
-//! - Every write carries the `resourceVersion` of the request that was decided on. It changes exactly that version or
-//!   fails (409), and then the caller must decide again with the current object.
-//! - Every step can be repeated. After a crash between two steps, the request is approved but not issued, and goes
-//!   through every check again.
-//! - No request for this controller's signers stays approved but not issued. It gets its certificate or `Failed`, even
-//!   if the decision is deferred repeatedly
+//! - Every write contains the `resourceVersion` of the request on which the decision is based. The write changes
+//!   exactly that version or fails (409), and then the caller must decide again with the current object.
+//! - Every step can be repeated. After a crash between two steps, the request is approved but not issued, and every
+//!   check runs again.
+//! - No request for this controller's signers stays approved but not issued. Such a request gets its certificate or
+//!   `Failed`, even if the decision is deferred repeatedly
 //!   ([`Failure::UndecidedTooLong`](node_attestation_core::refusal::Failure::UndecidedTooLong)) or the API server
 //!   rejects the certificate ([`Answered::Rejected`]).
 
@@ -94,7 +94,7 @@ pub enum Answered {
     Written,
     /// The API server rejected the answer as invalid, and would reject it again.
     Rejected {
-        /// The current request. It can be approved by now.
+        /// The current request, which can be approved by now.
         request: Box<CertificateSigningRequest>,
         /// The error of the API server.
         error: CallError,

@@ -98,7 +98,7 @@ async fn connection(stream: TcpStream, site: Arc<Site>) {
         .max_buf_size(MAX_HEAD)
         .max_headers(MAX_FIELDS)
         .serve_connection(TokioIo::new(stream), service);
-    // A client that disconnects or sends an invalid request needs no handling.
+    // A client can disconnect or send an invalid request. Neither needs handling.
     drop(timeout(DEADLINE, connection).await);
 }
 

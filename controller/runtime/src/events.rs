@@ -1,9 +1,9 @@
 //! Events about requests and machines.
 //!
 //! An answer creates an Event on the machine's object if the inventory has one, and otherwise on the request. A refusal
-//! also creates an Event on the request. A join therefore takes one Event, which includes the history of the name's
-//! record ([`GrantReason`]). Renewals and serving certificates create no Events. A challenge fails its request, but is
-//! a part of a join or a renewal, so it creates no Event either.
+//! also creates an Event on the request. A join therefore creates one Event, which includes the history of the name's
+//! record ([`GrantReason`]). Renewals and serving certificates create no Events. A challenge fails its request. It is a
+//! part of a join or a renewal, so it creates no Event either.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ const WRITES_AT_ONCE: usize = 4;
 const MAX_WAITING: usize = 2048;
 
 /// The rate of Events on the machines and records of all clusters together: a join of 1,000 machines at the same time.
-/// Kubernetes keeps Events for one hour, so at most 73,000 exist, with 1 kB each.
+/// Kubernetes keeps Events for one hour, so at most 73,000 Events of 1 kB each exist.
 pub(crate) const RATE: Rate = Rate {
     burst: 1000,
     every: Duration::from_millis(50),
@@ -70,9 +70,9 @@ const NAMESPACE: &str = "default";
 /// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events are waiting, it drops one.
 ///
 /// Each Event is an object. The numbers of Events for one machine, and for all machines of one cluster, are limited.
-/// Otherwise, anyone who can create requests could fill the management cluster. A later Event on the machine contains
-/// the number of dropped Events. The Events on the machines of all clusters are written in turn, by namespace, then by
-/// cluster.
+/// Without these limits, any user who can create requests could fill the management cluster. A later Event on the
+/// machine contains the number of dropped Events. The Events on the machines of all clusters are written in turn, by
+/// namespace, then by cluster.
 #[derive(Debug, Clone)]
 pub struct Events {
     // Boxed, because each cluster's channel allocates space for 32 entries at the start.
@@ -83,7 +83,7 @@ pub struct Events {
     lines: ClusterLines,
 }
 
-/// The limits of one cluster's Events, which it shares with other clusters.
+/// The limits for the Events of one cluster, some of which it shares with other clusters.
 #[derive(Debug)]
 pub(crate) struct EventLimits {
     /// The rate of Events on the machines and records of all clusters.
@@ -260,7 +260,7 @@ async fn write_all(
 }
 
 /// Applies the limits to Events, and counts the dropped ones. An Event on a machine waits for its turn among the Events
-/// of all clusters, and delays no Event on a request.
+/// of all clusters, and does not delay Events on requests.
 fn limited(
     waiting: mpsc::Receiver<Box<Waiting>>,
     limits: EventLimits,
@@ -383,8 +383,8 @@ fn cut(mut note: String) -> String {
 
 /// Creates an Event.
 ///
-/// kube's `Recorder` merges all Events with the same reason into one object and patches it. It drops their notes, each
-/// of which contains the names of one join, and keeps every object of the last minutes in memory.
+/// kube's `Recorder` merges all Events with the same reason into one object and patches it. It drops the notes,
+/// although each note contains the names of one join. It also keeps every object of the last minutes in memory.
 pub(crate) fn event(
     regarding: ObjectReference,
     related: Option<ObjectReference>,

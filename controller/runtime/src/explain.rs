@@ -4,8 +4,8 @@
 //!
 //! - The checks are the checks of the controller: [`explain`](decide::explain) runs them.
 //! - The command does not write anything: no record, no answer, no Node.
-//! - The command calls only the API servers. A check that needs another service is skipped, and the explanation states
-//!   this.
+//! - The command calls only the API servers. A check that needs another service is skipped, and the explanation reports
+//!   it.
 
 use std::error::Error;
 use std::time::Duration;
@@ -166,7 +166,8 @@ impl Explainer {
         found.ok_or_else(|| ExplainError::NotFound(name.to_owned()))
     }
 
-    /// Explains the request. An answered request is explained as it was before its answer, at the time of the answer.
+    /// Explains the request. An answered request is explained in its state before the answer, at the time of the
+    /// answer.
     pub async fn explain(&self, request: &CertificateSigningRequest) -> Explanation {
         let now = clock::now();
         let answered_at = answers::time(request);
@@ -241,7 +242,7 @@ impl Explainer {
 ///
 /// # Errors
 ///
-/// The text contains something else.
+/// The text is neither a request nor a list of requests.
 pub fn requests(text: &str) -> Result<Vec<CertificateSigningRequest>, ExplainError> {
     #[derive(Deserialize)]
     struct Kind {
@@ -320,7 +321,7 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
             saw,
         });
     }
-    // The settings of the cluster refuse the request between two checks.
+    // The settings of the cluster can refuse the request between two checks.
     if !is_granted && decided.steps.last().is_none_or(|step| step.saw.is_some()) {
         checks.push(Check {
             name: "settings",

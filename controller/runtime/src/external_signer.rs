@@ -45,7 +45,7 @@ impl ExternalSigner {
     ///
     /// # Panics
     ///
-    /// If the caller is outside of a tokio runtime.
+    /// Panics if the caller is outside of a tokio runtime.
     pub fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
         Self(Arc::new(Client::new(endpoint, metrics)))
     }

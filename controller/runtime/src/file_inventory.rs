@@ -160,7 +160,7 @@ struct MachineList {
     path: PathBuf,
     /// The other fields of the file, as they were at startup.
     fixed: Fixed,
-    /// A process with a file of machines has one cluster.
+    /// A process with an inventory file has one cluster, so no other cluster uses the lock.
     current: Unshared<Current>,
 }
 

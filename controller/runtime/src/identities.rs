@@ -72,7 +72,7 @@ pub enum IdentitiesError {
         /// The current floor.
         before: u64,
     },
-    /// The floor is in the future, and would refuse new certificates too.
+    /// The floor is in the future, and would also refuse new certificates.
     #[error("generation {0} is in the future")]
     FloorInFuture(u64),
     /// A call failed.
@@ -237,8 +237,8 @@ impl Identities {
         let generation = *generation;
         let revoked = Revoked {
             generation,
-            // The expiry of the entry depends on this time: with a clock that is behind, the entry would expire too
-            // early.
+            // The expiry of the entry depends on this time. If the clock of this machine is slow, the entry would
+            // expire too early.
             at: whole_seconds(self.management.server_time().later(now)),
         };
         let patch = json!({
@@ -330,7 +330,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// Accepts writes of records, and rejects Events.
+    /// A management cluster that accepts writes of records, and rejects Events.
     fn without_events() -> Identities {
         let management = ClusterAccess::in_memory(|request: Request<Body>| async move {
             let (status, answer) = if request.uri().path().contains("nodeidentities") {

@@ -1,6 +1,6 @@
 //! The signer of a Cluster whose CA Secret has no key, according to the status that the controller wrote.
 //!
-//! The flags of the controller are not stored in any object, but their effect is visible in the status.
+//! No object contains the flags of the controller, but the status shows their effect.
 
 use kubelet_attestation::names::BUILT_IN_CLIENT_SIGNER;
 use node_attestation_core::crd::KubeletAuthentication;
@@ -19,12 +19,12 @@ pub(crate) enum KeylessSigning {
     Absent,
     /// The controller has an external signer, and signs with the key in the Secret.
     Unused,
-    /// The status does not show it.
+    /// The status does not show the signer.
     Unknown,
 }
 
 impl KeylessSigning {
-    /// Determines it from the status.
+    /// Determines the signer from the status.
     pub(crate) fn of(authentication: &KubeletAuthentication) -> Self {
         let Some(status) = &authentication.status else {
             return Self::Unknown;

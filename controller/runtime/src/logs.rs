@@ -19,7 +19,7 @@ use crate::events::{reason, told};
 use crate::log_lines::{ClusterLines, LineKind};
 use crate::metrics;
 
-/// The maximum length of a name in a line, in bytes. Kubernetes has no longer names.
+/// The maximum length of a name in a line, in bytes: the limit in Kubernetes.
 const MAX_NAME_LEN: usize = 253;
 
 /// The fields of a request that are in every line.

@@ -102,7 +102,7 @@ impl Outcome {
         let error: &dyn Error = match decision {
             Decision::Issue(issued) => return granted(issued.basis),
             Decision::Approve(approval) => return granted(approval.basis()),
-            // A challenge is only the first half of a join.
+            // A challenge is only the first step of a join.
             Decision::Ignore(_) | Decision::Fail(Failure::ChallengeIssued { .. }) => {
                 return None;
             }
@@ -219,8 +219,8 @@ fn cut(mut message: String) -> String {
 
 /// The outcomes of one cluster that are not written yet: the last outcome of each machine, by UID.
 ///
-/// Only Machines of the inventory are added. So all clusters together have at most one outcome per Machine, and the
-/// Machine objects take more memory.
+/// Only Machines of the inventory are added. So all clusters together have at most one outcome per Machine, which takes
+/// less memory than the Machine object.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes(Unshared<BTreeMap<String, (ObjectReference, Outcome)>>);
 

@@ -1,7 +1,7 @@
 //! The command `tokens recreate`: recreates the bootstrap tokens of Machines whose nodes need them to rejoin.
 //!
-//! A node has only the token of its Machine's `KubeadmConfig`. Kubernetes deletes a token when it expires, and no
-//! component creates it again. So a node whose certificate has expired, or whose record was reset, can be locked out.
+//! A node has only the token of its Machine's `KubeadmConfig`. Kubernetes deletes an expired token, and no component
+//! creates it again. So a node whose certificate has expired, or whose record was reset, can be locked out.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -114,7 +114,7 @@ impl MachineTokens {
         })
     }
 
-    /// Recreates the own tokens of these Machines, or of all Machines, or extends their expiry.
+    /// Recreates the own tokens of these Machines or of all Machines, or extends the expiry of the tokens.
     ///
     /// Each token is valid for at least `life` from `now`. The command can be repeated. A Machine whose token cannot be
     /// read or written has an [error](MachineToken::error), and does not affect the others.
@@ -122,7 +122,7 @@ impl MachineTokens {
     /// # Errors
     ///
     /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, a cluster does not answer, or
-    /// a permission for all Machines or for all tokens is missing. The tokens before the failure are created.
+    /// a permission for all Machines or for all tokens is missing. The tokens before the failure are recreated.
     pub async fn recreate(
         &self,
         machines: &BTreeSet<String>,

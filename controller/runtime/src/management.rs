@@ -17,8 +17,8 @@
 //!
 //! # Guarantees
 //!
-//! - Each cluster has separate tasks, a separate queue and separate budgets. A cluster that is unavailable, hostile or
-//!   misconfigured does not delay others, and neither does a panic.
+//! - Each cluster has separate tasks, a separate queue and separate budgets. An unavailable, hostile or misconfigured
+//!   cluster does not delay others. A panic does not delay them either.
 //! - If a cluster is not served, a condition contains the reason, without secrets.
 //! - A replaced kubeconfig or CA takes effect immediately, and no request is lost.
 
@@ -71,8 +71,8 @@ use infra_cluster::Definitions;
 use leader::{Candidate, TermEnd};
 use places::Places;
 
-/// The kinds in the management cluster that a replica must list before it is ready. Kinds that only a leader needs are
-/// listed when it becomes the leader.
+/// The kinds in the management cluster that a replica must list before it is ready. The kinds that only a leader needs
+/// are listed when the replica becomes the leader.
 const LISTS: [&str; 4] = ["Cluster", "Machine", "MachinePool", "NodeIdentity"];
 
 /// The default of [`Settings::sync_period`].
@@ -100,7 +100,7 @@ pub struct Settings {
     /// other time, the controller's permissions. A cluster with a problem is inspected every minute, and a cluster
     /// whose watches fail or recover is inspected immediately. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
-    /// The limit of served clusters in one namespace. The oldest ones are served. `None`:
+    /// The limit of served clusters in one namespace. The oldest clusters are served. `None`:
     /// [`MAX_CLUSTERS_PER_NAMESPACE`].
     pub max_clusters_per_namespace: Option<NonZeroUsize>,
     /// The metrics and the health of the controller.
@@ -184,8 +184,8 @@ impl Controller {
         let (shared, mut watching) = self.watching();
         tokio::select! {
             () = self.lead(&shared, stop) => {}
-            // A watch ends only by a panic. Without it, this replica would miss all changes but keep the Lease. So the
-            // process ends, and another replica becomes the leader.
+            // A watch ends only with a panic. Without the watch, this replica would miss all changes but keep the
+            // Lease. So the process ends, and another replica becomes the leader.
             Some(ended) = watching.join_next() => resume_panic(ended),
         }
     }
@@ -263,7 +263,7 @@ impl Controller {
     }
 }
 
-/// Serves the clusters in a separate task, so that the renewal of the Lease does not wait for it.
+/// Serves the clusters in a separate task, so that the renewal of the Lease never waits for a cluster.
 async fn work(shared: Arc<Shared>, stop: impl Future<Output = ()> + Send + 'static) {
     let mut work = JoinSet::new();
     work.spawn(async move { cluster_registry::supervise_all(&shared, stop).await });

@@ -26,14 +26,14 @@ static PROCESS: LazyLock<Common> = LazyLock::new(|| {
     Common::new(limit / OWN_PART, limit / COMMON_PART)
 });
 
-/// The part for connections in own shares: 256 MiB, half of which is enough for 1,024 connections. By default, a
+/// The part for connections in own shares: 256 MiB, half of which is sufficient for 1,024 connections. By default, a
 /// namespace has up to 1,000 clusters, each with a connection that remains open.
 const CONNECTIONS_PART: usize = 4;
 
 /// The part for connections beyond the own shares: 32 MiB.
 const MORE_CONNECTIONS_PART: usize = 32;
 
-/// Separate from the other memory, so that no other use of it closes or prevents connections.
+/// The memory for connections is separate, so that other uses of memory do not close or prevent connections.
 static CONNECTIONS: LazyLock<Common> = LazyLock::new(|| {
     let limit = container::limit();
     Common::of_kept(limit / CONNECTIONS_PART, limit / MORE_CONNECTIONS_PART)
@@ -51,11 +51,11 @@ static LISTS: LazyLock<Common> = LazyLock::new(|| {
 /// memory of its longest event until it ends, and each served Cluster has two watches of Secrets, with up to 3 MiB.
 const CALLS_PART: usize = 16;
 
-/// The memory that each of these calls has in addition: most responses are shorter.
+/// The memory that is reserved for each of these calls. Most responses are shorter.
 const OWN_CALL: usize = STEP;
 
 static CALLS: LazyLock<Common> = LazyLock::new(|| {
-    // Other namespaces can have calls at any time, so a single one leaves half.
+    // Other namespaces can make calls at any time, so a single namespace leaves half of the memory.
     Common::of_kept(usize::MAX, container::limit() / CALLS_PART)
 });
 
@@ -93,7 +93,7 @@ impl Pool {
 struct Common {
     own: Limit,
     rest: Limit,
-    /// The number of namespaces to leave memory to, even if fewer have a share.
+    /// The minimum number of namespaces to reserve memory for, even if fewer have a share.
     least: usize,
     taken: Shared<Taken>,
 }
@@ -130,7 +130,7 @@ impl Common {
     }
 
     /// Memory that is in use as long as clusters are served. A single namespace can take half of it, because another
-    /// namespace can get only what is not in use.
+    /// namespace can get only unused memory.
     const fn of_kept(own: usize, common: usize) -> Self {
         Self::for_at_least(2, own, common)
     }
@@ -239,8 +239,8 @@ impl Drop for Member {
 ///
 /// - Other clusters of its namespace never use its own share.
 /// - The own shares of all tenants have a common limit, and so does the shared memory.
-/// - While another namespace has a share, the clusters of one namespace can take at most half of each, and at most half
-///   of the memory of connections and calls in any case. The last quarter is in equal parts for at least three namespaces, so that
+/// - While another namespace has a share, the clusters of one namespace can take at most half of each. For connections
+///   and calls, this limit always applies. The last quarter is divided equally among at least three namespaces, so that
 ///   a new namespace has memory while the others use all that they can.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {

@@ -1,12 +1,12 @@
 //! The metrics and the health of a controller.
 //!
-//! Each component that counts gets a [`Metrics`]. The default is off, and stores nothing.
+//! Each component that counts gets a [`Metrics`]. The default is off, and does not store anything.
 //!
 //! # Guarantees
 //!
 //! - Label values are names of this program, and the names and namespaces of Clusters. The only other data from a
 //!   tenant is the subject of the certificate that expires first. Labels never contain secrets.
-//! - The series of a cluster, a watch or a Lease end when it ends.
+//! - When a cluster, a watch or a Lease ends, its series end.
 
 mod catalogue;
 mod cluster_metrics;
@@ -71,7 +71,7 @@ struct Inner {
     watch_failures: Family<Labels<1>, Counter>,
     terms: Family<Labels<1>, Counter>,
     clusters: Live<Cluster>,
-    /// The number of clusters that are not kept.
+    /// The number of clusters that are left out.
     left_out: AtomicUsize,
     watches: Live<Watch>,
     leases: Live<Lease>,
@@ -171,7 +171,7 @@ impl Metrics {
     }
 
     /// Initializes the denial counters of these providers to 0. Prometheus does not detect an increase in a series that
-    /// starts at 1, so the first denial would trigger no alert.
+    /// starts at 1. The first denial would then not trigger an alert.
     pub(crate) fn serves(&self, verifiers: &Verifiers) {
         let Some(inner) = &self.0 else { return };
         for (provider, reason) in verifiers.denials() {
@@ -252,7 +252,7 @@ impl Metrics {
         durations.observe(took.as_secs_f64());
     }
 
-    /// Sets the number of clusters that are not kept, because their namespace or all namespaces use too much memory.
+    /// Sets the number of clusters that are left out, because their namespace or all namespaces use too much memory.
     pub(crate) fn left_out_clusters(&self, count: usize) {
         if let Some(inner) = &self.0 {
             inner.left_out.store(count, Ordering::Relaxed);
@@ -291,7 +291,7 @@ impl Metrics {
         }))
     }
 
-    /// The heartbeat of a loop that beats at least once per `limit`. It ends when it is dropped.
+    /// The heartbeat of a loop, which must beat at least once per `limit`. It ends when it is dropped.
     pub(crate) fn heartbeat(&self, of: &'static str, limit: Duration) -> Heartbeat {
         Heartbeat(self.0.as_ref().map(|inner| {
             let beat = health::Beat::new(of, limit, Instant::now());
@@ -316,8 +316,8 @@ impl Metrics {
         beats.try_for_each(|beat| beat.check())
     }
 
-    /// Whether the required kinds have been listed once. The process then stays ready, because an outage is not a
-    /// reason to redirect traffic.
+    /// Whether the required kinds have been listed once. Afterwards, the process stays ready, because an outage is not
+    /// a reason to redirect traffic.
     ///
     /// # Errors
     ///

@@ -41,8 +41,8 @@ pub struct KubeNodes {
     time: ServerTime,
 }
 
-/// The fields of a Node to decode. The node itself writes its status with the times, and its provider ID when it
-/// creates the Node.
+/// The fields of a Node to decode. The node itself writes the status with the times. It also writes the provider ID
+/// when it creates the Node.
 #[derive(Debug, Clone, Deserialize)]
 struct ReadNode {
     spec: Option<ReadSpec>,
@@ -108,9 +108,11 @@ impl Nodes for KubeNodes {
         let Some(node) = call(one_of(&self.nodes, name.as_str())).await? else {
             return Ok(None);
         };
-        // An API server that a tenant operates can return a large object, and then not answer the next call.
+        // The Node is reduced now, because a tenant's API server can return a large object and then not answer the next
+        // call.
         let node = used(node)?;
-        // Also read for a ready Node, because kube-controller-manager, which would mark it as not ready, can be down.
+        // The Lease is also read for a ready Node. kube-controller-manager would mark the Node as not ready, but can be
+        // unavailable.
         let lease = call(one_of(&self.leases, name.as_str())).await?;
         let lease = lease.map(|lease| lease.object).transpose();
         let lease = lease.map_err(Unavailable::new)?;
@@ -150,7 +152,7 @@ impl NodeReportedAddresses for KubeNodes {
     }
 }
 
-/// The fields of a Node that are used, without those of its Lease.
+/// The used fields of a Node, without the fields of its Lease.
 fn used(node: Lenient<ReadNode, KubeNode>) -> Result<Node, Unavailable> {
     let uid = node.meta().uid.clone().unwrap_or_default();
     let created = node.meta().creation_timestamp.as_ref();

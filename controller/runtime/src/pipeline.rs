@@ -37,8 +37,8 @@ use crate::turns::{FairTurns, Line};
 /// a verifier without one.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
-/// The age at which a request without a machine fails. No run of the plugin waits for a request of this age, so no run
-/// receives the failure.
+/// The age at which a request without a machine fails. No run of the plugin waits for a request of this age, so the
+/// failure does not end a run.
 const MAX_WITHOUT_MACHINE: Duration = Duration::from_mins(20);
 
 /// The maximum number of decisions on a request that keeps changing, before other requests have their turn.
@@ -97,7 +97,7 @@ impl Pipeline {
         }
     }
 
-    /// Sets the time with which the ages of requests are determined. Before, it is the clock of this machine.
+    /// Sets the time for the ages of requests. The default is the clock of this machine.
     #[must_use]
     pub(crate) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
@@ -159,7 +159,7 @@ impl Pipeline {
 
     /// Decides on the request and answers it.
     ///
-    /// Another object with the same name is ignored, because it has its own turn.
+    /// Another object with the same name is ignored, because that object has a separate turn.
     pub(crate) async fn process(&self, mut work: Work) -> Next {
         for _ in 0..MAX_ROUNDS {
             let error = match self.round(&mut work).boxed().await {
@@ -174,7 +174,7 @@ impl Pipeline {
                 logs::unanswered(&self.lines.of_refusals(), csr, &error, work.attempts > 0);
                 return Next::Retry;
             }
-            // Another client wrote at the same time, so the request is read and decided on again.
+            // Another client changed the request at the same time, so the request is read again for a new decision.
             tracing::debug!(csr, "changed meanwhile");
         }
         Next::Retry
@@ -217,8 +217,7 @@ impl Pipeline {
         let whole = begun.elapsed();
         logs::decision(&subject, &decided, (whole, repeated), &self.lines);
         if !repeated || !is_waiting(&decided.decision) {
-            // A tenant controls the names of unavailable attestors, and they would create an unlimited number of
-            // labels.
+            // A tenant controls the names of unavailable attestors, which would create an unlimited number of labels.
             let provider = subject.provider_of(&self.available_signers());
             let decision = (logs::outcome(&decided.decision), reason(&decided.decision));
             self.metrics.decided(decision, provider, whole);
@@ -229,7 +228,7 @@ impl Pipeline {
             self.tell_of_wait(&request, &decided, deferral).await;
         }
         let (next, told) = match &decided.decision {
-            // This controller becomes responsible for it when attestation is enforced.
+            // This controller becomes responsible for the request when attestation is enforced.
             Decision::Ignore(Ignored::NotEnforced) if is_open(&request) => (Next::NotOursYet, true),
             Decision::Ignore(_) => (Next::Done, true),
             Decision::Retry(_) => (Next::Retry, repeated),
@@ -329,7 +328,7 @@ impl Pipeline {
     ) -> Result<Answered, CallError> {
         let answered = answer(&*self.store, request.clone(), &decided.decision).await?;
         match (answered, &decided.decision) {
-            // No request for this controller's signers must stay approved but not issued.
+            // A request for this controller's signers must never stay approved but not issued.
             (Answered::Rejected { request, error }, Decision::Issue(_)) => {
                 logs::rejected(&self.lines.of_refusals(), &Subject::of(&request), &error);
                 decided.decision = Decision::Fail(Failure::CertificateRejected);
@@ -395,8 +394,8 @@ fn deleted(csr: &str) -> Next {
     Next::Done
 }
 
-/// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The first
-/// Event comes with the fifth retry, 31 seconds after the first try. The next ones come after 2, 6, 14 and 30 minutes.
+/// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The fifth
+/// retry, 31 seconds after the first try, creates the first Event. The next Events come after 2, 6, 14 and 30 minutes.
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()

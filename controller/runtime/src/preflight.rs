@@ -12,7 +12,7 @@ use kubelet_attestation::errors::shortened;
 /// by default since this version).
 const FIRST_WITH_UIDS: (u32, u32) = (1, 33);
 
-/// The maximum length of a version's name, which is kept and in a condition. A vendor appends a few characters to
+/// The maximum length of a version's name, which is stored, also in a condition. A vendor appends a few characters to
 /// `v1.36.0`.
 const MAX_NAME_LEN: usize = 128;
 

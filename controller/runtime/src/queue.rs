@@ -34,7 +34,7 @@ pub(crate) const TURNS: TurnLimits = TurnLimits {
     of_cluster: MAX_RUNNING,
 };
 
-/// A turn that is this late is charged again, so that no requester exceeds its burst after a stall.
+/// The delay after which a turn is charged again. So no requester exceeds its burst after a stall.
 const LATE: Duration = Duration::from_secs(10);
 
 /// The pause before the next turn of a request for which there is not enough memory.
@@ -46,11 +46,11 @@ const MAX_NAME_LEN: usize = 253;
 /// The maximum length of a UID or a resource version. Kubernetes UIDs have 36 characters.
 const MAX_ID_LEN: usize = 64;
 
-/// The memory of an entry in addition to its texts, measured in all maps that refer to it, for a requester with a
-/// single entry.
+/// The memory of an entry in addition to its texts. It was measured in all maps that refer to the entry, for a
+/// requester with a single entry.
 const ENTRY_LEN: usize = 800;
 
-/// No turn is this long after another one: a requester has up to 1,000 requests, with 10 s between two of them.
+/// An upper bound for the time between two turns: a requester has up to 1,000 requests, at intervals of 10 s.
 const LATEST: Duration = Duration::from_hours(24);
 
 /// The memory that is reserved for the requests of one cluster: requests of 1,000 machines.
@@ -58,8 +58,8 @@ const SHARE: usize = 4 * 1024 * 1024;
 
 /// The known requests of one cluster, with their states.
 ///
-/// An entry is one object, identified by its UID. Another object with the same name has a separate entry. No two
-/// workers process the same object. Answers are final, so an answered request is not processed again.
+/// An entry is one object, identified by its UID. Another object with the same name has a separate entry. Two workers
+/// never process the same object. Answers are final, so an answered request is not processed again.
 ///
 /// # Guarantees
 ///
@@ -67,7 +67,7 @@ const SHARE: usize = 4 * 1024 * 1024;
 /// request of the requester with the most requests.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    /// Like all maps here, it releases its memory as it shrinks, which a `HashMap` does not.
+    /// Like all maps here, a `BTreeMap` releases memory as it shrinks. A `HashMap` does not.
     entries: BTreeMap<Arc<str>, Entry>,
     /// The UIDs of the waiting requests, in order.
     turns: BTreeMap<Turn, Arc<str>>,
@@ -83,7 +83,7 @@ pub(crate) struct Queue {
     left_out: Option<LeftOut>,
     /// Whether dropped requests were logged. A list that drops no request resets it.
     is_told: bool,
-    /// The arrival number at which answered requests are removed next.
+    /// The arrival number at which answered requests are next removed.
     purged_at: Arrival,
     /// Whether a list is in progress.
     is_listing: bool,
@@ -179,7 +179,7 @@ pub(crate) struct Work {
     pub(crate) uid: String,
     /// The request from the watch, without unused fields. `None` if it must be read.
     pub(crate) object: Option<Box<CertificateSigningRequest>>,
-    /// The memory limit for a request that is read. A larger request waits for another turn with enough memory.
+    /// The memory limit for a request that is read. A larger request waits for a turn with enough memory.
     pub(crate) max_len: usize,
     /// The number of earlier attempts.
     pub(crate) attempts: u32,
@@ -233,7 +233,7 @@ impl Queue {
         };
         let version = given(&metadata.resource_version, MAX_ID_LEN);
         let Some(entry) = self.entries.get_mut(&*uid) else {
-            // The checks refuse longer names, so they can share a budget.
+            // The checks refuse requesters with longer names, so these requesters can share a budget.
             let requester = csr.spec.username.as_deref().unwrap_or_default();
             let requester: String = requester.chars().take(MAX_NAME_LEN).collect();
             let entry = Entry {
@@ -422,7 +422,7 @@ impl Queue {
         };
         let until = until(entry.attempts);
         entry.attempts = entry.attempts.saturating_add(1);
-        // The decision was on the previous version, and the change can be the one that it waited for.
+        // The decision was about the previous version. The change can be the one for which it waited.
         if let ChangedWhileRunning::Changed(_) = meanwhile {
             return self.wait(uid, Instant::now(), None);
         }

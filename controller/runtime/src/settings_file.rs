@@ -3,9 +3,9 @@
 //! # Guarantees
 //!
 //! - A file has the same meaning as in an API server: the schema of the custom resource provides the defaults and
-//!   checks the values, including its CEL rules. There is no second list of checks.
-//! - An unknown field is an error. In a cluster, the API server drops it with a warning. In a file, a misspelled policy
-//!   would have no effect.
+//!   checks the values, including its CEL rules. So no second list of checks is necessary.
+//! - An unknown field is an error. An API server drops such a field with a warning. In a file, a misspelled policy
+//!   would silently have no effect.
 //! - A field that requires a management cluster is an error ([`read`]).
 
 use std::fs::File;
@@ -30,7 +30,7 @@ pub mod testing;
 /// The kind of the object.
 const KIND: &str = "KubeletAuthentication";
 
-/// The size limit of an object in etcd. It prevents reading a wrong file completely.
+/// The maximum file size: the size limit of an object in etcd. The limit prevents reading a wrong file completely.
 const MAX_FILE_LEN: u64 = 1536 * 1024;
 
 /// An invalid value in the file.
@@ -132,14 +132,15 @@ pub fn parse(text: &str) -> Result<KubeletAuthentication, InvalidSettings> {
     let schema = schema::of_authentication();
     let mut faults = identity(&object);
     ensure!(faults.is_empty(), InvalidSettings::Faults(faults));
-    // The API server also drops it from a new object.
+    // The API server also drops the status from a new object.
     if let Value::Object(fields) = &mut object {
         fields.remove("status");
     }
     schema::drop_nulls(&schema, &mut object);
     schema::fill_defaults(&schema, &mut object);
     schema::check(&schema, &object, &mut faults);
-    // As in the API server, a rule can rely on the types of its fields.
+    // As in the API server, the rules are checked only if all types are valid, because a rule relies on the types of
+    // its fields.
     if faults.is_empty() {
         rules::check(&schema, &object, &mut faults);
     }

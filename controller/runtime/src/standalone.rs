@@ -64,7 +64,8 @@ mod testing;
 pub use assembly::UnusableSettings;
 pub(crate) use assembly::{ClusterInFiles, certificates, uid};
 
-/// The maximum size of a PEM file: hundreds of certificates, or any key. It prevents reading a wrong file completely.
+/// The maximum size of a PEM file: hundreds of certificates, or any key. The limit prevents reading a wrong file
+/// completely.
 const MAX_PEM_LEN: u64 = 256 * 1024;
 
 /// The wait before another call to an API server that did not respond.

@@ -2,8 +2,8 @@
 //! objects.
 //!
 //! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or by a scan of all
-//! objects, so a request would cost more in a cluster with more Machines. It replaces each kind separately, so an
-//! answer would not be a consistent snapshot. And it drops an object that can no longer be decoded, although its last
+//! objects, so the cost of a request would grow with the number of Machines. It replaces each kind separately, so an
+//! answer would not be a consistent snapshot. It also drops an object that can no longer be decoded, although the last
 //! known state must stay.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +22,11 @@ pub(crate) trait Indexed {
 /// Objects by name and by index values.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// Boxed, because a node of the map has space for 11 objects, and holds only six if objects arrive in order.
+    /// The objects are boxed, because a node of the map has space for 11 objects, and contains only six if objects
+    /// arrive in order.
     objects: BTreeMap<Arc<str>, Box<T>>,
-    /// The digest of each value, with the name of the object. A digest has only 8 bytes, and is sufficient because
-    /// callers compare the values.
+    /// The digest of each value, with the name of the object. A digest of 8 bytes is sufficient, because callers
+    /// compare the values.
     values: BTreeSet<(u64, Arc<str>)>,
     digest: RandomState,
     /// The number of values that were written to or removed from the index.
@@ -70,7 +71,8 @@ impl<T: Indexed> Table<T> {
 
     /// Inserts an object, and returns the previous object with this name.
     ///
-    /// Only the values that differ are written to the index: a pool has thousands, of which a change affects a few.
+    /// Only changed values are written to the index: a pool has thousands of values, and a change affects a few of
+    /// them.
     pub(crate) fn put(&mut self, name: &str, object: T) -> Option<Box<T>> {
         let known = self.objects.get_key_value(name);
         let before = known.map(|(_, before)| self.digests(name, before));

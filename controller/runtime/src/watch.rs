@@ -1,7 +1,7 @@
 //! Watches that use little memory, restart after failures, and tolerate invalid objects.
 //!
 //! Only this module reads, lists and watches with kube, and handles objects whose kind is known only at run time. kube
-//! decodes a page or an event as a whole, so one object that cannot be decoded hides all others. Here, each object is a
+//! decodes a page or an event as a whole, so one undecodable object hides all others. Here, each object is a
 //! [`Lenient`]. `controller/clippy.toml` forbids kube's own functions in other modules.
 
 use std::fmt::Debug;
@@ -58,10 +58,10 @@ const WATCH_RETRY: Backoff = Backoff {
 /// The time without a failure after which the wait is reset.
 const WATCH_HELD: Duration = Duration::from_mins(1);
 
-/// A watch that reads a part of its list in smaller pages if a page is too long, down to one object, because an API
-/// server can store requests that are far larger than honest ones. `relist` restarts the watch.
+/// A watch that reads a part of its list in smaller pages if a page is too long, down to one object. An API server can
+/// store requests that are far larger than honest requests. `relist` restarts the watch.
 ///
-/// A watch that failed also lists again, and so does a silent one (see [`steps()`]). After an outage, etcd could have been
+/// A failed or silent watch also lists again (see [`steps()`]). After an outage, etcd could have been
 /// restored from a backup.
 pub(crate) fn in_smaller_pages<K, R>(
     api: Api<Lenient<K, R>>,
@@ -121,7 +121,7 @@ impl<K> Watching<K> {
         self.next = Instant::now() + self.waits.next_wait();
     }
 
-    /// Waits after a silent watch that the API server ended early. Another one has lasted long enough.
+    /// Waits after a silent watch that the API server ended early. A longer watch needs no additional wait.
     fn wait_if_short(&mut self) {
         if self.began.elapsed() < WATCH_RETRY.longest {
             self.wait();
@@ -134,7 +134,7 @@ impl<K> Watching<K> {
     }
 }
 
-/// A random part of `whole`. Without random bytes, it is 0, and watches end and start together.
+/// A random part of `whole`. Without random bytes, the part is 0, and watches end and start together.
 fn random_part(whole: Duration) -> Duration {
     let mut random = [0];
     let _ = aws_lc_rs::rand::fill(&mut random);

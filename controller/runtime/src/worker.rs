@@ -3,7 +3,7 @@
 //! # Guarantees
 //!
 //! - An unavailable API server only causes delays: the watches restart on their own.
-//! - A request that panics or is slow does not stop the others. No request is processed twice at the same time.
+//! - A request that panics or is slow does not stop the others. A request is never processed twice at the same time.
 //! - When the worker stops, it first completes the answers in progress.
 
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ const BEAT: Duration = Duration::from_secs(5);
 /// The maximum time without a heartbeat.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The wait if no request is waiting. Events end it.
+/// The wait if no request is waiting. An event ends the wait.
 const IDLE: Duration = Duration::from_hours(1);
 
 /// Serves the requests of `client`'s API server until `stop` is ready. Sets `watches` when a watch fails or recovers.
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// The time at which a request is ready, or a list is due. It does not matter during the wait for a turn.
+    /// The time at which a request is ready, or a list is due. This time has no effect during the wait for a turn.
     fn due(&self) -> Instant {
         let turn = self.queue.next_turn().filter(|_| self.waiting.is_none());
         turn.unwrap_or_else(|| Instant::now() + IDLE)
@@ -172,7 +172,7 @@ impl Worker {
     }
 
     fn ended(&mut self, ended: Result<(String, Option<Next>), JoinError>) {
-        // No task is cancelled while this waits for it.
+        // This does not occur, because no task is cancelled during this wait.
         let Ok((uid, next)) = ended else {
             return;
         };
@@ -209,7 +209,7 @@ async fn granted(waiting: &mut Option<BoxFuture<'static, Turn>>) -> Turn {
 /// A request from the watch.
 type ReadRequest = Lenient<CertificateSigningRequest>;
 
-/// Watches all requests. Never ends. One watch costs less than one for each signer, and there are few requests for
+/// Watches all requests. Never ends. One watch costs less than a watch for each signer, and there are few requests for
 /// other signers.
 fn watch(
     client: Client,
@@ -329,12 +329,12 @@ mod tests {
     }
 
     /// A tenant's API server with this number of requests of this length. Each page has as many requests as the
-    /// controller asks for.
+    /// controller requests.
     fn client(requests: usize, len: usize) -> Client {
         client_with(requests, move |_| json!({"a": "x".repeat(len)}))
     }
 
-    /// The same, with these annotations.
+    /// Like [`client`], with these annotations.
     fn client_with(
         requests: usize,
         annotations: impl Fn(usize) -> Value + Clone + Send + 'static,

@@ -44,7 +44,7 @@ impl Call {
 /// An answer to a call.
 pub(crate) enum Answer {
     Object(Value),
-    /// A list with this number of items, which is divided into pages.
+    /// A list with this number of items, in pages.
     Items(usize, Box<dyn Fn(usize) -> Value + Send>),
     Status(u16),
     /// A watch that receives the events for watches of this path.
@@ -55,7 +55,7 @@ pub(crate) enum Answer {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Network {
     pub(crate) latency: Duration,
-    /// One of this number of calls fails. No call fails if it is zero.
+    /// One call in `failing` calls fails. Zero means that no call fails.
     pub(crate) failing: u64,
 }
 

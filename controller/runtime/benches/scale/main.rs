@@ -1,7 +1,7 @@
-//! A controller with many clusters and in-memory API servers, in simulated time. The time of calls counts. The time of
-//! the processor counts only in the measurements of processor time.
+//! A controller with many clusters and in-memory API servers, in simulated time. The latency of calls counts. Processor
+//! time counts only in the measurements of processor time.
 //!
-//! Arguments select the measurements, by parts of their names. `SCALE_CLUSTERS` and `SCALE_MACHINES` set the numbers
+//! Arguments select the measurements whose names contain them. `SCALE_CLUSTERS` and `SCALE_MACHINES` set the numbers
 //! of clusters and machines. `SCALE_LOG` prints the controller's log and the calls of an idle cluster.
 //!
 //! Prints the results, and writes `target/bench/scale.json`: a list of `{name, value, unit, limit}`. Exit code 1 means
@@ -32,16 +32,16 @@ use self::management::Cas;
 use self::results::{Results, float, resident};
 use self::world::{World, simulate};
 
-/// One of this number of calls fails.
+/// One call in this number of calls fails.
 const FAILING: u64 = 100;
 
-/// For anything that is waited for.
+/// The deadline for each awaited result.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// A cluster that is measured while it is idle.
+/// The number of clusters in the measurement of idle clusters.
 const IDLE_CLUSTERS: usize = 20;
 
-/// The number that is measured, unless this variable of the environment has another one.
+/// The number in this environment variable, or the default.
 fn number(variable: &str, default: usize) -> usize {
     let set = std::env::var(variable);
     set.map_or(default, |set| set.parse().unwrap())
@@ -98,7 +98,7 @@ impl Bench {
         World::new(self.clusters, self.machines, self.cas.clone(), network)
     }
 
-    /// From the start of the controller to the first certificate in every cluster.
+    /// Measures the time from the controller's start to the first certificate in every cluster.
     fn start(&self, latency: u64, results: &mut Results) {
         simulate(async {
             let before = resident();
@@ -116,7 +116,7 @@ impl Bench {
             }
             results.add(name("terms"), float(terms), "", Some(1.0));
             if latency == 5 {
-                // Later simulations get memory that was free.
+                // Later simulations reuse freed memory, so their growth would be too small.
                 let memory = resident().saturating_sub(before) / 1024 / 1024;
                 let name = "resident memory of controller and simulation, without sockets";
                 results.add(name, float(memory), "MiB", None);
@@ -124,7 +124,7 @@ impl Bench {
         });
     }
 
-    /// From the death of a replica to the first certificate by another.
+    /// Measures the time from the death of a replica to the first certificate that another replica issues.
     fn fail_over(&self, results: &mut Results) {
         simulate(async {
             let world = self.world(network(30, FAILING));
@@ -143,7 +143,7 @@ impl Bench {
         });
     }
 
-    /// Calls of an idle cluster.
+    /// Measures the calls of an idle cluster.
     fn idle(&self, results: &mut Results) {
         simulate(async {
             let (clusters, machines) = (IDLE_CLUSTERS, 100 * IDLE_CLUSTERS);
@@ -169,7 +169,7 @@ impl Bench {
         });
     }
 
-    /// Processor time of an event, which is not to grow with the number of clusters.
+    /// Measures the processor time of an event, which must not grow with the number of clusters.
     fn events(&self, clusters: usize, results: &mut Results) {
         simulate(async {
             let world = World::new(clusters, 1000, self.cas.clone(), network(5, 0));

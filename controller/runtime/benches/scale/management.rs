@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::api_server::{Answer, ApiServer, Call, Network};
 
-/// All records.
+/// The path of all node identities.
 const IDENTITIES: &str = "/apis/attestation.cluster.x-k8s.io/v1alpha1/nodeidentities";
 
 /// CA certificates and their keys, in base64.
@@ -76,7 +76,7 @@ impl Management {
         self.lease.lock().unwrap().holders.clone()
     }
 
-    /// The Machine of this number changes.
+    /// Changes the Machine with this number.
     pub(crate) fn machine_changes(&self, number: usize) {
         let machine = self.machine(number);
         self.server.send(
@@ -170,7 +170,7 @@ impl Management {
                 let is_listed = |number: &usize| {
                     only.is_none_or(|only| only == format!("t{}", number % clusters))
                 };
-                // Every Machine has one, but for the first of each cluster.
+                // Every Machine has a record, except the first Machine of each cluster.
                 let rest: Vec<usize> = (clusters..machines).filter(is_listed).collect();
                 let count = joined.len() + rest.len();
                 let item = move |number: usize| match number.checked_sub(joined.len()) {
@@ -252,7 +252,7 @@ impl Management {
         object
     }
 
-    /// The first Machine of each cluster is the one that joins.
+    /// The Machine with this number. The first Machine of each cluster is joining.
     fn machine(&self, number: usize) -> Value {
         let (cluster, member) = (number % self.clusters, number / self.clusters);
         let name = format!("m{member}");
@@ -282,12 +282,12 @@ impl Management {
             },
         });
         if member == 0 {
-            // The one that joins.
+            // This Machine joins.
             machine["status"]["phase"] = json!("Provisioned");
         } else {
             machine["status"]["nodeRef"] = json!({"name": format!("n{}", member + 1)});
         }
-        // As long as what Cluster API writes, managed fields among it.
+        // The filler is as long as the fields that Cluster API writes, including managed fields.
         machine["metadata"]["annotations"] = json!({"filler": "x".repeat(3000)});
         machine
     }

@@ -58,7 +58,7 @@ pub(crate) fn resident() -> u64 {
     kib * 1024
 }
 
-/// A number that is small enough to be one.
+/// The number as a float. It must be small enough to be exact.
 pub(crate) fn float(number: impl TryInto<u32>) -> f64 {
     number.try_into().map_or(f64::INFINITY, f64::from)
 }

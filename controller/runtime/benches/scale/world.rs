@@ -21,7 +21,7 @@ use crate::api_server::Network;
 use crate::management::{Cas, Management};
 use crate::workload::Workload;
 
-/// Everything but the controller.
+/// All simulated components except the controller.
 pub(crate) struct World {
     pub(crate) management: Arc<Management>,
     workloads: Mutex<HashMap<ObjectKey, Arc<Workload>>>,
@@ -39,7 +39,7 @@ impl Drop for Replica {
     }
 }
 
-/// Runs in simulated time, on this thread.
+/// Runs the future in simulated time, on this thread.
 pub(crate) fn simulate(work: impl Future<Output = ()>) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build().unwrap();
@@ -117,7 +117,7 @@ impl World {
         workloads.values().filter(|one| holds(one)).count()
     }
 
-    /// Seconds from the start until every request was answered. Infinite if that takes too long.
+    /// Seconds from the start until every request was answered. Infinite if this takes longer than `at_most`.
     pub(crate) async fn all_issued(&self, at_most: Duration) -> f64 {
         let waiting = async {
             while self.count(|one| one.issued().is_none()) > 0 {
@@ -164,7 +164,8 @@ impl World {
         }
     }
 
-    /// Calls to all workload clusters, those for the Secrets of clusters, and other calls to the management cluster.
+    /// The numbers of calls to all workload clusters, of calls for the Secrets of clusters, and of other calls to the
+    /// management cluster.
     pub(crate) fn calls(&self) -> [u64; 3] {
         let workloads = self.workloads.lock().unwrap();
         let workload = workloads.values().map(|one| one.server.calls()).sum();

@@ -15,7 +15,7 @@ const CONTRACTS: [&str; 2] = ["v1beta2", "v1beta1"];
 #[error("the API server does not serve the kind in the required version")]
 pub(crate) struct NotServed;
 
-/// An object that is referred to could not be read or written.
+/// A referenced object could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The kind is not served.
@@ -69,8 +69,8 @@ pub(super) async fn served(client: &Client, kind: &str) -> Result<Option<ApiReso
     Ok(None)
 }
 
-/// The resource of this reference from the namespace. The version is the version of the reference or, if it has none, the first version
-/// that the API server lists with this kind.
+/// The resource of a reference in the namespace. If the reference has no version, the version is the first one in which
+/// the API server lists the kind.
 pub(super) async fn referred(
     (client, namespace): (&Client, &str),
     reference: &Reference,

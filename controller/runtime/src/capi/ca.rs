@@ -9,11 +9,11 @@ use kubelet_attestation::names::Audience;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::signer::{CaCertificate, ExternalKey, InvalidCa, Signer};
 
-/// The maximum length of the certificates, in bytes. During a rotation, a CA has a few certificates of a few kilobytes
-/// each.
+/// The maximum length of the certificates, in bytes. During a rotation, a CA has several certificates of a few
+/// kilobytes each.
 pub(super) const MAX_CERTIFICATE_LEN: usize = 64 * 1024;
 
-/// The maximum length of the key, in bytes. The longest supported RSA key has 4 kilobytes.
+/// The maximum length of the key, in bytes. The longest supported RSA key takes 4 kilobytes.
 pub(super) const MAX_KEY_LEN: usize = 16 * 1024;
 
 /// The CA for client certificates of a workload cluster's API server.
@@ -120,8 +120,8 @@ impl ClusterCa {
         self.certificates.iter().map(|der| Audience::of_ca(der))
     }
 
-    /// The digest of the CA key. If two clusters have the same digest, a client certificate for one is valid for the
-    /// other, whatever their evidence contains.
+    /// The digest of the CA key. If two clusters have the same digest, a client certificate for one cluster is valid
+    /// for the other, regardless of the evidence.
     pub fn key_digest(&self) -> KeyDigest {
         self.key_digest
     }

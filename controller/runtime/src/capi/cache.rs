@@ -29,7 +29,7 @@ use crate::watch::{Heard, ReadAlone, required_one_of};
 /// # Guarantees
 ///
 /// - The cache does not answer before it has listed each kind once. After that, a missing object does not exist.
-/// - If the API server is unavailable, the cache keeps the last known objects. A caller that bases a decision on them
+/// - If the API server is unavailable, the cache keeps the last known objects. Before a caller decides from them, it
 ///   must check for kinds without recent events.
 /// - The cache keeps only the fields that are used, and no secrets.
 #[derive(derive_more::Debug, Clone)]
@@ -173,7 +173,7 @@ impl Objects {
             let next = self.0.of_cluster.read(|waiting| {
                 let next = page(waiting.entries(), last.as_ref());
                 let told = next.map(|(cluster, sender)| {
-                    // All waiters can be gone by now.
+                    // The send fails if no waiter exists any more.
                     sender.send_replace(());
                     cluster
                 });
@@ -288,8 +288,8 @@ impl Objects {
     ///
     /// # Errors
     ///
-    /// The read failed, or the API server does not serve the kind: the object can then exist. Anyone who can write the
-    /// reference can cause the latter, so it must affect only the referring object.
+    /// The read failed, or the API server does not serve the kind: the object can then exist. A tenant who can write
+    /// the reference can cause an unserved kind, so this error must affect only the referring object.
     pub(super) async fn fetch<K: Kept>(
         &self,
         namespace: &str,
@@ -314,13 +314,13 @@ impl Objects {
 
     /// Makes a call about an object that is referenced from `namespace`, with the resource of the reference.
     ///
-    /// This is the only access to the resource, so that no caller takes a kind that is not served for an object that
-    /// does not exist. `call` is an ordinary closure, because the future of an `AsyncFnOnce` cannot be spawned.
+    /// This is the only access to the resource. So no caller mistakes an unserved kind for a missing object. `call` is
+    /// an ordinary closure, because the future of an `AsyncFnOnce` cannot be spawned.
     ///
     /// # Errors
     ///
     /// The call failed, or the API server does not serve the kind, or no longer serves its version. A later call looks
-    /// it up again.
+    /// up the kind again.
     pub(crate) async fn call_served<T, C>(
         &self,
         namespace: &str,
@@ -370,7 +370,7 @@ impl Objects {
     }
 
     /// Stores an object, or removes it. An object that is equal to the stored one does not cause a notification.
-    /// Returns the limit because of which a part of the object is not stored.
+    /// Returns the limit that prevents the storage of a part of the object.
     pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> Option<MemberLimit> {
         let Effect { is_change, cut } = W::put(&self.0.store, key, object);
         if is_change {

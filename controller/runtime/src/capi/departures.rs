@@ -1,7 +1,7 @@
 //! Machines whose deletion was seen in a watch.
 //!
-//! The sweep of records looks once a minute, and a Machine can be deleted and gone in less time. Such a deletion was
-//! intended. A Machine that is only missing from a list is not noted.
+//! The sweep of records reads the Machines once a minute, and the deletion of a Machine can take less time. A deletion
+//! in a watch is intended. A Machine that is only missing from a list does not count as deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use super::objects::ObjectKey;
 use crate::shared::{Lock, Shared, Swept};
 
-/// The time for which a deletion is kept. The next sweep reads it, and keeps it as long as the Machine is missing. So
-/// this time must only be longer than a pause of the sweeps.
+/// The time for which a deletion is kept. The next sweep reads the deletion, and keeps it as long as the Machine is
+/// missing. So this time must only be longer than the pause between two sweeps.
 const KEPT: Duration = Duration::from_hours(1);
 
-/// The maximum number of deletions in one namespace: the largest cluster that Kubernetes supports. Further ones count
-/// as missing Machines.
+/// The maximum number of deletions in one namespace: the largest cluster that Kubernetes supports. The Machines of
+/// further deletions count as missing.
 const MAX_OF_NAMESPACE: usize = 5_000;
 
 /// The maximum number of all deletions, with names of at most 253 bytes.
@@ -134,7 +134,7 @@ mod tests {
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", MAX_OF_NAMESPACE - 1)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
-        // A deletion that is forgotten leaves room for another one.
+        // A removed deletion makes room for another one.
         departures.forget(&key("a", 0));
         departures.forget(&key("a", 0));
         note("a", MAX_OF_NAMESPACE + 1);
@@ -147,7 +147,7 @@ mod tests {
         note("c", 1);
         assert!(!departures.has(&key("c", 0)), "it is full");
 
-        // Old ones make room, also those of other namespaces.
+        // Expired deletions make room, also the deletions of other namespaces.
         advance(KEPT).await;
         note("c", 1);
         assert!(departures.has(&key("c", 0)));

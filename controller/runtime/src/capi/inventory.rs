@@ -38,7 +38,8 @@ use view::{Need, Needed, View, waiting};
 ///   answers.
 /// - The cost of such an answer does not grow with the number of objects. Iteration over all Machines is paged.
 /// - If two machines have the same provider ID, the result is an error.
-/// - If a limit cut a pool, the result for a value without a machine is an error, not the absence of a machine.
+/// - If a limit truncates a pool, the result for a value without a known machine is an error. It does not mean that the
+///   machine is missing.
 #[derive(Debug, Clone)]
 pub struct CapiInventory {
     objects: Objects,
@@ -76,14 +77,14 @@ const READS: usize = 8;
 /// The maximum number of `KubeadmConfig`s in one batch of reads.
 const UNREAD_AT_ONCE: usize = 64;
 
-/// The limit of such batches for one answer. No cluster has more `KubeadmConfig`s than they cover.
+/// The limit of such batches for one answer. The batches together cover more `KubeadmConfig`s than any cluster has.
 const MAX_READS: usize = 1024;
 
 /// The limit of reads in one call of [`CapiInventory::tokens`], which has low priority.
 const READS_FOR_TOKENS: usize = 50;
 
-/// The limit of lookups for one answer. Each lookup reads the objects that the previous one was missing, and a Machine
-/// can appear in the meantime.
+/// The limit of lookups for one answer. Each lookup reads the objects that the previous lookup lacked. Several lookups
+/// are necessary, because a Machine can appear in the meantime.
 const MAX_LOOKS: usize = 4;
 
 impl CapiInventory {
@@ -97,7 +98,7 @@ impl CapiInventory {
         }
     }
 
-    /// The `MachinePool` of which only a part of the members is known, with the limit. `None` also while the inventory
+    /// A `MachinePool` with unknown members, and the limit that caused this. `None` also while the inventory
     /// is unavailable.
     pub(crate) fn unknown_members(&self) -> Option<String> {
         let cut = self.look(|view| Ok(view.knows_all_members().err()));
@@ -306,7 +307,7 @@ impl CapiInventory {
                 return Ok(found);
             }
             let _reading = self.reading.lock().await;
-            // Reads each config that is due and that no other answer has read in the meantime, and none twice.
+            // Reads each due config once, unless another answer has read it in the meantime.
             let now = Instant::now();
             for _ in 0..MAX_READS {
                 let (unread, _) = self.needed((UNREAD_AT_ONCE, now), &look)?;
@@ -411,8 +412,8 @@ fn unread(reference: &Reference, error: &FetchError) -> Unavailable {
 
 #[async_trait::async_trait]
 impl Inventory for CapiInventory {
-    /// If the pool creates Machines, a member without its Machine is pending. The member still exists: a pool starts to
-    /// have Machines when its provider begins to support them.
+    /// If the pool's provider creates Machines, a member without its Machine is pending. Such a member exists: a pool
+    /// gets Machines as soon as a newer version of its provider supports them.
     async fn by_provider_id(&self, id: &ProviderId) -> Result<Option<Machine>, Unavailable> {
         let found = self.find(|view| view.by_provider_id(id)).await?;
         let Some((mut machine, makes_machines)) = found else {
@@ -437,8 +438,8 @@ impl Inventory for CapiInventory {
                 Ok(owner)
             })
         };
-        // Most tokens belong to a joining machine. After a reset, the token can belong to any machine, and a pool's
-        // token can be new.
+        // Most tokens belong to a joining machine. After a reset, the token can belong to any machine. A pool's token
+        // can be new.
         let mut found = None;
         for need in [Need::Joining, Need::All, Need::Pools] {
             if found.is_none() {

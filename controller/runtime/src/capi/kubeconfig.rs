@@ -4,8 +4,8 @@
 //! refused if any part of it would make the controller run a program, read a file, skip the verification of the server,
 //! or connect to an address that only the controller can reach.
 //!
-//! The controller does not use a proxy, not even the proxy of the environment, because it cannot check the addresses
-//! that a proxy connects to.
+//! The controller does not use a proxy, not even the proxy of the environment, because it cannot check the addresses to
+//! which a proxy connects.
 
 use std::net::IpAddr;
 
@@ -100,7 +100,7 @@ impl TenantKubeconfig {
     pub fn access(&self, cluster: &ObjectKey) -> Result<ClusterAccess, KubeconfigRefused> {
         #[cfg(test)]
         tests::CLIENTS.set(tests::CLIENTS.get() + 1);
-        // The error of the library can contain a line of the key.
+        // The library's error can contain a line of the key, so it is dropped.
         let access = ClusterAccess::of_tenant(self.config.clone(), self.reach, cluster);
         access.map_err(|_| KubeconfigRefused::NoClient)
     }
@@ -115,7 +115,8 @@ fn auth_info(login: &Login) -> Result<AuthInfo, KubeconfigRefused> {
         Login::ClientCertificate { chain_pem, key_pem } => {
             let read = identity(chain_pem, key_pem, Policy::Tenant);
             let (chain, key) = read.map_err(|(field, why)| refused(field, why))?;
-            // The library reads the last key of both texts, so it gets only what is checked here.
+            // The library uses the last key in the two texts, so it gets only the certificates and the key that were
+            // checked here.
             let chain: String = chain.iter().map(certificate_pem).collect();
             let key = checked(&key)?.to_pem();
             let key = Zeroizing::new(BASE64.encode(key.as_bytes()));

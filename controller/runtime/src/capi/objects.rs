@@ -33,13 +33,13 @@ pub(super) use pool::{MachinePool, MemberLimit, label_value, last_segment};
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
-/// The contract that will be served the longest, for references. Readers look up the served version by kind.
+/// The API version in references: the one that will be served the longest. Readers look up the served version by kind.
 pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
 
 /// The longest name of an object (RFC 1123).
 const MAX_NAME_LEN: usize = 253;
 
-/// The longest kind that is kept: the limit of a kind's name in Kubernetes.
+/// The maximum length of a stored kind: the limit of a kind's name in Kubernetes.
 const MAX_KIND_LEN: usize = 63;
 
 /// The label of a Cluster that selects one of several controllers.
@@ -48,7 +48,7 @@ pub(crate) const WATCH_FILTER_LABEL: &str = "cluster.x-k8s.io/watch-filter";
 /// The annotation that pauses reconciliation of an object by Cluster API. Its value is ignored.
 pub(crate) const PAUSED_ANNOTATION: &str = "cluster.x-k8s.io/paused";
 
-/// An object that is read: the parts to decode, and the fields to keep.
+/// A kind of object that is read: the parts to decode, and the fields to keep.
 pub(super) trait Kept: Clone + Debug + Send + 'static {
     /// The part of the spec to decode.
     type Spec: Clone + Debug + Default + DeserializeOwned + Send + Sync + 'static;

@@ -25,7 +25,7 @@ pub(crate) struct OwnToken {
     pub(crate) secret: Zeroizing<String>,
 }
 
-/// The token of one Machine could not be read. The tokens of other Machines can be.
+/// The token of one Machine could not be read. This error does not affect other Machines.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenUnread {
     /// The Machine is invalid.
@@ -43,8 +43,8 @@ pub(crate) enum TokenUnread {
     },
 }
 
-/// A Machine with its token. It has none if its `KubeadmConfig` has none: another bootstrap provider created its data, or
-/// it was the first Machine of its control plane.
+/// A Machine with its token. The token is missing if the `KubeadmConfig` has none: another bootstrap provider created
+/// the data, or the Machine was the first of its control plane.
 pub(crate) type TokenOfMachine = (String, Result<Option<OwnToken>, TokenUnread>);
 
 /// The Machines of a Cluster that are not being deleted, each with its own token. `only` restricts the list to these
@@ -81,7 +81,7 @@ pub(crate) async fn own_tokens(
     Ok(tokens)
 }
 
-/// Whether the API server did not answer. Any other error is about one reference, which anyone who can write Machines
+/// Whether the API server did not answer. Any other error is about one reference, which a user who can write Machines
 /// can make invalid.
 fn is_outage(error: &CallError) -> bool {
     match error {

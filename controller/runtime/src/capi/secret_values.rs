@@ -20,9 +20,9 @@ pub(crate) const CA_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
 
 /// A Secret of a Cluster, with only the values that the controller reads.
 ///
-/// A Secret is kept for as long as its Cluster exists, and a tenant can write any number of keys into it. The others are
-/// skipped during decoding: 1 MB of empty values would take ten times as much memory. A value that is too long is cut
-/// one byte after its limit, so that its reader refuses it.
+/// A Secret is kept for as long as its Cluster exists, and a tenant can write any number of keys into it. Other keys
+/// are skipped during decoding, because 1 MB of empty values would take ten times as much memory. A value that is too
+/// long is cut one byte after its limit, so that its reader refuses it.
 #[derive(Clone)]
 pub(crate) struct SecretValues(Secret);
 
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for SecretValues {
 
 /// The decoded value, up to one byte more than `max`. `None` if it is not base64.
 fn decoded(text: &str, max: usize) -> Option<Vec<u8>> {
-    // Each four letters are three bytes.
+    // In base64, four letters represent three bytes.
     let enough = text.get(..(max / 3 + 1) * 4).unwrap_or(text);
     let mut bytes = BASE64.decode(enough.as_bytes()).ok()?;
     bytes.truncate(max + 1);

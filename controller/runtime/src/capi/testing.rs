@@ -198,7 +198,7 @@ pub(super) fn answered_by(answer: impl Fn(&str) -> Value + Clone + Send + 'stati
             Ok::<_, Infallible>(response.body(body).unwrap())
         }
     });
-    // Runs in addition to the test's thread, which waits.
+    // The client's tasks run on the runtime's thread, while the test's thread waits.
     let _entered = RUNTIME.enter();
     Objects::new(
         Client::new(service, "default"),

@@ -207,7 +207,7 @@ impl Objects {
                     }
                     self.put::<W>(&key, None);
                     let observer = self.observer::<W>();
-                    // A deletion cannot fail to decode.
+                    // A deletion has no content, so decoding cannot fail.
                     drop(observer.map(|observer| observer.put(&key, None)));
                 }
             }

@@ -20,8 +20,8 @@ pub(crate) const CONTROLLER: &str = "node-attestation-controller";
 /// The deadline for a call about one small object. The API server's limit is 60 s.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The maximum length of a text in a refusal. A caller can keep the error while it makes the next call, for which an API
-/// server that a tenant operates can let it wait.
+/// The maximum length of a text in a refusal. A caller can hold the error during its next call, and a tenant's API
+/// server can delay the answer to that call.
 const MAX_REFUSAL_LEN: usize = 4096;
 
 /// A call failed.
@@ -82,7 +82,7 @@ pub(crate) fn call<T>(
 /// Makes a call, within `deadline`.
 ///
 /// kube's future takes 5 KiB, and a task reserves space for each future that it can await. The future is therefore
-/// boxed here. An `async fn` would first keep it in its own state.
+/// boxed here. An `async fn` would first store the future in its own state.
 pub(crate) fn in_time<T>(
     deadline: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -102,7 +102,7 @@ pub(crate) fn in_time<T>(
     }
 }
 
-/// Removes the parts of a refusal that nothing reads. A cause has three bytes of JSON, and takes 72 in memory.
+/// Removes the unused parts of a refusal. A cause of three bytes of JSON takes 72 bytes of memory.
 fn reduce(status: &mut Status) {
     status.metadata = None;
     status.details = None;
@@ -132,8 +132,8 @@ where
 
 /// The number of objects to request in the next page of a list.
 ///
-/// A page that is too long is requested again with fewer objects. The pages after its objects grow again, because a few
-/// large objects of one tenant must not make the lists of all tenants longer.
+/// A page that is too long is requested again with fewer objects. After these objects, the pages grow again, so that a
+/// few large objects of one tenant do not slow down the lists of all tenants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageSize {
     most: u32,

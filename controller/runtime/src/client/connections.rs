@@ -2,9 +2,10 @@
 //!
 //! # Guarantees
 //!
-//! - A call does not wait for another call. It can wait for a new connection; these are made one at a time.
+//! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
+//!   time.
 //! - A dead connection is detected, even while nothing is sent. After a call without a timely response, a connection
-//!   gets no further calls. A call to an operator's API server that is dropped early has no effect on others.
+//!   gets no further calls. If a call to an operator's API server is dropped early, other calls are not affected.
 //! - For each call and each connection, the number of received bytes that are not read yet is limited. Memory for these
 //!   bytes is reserved as long as the connection is open, and connections of one namespace take at most half of it.
 //! - The processor time of connections to a tenant's API server is limited for its namespace.
@@ -64,8 +65,9 @@ const MAX_CALLS: usize = 100;
 const MAX_ATTEMPTS: usize = 3;
 
 /// The time for a response from an operator's API server, after which a dropped call shows that its connection could be
-/// dead. It is shorter than the deadlines of all calls. A tenant can cause calls that are dropped at any time, such as
-/// the lists of Secrets of a Cluster that is deleted, and all tenants would then wait for a new connection.
+/// dead. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any time, for example by
+/// the deletion of a Cluster whose Secrets are listed. Without this limit, all tenants would then wait for a new
+/// connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The limits of received bytes that are not read yet.
@@ -82,7 +84,7 @@ struct Windows {
 impl Windows {
     const fn of(named_by: NamedBy) -> Self {
         match named_by {
-            // A page of 500 Machines has a few megabytes, and the connection can have a high latency.
+            // A page of 500 Machines takes a few megabytes, and the connection can have a high latency.
             NamedBy::Operator => Self {
                 answer: 1024 * 1024,
                 connection: 8 * 1024 * 1024,
@@ -113,7 +115,7 @@ pub(super) struct Connections {
     server_name: Option<String>,
     windows: Windows,
     share: Share,
-    /// Of a tenant's API server.
+    /// The budget of processor time, if the API server belongs to a tenant.
     processor: Option<Processor>,
     /// The time without a response after which a dropped call ends the use of its connection.
     patience: Duration,
@@ -123,8 +125,8 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Creates a service that sends calls over connections from `dial`. The API server was configured by this party,
-    /// and the memory for a tenant's server counts against this namespace.
+    /// Creates a service that sends calls over connections from `dial`. The operator or a tenant configured the API
+    /// server. The memory for a tenant's server counts against this namespace.
     pub(super) fn service(
         dial: Dial,
         mut tls: ClientConfig,
@@ -135,7 +137,8 @@ impl Connections {
     + Send
     + use<> {
         tls.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
-        // Connections are long-lived, and the state of a session takes more memory than a connection.
+        // Connections are long-lived, so resumption saves little. The state of a session takes more memory than a
+        // connection.
         tls.resumption = Resumption::disabled();
         let windows = Windows::of(named_by);
         let connections = Arc::new(Self {
@@ -350,7 +353,7 @@ struct Connection {
 /// not have to wait until pings fail.
 struct Unanswered {
     is_silent: Option<Arc<AtomicBool>>,
-    /// The time from which the response is late.
+    /// The time after which the response is late.
     late: Instant,
 }
 

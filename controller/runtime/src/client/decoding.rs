@@ -41,7 +41,7 @@ impl Drop for Outer {
     }
 }
 
-/// A budget, and the processor time of this thread from which on it is charged.
+/// A budget, and the processor time of this thread at which the charge begins.
 #[derive(Debug)]
 struct Reading {
     processor: Processor,
@@ -134,7 +134,7 @@ mod tests {
         let call = poll_fn(|context| {
             polls += 1;
             if polls <= 3 {
-                // It connects.
+                // The future makes progress.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -159,7 +159,7 @@ mod tests {
         let read = Decoding::new(events).count().await;
 
         assert_eq!(read, 3);
-        // The last one is for the end.
+        // The last charge is for the end of the response.
         assert_eq!(processor.missing(), CHARGE * 4);
     }
 

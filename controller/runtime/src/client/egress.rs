@@ -38,13 +38,13 @@ const LOOKUPS: TurnLimits = TurnLimits {
     of_cluster: 1,
 };
 
-/// The limit for namespaces with a recent slow lookup. Their name servers can fail to respond.
+/// The limit for namespaces with a recent slow lookup. The name servers of such a namespace can fail to respond.
 const SLOW_LOOKUPS: TurnLimits = TurnLimits {
     all: 32,
     of_cluster: 1,
 };
 
-/// The time for which a namespace counts as slow after a slow lookup, for all of its Clusters.
+/// The time for which a namespace counts as slow after a slow lookup. This applies to all of its Clusters.
 const SLOW_FOR: Duration = Duration::from_mins(1);
 
 static PROCESS: LazyLock<Arc<Lookups>> = LazyLock::new(Arc::default);
@@ -120,7 +120,7 @@ impl EgressPolicy {
         insecure_allow_loopback: false,
     };
 
-    /// The range because of which the policy refuses this address. `None` if the policy allows the address.
+    /// The local range for which the policy refuses this address. `None` if the policy allows the address.
     pub fn refuses(self, address: IpAddr) -> Option<LocalRange> {
         let refused = neighbourhood(address)?;
         (refused != LocalRange::Loopback || !self.insecure_allow_loopback).then_some(refused)
@@ -174,7 +174,7 @@ pub(super) struct Dialler {
 }
 
 impl Dialler {
-    /// Creates a dialer for the API server of this Cluster. Its lookups take turns with the lookups of all Clusters.
+    /// Creates a dialer for the API server of this Cluster. Its lookups share the turns of all Clusters.
     pub(super) fn new(reach: EgressPolicy, cluster: &ObjectKey) -> Self {
         Self::among(PROCESS.clone(), reach, cluster)
     }
@@ -225,7 +225,7 @@ impl Dialler {
         let turn = line.turn().await;
         let (lookup, lookups) = (self.lookup, self.lookups.clone());
         let (host, namespace) = (host.to_owned(), self.namespace.clone());
-        // The caller can be dropped long before the lookup ends. The turn is held until the end.
+        // The caller can be dropped long before the lookup ends. The lookup therefore holds the turn until its end.
         let found = spawn_blocking(move || {
             let begun = Instant::now();
             let found = lookup(&host);
@@ -240,8 +240,8 @@ impl Dialler {
     }
 }
 
-/// Returns the addresses if the policy allows all of them. A name with both local and other addresses does not belong
-/// to an API server.
+/// Returns the addresses if the policy allows all of them. An API server never has a name with both local and other
+/// addresses.
 fn screened(addresses: Vec<SocketAddr>, reach: EgressPolicy) -> Result<Vec<SocketAddr>, BoxError> {
     for address in addresses.iter().map(SocketAddr::ip) {
         if let Some(range) = reach.refuses(address) {
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(found, [expected; MAX_ADDRESSES]);
     }
 
-    /// Lookups that have begun and not ended.
+    /// The number of lookups in progress.
     static HANGING: AtomicUsize = AtomicUsize::new(0);
     static RELEASED: AtomicBool = AtomicBool::new(false);
 

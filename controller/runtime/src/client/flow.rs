@@ -1,5 +1,5 @@
-//! The rate limit for responses of tenants' API servers. Reading them takes processor time that other clusters need. The
-//! work for a decoded object, such as its place in a queue, is not in the budget of [`super::decoding`].
+//! The rate limit for responses of tenants' API servers. Reading responses takes processor time that other clusters
+//! need. The work after decoding, such as adding an object to a queue, is not in the budget of [`super::decoding`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -28,12 +28,12 @@ const NAMESPACE: Rate = Rate {
     burst: COMMON.burst,
 };
 
-/// The minimum number of bytes that a chunk counts for: with less, the work for a chunk takes longer than to read its
-/// bytes. An honest event has more.
+/// The minimum number of bytes that a chunk counts for. In a smaller chunk, the fixed work takes longer than the bytes.
+/// An honest event is longer.
 const MIN_PIECE: usize = 2048;
 
-/// The additional bytes that a page of a list counts for. Each API server therefore gets 64 pages per second, with
-/// bursts of 256.
+/// The number of bytes that a page of a list counts for, in addition to its length. Each API server therefore gets 64
+/// pages per second, with bursts of 256.
 const PAGE: usize = 16 * 1024;
 
 static PROCESS: Common = Common::new();
@@ -84,7 +84,7 @@ impl OfNamespace {
 impl Drop for OfNamespace {
     fn drop(&mut self) {
         self.common.namespaces.write(|namespaces| {
-            // The namespace can exist again.
+            // A new entry for the namespace can exist by now.
             let is_gone = |known: &Weak<Self>| known.strong_count() == 0;
             if namespaces.get(&self.name).is_some_and(is_gone) {
                 namespaces.remove(&self.name);
@@ -102,7 +102,7 @@ struct Rate {
 impl Rate {
     /// Takes this number of bytes from the budget that is full at `whole_at`.
     ///
-    /// If the bytes exceed the burst, takes them only with `must`, and returns how long to wait.
+    /// If the bytes exceed the burst, takes them only with `must`, and returns the time to wait.
     fn take(self, whole_at: &mut Option<Instant>, bytes: u32, must: bool) -> Result<(), Duration> {
         let now = Instant::now();
         let missing = whole_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
@@ -188,7 +188,7 @@ mod tests {
         Flow::among(common, "tenant-a")
     }
 
-    /// Reads for this duration as long as the rate permits. Returns the number of read bytes.
+    /// Reads for this duration, as fast as the rate permits. Returns the number of read bytes.
     async fn flood(flow: &Flow, time: Duration) -> usize {
         let end = Instant::now() + time;
         let mut read = 0;
@@ -208,7 +208,7 @@ mod tests {
 
         let minute = Duration::from_mins(1);
         let read = flood(&greedy, minute).await;
-        // The bursts, its own, and all that is common while nobody else wants it.
+        // The two bursts, the server's own rate, and the whole shared rate while no other server uses it.
         let most = 4 + 32 + 60 * (1 + 8) + 1;
         assert!((most * 9 / 10..=most).contains(&read), "{read}");
 
@@ -247,7 +247,7 @@ mod tests {
 
         let read = flood().await;
 
-        // The burst, four a second, and the last piece of each.
+        // The burst, four chunks per second, and the last chunk of each server.
         assert!((60 * 4..=64 * 4 + 50).contains(&read), "{read}");
         for _ in 0..4 {
             assert_eq!(victim.count(MIB), Ok(()));

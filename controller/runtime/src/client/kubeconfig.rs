@@ -1,7 +1,7 @@
 //! Access to a cluster.
 //!
-//! The operator of the controller wrote the kubeconfigs that this module reads, so they can use every feature: files,
-//! `exec` and proxies. For a tenant's kubeconfig, see [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
+//! This module reads kubeconfigs from the controller's operator, which can use every feature: files, `exec` and
+//! proxies. For a tenant's kubeconfig, see [`TenantKubeconfig`](crate::capi::TenantKubeconfig).
 
 use std::env;
 use std::error::Error;

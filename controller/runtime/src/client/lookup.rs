@@ -1,4 +1,4 @@
-//! Resolves names that the operator configured, for example of an API server or a cloud.
+//! Resolves names from the operator's configuration, for example of an API server or a cloud service.
 
 use std::io;
 use std::net::SocketAddr;

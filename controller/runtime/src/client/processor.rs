@@ -9,9 +9,9 @@
 //!
 //! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together take at
 //!   most a quarter of one processor, except for chunks that are already received.
-//! - After a burst of [`BURST_OF_ALL`], those of all namespaces together take half of one processor on average. The more
-//!   they exceed it, the more of its budget a namespace spends for the same work, so that the namespaces with the most
-//!   work wait.
+//! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together take half of one processor on
+//!   average. The more they exceed this share, the more of its budget a namespace spends for the same work. So the
+//!   namespaces with the most work wait.
 //! - Only connections to the API servers of tenants wait.
 
 use std::pin::Pin;
@@ -24,20 +24,20 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::shared::{Lock, Shared, Swept};
 
-/// The processor time that a namespace can take at once. A thousand handshakes take about two seconds.
+/// The processor time that a namespace can take in one burst. A thousand handshakes take about two seconds.
 const BURST: Duration = Duration::from_secs(5);
 
-/// A namespace gets one of this number of parts of a processor.
+/// The divisor for a namespace's share of one processor.
 const PARTS: u32 = 4;
 
-/// The processor time that all namespaces can take at once: more than the handshakes of 2,000 clusters.
+/// The processor time that all namespaces can take in one burst: more than the handshakes of 2,000 clusters.
 const BURST_OF_ALL: Duration = Duration::from_secs(20);
 
-/// All namespaces together get one of this number of parts of a processor.
+/// The divisor for the share of one processor that all namespaces get together.
 const PARTS_OF_ALL: u32 = 2;
 
-/// The price doubles for each second of processor time beyond the burst of all, up to this power of two: the share of
-/// 2,000 namespaces.
+/// The maximum number of times that the price doubles. It doubles for each second of processor time beyond the burst of
+/// all namespaces. The maximum corresponds to the share of 2,000 namespaces.
 const MAX_DOUBLINGS: u64 = 10;
 
 /// The processor time that a byte counts for if its decoding is not measured: as much as JSON with many values takes. A
@@ -67,7 +67,7 @@ struct Budgets {
 struct Budget {
     /// The time at which the whole burst is available again.
     whole_at: Instant,
-    /// The time from which the next wait is logged.
+    /// The earliest time of the next log line about a wait.
     told_from: Instant,
 }
 

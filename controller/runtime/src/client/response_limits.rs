@@ -1,7 +1,7 @@
 //! Limits for the calls and responses of an API server.
 //!
-//! A busy API server gets few concurrent calls, and a hostile one cannot use unlimited memory or time. kube's client
-//! has no such limits.
+//! A busy API server gets few concurrent calls, and a hostile API server cannot use unlimited memory or time. kube's
+//! client has no such limits.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -36,25 +36,25 @@ pub(crate) const PAGE_SIZE: u32 = 16;
 /// The page size for the management cluster, as in client-go: 100,000 Machines take 200 pages.
 pub(crate) const MANAGEMENT_PAGE_SIZE: u32 = 500;
 
-/// The maximum JSON length of one object, or of an event. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes become base64,
-/// and annotations (up to 256 KiB) can be escaped with six bytes per byte.
+/// The maximum JSON length of an object or an event. etcd accepts 1.5 MiB (`--max-request-bytes`). In JSON, bytes
+/// become base64, and annotations (up to 256 KiB) can be escaped with six bytes per byte.
 const MAX_OBJECT_LEN: usize = 4 * 1024 * 1024;
 
 /// The maximum JSON length of a page from an operator's API server: seven of the largest objects that etcd accepts.
 /// Tenants of a management cluster write these objects, and a schema limits neither labels nor the total length.
 const MAX_PAGE_LEN: usize = 12 * 1024 * 1024;
 
-/// The maximum number of values in a page from an operator's API server, each of which takes up to 100 bytes: twice as
-/// many as 500 honest objects have.
+/// The maximum number of values in a page from an operator's API server, each of which takes up to 100 bytes: twice the
+/// number in 500 honest objects.
 const MAX_PAGE_VALUES: usize = 256 * 1024;
 
-/// The number of objects for which a page always has enough values, whatever tenants write.
+/// The number of objects that always fit into a page, regardless of their content.
 const FEW: usize = 4;
 
 /// The maximum number of values of an object in a list or a watch of an operator's API server. The rest of a larger
 /// object is removed, and the object is unreadable. A `MachinePool` with 10,000 members has about 60,000 values.
 ///
-/// The other values are those of the fields that are never removed, and of the list.
+/// The reserve is for the fields that are never removed, and for the list itself.
 const MAX_VALUES_OF_OBJECT: usize = MAX_PAGE_VALUES / FEW - 512;
 
 /// The maximum JSON length of a page from a tenant's API server: several times the length of honest requests. If a page
@@ -92,7 +92,7 @@ const MAX_LEN_OF_SINGLE: usize = 2 * 1024 * 1024;
 const TENANT_SHARE: usize = 1024 * 1024;
 
 /// The memory that is reserved for an API server that the operator configured, with lists of many kinds. Responses to
-/// calls that a tenant causes do not use it.
+/// calls that a tenant causes do not use this memory.
 const OPERATOR_SHARE: usize = 64 * 1024 * 1024;
 
 /// The limit of concurrent calls, each until its response is read. Watches are not counted. kube-controller-manager's
@@ -165,7 +165,7 @@ fn limits(asked: &Uri, named_by: NamedBy) -> Limits {
     };
     match (named_by, page.filter(|_| !lines)) {
         (NamedBy::Operator, None) => Limits {
-            // A single object and a document are read whole.
+            // A single object or a document is read completely.
             object: if lines {
                 MAX_VALUES_OF_OBJECT
             } else {
@@ -259,7 +259,7 @@ type Pages = Arc<Unshared<BTreeMap<String, usize>>>;
 /// The log of truncated CSRs of an API server.
 #[derive(Debug)]
 struct Cuts {
-    /// The time from which the log can name the next one.
+    /// The earliest time of the next log line about a truncated CSR.
     next: Unshared<Instant>,
     lines: ClusterLines,
 }
@@ -271,7 +271,8 @@ const CUTS_TOLD: Rate = Rate {
 };
 
 impl<S> Bounded<S> {
-    /// Limits the calls and responses of this service. It belongs to the operator, or to a tenant with this namespace.
+    /// Limits the calls and responses of this service, whose API server belongs to the operator or to a tenant with
+    /// this namespace.
     pub(crate) fn new(service: S, named_by: NamedBy, namespace: &str) -> Self {
         let (own, calls) = match named_by {
             NamedBy::Operator => (OPERATOR_SHARE, MANAGEMENT_CALLS_AT_ONCE),
@@ -329,7 +330,7 @@ where
         let deadline = Instant::now() + ANSWER_DEADLINE;
         let named_by = self.named_by;
         let limits = limits(request.uri(), named_by);
-        // The tenants of a management cluster take turns. A tenant's API server has a single line.
+        // The tenants of a management cluster take turns. All calls to a tenant's API server wait in one line.
         let caller = request.extensions().get::<OnBehalfOf>();
         let tenant = match (named_by, caller) {
             (NamedBy::Operator, Some(OnBehalfOf(namespace))) => namespace,
@@ -337,7 +338,7 @@ where
             (NamedBy::Tenant, _) => "",
         };
         let line = self.turns.line(&ObjectKey::new(tenant, ""));
-        // Otherwise, a tenant with large objects could use the memory for the watches of all tenants.
+        // Without a separate share, a tenant with large objects could use up the memory for the watches of all tenants.
         let holding = if tenant.is_empty() {
             self.share.holding()
         } else {
@@ -345,7 +346,7 @@ where
         };
         let is_page = !limits.lines && parameter(request.uri(), "limit=").is_some();
         let (flow, processor) = (self.flow.clone(), self.processor.clone());
-        // Of an operator's API server, the watch logs the object.
+        // With an operator's API server, the watch logs the object.
         let cuts = flow.is_some().then(|| self.cuts.clone());
         if is_page
             && flow.is_some()
@@ -431,7 +432,7 @@ impl Cuts {
 }
 
 impl<B> BoundedBody<B> {
-    /// The part of this chunk to forward. A reader of lines keeps the memory of the longest line.
+    /// The part of this chunk to forward. A reader of lines keeps the buffer for the longest line.
     fn pass(&mut self, piece: Bytes) -> Result<Bytes, Excess> {
         let wait = self
             .flow

@@ -7,8 +7,8 @@ use tokio::time::Sleep;
 use tower::BoxError;
 use tower::retry::Policy;
 
-/// Retries only requests for a page of a list, if the API server is too busy. Without retries, one failed page would
-/// make a watch restart its list, and a list with hundreds of pages would never complete.
+/// Retries only requests for a page of a list, if the API server is too busy. Without retries, a watch would restart
+/// its list after one failed page. A list with hundreds of pages would never complete.
 #[derive(Clone, Default)]
 pub(crate) struct RetryLists(RetryPolicy);
 
@@ -27,7 +27,7 @@ impl<B> Policy<Request<Body>, Response<B>, BoxError> for RetryLists {
         let is_page = |query: &str| query.split('&').any(|pair| pair.starts_with("limit="));
         let is_list = request.method() == Method::GET && request.uri().query().is_some_and(is_page);
         let cloned = is_list.then(|| {
-            // The response type does not matter: every request is cloned in the same way.
+            // The type of the response has no effect, because every request is cloned in the same way.
             Policy::<_, Response<B>, _>::clone_request(&mut self.0, request)
         });
         cloned.flatten()

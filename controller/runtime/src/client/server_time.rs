@@ -75,8 +75,8 @@ impl ServerTime {
         })
     }
 
-    /// The API server's time, for the ages of objects: it does not change when the clock of this machine is set. `now`,
-    /// from this machine's clock, before the first response with a date.
+    /// The API server's time, for the ages of objects. A change of this machine's clock does not affect it. Before the
+    /// first response with a date, this is `now`, from this machine's clock.
     pub fn now_or(&self, now: SystemTime) -> SystemTime {
         self.now().unwrap_or(now)
     }
@@ -86,7 +86,7 @@ impl ServerTime {
         self.now().map_or(now, |server| server.max(now))
     }
 
-    /// The earlier of `now`, from this machine's clock, and the API server's time. Anything that has expired at this
+    /// The earlier of `now`, from this machine's clock, and the API server's time. An object that has expired at this
     /// time has expired by both clocks.
     pub fn earlier(&self, now: SystemTime) -> SystemTime {
         self.now().map_or(now, |server| server.min(now))

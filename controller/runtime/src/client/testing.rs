@@ -14,7 +14,7 @@ pub fn too_long() -> BoxError {
     Excess::Length(1).into()
 }
 
-/// The bytes that reach a parser, from these chunks of one text or, with `lines`, of one text per line.
+/// The bytes that reach a parser from these chunks. The chunks are one text or, with `lines`, one text per line.
 pub fn sieved<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, lines: bool) -> Vec<u8> {
     let mut sieve = Sieve::new(Limits {
         lines,

@@ -131,8 +131,8 @@ async fn leader(management: &ClusterAccess) -> Finding {
     }
 }
 
-/// Whether a controller renews its Lease at `now`. A part of a fleet that was removed leaves its Lease behind: in a
-/// namespace where another Lease is held, a Lease that is not renewed is only a warning.
+/// Whether a controller renews its Lease at `now`. A controller that was removed from a fleet leaves its Lease behind.
+/// So a Lease without renewals is only a warning in a namespace with another Lease that is held.
 fn leadership(all: impl Iterator<Item = Lease>, now: SystemTime) -> Finding {
     const CURE: &str = "check that the controller runs, and read its log";
     let ours = |lease: &Lease| {

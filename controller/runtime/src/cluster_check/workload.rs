@@ -34,8 +34,8 @@ pub(super) const CHECKS: [&str; 7] = [
     "evidence-versions",
 ];
 
-/// The age from which a pending CSR counts as slow. A CSR is usually answered within seconds. If the machine is not
-/// known yet, this takes minutes.
+/// The age from which a pending CSR counts as slow. A CSR is usually answered within seconds, or within minutes if the
+/// machine is not known yet.
 const SLOW: Duration = Duration::from_mins(2);
 
 /// The label of control-plane Nodes from kubeadm.

@@ -118,7 +118,7 @@ impl World {
     }
 }
 
-/// The one value of each.
+/// The value of the only entry of each `ConfigMap`.
 async fn values(config_maps: &ConfigMaps<Entries>) -> Result<Vec<String>, ConfigMapUnread> {
     let contents = config_maps.read().await?;
     Ok(contents.iter().map(|one| one.0["key"].clone()).collect())
@@ -194,7 +194,7 @@ async fn an_unreadable_config_map_is_named_and_read_again_after_five_seconds() {
     assert_eq!(values(&config_maps).await.unwrap(), ["1", "2"]);
     assert!(config_maps.last_outcome().unwrap().is_ok());
 
-    // One that is deleted, although it was known.
+    // A `ConfigMap` can be deleted after a successful read.
     world.with(|server| drop(server.objects.remove("/b")));
     advance(FRESH).await;
     assert_eq!(values(&config_maps).await, absent);
@@ -222,7 +222,7 @@ async fn a_hanging_api_server_fails_all_readers_at_the_deadline() {
     let late = "cannot read the ConfigMaps of namespace prod within 20 s";
     let late = ConfigMapUnread(late.to_owned());
     assert!(all.iter().all(|one| one.as_ref() == Err(&late)), "{all:?}");
-    // Who waited for the first was told what that was told.
+    // A caller that waited for the first read gets the result of that read.
     assert!(asked.elapsed() < DEADLINE + Duration::from_secs(1));
 
     world.with(|server| server.hangs = false);
@@ -247,7 +247,7 @@ async fn a_config_map_over_the_memory_share_is_reported_and_dropped() {
     world.write("large", 2, "2");
     advance(FRESH).await;
     assert_eq!(values(&config_maps).await.unwrap(), ["1", "2"]);
-    // Each is rounded up to 16 KiB.
+    // The memory of each read is rounded up to 16 KiB.
     assert!(!share.holding().resize(1));
     drop(config_maps);
     assert!(share.holding().resize(32 * 1024));

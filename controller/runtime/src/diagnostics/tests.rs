@@ -14,7 +14,7 @@ async fn start(pages: Pages, metrics: &Metrics) -> (SocketAddr, JoinHandle<()>) 
     )
 }
 
-/// The answer to these bytes, until the server closes the connection.
+/// Sends these bytes, and returns the answer up to the end of the connection.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -142,7 +142,7 @@ async fn metrics_are_cached_for_a_second() {
     let kept = site.scraped.lock().clone();
     let later = Instant::now() + Duration::from_hours(1);
     let [_, prometheus] = kept;
-    // As if it had been a moment ago, however slow this machine is.
+    // The metrics appear to be a moment old, even on a slow machine.
     site.scraped.lock()[1] = prometheus.map(|(_, bytes)| (later, bytes));
     metrics.status_written(crate::metrics::Written::Ok);
 
@@ -175,7 +175,7 @@ async fn oversized_heads_and_silent_clients_do_not_block_the_health_page() {
     }
 
     assert_eq!(get(address, "/healthz").await.0, OK);
-    // The first ones had to go.
+    // The oldest connections are closed.
     let closed = silent[0].read(&mut [0; 1024]).await;
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
 }

@@ -12,7 +12,7 @@ use super::limiter::Limiter;
 use super::waiting::Waiting;
 use super::{Addressed, Cluster, EventLimits};
 
-/// The limit of Events that wait for their turn. The limiter summarizes further ones, by machine.
+/// The limit of Events that wait for their turn. The limiter summarizes further Events by machine.
 const MAX_IN_LINE: usize = 64;
 
 /// The interval between reports about dropped Events.
@@ -21,7 +21,7 @@ const LEFT_OUT_TOLD: Duration = Duration::from_mins(1);
 /// The Events of one cluster that are waiting to be written.
 pub(super) struct InLine {
     waiting: mpsc::Receiver<Box<Waiting>>,
-    /// Whether further Events can come.
+    /// Whether the channel can deliver further Events.
     is_open: bool,
     limiter: Limiter,
     /// The Events that wait for a turn.

@@ -18,7 +18,7 @@ const OF_MACHINE: Rate = Rate {
 };
 
 /// The rate of Events on all machines of a cluster: a join of 1,000 machines at the same time. Kubernetes keeps Events
-/// for one hour, so a flood leaves no more than 4,600.
+/// for one hour, so at most 4,600 Events of a flood exist.
 const OF_CLUSTER: Rate = Rate {
     burst: 1000,
     every: Duration::from_secs(1),
@@ -59,7 +59,7 @@ struct Machine {
 }
 
 impl Limiter {
-    /// Creates full budgets. The lines are the cluster's.
+    /// Creates full budgets. `lines` are the log lines of the cluster.
     pub(super) fn new(lines: ClusterLines) -> Self {
         Self {
             lines,

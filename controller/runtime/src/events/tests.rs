@@ -148,7 +148,7 @@ fn the_memory_of_waiting_events_is_bounded_and_released() {
         while next().is_some() {
             sent += 1;
         }
-        // Three kilobytes each.
+        // Each Event takes three kilobytes.
         assert!((40..60).contains(&sent), "{round}: {sent}");
         assert_eq!(events.memory.lock().bytes, 0);
     }

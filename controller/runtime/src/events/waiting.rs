@@ -21,7 +21,7 @@ pub(super) struct Waiting {
     cluster: Cluster,
     event: Event,
     bytes: usize,
-    /// Only one cluster uses it.
+    /// Only one cluster uses the lock.
     memory: Arc<Unshared<Memory>>,
 }
 

@@ -1,5 +1,5 @@
-//! Explains requests of a cluster without a management cluster. Its machines are in a file, and its records are in the
-//! memory of its controller.
+//! Explains requests of a cluster without a management cluster. The machines of such a cluster are in a file, and its
+//! records are in the memory of its controller.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -92,7 +92,7 @@ impl Explainer {
     }
 }
 
-/// Records that are in the memory of another process.
+/// The records, which are unknown because another process has them in memory.
 #[derive(Debug)]
 struct Unknown;
 
@@ -147,7 +147,7 @@ impl Records for Unknown {
     }
 }
 
-/// Read-only access to Nodes.
+/// The Nodes, without write access.
 #[derive(Debug)]
 struct SeenNodes(
     /// The Nodes. `None` without a kubeconfig.

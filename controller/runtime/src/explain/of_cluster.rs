@@ -38,7 +38,7 @@ use crate::watch::readable_one_of;
 /// The deadline for the reads before the checks.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
 
-/// The interval between checks whether the records are loaded.
+/// The interval between two checks for loaded records.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Explainer {
@@ -161,7 +161,7 @@ async fn read(
         lines: Arc::new(Unlimited),
     };
     let context = rehearsed(builder.context(), &access);
-    // Otherwise, requests to built-in signers stay pending, as in the controller.
+    // If the state is unknown, requests to built-in signers stay pending, as in the controller.
     if let Ok(enforced) = enforced {
         context.enforcement.set(wanted && enforced);
     }
@@ -177,8 +177,8 @@ async fn read(
     })
 }
 
-/// A note on the attestors that the controller cannot use, according to its condition. The controller's options are
-/// unknown here.
+/// A note about attestors that the controller does not have, from its condition. This command does not know the
+/// controller's options.
 fn unavailable_attestors(authentication: &KubeletAuthentication) -> Option<String> {
     let conditions = &authentication.status.as_ref()?.conditions;
     let condition = conditions::find(conditions, ATTESTORS_AVAILABLE)?;

@@ -43,7 +43,7 @@ impl Unasked {
         self.0.lock().not_asked
     }
 
-    /// Wraps the verifiers. If a proof depends on a service that is not called, the wrapped verifiers accept the
+    /// Wraps the verifiers. If the appraisal depends on a service that is not called, the wrapped verifiers accept the
     /// evidence. `names_nodes` lists the providers whose platform reports the name of a machine's Node.
     pub(super) fn verifiers(&self, verifiers: Verifiers, names_nodes: &[Provider]) -> Verifiers {
         verifiers.map(|verifier| {
@@ -56,7 +56,8 @@ impl Unasked {
     }
 }
 
-/// Accepts evidence that was not refuted. It is private to this module, because no certificate must be based on it.
+/// Accepts evidence that was not refuted. This type is private to the module, because a certificate must never be based
+/// on its result.
 #[derive(Debug)]
 struct Unproved {
     verifier: Arc<dyn Verifier>,
@@ -88,7 +89,7 @@ impl Verifier for Unproved {
         };
         let mut state = self.unasked.0.lock();
         let endorsement_key = state.annotated;
-        // Without the key, a machine with a TPM cannot be compared with its record.
+        // Without the key, the TPM cannot be compared with the machine's record.
         if *self.provider() == Provider::TPM && endorsement_key.is_none() {
             return appraised;
         }

@@ -26,8 +26,8 @@ pub(super) const CALLS: TurnLimits = TurnLimits {
     of_cluster: 8,
 };
 
-/// The deadline for a signature, including the wait for a turn. A KMS takes less than one second, and a decision is
-/// allowed to take two minutes.
+/// The deadline for a signature, including the wait for a turn. A KMS needs less than one second. The deadline of a
+/// decision is two minutes.
 const SIGN_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The deadline for a status call. Other requests wait for the same response.
@@ -36,7 +36,7 @@ const STATUS_DEADLINE: Duration = Duration::from_secs(3);
 /// The time for which a good status is valid.
 const GOOD_FOR: Duration = Duration::from_secs(5);
 
-/// The time for which a bad status is valid. The next try of a request therefore detects that the signer has recovered.
+/// The time for which a bad status is valid. So the next attempt of a request detects a recovered signer.
 const BAD_FOR: Duration = Duration::from_secs(1);
 
 /// The maximum length of a response. An RSA-4096 signature has 512 bytes.
@@ -54,7 +54,8 @@ pub(super) struct Client {
     #[debug(skip)]
     rpc: ExternalSignerClient<Channel>,
     pub(super) calls: FairTurns,
-    /// The last status, with its time. It is locked for at most one status call, whose deadline is the same for all.
+    /// The last status, with its time. The lock is held for at most one status call, which has the same deadline for
+    /// all clusters.
     status: Turnstile<Option<(Instant, Result<(), CallError>)>>,
     metrics: Metrics,
 }
@@ -72,7 +73,7 @@ pub(super) struct CallError {
 impl Client {
     pub(super) fn new(endpoint: SignerEndpoint, metrics: Metrics) -> Self {
         let path = endpoint.path().to_owned();
-        // This name is not resolved.
+        // The client does not resolve this name, because it connects to the socket.
         let channel = Endpoint::from_static("http://localhost")
             .connect_timeout(STATUS_DEADLINE)
             .http2_max_header_list_size(MAX_HEADERS_LEN)

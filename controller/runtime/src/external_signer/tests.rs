@@ -1,4 +1,4 @@
-//! Programs that misbehave, and the results for a request.
+//! Signer programs that misbehave, and the results for a request.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -31,9 +31,9 @@ use crate::metrics::Format;
 enum Does {
     Sign,
     Hang,
-    /// Hangs for the cluster of this name.
+    /// Hangs for the cluster with this name.
     HangFor(&'static str),
-    /// Hangs for the clusters of this namespace.
+    /// Hangs for the clusters in this namespace.
     HangForAll(&'static str),
     AnswerTooMuch,
     Fail(Code, &'static str),
@@ -146,7 +146,7 @@ async fn decided(context: &Context) -> Decision {
         .decision
 }
 
-/// The words of a request that waits because the program is unavailable.
+/// The message of a request that waits because the program is unavailable.
 async fn unavailable(context: &Context) -> String {
     let decision = decided(context).await;
     let Decision::Retry(deferral @ Deferral::SignerUnavailable(_)) = decision else {
@@ -156,7 +156,7 @@ async fn unavailable(context: &Context) -> String {
     error_chain(deferral)
 }
 
-/// Lets the last status lapse.
+/// Advances the time until the last status is no longer valid.
 async fn later() {
     time::pause();
     time::advance(Duration::from_secs(6)).await;
@@ -251,7 +251,7 @@ async fn the_hanging_keys_of_one_namespace_do_not_block_another() {
     let quick = bed.cluster_of("tenant-b", "prod-1");
     let names = (0..20).map(|number| number.to_string());
     let hung: Vec<_> = names.map(|name| bed.cluster(&name)).collect();
-    // A reconciliation of the cluster makes its key again.
+    // A reconciliation of the cluster creates its key again.
     let again: Vec<_> = (0..20).map(|_| bed.cluster("0")).collect();
     let many = hung.iter().chain(&again).flat_map(|hung| vec![hung; 8]);
     let many: Vec<_> = many

@@ -125,8 +125,8 @@ pub(super) async fn get_readable<K: Object>(
 /// Creates or replaces the object, unless it is the `same` as `wanted`. Returns whether it was written.
 ///
 /// A new object is created with server-side apply, because that permission can be limited to a name, unlike the
-/// permission for `POST`. An existing object is replaced in the version that was read. An apply would keep the items
-/// that another manager added to its lists, such as a match condition that disables a policy. (kube's `Api::entry`
+/// permission for `POST`. An existing object is replaced in the version that was read. Server-side apply would keep
+/// list items from another manager, such as a match condition that disables a policy. (kube's `Api::entry`
 /// creates with `POST`, and cannot read an object that another client made invalid.)
 pub(super) async fn put<K: Object>(
     client: &Client,
@@ -148,7 +148,7 @@ pub(super) async fn put<K: Object>(
         return Ok(false);
     }
     let version = found.resource_version();
-    // An API server that a tenant operates can return a large object, and then not answer the write.
+    // A tenant's API server can return a large object, and then not answer the write.
     drop(found);
     let mut replacement = wanted.clone();
     replacement.meta_mut().resource_version = version;
@@ -216,7 +216,7 @@ mod tests {
         static DECODED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// An object that counts while it exists, if it was decoded.
+    /// An object that is counted as long as it exists, if it was decoded.
     #[derive(Debug, Clone, Default, Serialize, Resource)]
     #[resource(inherit = "ClusterRole")]
     struct Counted {
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(compared.get(), 1);
     }
 
-    /// Deletes from an API server that forbids it, and answers a read with `read`.
+    /// Deletes an object on an API server that forbids the deletion and answers a read with `read`.
     async fn deleted_without_the_right(read: u16) -> Result<(), HardeningError> {
         let access = ClusterAccess::in_memory(move |request| async move {
             let code = match *request.method() {

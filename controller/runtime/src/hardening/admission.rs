@@ -2,7 +2,8 @@
 //! and the update of certificate signing requests.
 //!
 //! The policy blocks requests that the controller would deny anyway. Without it, a leaked token could fill the storage
-//! of the API server (1.5 MB per request on a stock cluster), or reach another signer while a binding is open.
+//! of the API server (1.5 MB per request on a stock cluster), or get a certificate from another signer while a binding
+//! is open.
 //!
 //! | Requester | Signers | Request name |
 //! | --- | --- | --- |
@@ -52,7 +53,8 @@ pub struct Settings {
     /// The control-plane nodes and exempt Nodes that renew with the built-in signer. Empty, unless an operator
     /// configures it.
     pub built_in_renewal: BTreeSet<NodeName>,
-    /// Whether other requests are refused. If not, the requester gets a warning, and the audit log gets an entry.
+    /// Whether other requests are refused. If this is false, the requester gets a warning, and the audit log gets an
+    /// entry.
     pub enforced: bool,
 }
 
@@ -233,11 +235,11 @@ fn bound(expression: String, message: &'static str) -> (String, &'static str, St
 /// The maximum length of a request's name, as for most objects.
 const MAX_NAME_LEN: usize = 253;
 
-/// The maximum length of an annotation: a digest of 64 digits, with a reserve for another format.
+/// The maximum length of an annotation: a digest of 64 digits, and a reserve for another format.
 const MAX_ANNOTATION_LEN: usize = 128;
 
-/// The limits for `managedFields`. It has a key for each field, such as `f:spec` and `f:request`, and no values. The
-/// number and the length of the keys are limited at each level, and the third level is the last one.
+/// The limits for `managedFields`, which has a key for each field, such as `f:spec` and `f:request`, but no values. The
+/// number and the length of the keys are limited at each level. The third level is the last.
 const MANAGED_FIELDS: &str = "!has(object.metadata.managedFields) \
     || (size(object.metadata.managedFields) <= 2 && object.metadata.managedFields.all(entry, \
     (!has(entry.apiVersion) || size(entry.apiVersion) <= 128) \

@@ -1,8 +1,8 @@
 //! Finds the open paths that bypass attestation.
 //!
 //! There are two checks, because each misses cases that the other finds. A `SubjectAccessReview` covers all authorizers
-//! of the API server, but only for groups. It does not find a binding to the single user `system:bootstrap:abcdef`. A
-//! scan of bindings finds it, but covers only RBAC.
+//! of the API server, but only for groups. The review does not find a binding to the single user
+//! `system:bootstrap:abcdef`. A scan of bindings finds that binding, but covers only RBAC.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -32,8 +32,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The maximum number of paths in the message.
 const MAX_NAMED: usize = 10;
 
-/// The maximum length of a path in the message, which is kept and in a condition: three names of Kubernetes' maximum
-/// length. An API server that a tenant operates can send longer ones.
+/// The maximum length of a path in the message, which is stored, also in a condition: three names of Kubernetes'
+/// maximum length. A tenant's API server can send longer names.
 const MAX_PATH_LEN: usize = 1024;
 
 /// A path that bypasses attestation.
@@ -116,10 +116,10 @@ pub async fn examine(client: &Client, scan: &Scan) -> Result<Vec<AutoApprovePath
     Ok(ways)
 }
 
-/// A question: whether a member of these groups has a permission.
+/// The question of a review: whether a member of these groups has a permission.
 struct Question {
     of: &'static str,
-    /// A set, because an API server that a tenant operates can have thousands, and each open binding is looked up.
+    /// A set, because a tenant's API server can have thousands of groups, and each open binding is looked up.
     groups: BTreeSet<String>,
     grant: Grant,
 }

@@ -3,8 +3,8 @@
 //! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` if the requester is
 //! allowed to `create` the subresource `nodeclient` (any node's certificate) or `selfnodeclient` (its own certificate
 //! again) of certificate signing requests. This permission does not allow an API call. It exists only for a review,
-//! which does not specify a namespace. So only `ClusterRoleBindings` grant it. A `RoleBinding` applies in its
-//! namespace, for which no review is made, so `RoleBindings` are not read.
+//! which does not specify a namespace. So only `ClusterRoleBindings` grant the permission. A `RoleBinding` applies only
+//! to reviews for its namespace, and no such review exists. So `RoleBindings` are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -42,7 +42,7 @@ const TEXT_LEN: usize = 48;
 /// The number of copies of an open binding: in the scan, and as a path.
 const COPIES: usize = 2;
 
-/// The limit of their roles. A cluster has about 5.
+/// The limit of the roles of such bindings. A cluster has about 5.
 const MAX_ROLES: usize = 200;
 
 /// The group of kubeadm's tokens.
@@ -153,8 +153,8 @@ pub(super) fn is_bootstrappers(group: &str) -> bool {
 }
 
 /// kubeadm's two bindings that approve kubelets without evidence: the name of the `ClusterRoleBinding`, the grant, and
-/// the group. With the first binding, a token is enough for any node's certificate. With the second binding, a node's
-/// certificate is enough for the next one.
+/// the group. With the first binding, a token is sufficient for any node's certificate. With the second binding, a
+/// node's certificate is sufficient for its next one.
 const KUBEADM: [(&str, Grant, &str); 2] = [
     (
         "kubeadm:node-autoapprove-bootstrap",
@@ -220,8 +220,8 @@ pub async fn scan(client: &Client) -> Result<Scan, HardeningError> {
     scan_of(client, &lines, &mut memory_of(&lines)).await
 }
 
-/// The memory for a scan of the cluster with these log lines. A tenant's API server can make the calls of an inspection
-/// slow, so the memory is held until the scan and its result are dropped.
+/// The memory for a scan of the cluster with these log lines. A tenant's API server can slow down the calls of an
+/// inspection, so the memory is held until the scan and its result are dropped.
 pub(crate) fn memory_of(lines: &ClusterLines) -> Holding {
     Share::new(lines.namespace(), OWN_MEMORY).holding()
 }
@@ -278,7 +278,7 @@ impl Candidate {
     }
 
     /// An upper bound for the memory of the candidate, and of the bindings and paths that are created from it. Each of
-    /// these contains its name and its role.
+    /// them contains the name and the role of the candidate.
     fn len(&self) -> usize {
         let of_text = |text: &str| text.len() + TEXT_LEN;
         let uid = self.uid.as_deref().map_or(0, of_text);
@@ -287,7 +287,7 @@ impl Candidate {
             let (Holder::Group(name) | Holder::User(name)) = holder;
             let name = of_text(name);
             let open = size_of::<OpenBinding>() + texts + name;
-            // A group is also in the set of groups, and in a question about them.
+            // A group is also in the set of groups, and in a question about this set.
             size_of::<Holder>() + 3 * name + COPIES * Grant::ALL.len() * open
         };
         let holders: usize = self.holders.iter().map(of_holder).sum();
@@ -369,7 +369,7 @@ fn evaluate(candidates: &[Candidate], grants_of: &BTreeMap<String, Vec<Grant>>) 
                 holder: holder.clone(),
                 grant: *grant,
                 is_kubeadms: candidate.is_kubeadms,
-                // Only for bindings that are removed, so that a text from the cluster is not repeated for each holder.
+                // Only bindings to remove need the UID. So a text from the cluster is not copied for each holder.
                 uid: candidate.uid.clone().filter(|_| candidate.is_kubeadms),
             }));
         }
@@ -390,8 +390,8 @@ pub struct Removed {
 
 /// Removes kubeadm's two bindings if `scan` found them exactly as kubeadm writes them, and removes them from the scan.
 ///
-/// A binding stays in [`Scan::open`] if an operator wrote it, with these names or others, or if the API server refuses
-/// to delete it: then an operator must remove it. `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token` write
+/// A binding stays in [`Scan::open`] if an operator wrote it, regardless of its name, or if the API server refuses to
+/// delete it. An operator must then remove it. `kubeadm upgrade apply` and `kubeadm init phase bootstrap-token` write
 /// kubeadm's bindings again, so scan and remove periodically.
 ///
 /// # Errors
@@ -399,7 +399,7 @@ pub struct Removed {
 /// The API server is unavailable. The scan is then incomplete.
 pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Removed, HardeningError> {
     let mut removed = Removed::default();
-    // Each of them opens one path.
+    // Each of the two bindings opens one path.
     for open in mem::take(&mut scan.open) {
         if !open.is_kubeadms {
             scan.open.push(open);
@@ -407,7 +407,7 @@ pub async fn remove(client: &Client, scan: &mut Scan) -> Result<Removed, Hardeni
         }
         match delete::<ClusterRoleBinding>(client, &open.name, open.uid.clone()).await {
             Ok(()) => removed.names.push(open.name),
-            // For example an admission webhook, which can protect one of them.
+            // An admission webhook can protect one of the bindings, for example.
             Err(error @ (HardeningError::Refused { .. } | HardeningError::Forbidden { .. })) => {
                 removed.refusals.push(error);
                 scan.open.push(open);

@@ -18,9 +18,9 @@ use super::access::{HardeningError, put};
 )]
 pub(super) struct Policy {
     pub(super) name: &'static str,
-    /// The group and resource that it matches, in any version and scope.
+    /// The group and resource that the policy matches, in any version and scope.
     pub(super) about: [&'static str; 2],
-    /// The operations that it matches.
+    /// The operations that the policy matches.
     pub(super) operations: &'static [&'static str],
     /// The failure policy, for a request that cannot be evaluated.
     pub(super) failure_policy: &'static str,

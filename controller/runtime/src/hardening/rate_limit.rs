@@ -1,14 +1,14 @@
 //! A limit for the work that one requester can cause.
 //!
 //! Each requester has a token bucket, so a flood delays only its sender. A request that exceeds the budget stays
-//! pending until its turn. It is never denied for this reason.
+//! pending until its turn. An exceeded budget never causes a denial.
 //!
 //! # Guarantees
 //!
-//! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names. It is
-//!   released when the budgets are full again.
-//! - No requester gets a new budget because the previous one was forgotten: only full budgets are forgotten. While all
-//!   budgets are in use, unknown requesters share one.
+//! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names. The
+//!   memory is released when the budgets are full again.
+//! - No requester gains from the removal of its budget, because only full budgets are removed. While all budgets are in
+//!   use, unknown requesters share one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub const NODE_RATE: Rate = Rate {
     every: Duration::from_secs(10),
 };
 
-/// The memory of one budget, measured in a map of many.
+/// The memory of one budget, measured in a map with many budgets.
 const BUDGET_LEN: usize = 64;
 
 /// The minimum time between two searches for full budgets, which visit all budgets.

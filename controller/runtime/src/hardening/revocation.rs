@@ -5,12 +5,12 @@
 //! whose UID (`<record>.<generation>`) has a lower generation. The UID is inside the signed part of the certificate. A
 //! certificate of the next generation for the same node stays valid.
 //!
-//! The list has one entry per record, for all of its generations, so no generation is forgotten while one of its
-//! certificates can be valid. A floor refuses all lower generations of all records. The keys and machines that an
-//! operator revoked are only for the controller, whose records can be older than the list.
+//! The list has one entry per record, for all of its generations. So no generation is removed while one of its
+//! certificates can be valid. A floor refuses all lower generations of all records. Only the controller uses the
+//! revoked keys and machines in the list, because its records can be older than the list.
 //!
-//! Revocation does not stop reads, token reviews and access reviews, because admission policies do not see them. It
-//! does not apply to certificates without a UID, such as certificates from kube-controller-manager.
+//! Revocation does not stop reads, token reviews and access reviews, because admission policies do not see them.
+//! Revocation does not apply to certificates without a UID, such as certificates from kube-controller-manager.
 //!
 //! # When something is missing
 //!
@@ -48,7 +48,7 @@ use super::policies::Policy;
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
 
-/// The maximum time until objects of a new definition can be written. It usually takes one second.
+/// The maximum time until the API server accepts objects of a new definition. One second is usual.
 const ESTABLISHING: Duration = Duration::from_secs(15);
 
 /// The interval between two attempts.
@@ -58,18 +58,18 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Revocation {
-    /// The number of records whose certificates are refused every write.
+    /// The number of records in the list, whose certificates cannot write.
     pub listed: usize,
     /// The number of records and keys that are omitted because the list is full ([`MAX_REVOKED`],
-    /// [`MAX_REVOKED_KEYS`]). These are the entries whose certificates expire first. Operators must be informed if
-    /// there are any.
+    /// [`MAX_REVOKED_KEYS`]). The omitted entries are those whose certificates expire first. If any are omitted,
+    /// operators must be informed.
     pub left_out: usize,
 }
 
 /// Refuses every write to the workload cluster with a certificate that the records or the existing list revoke.
 ///
 /// An entry leaves the list only when it has expired. After a backup is restored, records can be older than the list,
-/// and do not contain everything that was revoked. Afterwards, `revocations` contains the list.
+/// and do not contain all revocations. Afterwards, `revocations` contains the list.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub async fn apply(
     write(client, revocations, merged).await
 }
 
-/// The existing list, with the known revocations and with those of the records.
+/// The existing list, merged with the known revocations and the revocations in the records.
 ///
 /// # Errors
 ///
@@ -137,8 +137,8 @@ pub async fn read(client: &Client) -> Result<RevokedNodeCredentialsSpec, Hardeni
     }
 }
 
-/// The entries that a controller can have written, up to its limits. An API server that a tenant operates can return
-/// any other entries, and they would be kept in memory.
+/// The entries that a controller can have written, up to its limits. A tenant's API server can return any other
+/// entries, which would be kept in memory.
 fn ours(mut list: RevokedNodeCredentialsSpec) -> RevokedNodeCredentialsSpec {
     list.revoked.retain(|uid, _| RecordUid::parse(uid).is_ok());
     list.revoked_keys.retain(|key, entry| {
@@ -179,8 +179,8 @@ pub(crate) fn select(
     (spec, revocation)
 }
 
-/// The entries that expire last, up to `most`. Times are truncated to whole seconds, as they are written, so that they
-/// can be compared with a read list. A tenant determines the number of entries, so they are not sorted.
+/// The entries that expire last, up to `most`. Times are truncated to whole seconds, as in the written list, so that
+/// the two can be compared. The entries are not sorted, because a tenant determines their number.
 fn last_to_end<T>(
     mut entries: BTreeMap<String, T>,
     most: usize,
@@ -239,7 +239,7 @@ async fn write_until_served(
     }
 }
 
-/// Empties the list, if the binding shows that it was in force.
+/// Empties the list, if the binding shows that the list was in force.
 async fn release(client: &Client) -> Result<(), HardeningError> {
     let binding: Option<ValidatingAdmissionPolicyBinding> = get(client, POLICY_NAME).await?;
     if binding.is_none() {
@@ -470,7 +470,7 @@ mod tests {
             revocations.read(revocations.merged(listed, records.clone(), bounded, at(0)));
         }
 
-        // An entry of a record is in addition.
+        // The entry of a record is additional.
         assert_eq!(revocations.len(), (MAX_REVOKED + 1, MAX_REVOKED_KEYS));
     }
 

@@ -13,7 +13,7 @@ use node_attestation_core::serving::AddressRange;
 use super::access::{HardeningError, call};
 use crate::watch::{Lenient, one_of, page_of};
 
-/// The maximum number of objects. A cluster has fewer: one, and one for each extension of the range.
+/// The maximum number of objects. A cluster has fewer: one object, and one more for each extension of the range.
 const MAX_RANGES: u32 = 500;
 
 /// The maximum number of ranges in an object and of addresses of a Service: one per address family.
@@ -34,7 +34,8 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
     let kubernetes: Api<Lenient<Service>> = Api::namespaced(client.clone(), "default");
     let kubernetes = one_of(&kubernetes, "kubernetes");
     let kubernetes = call("get services/kubernetes", kubernetes).await?;
-    // At once: an API server that a tenant operates can return a large object, and then not answer the next call.
+    // The object is reduced immediately, because a tenant's API server can return a large object and then not answer
+    // the next call.
     let addresses: Vec<IpAddr> = kubernetes.into_iter().flat_map(addresses_of).collect();
 
     let objects: Api<Lenient<ServiceCIDR>> = Api::all(client.clone());
@@ -45,7 +46,7 @@ pub async fn read(client: &Client) -> Result<ServiceAddresses, HardeningError> {
             let listed = listed?;
             let most = usize::try_from(MAX_RANGES).unwrap_or(usize::MAX);
             let more = listed.metadata.continue_.as_ref();
-            // An API server that a tenant operates can exceed the page size.
+            // A tenant's API server can exceed the page size.
             let is_all = more.is_none_or(String::is_empty) && listed.items.len() <= most;
             ensure!(
                 is_all,

@@ -48,8 +48,8 @@ use crate::client::{CONTROLLER, merge};
 use crate::memory::{Holding, Share};
 use crate::watch::{MetadataOf, metadata_page_of, text_of_one};
 
-/// The lifetime of a token without further extensions: longer than the controller is unavailable during an update, and
-/// shorter than a night.
+/// The lifetime of a token without further extensions: longer than an update of the controller, and shorter than a
+/// night.
 pub const TTL: Duration = Duration::from_hours(6);
 
 /// The label of a Secret whose token was extended and has not been expired yet.
@@ -58,10 +58,11 @@ pub const EXTENDED: &str = "attestation.cluster.x-k8s.io/extended";
 /// The page size for lists of Secrets.
 const PAGE: u32 = 500;
 
-/// The maximum number of pages. They hold more Secrets than a cluster has Machines.
+/// The maximum number of pages. Together, they contain more Secrets than a cluster has Machines.
 const MAX_PAGES: usize = 20;
 
-/// The limit of tokens from such lists. A list that fails after a few pages is read again, and can contain others.
+/// The limit of tokens from such lists. A list that fails after a few pages is read again, and can then contain other
+/// tokens.
 const MAX_FORMER: usize = 10_000;
 
 /// The memory that is reserved for the tokens of each cluster: 256 tokens.
@@ -79,8 +80,8 @@ const WAIT: Backoff = Backoff {
     longest: Duration::from_hours(24),
 };
 
-/// The wait from which a missing token counts as gone: it was missing four times in seven minutes. A token that was
-/// just created can be missing once.
+/// The wait after which a missing token counts as deleted: the token was missing four times in seven minutes. A new
+/// token can be missing once.
 const WAIT_IF_GONE: Duration = Duration::from_mins(8);
 
 const NAMESPACE: &str = "kube-system";
@@ -94,7 +95,7 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The managed tokens of one cluster.
 #[derive(Debug)]
 pub struct Tokens {
-    /// The time from the last round that needed an extended token until the token is expired.
+    /// The time between the last round that needed an extended token and the expiry of the token.
     grace: Duration,
     /// The needed tokens, and the extended tokens that have not been expired yet.
     known: BTreeMap<TokenId, Known>,
@@ -107,7 +108,7 @@ pub struct Tokens {
 #[derive(Debug)]
 struct Known {
     life: Life,
-    /// Measured with a monotonic clock, because the wall clock can be set ahead.
+    /// The time since which the token is not needed, by a monotonic clock, because the wall clock can be set ahead.
     unwanted_since: Option<Duration>,
 }
 
@@ -169,7 +170,7 @@ impl Tokens {
     ///
     /// # Errors
     ///
-    /// The API server is unavailable, or a permission is missing. The tokens before the failure are done.
+    /// The API server is unavailable, or a permission is missing. The changes before the failure are complete.
     pub async fn keep(
         &mut self,
         client: &Client,
@@ -188,7 +189,7 @@ impl Tokens {
             if before.is_some_and(|life| !life.is_due(now, elapsed)) {
                 continue;
             }
-            // The next round continues with the tokens that are not known by then.
+            // The next round continues with the tokens that are still unknown.
             if begin.elapsed() >= ROUND {
                 break;
             }
@@ -256,7 +257,7 @@ impl Tokens {
                 kept.ended.push(token);
             }
         }
-        // The needed tokens are of known Machines, and are kept even without memory.
+        // The needed tokens belong to known Machines, and are stored even if the reserved memory is exhausted.
         self.hold(self.known.len());
         Ok(())
     }
@@ -271,14 +272,14 @@ impl Tokens {
 
     /// Finds the tokens that a previous process extended, once, in the first call that succeeds.
     ///
-    /// They count as not needed from now on, unless they are among the `wanted`.
+    /// Tokens that are not in `wanted` count as not needed from now on.
     ///
-    /// This is a separate step that does not delay other steps, because it needs the permission to list Secrets. Of
-    /// more than 10,000 tokens, or more than there is memory for, the rest expires without a change.
+    /// This is a separate step that does not delay other steps, because it needs the permission to list Secrets. If
+    /// there are more than 10,000 tokens, or too many for the memory, the other tokens expire without a change.
     ///
     /// # Errors
     ///
-    /// The same set as in [`Tokens::keep`].
+    /// As in [`Tokens::keep`].
     pub async fn find_former(
         &mut self,
         client: &Client,
@@ -349,8 +350,8 @@ async fn extend(
     Ok((Life::Extended(end), true))
 }
 
-/// Expires the token now, if it exists and would stay valid. A token that is valid for longer than an extension of this
-/// controller is not changed, because another client has extended it.
+/// Expires the token now, if it exists and would stay valid. A token with a later expiry than this controller can set
+/// is not changed, because another client has extended it.
 async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), HardeningError> {
     let name = format!("{NAME_PREFIX}{token}");
     let found = read(client, &name).await?;
@@ -369,7 +370,7 @@ async fn end(client: &Client, token: &TokenId, now: Timestamp) -> Result<(), Har
 /// `None` if the Secret does not exist, or is not a token.
 async fn read(client: &Client, name: &str) -> Result<Option<(TokenSecret, Life)>, HardeningError> {
     let path = Secret::url_path(&(), Some(NAMESPACE));
-    // The text is parsed in the call, whose processor time counts for the namespace.
+    // The text is parsed within the call, so that the processor time counts for the namespace.
     let read = async {
         let text = text_of_one(client, path, name).await;
         text.map(|text| TokenSecret::parse(&text))
@@ -454,9 +455,9 @@ impl TokenSecret {
     /// The Secret and the state of its token. `None` if it is not a token, or cannot be decoded.
     fn parse(text: &str) -> Option<(Self, Life)> {
         let mut secret: Self = serde_json::from_str(text).ok()?;
-        // A tenant's API server can send thousands, and then not answer the write.
+        // A tenant's API server can send thousands of labels, and then not answer the write.
         let labels = secret.metadata.labels.take();
-        // This includes extensions by a previous controller process: this controller also expires those.
+        // The label includes extensions by a previous controller process, whose tokens this controller also expires.
         let is_extended = labels.is_some_and(|labels| labels.contains_key(EXTENDED));
         let life = match &secret.data.expiration {
             None => Life::Ends(Timestamp::MAX),
@@ -474,7 +475,7 @@ impl TokenSecret {
     }
 
     /// The patch that sets this expiry, if the Secret is unchanged since the read. The label marks a token that this
-    /// controller still has to expire.
+    /// controller must still expire.
     fn ending_at(&self, end: Timestamp, is_extended: bool) -> Value {
         json!({
             "metadata": {

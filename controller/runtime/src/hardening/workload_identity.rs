@@ -7,10 +7,11 @@ use kube::Client;
 
 use super::access::{HardeningError, get};
 
-/// The namespace that exists as long as its cluster. The API server creates it and never deletes it.
+/// A namespace that exists as long as its cluster. The API server creates this namespace and never deletes it.
 const NAMESPACE: &str = "kube-system";
 
-/// The maximum length of a UID, which is kept and written to the management cluster. Kubernetes UIDs have 36 characters.
+/// The maximum length of a UID, which is stored in memory and written to the management cluster. Kubernetes UIDs have
+/// 36 characters.
 const MAX_UID_LEN: usize = 64;
 
 /// The identity of a workload cluster.

@@ -78,7 +78,8 @@ impl Identities {
         machine: &str,
     ) -> Result<(), IdentitiesError> {
         let found = match self.authentication(cluster).await {
-            // Without the object, no machine is released. A missing permission for it must not delay a revocation.
+            // Without the object, no machine is released. A missing permission for the object must not delay a
+            // revocation.
             Err(
                 IdentitiesError::NoAuthentication(_) | IdentitiesError::Call(CallError::Refused(_)),
             ) => return Ok(()),

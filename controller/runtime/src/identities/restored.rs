@@ -15,7 +15,7 @@ use crate::client::CallError;
 pub struct Restored {
     /// The records that were reset.
     pub reset: Vec<NodeIdentity>,
-    /// The number of other live records. Their nodes did not present a later generation.
+    /// The number of other live records, whose nodes did not present a later generation.
     pub unchanged: usize,
     /// The nodes whose records were not reset, with the reason.
     pub failed: Vec<(String, CallError)>,
@@ -27,14 +27,14 @@ impl Identities {
     /// Resets the records of the Cluster that come from a backup: records whose node presented a certificate of a later
     /// generation with evidence, and records of `nodes`, which the operator specifies.
     ///
-    /// A denial is not a reason to reset, because an attacker can cause one for any name and then claim the name. The
-    /// command can be repeated, and does not change revoked records. A record that changes at the same time, or that is invalid,
-    /// does not affect the others.
+    /// A denial is not a reason for a reset, because an attacker can cause a denial for any name and then claim the
+    /// name. The command can be repeated, and does not change revoked records. A record that changes at the same time,
+    /// or that is invalid, does not affect the others.
     ///
     /// # Errors
     ///
-    /// One of `nodes` has no live record, or its certificates are revoked: then no record is reset. Or the API server
-    /// does not answer, or a permission is missing: then the records before it are reset.
+    /// If one of `nodes` has no live record, or its certificates are revoked, no record is reset. If the API server
+    /// does not answer, or a permission is missing, the records before the failure are reset.
     pub async fn restored(
         &self,
         cluster: &ObjectKey,
@@ -98,7 +98,7 @@ impl Identities {
         // A renewal or a sweep has changed the record since it was listed.
         let namespace = record.metadata.namespace.as_deref().unwrap_or_default();
         let (cluster, node) = (&record.spec.cluster_name, &record.spec.node_name);
-        // Another generation has another holder, whom the operator did not name.
+        // A different generation has a different holder, which the operator did not specify.
         let generation = record.spec.generation;
         match self.of_node(namespace, cluster, node).await {
             Ok(fresh) if is_due(&fresh) && fresh.spec.generation == generation => {
@@ -270,7 +270,7 @@ mod tests {
         let none = || json!({});
         let [later, insecure] = ["prod-1.later", "prod-1.insecure"];
         for (refusal, expected, failed) in [
-            // A renewal wrote to it: it is read again.
+            // A renewal changed the record, so it is read again.
             ((later, vec![409], none()), vec![later, insecure], None),
             (
                 (later, vec![409, 409], none()),
@@ -278,7 +278,7 @@ mod tests {
                 Some("later"),
             ),
             ((later, vec![422], none()), vec![insecure], Some("later")),
-            // Another machine holds the name now.
+            // Another machine now holds the name.
             (
                 (insecure, vec![409], json!({"generation": 6})),
                 vec![later],

@@ -1,4 +1,4 @@
-//! The limit of log lines per namespace. A tenant can repeat almost every event, and has any number of Clusters.
+//! The limit of log lines per namespace. A tenant can repeat almost every event, and can have any number of Clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,20 +25,20 @@ const GRANTS_OF_NAMESPACE: Rate = Rate {
 /// The time after which the number of dropped lines is discarded if its cluster does not log another line.
 const REMEMBERED: Duration = Duration::from_hours(1);
 
-/// The kind of a line. Each kind has a separate budget, so that lines about requests, which anyone with a bootstrap
-/// token can send, do not displace other lines.
+/// The kind of a line. Each kind has a separate budget. Any holder of a bootstrap token can send requests, and lines
+/// about them must not displace other lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineKind {
     /// A request that gets no certificate, or no answer.
     Refusal,
-    /// A request with valid evidence, or that gets a certificate.
+    /// A request with valid evidence, or a request that gets a certificate.
     Grant,
     /// Everything else.
     Other,
 }
 
 impl LineKind {
-    /// The rates of a namespace, and of a cluster, which is half of it.
+    /// The rates of a namespace and of a cluster. The rate of a cluster is half the rate of its namespace.
     fn rates(self) -> (Rate, Rate) {
         let of_namespace = match self {
             Self::Grant => GRANTS_OF_NAMESPACE,
@@ -119,8 +119,8 @@ impl LineBudget {
             .read(|served| served.len() == usize::from(served.contains_key(namespace)))
     }
 
-    /// Takes a line of this cluster. Returns the number of lines that were dropped before it. Returns `None` if the
-    /// budget is exhausted, and this line is dropped too.
+    /// Takes a line from the budget of this cluster. Returns the number of dropped lines before it, or `None` if this
+    /// line is also dropped, because the budget is exhausted.
     pub(crate) fn take(&self, kind: LineKind, cluster: &ObjectKey, now: Instant) -> Option<u64> {
         let is_alone = self.is_alone(&cluster.namespace);
         self.buckets

@@ -189,7 +189,7 @@ fn a_record_sets_no_condition_without_the_node_of_its_machine() {
         (&own, Some("n1"), Some((True, 1)), None),
         (&own, Some("n2"), None, None),
         (&own, None, None, None),
-        // A Machine that was created again under its name.
+        // A Machine that was created again with the same name.
         (&other, Some("n1"), None, None),
     ] {
         let told = (id, node, attested);

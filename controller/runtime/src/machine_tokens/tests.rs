@@ -47,7 +47,7 @@ fn machine(name: &str) -> Value {
     })
 }
 
-/// A Machine whose reference has this version, which an operator can have mistyped.
+/// A Machine whose reference has this version, for example a typing error of an operator.
 fn machine_with_version(version: &str, name: &str) -> Value {
     let mut machine = machine(name);
     machine["spec"]["bootstrap"]["configRef"] = json!({
@@ -56,7 +56,7 @@ fn machine_with_version(version: &str, name: &str) -> Value {
     machine
 }
 
-/// Two Machines with a token each, one with the token of a control plane's first member, and one that is deleted.
+/// Two Machines with a token each, the first Machine of a control plane, and a Machine that is being deleted.
 fn management() -> ClusterAccess {
     management_with(Vec::new())
 }
@@ -250,7 +250,7 @@ async fn a_token_with_a_later_expiry_keeps_it() {
         [
             token("m1", Some(("aaaaaa", "1970-01-01T05:00:00Z"))),
             token("m2", Some(("bbbbbb", "1970-01-01T01:00:00Z"))),
-            // The first member of a control plane has none, and a Machine that is deleted gets none.
+            // The first member of a control plane has no token, and a Machine that is being deleted gets none.
             token("first", None),
         ]
     );

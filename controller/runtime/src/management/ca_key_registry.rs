@@ -12,8 +12,8 @@ use tokio::time::sleep;
 use crate::capi::{ClusterCa, ObjectKey};
 use crate::shared::{Lock, Shared, visited};
 
-/// The shortest time between two checks of a holder. A tenant can have a thousand Clusters with one key, and each change
-/// of one of them would wake all of them.
+/// The shortest time between two checks of a holder. A tenant can have a thousand Clusters with one key. A change of
+/// one Cluster would wake the tasks of all of them.
 const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 
 /// The CA keys of all clusters of this controller.
@@ -22,8 +22,8 @@ const BETWEEN_CHECKS: Duration = Duration::from_secs(1);
 /// cluster has proved that it has the same key.
 ///
 /// Only a Secret with the private key is a proof. A CA certificate is public: a tenant who uses another tenant's
-/// certificate stops only their own cluster. Two clusters with the private key stop each other; an owner of a CA key
-/// can issue certificates for its cluster anyway. Neither creation time nor namespace matters.
+/// certificate stops only their own cluster. Two clusters with the private key stop each other. The owner of a CA key
+/// can issue certificates for its cluster anyway. The creation time and the namespace have no effect.
 ///
 /// Clusters without the private key do not stop each other. An external signer identifies the cluster of each CA, and
 /// refuses to sign for another cluster.
@@ -97,7 +97,7 @@ impl CaKeys {
     /// Sets the key of a cluster. Returns the changes of the key.
     fn set(&self, cluster: &ObjectKey, key: Option<CaKey>) -> Option<watch::Receiver<()>> {
         let (changes, senders) = self.0.write(|keys| keys.set(cluster, key));
-        // Without the lock, because many clusters can have one key.
+        // The senders are notified without the lock, because many clusters can have one key.
         for sender in senders {
             sender.send_replace(());
         }
@@ -145,8 +145,8 @@ impl Keys {
         Some(changes)
     }
 
-    /// Another cluster that has proved that it has the same CA key: the next one by name, so that a change affects few
-    /// of the clusters with one key.
+    /// Another cluster that has proved that it has the same CA key. This is the next cluster by name, so that a change
+    /// affects only a few of the clusters with one key.
     fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
         let own = self.clusters.get(cluster)?;
         let proved = &self.digests.get(&own.digest)?.proved;
@@ -161,7 +161,7 @@ impl CaKeyHolder {
     pub(super) fn hold(&mut self, key: Option<CaKey>) -> Option<ObjectKey> {
         self.key = key;
         self.changes = self.all.set(&self.cluster, key);
-        // The result below already includes the own change.
+        // The result below already includes this change.
         if let Some(changes) = &mut self.changes {
             changes.mark_unchanged();
         }
@@ -177,7 +177,7 @@ impl CaKeyHolder {
     /// Waits until [`Self::hold`] would return a different result.
     pub(super) async fn changed(&mut self) {
         while let Some(changes) = &mut self.changes {
-            // The sender is dropped with the last holder of the key, which then is a predecessor of this holder.
+            // The sender is dropped with the last holder of the key, which is then a predecessor of this holder.
             let is_last = changes.changed().await.is_err();
             if !self.is_as_told() {
                 return;
@@ -185,7 +185,7 @@ impl CaKeyHolder {
             if is_last {
                 break;
             }
-            // Further changes do not wake the task meanwhile.
+            // During this wait, further changes do not wake the task.
             sleep(BETWEEN_CHECKS).await;
         }
         std::future::pending::<()>().await;

@@ -71,7 +71,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
     }
     metrics.left_out_clusters(0);
     registry.clusters.clear();
-    // Each task has a deadline.
+    // This wait ends, because each task has a deadline.
     while registry.tasks.join_next().await.is_some() {}
 }
 
@@ -79,11 +79,11 @@ struct ClusterRegistry {
     shared: Arc<Shared>,
     /// All keys with a task, including clusters of other controllers, because their labels can change.
     ///
-    /// A key stays until its task ends. If an object is created again, its service starts in the same task or after it,
-    /// so that the release of the previous service does not remove the new admission policy. Dropping a channel ends
-    /// the service of its cluster.
+    /// A key stays until its task ends. If an object is created again, its service starts in the same task or after
+    /// that task. So the release of the previous service does not remove the new admission policy. Dropping a channel
+    /// ends the service of its cluster.
     clusters: BTreeMap<ObjectKey, watch::Sender<Authentication>>,
-    /// The keys whose task ends because their objects are left out.
+    /// The keys whose tasks are ending, because their objects are left out.
     ending: BTreeSet<ObjectKey>,
     /// The memory of the objects. Objects beyond its limit are left out.
     memory: KeptMemory,
@@ -101,7 +101,7 @@ struct ClusterRegistry {
 impl ClusterRegistry {
     fn apply(&mut self, event: Event<Lenient<KubeletAuthentication>>) {
         self.enablement.something_changed();
-        // A list that is in progress can find the objects that were left out.
+        // A list in progress can find the objects that were left out.
         let is_in_list = matches!(event, Event::Init | Event::InitApply(_));
         match event {
             Event::Init => {
@@ -116,7 +116,7 @@ impl ClusterRegistry {
                 self.listed.insert(self.memory.digest(&key));
                 match seen.object {
                     Ok(authentication) => self.put(key, KeptAuthentication::new(authentication)),
-                    // The last state that could be decoded stays.
+                    // The last decoded state stays in use.
                     Err(ref error) => self.skipped.note(seen.meta(), error),
                 }
             }
@@ -210,7 +210,7 @@ impl ClusterRegistry {
             return;
         }
         if self.ending.contains(&key) {
-            // A list finds it after its former task has ended.
+            // A list finds the object after its previous task has ended.
             self.memory.postpone(&key);
             return;
         }
@@ -224,7 +224,7 @@ impl ClusterRegistry {
         self.clusters.insert(key, sender);
     }
 
-    /// Ends the task of an object that is not kept. Its cluster is not released, because the object exists.
+    /// Ends the task of an object that is not stored. The object still exists, so its cluster is not released.
     fn leave_out(&mut self, key: ObjectKey) {
         if self.clusters.remove(&key).is_some() {
             self.ending.insert(key);

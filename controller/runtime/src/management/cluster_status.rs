@@ -35,7 +35,7 @@ pub(super) struct Health {
     pub(super) services: Option<ServiceAddresses>,
     /// Whether the controller has an external signer, and signs with the key in the Secret.
     pub(super) signer_unused: bool,
-    /// The parts of the periodic work that failed, with their errors.
+    /// The failed parts of the periodic work, with their errors.
     pub(super) undone: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl Health {
     }
 }
 
-/// Whether the API server responds.
+/// The result of the last call to the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum ApiReachability {
     /// No call was made yet.
@@ -69,7 +69,7 @@ pub(super) enum ApiReachability {
 /// The Machines whose nodes need a bootstrap token to rejoin, but have no valid one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LockedOut {
-    /// Not checked: attestation is not enforced, so any token is enough, or the controller does not manage tokens.
+    /// Not checked: attestation is not enforced, so any token is sufficient, or the controller does not manage tokens.
     NotChecked,
     /// The first names, and the total number.
     Machines { named: Vec<String>, count: usize },
@@ -86,9 +86,9 @@ pub(super) struct ServiceAddresses {
 /// Whether requests can be approved without evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AutoApprove {
-    /// Unknown: the API server did not respond.
+    /// Unknown, because the API server did not respond.
     Unasked,
-    /// Not possible.
+    /// Requests cannot be approved without evidence.
     Closed,
     /// Only through kubeadm's bindings.
     Bindings,

@@ -29,7 +29,7 @@ use crate::pipeline::Pipeline;
 use crate::records::KubeRecords;
 use crate::worker;
 
-/// The interval between checks for newly revoked certificates. These checks make no calls.
+/// The interval between two checks for newly revoked certificates. These checks make no calls.
 const REVOCATIONS: Duration = Duration::from_secs(3);
 
 /// The interval between rounds. A round makes no calls if nothing has changed.
@@ -54,7 +54,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// The kubeconfig does not result in a client.
+    /// The kubeconfig cannot be used for a client.
     pub(super) fn start(
         shared: &Shared,
         key: &ObjectKey,
@@ -88,7 +88,7 @@ impl Running {
             Events::start_within(access.client().clone(), Some(management.clone()), limits);
         let store = Arc::new(KubeStore::all(access.client().clone()));
         let inventory = CapiInventory::new(shared.objects.clone(), key.clone());
-        // The cluster can be a different one than before.
+        // The cluster can differ from the previous cluster with the same name.
         revocations.forget();
         let builder = ContextBuilder {
             spec: &service.spec,
@@ -129,7 +129,7 @@ impl Running {
         )
         .of_cluster(&service.cluster, known)
         .with_server_time(server_time.clone());
-        // Boxed, because a task reserves space for each place that it moves a value to.
+        // Boxed, because a task reserves space for each place to which it moves a value.
         let upkeep = Box::new(upkeep);
         let returns = report_returns(
             access.client().clone(),

@@ -49,7 +49,7 @@ struct Told {
 }
 
 impl ConditionEvents {
-    /// Writes an Event for each condition that changed. A failed Event is due again the next time.
+    /// Writes an Event for each condition that changed. A failed Event is due again at the next call.
     pub(super) async fn write(
         &mut self,
         (management, rate): (&Client, &FairRate),
@@ -257,7 +257,7 @@ mod tests {
             told += written_at(&mut events, &object, &next, now).len();
         }
         assert_eq!(told, 2);
-        // The last state is told once the pause is over.
+        // After the pause, an Event reports the last state.
         let found = written_at(&mut events, &object, &refused(), start + 3 * PAUSE);
         assert_eq!(found, event("UsageUnauthorized", "by a"));
     }
@@ -306,7 +306,7 @@ mod tests {
 
         let (flood, waited) = futures::join!(flood, victim);
 
-        // The burst, and the five of the second, one of which is the other namespace's.
+        // The burst, and the five Events of one second, one of which belongs to the other namespace.
         let written = flood.into_iter().filter(|written| *written).count();
         assert_eq!(written, 100 + 4);
         assert_eq!(waited, 2 * RATE.every);

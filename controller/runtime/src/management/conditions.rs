@@ -44,8 +44,8 @@ pub(super) enum ClusterPhase {
 
 /// The status of a cluster in this phase.
 ///
-/// Conditions of other types stay unchanged, and so do conditions whose value is unknown, because a restart or a new
-/// leader does not change the cluster.
+/// Conditions of other types stay unchanged, and so do conditions whose value is unknown, because the cluster does not
+/// change with a restart or a new leader.
 pub(super) fn status(
     authentication: &KubeletAuthentication,
     phase: &ClusterPhase,
@@ -57,7 +57,7 @@ pub(super) fn status(
     if ready.is_some() {
         status.observed_generation = observed_generation;
     }
-    // A clock before the year -9999 is an error of the machine. The epoch replaces such a time.
+    // Only a broken clock shows a time before the year -9999. The epoch replaces such a time.
     let now = Time(Timestamp::try_from(now).unwrap_or_default());
     let [reachable, closed] = of_workload_cluster(phase);
     for (of, report) in [
@@ -111,7 +111,7 @@ pub(super) fn report_of(
     status: &KubeletAuthenticationStatus,
 ) -> ClusterReport {
     if let ClusterPhase::Stopped(NotReady::TooManyClusters(_)) = phase {
-        // A tenant can create any number of these, so they are only counted.
+        // A tenant can create any number of such objects, so they are only counted.
         return ClusterReport {
             phase: "stopped",
             ..ClusterReport::default()
@@ -251,8 +251,8 @@ fn not_ready(reason: &'static str, message: String) -> ConditionReport {
     report(conditions::READY, ConditionStatus::False, reason, message)
 }
 
-/// Whether the workload cluster is reachable, and whether all paths that bypass attestation are closed. Each is `None`
-/// while it is unknown.
+/// Whether the workload cluster is reachable, and whether all paths that bypass attestation are closed. Each condition
+/// is `None` while it is unknown.
 fn of_workload_cluster(phase: &ClusterPhase) -> [Option<ConditionReport>; 2] {
     use ConditionStatus::{False, True, Unknown};
     const REACHABLE: &str = conditions::WORKLOAD_CLUSTER_REACHABLE;

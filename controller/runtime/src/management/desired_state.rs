@@ -50,12 +50,12 @@ pub(super) struct Service {
     pub(super) fingerprint: Fingerprint,
 }
 
-/// Equal for equal services. It is a digest, so that secrets are not kept for the comparison.
+/// A value that is equal for equal services. It is a digest, so that the comparison does not store secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint([u8; 32]);
 
 /// The desired configuration of the cluster. `None` while not all objects have been read. `ca_key` compares the
-/// cluster's key with the keys of other clusters. `parsed` has the results of the last call.
+/// cluster's key with the keys of other clusters. `parsed` contains the results of the last call.
 ///
 /// # Errors
 ///
@@ -73,14 +73,14 @@ pub(super) fn service(
     if authentication.metadata.name.as_deref() != Some(name) {
         return Err(NotReady::Misnamed(name.to_owned()));
     }
-    // If the Cluster does not exist, its Secrets are not read, and it does not share a CA.
+    // If the Cluster does not exist, its Secrets are not read, and its CA does not block other clusters.
     if sources.cluster == Observed::Absent {
         drop(ca_key.hold(None));
         parsed.of_attestors = None;
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
         return Err(NotReady::ClusterNotFound(name.to_owned()));
     }
-    // Checked first, because a paused or broken cluster also shares its CA.
+    // The CA is checked first, because a paused or broken cluster also blocks other clusters with its CA.
     let ca_name = format!("{name}-ca");
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
@@ -119,7 +119,7 @@ pub(super) fn service(
     })?;
     let of_ca = ca?;
     let signer_unused = settings.external_signer.is_some() && of_ca.has_own_key;
-    // Only a CA that can be read is shared.
+    // Only a readable CA can be shared.
     if let Some(other) = shared {
         let name = ca_key.is_neighbor(&other).then_some(other.name);
         return Err(NotReady::SharedCa(name));
@@ -213,13 +213,13 @@ fn inputs_of_service(cluster: &Cluster) -> impl Debug {
 }
 
 impl Fingerprint {
-    /// `parsed` has the digests of the parsed objects.
+    /// `parsed` contains the digests of the parsed objects.
     fn of(
         authentication: &KubeletAuthentication,
         cluster: &Cluster,
         parsed: [&[u8; 32]; 3],
     ) -> Self {
-        // These are only words and lists of words.
+        // These fields are only words and lists of words.
         let cluster = format!("{:?}", inputs_of_service(cluster));
         let uid = authentication.metadata.uid.as_deref().unwrap_or_default();
         let parts = [uid.as_bytes(), cluster.as_bytes()].into_iter();

@@ -7,7 +7,7 @@
 //! # Guarantees
 //!
 //! - Only a few writes run concurrently, each with a deadline. Namespaces take turns, and within a namespace the
-//!   Cluster that has waited the longest is first. So a Cluster that changes constantly does not delay others.
+//!   Cluster that has waited the longest is first. So a Cluster with constant changes does not delay others.
 //! - If the API server refuses, the controller creates an Event on the Cluster. The step is retried when the Cluster
 //!   changes, and otherwise at long intervals.
 
@@ -36,7 +36,7 @@ const AT_ONCE: usize = 4;
 /// The wait after a change, because objects change in bursts. Also the shortest interval between two searches.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// The interval between checks without changes.
+/// The interval between two checks if there are no changes.
 const LOOK_AGAIN: Duration = Duration::from_mins(10);
 
 /// The first wait between two steps for a Cluster.
@@ -45,11 +45,11 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The longest wait if the API server does not respond.
 const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 
-/// The wait before a refused step is retried and reported again. Kubernetes keeps Events for one hour. It is also the
-/// longest wait before a field is restored that another client keeps changing.
+/// The wait before a refused step is retried and reported again. Kubernetes keeps Events for one hour. This is also the
+/// longest wait before the controller restores a field that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
 
-/// The wait before a different step after a refusal, because the refusal created an Event.
+/// The wait between a refusal, which created an Event, and a different step.
 const ANOTHER: Duration = Duration::from_secs(30);
 
 /// The steps for the Clusters that authorize attestors themselves.
@@ -60,12 +60,12 @@ pub(super) struct Enablement {
     tasks: JoinSet<(ObjectKey, Outcome)>,
 }
 
-/// The `KubeletAuthentication` exists and is left out, so there is no step for its Cluster.
+/// The `KubeletAuthentication` exists but is not stored in memory, so its Cluster has no step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LeftOut;
 
-/// The order of the steps. A search visits all Clusters, so searches are at least [`GATHER`] apart, and no step causes
-/// one.
+/// The order of the steps. A search visits all Clusters, so searches are at least [`GATHER`] apart, and steps do not
+/// cause searches.
 #[derive(Debug)]
 struct Schedule {
     /// The time of the next search for steps.
@@ -84,13 +84,13 @@ struct Last {
     wanted: Wanted,
     /// The number of attempts of this step.
     tries: u32,
-    /// The time of the start or, afterwards, of the end.
+    /// The time of the start while the step is running, and of the end afterwards.
     at: Instant,
     /// The outcome. `None` while the step is running.
     outcome: Option<Outcome>,
 }
 
-/// The cause of a step. If any field differs, it is a different step.
+/// The cause of a step. Steps with a different field are different steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     cluster_uid: String,
@@ -198,7 +198,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the next search happen by this time.
+    /// Schedules the next search for this time at the latest.
     fn search_by(&mut self, at: Instant) {
         self.search_at = self.search_at.min(at);
     }
@@ -272,7 +272,7 @@ impl Schedule {
             (last.at, last.outcome) = (now, Some(outcome));
         }
         self.running = self.running.saturating_sub(1);
-        // The Cluster can have changed in the meantime. Its next step is not due before that.
+        // The Cluster can have changed in the meantime. Its next step is not due before this search.
         self.search_by(now + PAUSE);
     }
 }
@@ -310,7 +310,7 @@ fn in_turn(mut due: Vec<DueStep>, namespaces: &HashMap<String, LastOfNamespace>)
             (*steps, last.at, one)
         })
         .collect();
-    // A stable sort, which keeps the order within a namespace.
+    // A stable sort keeps the order within a namespace.
     in_turn.sort_by_key(|(steps, last, _)| (*steps, *last));
     in_turn.into_iter().map(|(_, _, one)| one.key).collect()
 }

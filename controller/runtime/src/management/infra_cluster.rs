@@ -150,7 +150,8 @@ async fn is_with_fields(
     has.ok_or_else(|| kube::Error::Service(TooManyDefinitions.into()))
 }
 
-/// The fields of a `CustomResourceDefinition` to decode. A schema can be nested deeper than kube's type can be decoded.
+/// The fields of a `CustomResourceDefinition` to decode. The decoder of kube's type would refuse a schema with deep
+/// nesting.
 #[derive(Debug, Clone, Deserialize)]
 struct Definition {
     spec: DefinitionSpec,

@@ -1,7 +1,7 @@
 //! The kept `KubeletAuthentication`s: their fields in use, and the limit for their memory.
 //!
-//! Each object is kept for as long as it exists, with a task. A tenant can create any number of them, each with up to
-//! 1.5 MB, without a Cluster.
+//! Each object stays in memory as long as it exists, and has a task. Without any Cluster, a tenant can create any
+//! number of objects, each with up to 1.5 MB.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -27,8 +27,9 @@ const MAX_METADATA: usize = 64;
 /// The maximum length of each text of an owner: the longest name of an object.
 const MAX_OWNER_TEXT: usize = 253;
 
-/// The maximum length of an annotation's value. Longer values are truncated, and are invalid in either form. The list
-/// of released machines can be longer: without a part of it, machines would stay revoked.
+/// The maximum length of an annotation's value. Longer values are truncated. Such a value is invalid with or without
+/// the truncation. The list of released machines can be longer, because without a part of it, machines would stay
+/// revoked.
 const MAX_ANNOTATION: usize = 512;
 
 /// The part of the container's memory for all `KubeletAuthentication`s: 128 MiB of 1 GiB. A namespace has at most half:
@@ -38,7 +39,7 @@ const PART: usize = 8;
 /// The memory of an object in addition to its values, with its task.
 const OBJECT_LEN: usize = 6 * 1024;
 
-/// The unit of counting, so that an object with its conditions needs no more than a new object.
+/// The unit of the count. It is large enough that an object with its conditions counts like a new object.
 const STEP: usize = 16 * 1024;
 
 /// The memory of a value in addition to its text.
@@ -55,7 +56,8 @@ pub(super) const TOO_MUCH_MEMORY: &str = "the controller does not serve it: the 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct KeptAuthentication {
     object: KubeletAuthentication,
-    /// Whether the object has conditions of other controllers. They are not kept, and must not be removed.
+    /// Whether the object has conditions from other controllers. These are not kept in memory, and must not be removed
+    /// from the object.
     pub(super) has_other_conditions: bool,
 }
 
@@ -121,7 +123,7 @@ fn lean(metadata: ObjectMeta) -> ObjectMeta {
         });
         used.collect()
     });
-    // All or none: the owners are written again when the API version of one of them changes.
+    // Either all owners are kept or none, because they are written again when the API version of one owner changes.
     let owners = metadata.owner_references;
     let owner_references =
         owners.filter(|owners| owners.len() <= MAX_METADATA && owners.iter().all(is_short));
@@ -157,12 +159,12 @@ fn weight(value: &impl Serialize) -> usize {
     let mut weight = Weight(0);
     match serde_json::to_writer(&mut weight, value) {
         Ok(()) => weight.0,
-        // Neither the values nor the writer can fail.
+        // Neither the serialization of the values nor the writer can fail.
         Err(_) => usize::MAX,
     }
 }
 
-/// Counts what is written.
+/// A writer that counts the written bytes and values.
 struct Weight(usize);
 
 impl io::Write for Weight {
@@ -201,7 +203,7 @@ struct OfNamespace {
     left_out: LeftOut,
 }
 
-/// The objects that are left out: the digests of their names, and their memory. A tenant can create any number.
+/// The objects that are left out: the digests of their names, and their memory. A tenant can create any number of them.
 #[derive(Debug, Default)]
 struct LeftOut {
     by_digest: BTreeMap<u64, usize>,
@@ -234,13 +236,13 @@ impl KeptMemory {
         }
     }
 
-    /// A number for the key of an object, which takes less memory than the key.
+    /// A digest of an object's key, which takes less memory than the key.
     pub(super) fn digest(&self, key: &ObjectKey) -> u64 {
         self.digest.hash_one(key)
     }
 
-    /// Counts this object. If there is not enough memory, younger objects of its namespace are dropped, or the object
-    /// itself. An object that does not grow is not dropped.
+    /// Counts this object. If there is not enough memory, drops younger objects of its namespace, or the object itself.
+    /// An object that does not grow is not dropped.
     pub(super) fn put(&mut self, key: &ObjectKey, object: &KeptAuthentication) -> Put {
         let (created, bytes) = (created(object), object.memory());
         let former = self.remove(key);
@@ -321,7 +323,7 @@ impl KeptMemory {
         bytes
     }
 
-    /// Forgets the objects that are left out and do not exist.
+    /// Forgets left-out objects that no longer exist.
     pub(super) fn retain_left_out(&mut self, exists: impl Fn(u64) -> bool) {
         for namespace in self.namespaces.values_mut() {
             let digests = namespace.left_out.by_digest.keys().copied();

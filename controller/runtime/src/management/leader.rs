@@ -4,7 +4,7 @@
 //!
 //! - Correctness does not depend on a single leader: if two replicas both act as leaders, the preconditions of every
 //!   write stop one of them. The Lease only prevents duplicate work.
-//! - Clocks of different hosts are not compared. A Lease has expired when this replica has not seen it change for the
+//! - Clocks of different hosts are not compared. A Lease has expired when this replica has seen no change of it for the
 //!   duration of the Lease.
 
 use std::future::pending;
@@ -28,14 +28,14 @@ use crate::watch::readable_one_of;
 /// The duration of the Lease, as in client-go's recommended defaults.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
 
-/// The time without a renewal after which a leader stops. It is shorter than the Lease, so the leader stops before
-/// another one starts.
+/// The time without a renewal after which a leader stops. The deadline is shorter than the Lease, so the leader stops
+/// before another leader starts.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The interval between two renewals of the Lease, and between attempts to acquire it that failed.
+/// The interval between two renewals of the Lease, and between failed attempts to acquire it.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The interval between two reads of a Lease that another replica holds. A released Lease has its next holder within
+/// The interval between two reads of a Lease that another replica holds. So a released Lease has a new holder within
 /// one second.
 const POLL: Duration = Duration::from_millis(400);
 
@@ -51,7 +51,7 @@ const MAX_LEASE_DURATION: Duration = Duration::from_mins(2);
 /// A unique identity that contains the name of this replica.
 pub(super) fn identity(name: &str) -> String {
     let mut random = [0; 8];
-    // Without random bytes, the name of a Pod is unique enough.
+    // Without random bytes, the name of the Pod is sufficiently unique.
     let _ = aws_lc_rs::rand::fill(&mut random);
     format!("{name}_{}", data_encoding::HEXLOWER.encode(&random))
 }
@@ -82,15 +82,15 @@ pub(super) struct Term<'a> {
 pub(super) enum TermEnd {
     /// This replica stops.
     Stopped,
-    /// Another replica has the Lease, or it was not renewed in time.
+    /// Another replica has the Lease, or the Lease was not renewed in time.
     Lost,
 }
 
 impl Candidate {
     /// Waits until this replica is the leader. Returns `None` if `stop` is ready before that.
     ///
-    /// A write in progress is completed. Otherwise, a replica that stops could hold the Lease without a term, and the
-    /// other replicas would wait until it expires.
+    /// A write in progress is completed. Otherwise, a stopping replica could hold the Lease without a term, and the
+    /// other replicas would wait for the expiry of the Lease.
     pub(super) async fn lead(&self, stop: impl Future<Output = ()>) -> Option<Term<'_>> {
         let mut stop = pin!(stop);
         let mut seen = Observed::default();
@@ -137,7 +137,7 @@ impl Candidate {
         {
             return Ok(None);
         }
-        // Measured before the write, because this replica holds the Lease from some moment after this.
+        // The time before the write, because this replica holds the Lease from some later time.
         let renewed = Instant::now();
         let lease = self.put(&self.taken(current)).await?;
         let metrics = self.metrics.lease(&self.name);
@@ -244,7 +244,7 @@ impl Term<'_> {
             };
             let lease = self.candidate.name.as_str();
             if error.is_some() && self.renewed.elapsed() >= RENEW_DEADLINE {
-                // Another replica can become the leader soon.
+                // Another replica can become the leader after this.
                 tracing::warn!(lease, error, "no longer leading");
                 return;
             }
@@ -284,7 +284,7 @@ impl Term<'_> {
             candidate, lease, ..
         } = self;
         let mut released = candidate.release(lease).await;
-        // A renewal in progress at the end can have changed the Lease.
+        // A renewal in progress at the end of the term can have changed the Lease.
         if released.as_ref().is_err_and(CallError::is_conflict)
             && let Ok(Some(lease)) = candidate.get().await
             && holder(&lease) == candidate.identity

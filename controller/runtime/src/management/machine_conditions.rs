@@ -31,8 +31,8 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// The interval between two written refusals of one machine.
 const BETWEEN_REFUSALS: Duration = Duration::from_mins(1);
 
-/// The time for which a condition is not written again if the Machine does not show it. Another version of Cluster API
-/// can lack the field for it.
+/// The time for which a condition is not written again, although the Machine does not have it. Another version of
+/// Cluster API can lack the field for the condition.
 const REPEAT: Duration = Duration::from_mins(10);
 
 /// The conditions of the Machines of one cluster.
@@ -52,7 +52,7 @@ pub(super) struct MachineConditions {
 
 /// The writes of the last [`REPEAT`], by the UIDs of the Machines.
 ///
-/// Their number is limited, because the rate limits the writes of all clusters in the process.
+/// The rate for the writes of all clusters in the process also limits their number.
 #[derive(Debug, Default)]
 struct Written(BTreeMap<String, Write>);
 
@@ -368,14 +368,14 @@ mod tests {
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), ["v1beta1/namespaces/a/machines/m1/status"]);
 
-        // The API server no longer serves the version that discovery found: the Machine can exist.
+        // The API server no longer serves the version that discovery found. The Machine can still exist.
         kind.serve(&["v1beta2"]);
         let unserved = write().await.unwrap_err();
         assert!(unserved.contains("does not serve the kind"), "{unserved}");
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), ["v1beta2/namespaces/a/machines/m1/status"]);
 
-        // A Machine that was deleted has no condition.
+        // A deleted Machine has no condition.
         kind.remove_objects();
         assert_eq!(write().await, Ok(()));
         assert_eq!(kind.patches(), [""; 0]);

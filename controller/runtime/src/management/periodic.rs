@@ -140,7 +140,7 @@ impl Upkeep {
         }
     }
 
-    /// Sets the time of the management cluster. Entries are removed only if they have also expired by that time.
+    /// Sets the time of the management cluster. Entries are removed only if they have also expired by this time.
     pub(super) fn with_server_time(self, server_time: ServerTime) -> Self {
         Self {
             server_time,
@@ -148,12 +148,13 @@ impl Upkeep {
         }
     }
 
-    /// The time for removing expired entries. A clock that is ahead would remove revocations permanently.
+    /// The time for removing expired entries. A fast clock would remove revocations permanently.
     fn ended_by(&self) -> SystemTime {
         self.server_time.earlier(now())
     }
 
-    /// Runs one round: no calls if nothing changed and no inspection is due. The first round precedes all grants.
+    /// Runs one round, without calls if nothing has changed and no inspection is due. The first round precedes all
+    /// grants.
     pub(super) async fn round(&mut self) -> Health {
         if !self.context.ledger.revocations().is_read() {
             let tried = self.revoke().boxed().await;
@@ -269,7 +270,7 @@ impl Upkeep {
             return health;
         }
         if self.inspection.is_some() {
-            // The list of revoked certificates could have been changed, so it is written again.
+            // Another client could have changed the list of revoked certificates, so it is written again.
             self.revoked.forget();
         }
         health.exempt = Some(self.context.exempt_nodes.len());
@@ -334,7 +335,7 @@ impl Upkeep {
     }
 
     async fn examined(&mut self) -> Health {
-        // If a permission was revoked in the meantime, a call is refused.
+        // If a permission was revoked in the meantime, the API server refuses the call.
         let rights = self.rights.take();
         let rights = rights.filter(|at| at.elapsed() < self.sync_period * 2);
         let client = self.access.client();
@@ -376,12 +377,12 @@ impl Upkeep {
     ///
     /// # Errors
     ///
-    /// The previous state of enforcement is unknown. Then nothing changes.
+    /// The previous state of enforcement is unknown. The settings then stay unchanged.
     async fn enforce(
         &mut self,
         without: Result<BTreeSet<String>, String>,
     ) -> Result<Option<String>, String> {
-        // A previous controller process could have enforced it.
+        // A previous controller process could have enforced attestation.
         let enforced = is_to_be_enforced(&self.spec)
             && (self.enforces_now()
                 || self.is_enforcing()

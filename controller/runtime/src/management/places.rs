@@ -19,8 +19,8 @@ pub(super) struct Places {
     namespaces: Arc<Shared<BTreeMap<String, Namespace>>>,
 }
 
-/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`. The order is the same after a
-/// restart.
+/// The creation time (in seconds since 1970) and the name of a `KubeletAuthentication`. So the order is the same after
+/// a restart.
 type Age = (i64, String);
 
 /// The clusters of a namespace, and the channels that report whether each has a place.

@@ -1,4 +1,4 @@
-//! A management cluster that serves one kind, in versions that change, for tests.
+//! A management cluster for tests, which serves one kind in changing versions.
 
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl ServedKind {
-    /// A kind that is not served yet, and whose objects exist.
+    /// A kind that is not served yet, although its objects exist.
     pub(super) fn new(group: &'static str, kind: &'static str, plural: &'static str) -> Self {
         Self(Arc::new(Mutex::new(State {
             group,
@@ -122,7 +122,7 @@ impl State {
         });
         self.lookups += usize::from(object.is_none());
         if !self.versions.contains(&version) {
-            // The API server returns this text, and not a Status, for a path that it does not serve.
+            // For a path that it does not serve, the API server returns this text instead of a Status.
             return response(404, "404 page not found\n".to_owned());
         }
         let Some(object) = object else {

@@ -28,7 +28,7 @@ pub(crate) struct ContextBuilder<'a, N> {
     pub(crate) spec: &'a KubeletAuthenticationSpec,
     pub(crate) cluster: &'a Cluster,
     pub(crate) nodes: N,
-    /// The hosts of the control plane endpoint, in addition to the Cluster's.
+    /// The hosts of the control plane endpoint, in addition to the host in the Cluster.
     pub(crate) endpoint_hosts: Vec<String>,
     pub(crate) verifiers: Verifiers,
     pub(crate) audiences: Vec<Audience>,
@@ -79,7 +79,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
     }
 }
 
-/// The enforcement before the periodic work has read the admission policy, which a previous process can have enforced.
+/// The enforcement until the periodic work has read the admission policy, which a previous process can have enforced.
 fn enforcement(spec: &KubeletAuthenticationSpec) -> Enforcement {
     Enforcement::new(if is_to_be_enforced(spec) {
         EnforcementState::Unknown
@@ -163,7 +163,7 @@ pub(crate) struct InvalidServingAddressRange {
 ///
 /// # Errors
 ///
-/// An entry is invalid. Ignoring it would change or remove the limit.
+/// An entry is invalid. Ignoring the entry would change or remove the limit.
 pub(crate) fn serving_address_ranges(
     spec: &KubeletAuthenticationSpec,
 ) -> Result<Vec<AddressRange>, InvalidServingAddressRange> {
@@ -269,7 +269,7 @@ mod tests {
             reason: TombstoneReason::MachineGone,
             until: at(9),
         });
-        // Its revocation applies only to an earlier generation.
+        // The revocation in this record applies only to an earlier generation.
         let mut later = revoked.clone();
         later.generation += 1;
 
@@ -286,7 +286,7 @@ mod tests {
         }
     }
 
-    /// The ranges of a Cluster with these texts, whether these are all, and the entry that is no range.
+    /// The ranges of a Cluster with these texts, whether the Cluster contains all ranges, and the invalid entry.
     fn of(texts: &[&str]) -> (Vec<String>, bool, Option<String>) {
         let cluster = Cluster {
             uid: "1".to_owned(),

@@ -26,7 +26,7 @@ use crate::watch::readable_one_of;
 /// The deadline for one write.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The minimum interval between two writes, however fast the status changes.
+/// The minimum interval between two writes, even if the status changes faster.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The rate of writes to the status of `KubeletAuthentication`s and `InfraClusters` for all clusters together: 1,000
@@ -66,7 +66,8 @@ impl StatusWriter {
         }
     }
 
-    /// Writes `status` if it differs from the object's. If it is not written, returns the time of the next attempt.
+    /// Writes `status` if it differs from the status of the object. If the write fails or must wait, returns the time
+    /// of the next attempt.
     pub(super) async fn write(
         &mut self,
         known: &KeptAuthentication,
@@ -106,8 +107,8 @@ impl StatusWriter {
         Some(self.not_before)
     }
 
-    /// Replaces the status. The conditions of other controllers, which are not kept, stay. If they changed since the
-    /// object was read, the write is a conflict.
+    /// Replaces the status. The conditions of other controllers, which are not kept in memory, stay in the object. If
+    /// they changed since the read, the write is a conflict.
     async fn replace(
         &self,
         name: &str,

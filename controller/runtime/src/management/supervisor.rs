@@ -1,4 +1,4 @@
-//! Supervises one cluster: observes its configuration, and runs its tasks while that is possible.
+//! Supervises one cluster: observes its configuration, and runs its tasks while the configuration is valid.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -45,15 +45,15 @@ use crate::turns::{Line, TurnLimits};
 /// The longest interval between two updates of the status, because a part of it depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
-/// The rate at which one cluster is reconciled. Each time, its settings and Secrets can be parsed, and a tenant can
-/// change its objects at any rate.
+/// The rate at which one cluster is reconciled. Each reconciliation can parse the settings and Secrets, and a tenant
+/// can change its objects at any rate.
 const RECONCILED: Rate = Rate {
     burst: 20,
     every: Duration::from_secs(1),
 };
 
-/// The limit of clusters whose objects are parsed at the same time. One at a time occupies at most one thread, so a
-/// cluster waits for at most one cluster of each other namespace.
+/// The limit of clusters whose objects are parsed at the same time. With a limit of one, parsing occupies at most one
+/// thread, and a cluster waits for at most one cluster of each other namespace.
 pub(super) const PARSED: TurnLimits = TurnLimits {
     all: 1,
     of_cluster: 1,
@@ -134,7 +134,8 @@ async fn selected(
 /// Whether this controller serves the cluster.
 ///
 /// The label of the Cluster decides or, without a Cluster, the label of the `KubeletAuthentication`. With a watch
-/// filter, the controller does not write to a cluster of another controller, or before it has read the label.
+/// filter, the controller does not write to a cluster of another controller, or to any cluster before it has read the
+/// label.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,
@@ -155,7 +156,7 @@ struct Supervisor {
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
     parsed: Parsed,
-    /// The last service for which no client could be created. Its kubeconfig is then refused only once.
+    /// The last service for which no client could be created. So the kubeconfig is refused only once.
     no_client: Option<(Fingerprint, KubeconfigRefused)>,
     /// The turns to parse objects, which alternate between namespaces.
     parsing: Line,
@@ -174,7 +175,7 @@ struct Supervisor {
 impl Supervisor {
     /// Runs until the `KubeletAuthentication` is deleted, or the cluster belongs to another controller.
     ///
-    /// The steps are boxed: a task reserves space for its largest step during its whole life, and each cluster has a
+    /// The steps are boxed: a task reserves space for its largest step as long as it exists, and each cluster has a
     /// task.
     async fn run(mut self) {
         let mut secrets = None;
@@ -303,7 +304,7 @@ impl Supervisor {
                 let started = if let Some((_, refused)) = known {
                     Err(refused)
                 } else {
-                    // The library parses the client key and the CA certificates.
+                    // A turn is necessary, because the library parses the client key and the CA certificates.
                     let _turn = self.parsing.turn().await;
                     Running::start(&self.shared, &self.key, &service, records, memory, metrics)
                 };
@@ -358,7 +359,7 @@ fn allowed_retirements(authentication: &KubeletAuthentication) -> usize {
         .unwrap_or_default()
 }
 
-/// Waits until the Cluster differs from `known`. A Cluster of another controller counts as unknown.
+/// Waits until the Cluster differs from `known`. A Cluster that belongs to another controller counts as unknown.
 async fn other_cluster(
     objects: &Objects,
     key: &ObjectKey,

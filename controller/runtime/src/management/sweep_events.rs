@@ -17,8 +17,8 @@ use crate::watch::metadata_of_one;
 /// The deadline for a call about one small object.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// The maximum number of Events per sweep. If all machines of a cluster are deleted together, the log contains the
-/// rest.
+/// The maximum number of Events per sweep. If all machines of a cluster are deleted together, only the log contains the
+/// other actions.
 const MAX_A_SWEEP: usize = 20;
 
 /// The maximum number of remembered actions. A Node that is created repeatedly has only one Event.

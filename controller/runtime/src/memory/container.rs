@@ -6,13 +6,13 @@ use std::path::Path;
 /// The assumed limit if none is set, as in `packaging/deploy`.
 const DEFAULT: usize = 1024 * 1024 * 1024;
 
-/// The file system of cgroup v2, and the file that contains the process's group in it.
+/// The file system of cgroup v2, and the file that contains the process's group.
 const ROOT: &str = "/sys/fs/cgroup";
 const OWN: &str = "/proc/self/cgroup";
 
 /// The limit in bytes.
 pub(super) fn limit() -> usize {
-    // Tests must not depend on the container that they run in.
+    // Tests must not depend on the container in which they run.
     if cfg!(test) {
         return DEFAULT;
     }

@@ -9,9 +9,9 @@ pub(super) struct Limit(pub(super) usize);
 impl Limit {
     /// The number of bytes that a namespace with `own` of `all` used bytes can still take, with this number of namespaces.
     ///
-    /// A single namespace can take three quarters. With two or more, each can take at most half. The last quarter is in
-    /// equal parts for at least three namespaces: nothing returns memory that is in use, so a new namespace needs a part
-    /// that no other one can take. Without a namespace, the operator takes what is left.
+    /// A single namespace can take three quarters. With two or more, each can take at most half. The last quarter is
+    /// divided equally among at least three namespaces. Memory in use is never taken away, so a new namespace needs a
+    /// part that no other namespace can take. Without a namespace, the operator can take the rest.
     pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
         let Self(bytes) = self;
         let left = bytes.saturating_sub(all);
@@ -30,8 +30,8 @@ impl Limit {
 
 /// A limit for objects that the controller keeps as long as they exist, in any unit.
 ///
-/// A single namespace can have half of it, so that the objects that are created first leave space for the objects of
-/// other namespaces. The last quarter is divided equally between the namespaces.
+/// A single namespace can have half of the limit, so that the first objects leave space for the objects of other
+/// namespaces. The last quarter is divided equally between the namespaces.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeptLimit(Limit);
 
@@ -46,7 +46,7 @@ impl KeptLimit {
         Self::new(container::limit() / part / unit)
     }
 
-    /// The most units that one namespace can have.
+    /// The maximum number of units for one namespace.
     pub(crate) const fn of_namespace(self) -> usize {
         let Self(Limit(units)) = self;
         units / 2

@@ -12,7 +12,7 @@ fn common(own: usize, common: usize) -> &'static Common {
     Box::leak(Box::new(Common::new(own, common)))
 }
 
-/// The limit of which a single namespace can take this number of bytes.
+/// A limit under which a single namespace can take this number of bytes.
 fn of_one(bytes: usize) -> usize {
     bytes.div_ceil(3) * 4
 }
@@ -119,7 +119,7 @@ fn many_namespaces_together_leave_memory_to_another_one() {
     }
 }
 
-/// All single steps that a new share of this namespace can take.
+/// The holdings of one step each that a new share of this namespace can take.
 fn take_all(common: &'static Common, namespace: &str, own: usize) -> Vec<Holding> {
     let share = Share::of(common, namespace, own);
     let mut taken = Vec::new();
@@ -158,7 +158,7 @@ fn a_single_namespace_gets_half_of_kept_memory() {
         let first = take_all(kept, "tenant-a", own);
         let second = take_all(kept, "tenant-b", own);
 
-        // The last quarter is for a third.
+        // The last quarter is reserved for a third namespace.
         assert_eq!([first.len(), second.len()], [24, 12], "{own}");
     }
 }

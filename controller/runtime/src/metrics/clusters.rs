@@ -13,7 +13,7 @@ use super::Pending;
 pub(crate) struct Cluster {
     namespace: String,
     name: String,
-    /// Only the tasks of this cluster and the page of metrics use it.
+    /// Only the tasks of this cluster and the page of metrics use the lock.
     pub(super) state: Unshared<State>,
 }
 

@@ -36,7 +36,7 @@ pub(super) fn text(inner: &Arc<Inner>, format: Format) -> String {
         Format::OpenMetrics => openmetrics::encode(&mut text, &registry),
         Format::Prometheus => prometheus_text::encode(&mut text, &registry),
     };
-    // Writing to a string does not fail.
+    // A write to a string cannot fail.
     written.map(|()| text).unwrap_or_default()
 }
 
@@ -192,7 +192,7 @@ fn leases(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     series(encoder, &catalogue::LEASE_AGE, ages)
 }
 
-/// Encodes the worst state of each kind and cluster. Some have several watches while a term ends.
+/// Encodes the worst state of each kind and cluster. While a term ends, a kind can have several watches.
 fn watches(encoder: &mut DescriptorEncoder<'_>, inner: &Inner) -> fmt::Result {
     let mut worst: BTreeMap<Labels, (bool, f64)> = BTreeMap::new();
     for watch in inner.watches.all() {

@@ -36,7 +36,7 @@ impl Requirements {
         *self.0.lock() = Some(kinds.iter().copied().collect());
     }
 
-    /// Removes the kinds that are listed. No kind has to be listed twice.
+    /// Removes the listed kinds, because each kind must be listed only once.
     pub(super) fn check(&self, listed: impl Iterator<Item = &'static str>) -> Result<(), NotWell> {
         let mut missing = self.0.lock();
         let missing = missing.as_mut().ok_or(NotWell::Starting)?;
@@ -55,7 +55,7 @@ impl Requirements {
 pub(crate) struct Beat {
     of: &'static str,
     limit: Duration,
-    /// Only the loop and the probes use it.
+    /// Only the loop and the probes use the lock.
     last: Unshared<Instant>,
 }
 

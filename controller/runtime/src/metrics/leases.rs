@@ -11,7 +11,7 @@ use tokio::time::Instant;
 pub(crate) struct Lease {
     name: String,
     terms: Counter,
-    /// The time of the last renewal while this replica holds the Lease. Only the election uses it.
+    /// The time of the last renewal while this replica holds the Lease. Only the election uses the lock.
     renewed: Unshared<Option<Instant>>,
 }
 

@@ -20,7 +20,7 @@ impl Usage {
     /// The usage of this process.
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The open directory also has a descriptor, which is not counted.
+        // The descriptor of the open directory is not counted.
         let open = fs::read_dir("/proc/self/fd").ok();
         let open = open.map(|entries| entries.count().saturating_sub(1));
         Self {

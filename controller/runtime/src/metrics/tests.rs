@@ -11,7 +11,7 @@ use super::*;
 
 mod alerts;
 
-/// A process in which every event has happened once.
+/// A process in which every event has occurred once.
 fn busy() -> (Metrics, Vec<Box<dyn std::any::Any>>) {
     let metrics = Metrics::new("1.2.3");
     let took = Duration::from_millis(3);
@@ -58,7 +58,7 @@ fn report() -> ClusterReport {
 }
 
 impl Metric {
-    /// Its name in a query; of a histogram, without the suffix.
+    /// The name in a query, without the suffix of a histogram.
     fn name(&self) -> String {
         let base = self.base;
         match self.kind {
@@ -240,7 +240,7 @@ async fn the_oldest_pending_metric_follows_the_oldest_remaining_request() {
     };
     assert!(age().abs() < f64::EPSILON);
 
-    // In 1970, in 2001, and in the year 2300, by the clock of another.
+    // Requests from 1970, from 2001 and, because of another machine's clock, from 2300.
     for (created, number) in [(0, 1), (1_000_000_000, 2), (10_413_792_000, 3)] {
         pending.add(created, number);
     }

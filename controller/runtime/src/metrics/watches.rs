@@ -79,7 +79,7 @@ impl WatchMetrics {
         self.0.is_some()
     }
 
-    /// Records a message on the watch. After a failure, this means that the watch works again if the objects are
+    /// Records a message on the watch. After a failure, a message means that the watch works again if the objects are
     /// listed, because a quiet watch has no events.
     pub(crate) fn heard(&self) {
         self.change(|state| {

@@ -43,7 +43,7 @@ async fn processed_at(
     pipeline.process(work(Some(seen), 0)).await
 }
 
-/// Of the requests in these tests.
+/// The maximum length of the requests in these tests.
 const MAX_LEN: usize = 64 * 1024;
 
 pub(super) fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Work {
@@ -56,12 +56,12 @@ pub(super) fn work(seen: Option<CertificateSigningRequest>, attempts: u32) -> Wo
     }
 }
 
-/// After ten minutes, and a little.
+/// A little more than 10 minutes later.
 pub(super) fn later() -> SystemTime {
     now() + Duration::from_secs(601)
 }
 
-/// After twenty minutes, and a little.
+/// A little more than 20 minutes later.
 fn much_later() -> SystemTime {
     now() + Duration::from_secs(1201)
 }
@@ -82,7 +82,7 @@ pub(super) fn without_machines() -> Context {
     }
 }
 
-/// Its machine is not ready to join.
+/// A cluster whose machine is not ready to join.
 fn pending() -> Context {
     let machine = Machine {
         state: MachineState::Pending,
@@ -425,7 +425,7 @@ async fn a_crash_after_any_write_is_completed_by_the_next_run() {
             .await;
         assert!(died.is_err(), "write {write}");
 
-        // The successor's memory is empty.
+        // The memory of the next process is empty.
         let next = processed(cluster(), &store).await;
 
         assert_eq!(next, Next::Done);

@@ -17,7 +17,8 @@ const ALLOCATION: usize = 16;
 const MAP: usize = 640;
 const MAP_ENTRY: usize = 128;
 
-/// Removes the fields of a request that are never used. An update does not change them: the API server restores `spec`.
+/// Removes the fields of a request that are never used. An update without these fields does not change them, because
+/// the API server restores `spec`.
 pub(crate) fn lean(mut csr: CertificateSigningRequest) -> CertificateSigningRequest {
     csr.metadata.managed_fields = None;
     csr.spec.extra = None;
@@ -137,7 +138,7 @@ fn text<T: AsRef<str>>(text: &T) -> usize {
     text.as_ref().len() + ALLOCATION
 }
 
-/// A list, which can have reserved space for as many additional elements.
+/// A list, whose reserved space can be twice its length.
 fn of_list<T>(all: Option<&[T]>, of_one: impl Fn(&T) -> usize) -> usize {
     let element = |one| 2 * size_of::<T>() + of_one(one);
     all.map_or(0, |all| ALLOCATION + all.iter().map(element).sum::<usize>())

@@ -6,14 +6,14 @@ use super::kept::has_no_other_metadata;
 use crate::memory::{Holding, Share};
 
 /// The maximum number of waiting requests to keep. For other requests, only the name is kept, so that a flood of
-/// requests does not use all memory. They are read again at their turn.
+/// requests does not use all memory. Such a request is read again at its turn.
 pub(super) const MAX_OBJECTS: usize = 2048;
 
 /// The memory limit for these requests together: 2,000 honest requests.
 pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 
-/// The limit of concurrent requests. It is high enough that machines that join together are looked up together, and
-/// that slow requests do not delay others. The clients limit concurrent calls to an API server.
+/// The limit of concurrent requests. A high limit has two effects: machines that join together are looked up together,
+/// and slow requests do not delay others. The clients limit concurrent calls to an API server.
 pub(super) const MAX_RUNNING: usize = 256;
 
 /// The memory limit for concurrent requests: 256 small ones, or one of the largest that an API server stores.
@@ -88,7 +88,7 @@ impl Room {
         is_full || self.is_short
     }
 
-    /// Reserves memory to process a request with this number of bytes. Returns whether it can start.
+    /// Reserves memory to process a request with this number of bytes. Returns whether the request can start.
     ///
     /// A large request waits for memory. Otherwise, the large requests of many clusters would together exceed all
     /// limits.

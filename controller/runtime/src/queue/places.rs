@@ -18,7 +18,7 @@ pub(super) const MAX_ENTRIES: usize = 20_000;
 /// time. Above the limit, the newest requests are dropped until some are answered.
 pub(super) const MAX_OF_REQUESTER: usize = 1000;
 
-/// The time after a list before dropped requests are listed again.
+/// The wait after a list before dropped requests are listed again.
 pub(super) const RELIST: Duration = Duration::from_secs(10);
 
 /// The requests that were dropped from a list.
@@ -33,7 +33,8 @@ pub(super) struct LeftOut {
 }
 
 impl Queue {
-    /// Whether the queue has space for this entry. If it is fair, other entries are removed for it.
+    /// Whether the queue has space for this entry. Answered requests, and requests of a requester with more requests,
+    /// are removed to make space.
     pub(super) fn admit(&mut self, uid: &str, entry: &Entry) -> bool {
         let requester = entry.requester.clone();
         if self.requesters.count(&requester) >= MAX_OF_REQUESTER {
@@ -59,8 +60,8 @@ impl Queue {
         self.entries.len() < MAX_ENTRIES && self.hold(bytes)
     }
 
-    /// Removes answered requests. If the watch reports one again, the checks ignore it. A scan of all entries is
-    /// worthwhile only after 1,000 arrivals.
+    /// Removes answered requests. If the watch reports such a request again, the checks ignore it. Each call scans all
+    /// entries, so calls are at least 1,000 arrivals apart.
     fn forget_the_settled(&mut self) {
         if self.last_arrival < self.purged_at {
             return;

@@ -8,8 +8,8 @@ pub(super) type Arrival = u64;
 
 /// The open requests of each requester.
 ///
-/// One map has the requests of all requesters, because a map of a single request would take as much memory as one of
-/// eleven.
+/// A single map contains the requests of all requesters, because a map with one request takes as much memory as a map
+/// with eleven.
 #[derive(Debug, Default)]
 pub(super) struct Requesters {
     open: BTreeMap<(Arc<str>, Arrival), Arc<str>>,
@@ -48,7 +48,7 @@ impl Requesters {
         }
     }
 
-    /// The number of requests of the requester with the most, and their UIDs, newest first.
+    /// The number of requests of the requester with the most requests, and the UIDs of these requests, newest first.
     pub(super) fn largest(&self) -> Option<(usize, impl Iterator<Item = &Arc<str>>)> {
         let (count, requester) = self.by_count.last()?;
         let all = (requester.clone(), Arrival::MIN)..=(requester.clone(), Arrival::MAX);

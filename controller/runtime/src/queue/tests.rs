@@ -174,7 +174,7 @@ async fn a_request_missing_from_a_new_list_is_removed() {
 async fn requests_above_the_object_limit_are_kept_by_name() {
     let mut queue = Queue::default();
     for number in 0..=MAX_OBJECTS {
-        // Each within its own budget.
+        // Each request is within the budget of its requester.
         queue.sees(csr_by(&format!("requester-{number}"), &number.to_string()));
     }
 
@@ -263,7 +263,7 @@ fn csr_of(name: &str, version: &str, bytes: usize) -> CertificateSigningRequest 
     csr
 }
 
-/// Works on all that are ready; whether each was kept whole.
+/// Processes all ready requests. Returns whether each request was kept completely.
 fn kept(queue: &mut Queue) -> Vec<bool> {
     let mut kept = Vec::new();
     while let Some(work) = queue.next(Instant::now()) {
@@ -463,7 +463,7 @@ async fn after_a_stall_a_requester_gets_only_its_burst() {
     };
     assert_eq!(work(&mut queue, begin), burst);
 
-    // All others are due.
+    // All other requests are due.
     let late = begin + 3 * TOKEN_RATE.burst * TOKEN_RATE.every + 2 * LATE;
 
     assert_eq!(work(&mut queue, late), burst);

@@ -23,12 +23,12 @@ use crate::shared::{Lock, PAGE, Shared};
 use crate::table::{Indexed, Table};
 use crate::watch::{Heard, Lenient, Skipped};
 
-/// The time for the watch to show a write. This takes milliseconds while the watch works. Otherwise, the claim waits
-/// for its next turn, as in any other outage.
+/// The maximum time until the watch shows a write. This takes milliseconds while the watch works. After this time, the
+/// claim waits for its next turn, as in any other outage.
 const ECHO_DEADLINE: Duration = Duration::from_secs(5);
 
-/// The limit of records of one machine, TPM or key. A host that gets a new name every hour has a few hundred before
-/// their certificates expire.
+/// The limit of records of one machine, TPM or key. A host that gets a new name every hour has a few hundred records
+/// with valid certificates.
 const MAX_OF_MACHINE: usize = 1024;
 
 /// The record of an object; `Err` if it is invalid.
@@ -43,7 +43,7 @@ pub(super) struct Cache {
     /// The number of changes.
     changes: watch::Sender<u64>,
     watched: Arc<Watched>,
-    /// Only its cluster uses it.
+    /// Only this cluster uses the lock.
     copy: Unshared<Option<Snapshot>>,
 }
 
@@ -62,7 +62,8 @@ struct Snapshot {
     records: AllRecords,
 }
 
-/// The namespace has too many records. Decisions without some of them could be wrong, so its requests wait.
+/// The namespace has too many records. Decisions that lack some records could be wrong, so the requests of the
+/// namespace wait.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "namespace {namespace} has more than {RECORDS} node identities, or node identities of more than {CLUSTERS} clusters, or \
@@ -160,7 +161,7 @@ impl Cache {
         self.complete()
     }
 
-    /// Checks that no record is left out. A list can leave out records between [`synced`](Self::synced) and a look.
+    /// Checks that no record is left out. A list between [`synced`](Self::synced) and a lookup can leave out records.
     pub(super) fn complete(&self) -> Result<(), Unavailable> {
         ensure!(
             !self.watched.is_over_the_limit(&self.namespace),
@@ -197,7 +198,7 @@ impl Cache {
             pace.steps(PAGE).await;
         }
         let records: AllRecords = records.into();
-        // A record that changed in the meantime is copied by the next call.
+        // The next call copies a record that changed in the meantime.
         *self.copy.lock() = Some(Snapshot {
             changes,
             records: records.clone(),
@@ -226,7 +227,7 @@ impl Cache {
     pub(super) fn replace(&self, objects: State) {
         let former = self.state.write(|state| std::mem::replace(state, objects));
         self.changed();
-        // Dropped without the lock.
+        // The previous objects are dropped without the lock.
         drop(former);
     }
 

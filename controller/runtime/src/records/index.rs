@@ -1,4 +1,4 @@
-//! The kept records of each namespace, and the limits for them.
+//! The stored records of each namespace, and their limits.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -48,7 +48,7 @@ pub(super) struct Index {
     namespaces: BTreeMap<String, OfNamespace>,
     /// The number of kept records of all namespaces.
     kept: usize,
-    /// The number of kept records that the previous index kept, too.
+    /// The number of kept records that were also in the previous index.
     kept_again: usize,
     digest: RandomState,
 }
@@ -57,7 +57,7 @@ pub(super) struct Index {
 struct OfNamespace {
     /// The cluster of each kept record.
     kept: BTreeMap<Box<str>, Arc<str>>,
-    /// The number of kept records that the previous index kept, too.
+    /// The number of kept records that were also in the previous index.
     kept_again: usize,
     /// The number of kept records of each cluster.
     clusters: BTreeMap<Arc<str>, usize>,
@@ -71,11 +71,11 @@ struct OfNamespace {
 /// The records that were kept before a list. The list reserves space for them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reserved {
-    /// Whether the record is one of them.
+    /// Whether the record was kept before the list.
     is_kept: bool,
-    /// The places for the others in its namespace.
+    /// The places for other records in the namespace.
     of_namespace: usize,
-    /// The places for the others in all namespaces.
+    /// The places for other records in all namespaces.
     all: usize,
 }
 
@@ -110,8 +110,8 @@ impl Index {
         self.put_with(cluster, name, Reserved::default())
     }
 
-    /// Adds the record of a list. The records that `before` keeps stay within the limits, regardless of the order of the
-    /// list: new records of other namespaces never take their places.
+    /// Adds the record of a list. The records in `before` stay within the limits, regardless of the order of the list.
+    /// New records of other namespaces never take their places.
     pub(super) fn put_listed(&mut self, cluster: &ObjectKey, name: &str, before: &Self) -> Put {
         let own = self.namespaces.get(&cluster.namespace);
         let is_new = own.is_none_or(|own| !own.kept.contains_key(name));
@@ -359,7 +359,7 @@ mod tests {
         }
         assert_eq!(index.left_out("a"), 4);
 
-        // Each deletion leaves more clusters than the limit.
+        // After each deletion, there are still more clusters than the limit.
         for name in ["c1.1", "c2.1", "c3.1", "c3.2"] {
             index.remove("a", name);
             assert!(!index.is_list_due(), "{name}");

@@ -37,7 +37,7 @@ pub struct KubeRecords {
     cluster: String,
     cache: Arc<Cache>,
     metrics: Metrics,
-    /// The Cluster, when it is known. New records are deleted with it. Each cluster has separate records.
+    /// The Cluster, when it is known. New records are deleted with the Cluster. Each cluster has a separate lock.
     owner: Unshared<Option<OwnerReference>>,
     /// The watch, if these records have a separate one.
     watching: JoinSet<()>,
@@ -65,12 +65,12 @@ impl KubeRecords {
         self.watching.spawn(watch);
     }
 
-    /// Makes the Cluster with this UID the owner of the records, so that Kubernetes deletes them with it. Records of a
-    /// previous Cluster with the same name keep their owner, and Kubernetes deletes them. `clusterctl move` updates the
-    /// owner.
+    /// Makes the Cluster with this UID the owner of the records, so that Kubernetes deletes the records with the
+    /// Cluster. Records of a previous Cluster with the same name keep their owner, and Kubernetes deletes them.
+    /// `clusterctl move` updates the owner.
     ///
-    /// Returns whether all records had their owner. Otherwise, the caller must repeat it: a renewal can have changed a
-    /// record in the meantime, and a record can have been created before the owner was known.
+    /// Returns whether all records had their owner. Otherwise, the caller must repeat the call. A renewal can have
+    /// changed a record in the meantime, and a record can have been created before the owner was known.
     ///
     /// # Errors
     ///
@@ -95,9 +95,9 @@ impl KubeRecords {
         };
         let (mut all_had_it, mut invalid) = (true, None);
         while let Some(page) = pages.next(list).await? {
-            // Not a collected iterator, which would keep the memory of the page.
+            // A collected iterator would keep the memory of the page.
             let mut unowned = Vec::new();
-            // The owners of a record with too many values are not known, and are not replaced.
+            // The owners of a record with too many values are unknown, and are not replaced.
             let readable = page.into_iter().filter(|record| record.object.is_ok());
             unowned.extend(readable.filter_map(|record| Unowned::of(record.metadata, &owner)));
             all_had_it &= unowned.is_empty();
@@ -185,8 +185,8 @@ impl KubeRecords {
         crd::object_name(&self.cluster, node_name.as_str())
     }
 
-    /// A merge patch (RFC 7386) that applies only to this version, and does not change fields of other managers. Fields
-    /// that the record does not have are null in it, so that fields of a previous holder are removed.
+    /// A merge patch (RFC 7386) that applies only to this version, and does not change fields of other managers.
+    /// Missing fields of the record are null in the patch, so that fields of a previous holder are removed.
     fn patch(&self, record: &Record, read: &Version) -> Result<Value, TimeError> {
         let spec = object::spec(record, &self.cluster)?;
         let reset = record.reset.map(|reset| reset.to_string());
@@ -227,8 +227,8 @@ impl KubeRecords {
 
 /// A record whose owner must be written.
 ///
-/// Only these fields are kept until then. After an upgrade, the writes for the records of all clusters wait for each
-/// other.
+/// Only these fields are kept until the write, because after an upgrade, the writes for the records of all clusters
+/// wait for each other.
 #[derive(Debug)]
 struct Unowned {
     name: String,

@@ -51,7 +51,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     ensure!(object.metadata.name == Some(name), "metadata.name");
     ensure!(spec.generation > 0, "spec.generation");
     let reset = object.annotations().get(RESET_ANNOTATION);
-    // Earlier versions wrote the last certificate only to the status, which a move does not keep.
+    // Earlier versions wrote the last certificate only to the status, which is lost in a move.
     let status_end = status.as_ref().and_then(|status| status.not_after.as_ref());
     let status_time = status
         .as_ref()
@@ -87,7 +87,7 @@ fn read(object: &NodeIdentity, cluster: &str) -> Result<Stored, &'static str> {
     })
 }
 
-/// The boot. If it has no time, `issued` is used.
+/// The last boot. If the boot has no time, `issued` is used.
 fn seen_boot(last: &LastTpmBoot, issued: Option<&Time>) -> Option<SeenBoot> {
     Some(SeenBoot {
         boot: last.boot,
@@ -139,11 +139,11 @@ fn time(time: &Time) -> SystemTime {
 ///
 /// # Errors
 ///
-/// A time in it is after the year 9999.
+/// The record contains a time after the year 9999.
 pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, TimeError> {
     let (holder, opened) = (&record.holder, &record.opened);
     let machine_name = holder.machine_name.as_deref();
-    // The name of a pool member without a Machine is its provider ID, which is in the object anyway.
+    // The name of a pool member without a Machine is its provider ID, which the object contains anyway.
     let machine_name = machine_name.filter(|name| is_dns_subdomain(name));
     Ok(NodeIdentitySpec {
         cluster_name: cluster.to_owned(),
@@ -176,8 +176,8 @@ pub(super) fn spec(record: &Record, cluster: &str) -> Result<NodeIdentitySpec, T
     })
 }
 
-/// Converts the text to the form that the schema allows. A request can have a name that is not allowed in a record, and
-/// must not fail because of it.
+/// Converts the text to the form that the schema allows. A request can have a name that is not allowed in a record. It
+/// must not fail for this reason.
 fn shown(text: &str, max: usize) -> String {
     let visible = |c: char| if c.is_ascii_graphic() { c } else { '?' };
     let shown: String = text.chars().take(max).map(visible).collect();
@@ -206,7 +206,7 @@ mod tests {
         spec(&record, "prod-1").unwrap()
     }
 
-    /// The object of the record as a move creates it: without a status.
+    /// The object of the record after a move: without a status.
     fn moved(record: &Record) -> NodeIdentity {
         let name = crd::object_name("prod-1", record.node_name.as_str());
         let mut object = NodeIdentity::new(&name, spec(record, "prod-1").unwrap());

@@ -240,13 +240,13 @@ impl Caches {
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
                 let before = std::mem::replace(&mut watching.index, index);
-                // Before the caches are updated: a decision must not miss a record that was known.
+                // This precedes the update of the caches, because a decision must not miss a known record.
                 let over = watching.index.over_the_limit();
                 let over: Vec<_> = over.map(|(namespace, _)| namespace.to_owned()).collect();
                 for namespace in over {
                     self.set_limit(&namespace, watching);
                 }
-                // Records of a cluster can arrive before a task requests them. They are kept until then.
+                // Records of a cluster can arrive before a task requests them. The cache is kept until that request.
                 let _used: Vec<_> = records.keys().map(|key| self.cache(key)).collect();
                 for (cluster, cache) in self.all() {
                     cache.replace(records.remove(&cluster).unwrap_or_default());
@@ -255,7 +255,7 @@ impl Caches {
                     self.set_limit(namespace, watching);
                 }
                 watching.plan_list();
-                // After all caches are updated, because waiters read them when they are notified.
+                // This follows the update of all caches, because waiters read the caches when they are notified.
                 self.watched.heard.now();
                 self.clusters
                     .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));
@@ -354,8 +354,8 @@ impl Caches {
 
 impl Watching {
     /// The cluster of this record. The spec determines it. An object that cannot be decoded belongs to the cluster
-    /// whose cache already contains it or, if there is none, to the cluster in its label. An object with too many labels
-    /// has no label that can be read, so the part of its name before the first dot counts.
+    /// whose cache already contains it or, if there is none, to the cluster in its label. The labels of an object with
+    /// too many labels are unreadable, so the part of its name before the first dot determines the cluster.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
         let namespace = object.namespace()?;
         if let Ok(read) = &object.object {

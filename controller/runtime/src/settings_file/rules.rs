@@ -20,7 +20,7 @@ const FORMER: &str = "oldSelf";
 pub(super) struct Rule<'a> {
     pub(super) expression: &'a str,
     pub(super) message: &'a str,
-    /// The field that the fault refers to, relative to the value, with a leading dot. Can be empty.
+    /// The field of the fault, relative to the value, with a leading dot. It can be empty.
     field: &'a str,
 }
 
@@ -47,8 +47,8 @@ impl Compiled<'_> {
         let message = match program.and_then(|program| holds(program, value)) {
             Ok(true) => return None,
             Ok(false) => self.rule.message.to_owned(),
-            // This does not occur for this project's rules, because tests evaluate each. A value that cannot be checked
-            // is refused.
+            // Tests evaluate each of this project's rules, so this error does not occur. If a value cannot be checked,
+            // it is refused.
             Err(error) => format!("cannot be checked: {error}"),
         };
         let field = format!("{path}{}", self.rule.field);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Fault, removed};
 
 /// The keywords that this module and the rules support, or that do not restrict a value. A test checks that the schema
-/// has no others, so that none is ignored.
+/// has no other keywords, so that no keyword is ignored.
 #[cfg(test)]
 pub(super) const KEYWORDS: [&str; 22] = [
     "additionalProperties",
@@ -54,7 +54,8 @@ pub(super) fn of_authentication() -> Value {
     schema
 }
 
-/// The fields of every object's metadata. Only the names are checked, because the API server sets the other fields.
+/// The fields of every object's metadata. Only the values of `name` and `namespace` are checked, because the API server
+/// sets the other fields.
 fn metadata() -> Value {
     const OTHERS: [&str; 13] = [
         "annotations",
@@ -79,7 +80,7 @@ fn metadata() -> Value {
     json!({"type": "object", "required": ["name"], "properties": properties})
 }
 
-/// Removes each null, as if its field was missing. No field of this project can be null.
+/// Removes each null, as if its field were missing. None of this project's fields can be null.
 pub(super) fn drop_nulls(schema: &Value, value: &mut Value) {
     if let Value::Object(fields) = value {
         fields.retain(|name, value| !value.is_null() || of_field(schema, name).is_none());
@@ -298,7 +299,7 @@ fn of_list(schema: &Value, items: &[Value], path: &str, faults: &mut Vec<Fault>)
     }
 }
 
-/// Checks that all required fields exist, and no unknown fields.
+/// Checks that all required fields exist, and that there are no unknown fields.
 fn of_fields(schema: &Value, fields: &Map<String, Value>, path: &str, faults: &mut Vec<Fault>) {
     let required = schema.get("required").and_then(Value::as_array);
     for name in required.into_iter().flatten().filter_map(Value::as_str) {

@@ -29,7 +29,7 @@ pub(crate) struct ClusterInFiles<'a> {
     pub(crate) inventory: ClusterInventory,
     /// The CA certificates, as DER.
     pub(crate) ca_certificates: &'a BTreeSet<Vec<u8>>,
-    /// The workload cluster. With `None`, requests come only from files.
+    /// The workload cluster. With `None`, requests can come only from files.
     pub(crate) workload: Option<&'a ClusterAccess>,
     pub(crate) verifiers: Verifiers,
     pub(crate) records: Arc<dyn Records>,
@@ -92,7 +92,7 @@ impl ClusterInFiles<'_> {
             lines: Arc::new(Unlimited),
         };
         let context = builder.context();
-        // Enforcement does not wait for records, because they are only in the memory of the process.
+        // Enforcement does not wait for records, because the records are only in the memory of the process.
         context.enforcement.set(is_to_be_enforced(spec));
         if spec.guest_reported_addresses == GuestReportedAddresses::Refuse {
             // The addresses of machines come only from the operator's file, and never from the machines themselves.
@@ -103,9 +103,9 @@ impl ClusterInFiles<'_> {
 }
 
 /// A name for the cluster with these CA certificates, instead of a Cluster's UID. All replicas must use the same name,
-/// and their files can contain the certificates in a different order.
+/// although their files can contain the certificates in a different order.
 pub(crate) fn uid(ca_certificates: &BTreeSet<Vec<u8>>) -> String {
-    // DER contains its length, so two different lists never result in the same bytes.
+    // Each DER certificate contains its length, so two different lists never result in the same bytes.
     let certificates: Vec<u8> = ca_certificates.iter().flatten().copied().collect();
     Audience::of_ca(&certificates).to_string()
 }

@@ -8,7 +8,7 @@ use node_attestation_core::verifier::{Findings, Verifiers};
 use crate::clock::now;
 use crate::metrics::{ClusterMetrics, ClusterReport};
 
-/// The interval between checks of the findings.
+/// The interval between two checks of the findings.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// Updates the findings in the metrics. Logs each condition that is not `True`, whenever it changes. Never returns.
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::metrics::{Format, Metrics};
 
-    /// Finds one more machine at each lookup.
+    /// A verifier that finds one more machine at each lookup.
     #[derive(Debug, Default)]
     struct Finding(AtomicUsize);
 

@@ -20,12 +20,12 @@ impl ThreadLog {
     /// Starts a log with lines of this level and of more severe levels.
     ///
     /// tracing stores for each call site whether a subscriber is interested in it. A thread without a subscriber can
-    /// store that none is, in the moment in which another thread gets one. So there is also a global subscriber, whose
+    /// store "not interested" while another thread gets its subscriber. So there is also a global subscriber, whose
     /// answer tracing does not store.
     #[expect(clippy::disallowed_methods, reason = "they are of this module")]
     pub fn start(level: Level) -> Self {
         static UNDECIDED: Once = Once::new();
-        // A test program that has a global subscriber needs no other.
+        // A test program with a global subscriber does not need another one.
         UNDECIDED.call_once(|| drop(tracing::subscriber::set_global_default(Undecided)));
         let written = Written::default();
         let subscriber = tracing_subscriber::fmt()
@@ -73,7 +73,7 @@ impl<'a> MakeWriter<'a> for Written {
     }
 }
 
-/// A subscriber that records nothing, and receives each event.
+/// A subscriber that receives each event, and records none.
 struct Undecided;
 
 impl Subscriber for Undecided {

@@ -12,7 +12,7 @@ use super::watch_config;
 /// could get a certificate.
 pub(crate) const HEARD_WITHIN: Duration = Duration::from_mins(1);
 
-/// The API server ends a watch after this number of seconds, and sends a bookmark just before. So even a quiet watch
+/// The timeout of a watch, in seconds. The API server sends a bookmark just before the end. So even a quiet watch
 /// has an event within [`HEARD_WITHIN`]. Without the bookmark, the objects are listed again.
 const WATCH_SECONDS: u32 = 45;
 

@@ -2,11 +2,11 @@
 //!
 //! kube decodes a list completely or not at all, and k8s-openapi decodes all of `metadata`. An API server stores
 //! everything that its own types accept: `metadata.managedFields[].time` can be any RFC 3339 time, and times after
-//! 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So anyone who can write one object could block a
+//! 9999-12-30T22:00:00Z do not fit into the `Timestamp` of jiff. So any user who can write one object could prevent a
 //! controller from reading all objects.
 //!
-//! kube's `DeserializeGuard` is not enough. It decodes the metadata of an invalid object, including these times, or
-//! fails. It copies each object. And its error contains the invalid value, which can be a secret.
+//! kube's `DeserializeGuard` is not sufficient. It decodes the metadata of an invalid object, including these times, or
+//! fails. It copies each object. Its error also contains the invalid value, which can be a secret.
 
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
@@ -33,7 +33,8 @@ use tokio::time::Instant;
 
 use crate::log_lines::ClusterLines;
 
-/// The rate at which undecodable objects of one namespace are logged. A hostile tenant can have an unlimited number.
+/// The rate at which undecodable objects of one namespace are logged. A hostile tenant can have an unlimited number of
+/// such objects.
 const TOLD: Rate = Rate {
     burst: 100,
     every: Duration::from_mins(1),
@@ -53,10 +54,10 @@ const MAX_NAME_LEN: usize = 253;
 /// # Guarantees
 ///
 /// - Any JSON value can be decoded, so an object never makes a list or a watch unreadable.
-/// - An invalid object keeps the metadata that are used, each field separately. A field with an invalid type counts as
+/// - An invalid object keeps each used metadata field separately. A field with an invalid type counts as
 ///   missing. An invalid `deletionTimestamp` counts as present.
-/// - An object whose excess the client has removed is unreadable. It keeps its name, its namespace, its UID, its versions
-///   and its times.
+/// - An object is unreadable if the client has removed its excess. It keeps its name, its namespace, its UID, its
+///   versions and its times.
 #[derive(Debug, Clone)]
 pub struct Lenient<K, R = K> {
     /// The metadata.
@@ -99,15 +100,16 @@ type Fields = BTreeMap<String, Box<RawValue>>;
 /// The member of an object whose excess the client has removed.
 const EXCESS_REMOVED: &str = "$excessRemoved";
 
-/// The reason why such an object is unreadable: otherwise, the remaining part would count as the complete object.
+/// The reason why such an object is unreadable. If it were readable, the remaining part would count as the complete
+/// object.
 const TOO_MANY_VALUES: &str =
     "it has too many values, such as labels, annotations, owners or list entries";
 
 /// The name with which `serde_json` returns a value as text, without a depth limit.
 const RAW_VALUE: &str = "$serde_json::private::RawValue";
 
-/// Any value as text, even if another deserializer has already decoded it, as in a watch event whose type comes after
-/// its object.
+/// Any value as text, even if another deserializer has already decoded the value. This occurs in a watch event whose
+/// type comes after its object.
 struct AnyText;
 
 impl<'de> Visitor<'de> for AnyText {
@@ -160,7 +162,7 @@ struct Metadata {
     cut: Option<IgnoredAny>,
 }
 
-/// The metadata that every object has. Others of an object whose excess was removed can be incomplete.
+/// The metadata that every object has. Other metadata can be incomplete if the excess of the object was removed.
 fn identity_of(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         labels: None,
@@ -243,13 +245,13 @@ impl<K, R: Resource> Resource for Lenient<K, R> {
 
 /// The undecodable objects of one watch.
 ///
-/// Each is logged once, and each namespace has a separate rate, so that the objects of one do not suppress the log
-/// lines of another.
+/// Each object is logged once. Each namespace has a separate rate, so that its objects do not suppress the log lines of
+/// other namespaces.
 #[derive(Debug)]
 pub struct Skipped {
     kind: &'static str,
-    /// The log lines of the cluster that the objects are in. Otherwise, they are in the management cluster, and the
-    /// lines are their namespaces'.
+    /// The log lines of the cluster that contains the objects. `None` for objects in the management cluster, whose
+    /// lines belong to their namespaces.
     of_cluster: Option<ClusterLines>,
     told: BTreeMap<String, Told>,
     hashes: RandomState,
@@ -291,7 +293,7 @@ impl Skipped {
     }
 
     /// Creates an empty set for objects of this kind from the API server of a cluster. Its tenant can send any
-    /// namespaces, so that all objects count as the cluster's.
+    /// namespace, so all objects count for the cluster.
     pub(crate) fn of_cluster(kind: &'static str, lines: ClusterLines) -> Self {
         Self {
             of_cluster: Some(lines),
@@ -304,7 +306,7 @@ impl Skipped {
         let Some((lines, left_out)) = self.take(metadata) else {
             return;
         };
-        // An API server that a tenant operates can send any text.
+        // A tenant's API server can send any text.
         let shown = |text: Option<&String>| {
             shortened(text.map_or("", String::as_str), MAX_NAME_LEN).to_owned()
         };
@@ -322,7 +324,7 @@ impl Skipped {
         );
     }
 
-    /// Takes a line for this version: each version once, at the rate of its namespace. Returns the result of
+    /// Takes a line for this version. Each version has one line, at the rate of its namespace. Returns the result of
     /// [`LogLines::take`], or `None` if the version has a line.
     fn take(&mut self, metadata: &ObjectMeta) -> Option<(ClusterLines, Option<u64>)> {
         let version = self

@@ -22,7 +22,7 @@ pub struct NoFields {}
 ///
 /// # Errors
 ///
-/// The same as for [`Api::list`], except that an invalid object is not an error.
+/// As for [`Api::list`], except that an invalid object is not an error.
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub async fn page_of<K, R>(
     api: &Api<Lenient<K, R>>,
@@ -39,7 +39,7 @@ where
 ///
 /// # Errors
 ///
-/// The same as for [`page_of`].
+/// As for [`page_of`].
 #[expect(clippy::disallowed_methods, reason = "this is the door")]
 pub(crate) async fn metadata_page_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
@@ -71,7 +71,7 @@ where
 ///
 /// # Errors
 ///
-/// The same as for [`all_of`].
+/// As for [`all_of`].
 pub(crate) async fn all_metadata_of<R: Resource + Clone + Debug>(
     api: &Api<MetadataOf<R>>,
     wanted: ListParams,
@@ -107,7 +107,7 @@ mod tests {
             let (first, limit) = (number("continue="), number("limit="));
             asked.lock().unwrap().push(limit);
             let next = (first + limit).min(OBJECTS);
-            // A tenant gives its objects as many labels and annotations as etcd takes.
+            // A tenant can add as many labels and annotations to its objects as etcd accepts.
             let object = |number: usize| {
                 let labels = json!({"a": "x".repeat(1 << 20)});
                 json!({"metadata": {"name": number.to_string(), "labels": labels}})

@@ -12,11 +12,12 @@ use tokio::time::Instant;
 use crate::metrics::WatchMetrics;
 
 /// Returns a client that calls `told` for each chunk of a watch, after its events are applied. The argument is the time
-/// at which the chunk was read. Otherwise, a store that applies events slowly would count as current.
+/// at which the chunk was read, so that a store that applies events slowly does not count as current.
 ///
-/// A quiet watch has only bookmarks, which are not events of the stream. So the bytes of the body count: an event, or a
-/// bookmark. The head of a response does not count, because an API server also sends it for a version that it has not
-/// reached. A page of a list does not count, because the store stays outdated until the list is complete.
+/// A quiet watch has only bookmarks, which are not events of the stream. So the bytes of the body count, which contain
+/// an event or a bookmark. The head of a response does not count, because an API server also sends the head for a
+/// version that it has not reached. A page of a list does not count, because the store stays outdated until the list is
+/// complete.
 pub fn listening(
     client: Client,
     told: impl Fn(Instant) + Clone + Send + Sync + Unpin + 'static,
@@ -56,7 +57,7 @@ impl<F: Fn(Instant) + Unpin> hyper::body::Body for WatchBody<F> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        // The reader asks for the next chunk when it has handled all events of the last one.
+        // The reader requests the next chunk after it has handled all events of the last chunk.
         if let Some(read) = self.read.take()
             && let Some(told) = &self.told
         {
@@ -148,7 +149,7 @@ mod tests {
         body.frame().await.unwrap().unwrap();
         assert_eq!(seen(), [0; 0], "the head");
 
-        // Its events take 90 seconds.
+        // The processing of the events takes 90 seconds.
         later(90).await;
         sender.unbounded_send("second").unwrap();
         assert_eq!(seen(), [0; 0]);

@@ -65,7 +65,7 @@ impl WatchLog {
     pub fn observe<K>(&mut self, event: &watcher::Result<Event<K>>, holds: impl FnOnce()) -> bool {
         let before = self.last;
         match event {
-            // This event comes before the first call.
+            // This event precedes the first call.
             Ok(Event::Init) => {}
             Ok(event) => {
                 if matches!(event, Event::InitDone) {
@@ -197,7 +197,7 @@ mod tests {
             let text = metrics.text(Format::OpenMetrics);
             text.contains(r#"node_attestation_watch_up{kind="Node"} 1.0"#)
         };
-        // The answer to a watch that comes before the list says nothing of the objects.
+        // The answer to a watch before the list has no information about the objects.
         watch.heard();
         assert!(!is_up());
         log.observe(&Ok(Event::<()>::InitDone), || {});

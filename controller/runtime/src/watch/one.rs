@@ -1,7 +1,7 @@
 //! Reads of one object.
 //!
 //! kube decodes all metadata, and its errors and log lines contain values of the object. Here, each object is a
-//! [`Lenient`], so a value that a tenant controls makes only its own field unreadable.
+//! [`Lenient`], so a hostile value makes only its own field unreadable.
 
 use std::fmt::Debug;
 
@@ -165,7 +165,7 @@ pub async fn metadata_of_one<R: Resource + Clone>(
     if_exists(called(api, request).await)
 }
 
-/// The object with this name as text, which is wiped when it is dropped. `path` is the URL path of its kind.
+/// The object with this name, as text that is wiped when it is dropped. `path` is the URL path of its kind.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! A list, and the watches that continue from it.
 //!
 //! kube's watcher is not used. It does not expose bookmarks, and continues each watch at its last resource version. After
-//! a restore of etcd from a backup, the API server accepts a version that it has not reached. It then sends nothing until
-//! it has passed that version, which can take as long as the backup is old.
+//! a restore of etcd from a backup, the API server accepts a version that it has not reached. It then sends no events
+//! until it has passed that version. This can take as long as the age of the backup.
 
 use std::fmt::Debug;
 use std::mem;
@@ -18,7 +18,8 @@ use tokio::time::timeout;
 use super::{Lenient, page_of};
 use crate::client::{Decoding, PageSize};
 
-/// The time for which a watch can outlive its timeout, as in kube's watcher. After that, the connection is dead.
+/// The time for which a watch can outlive its timeout, as in kube's watcher. After this time, the connection counts as
+/// dead.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// The timeout of a watch without one, as in kube.
@@ -28,11 +29,11 @@ const DEFAULT_TIMEOUT: u32 = 290;
 ///
 /// - after each error;
 /// - after a watch without an event or a bookmark. An API server sends a bookmark each minute, and before the end of a
-///   watch. Without one, it may not have reached the version of the watch;
+///   watch. Without a bookmark, it is possible that it has not reached the version of the watch;
 /// - if the first version of a continued watch is lower than the last known one.
 ///
 /// The list has pages of at most `most` objects. If a page is too long, only its objects are read in smaller pages, and
-/// the list continues. Otherwise, a few large objects of one tenant would make the lists of all tenants longer.
+/// the list continues. So a few large objects of one tenant do not slow down the lists of all tenants.
 pub(super) fn steps<K, R>(
     api: Api<Lenient<K, R>>,
     config: watcher::Config,
@@ -111,7 +112,7 @@ where
     R: Resource<DynamicType: Clone + Debug> + Clone + Debug + 'static,
 {
     async fn step(&mut self) -> Step<Lenient<K, R>> {
-        // A step that fails leaves the end.
+        // A failed step leaves the state `End`.
         match mem::replace(&mut self.state, State::End) {
             State::Begin => {
                 self.state = State::Page {
@@ -261,7 +262,7 @@ fn version_of<K, R>(object: &Lenient<K, R>) -> String {
     object.metadata.resource_version.clone().unwrap_or_default()
 }
 
-/// Whether this version is lower. Versions are numbers. Others are not compared.
+/// Whether this version is lower. Versions are numbers. Other texts are not compared.
 fn is_lower(version: &str, than: &str) -> bool {
     let number = |text: &str| text.parse::<u128>().ok();
     number(version)

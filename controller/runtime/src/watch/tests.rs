@@ -57,7 +57,7 @@ async fn failed_watches_are_retried_with_jitter() {
 async fn calls(answers: &'static [Answer]) -> Vec<String> {
     let (events, calls) = watching(answers);
     let reading = events.for_each(|_| std::future::ready(()));
-    // The call after the last answer is not answered, and later ones are of no interest.
+    // The API server does not answer the call after the last answer. Later calls are ignored.
     let _ = tokio::time::timeout(Duration::from_hours(1), reading).await;
     let mut calls = calls.lock().unwrap().clone();
     calls.truncate(answers.len() + 1);
@@ -66,7 +66,7 @@ async fn calls(answers: &'static [Answer]) -> Vec<String> {
 
 type NodeEvent = watcher::Result<Event<Lenient<Node>>>;
 
-/// A watch with pages of 16 objects of an API server with these responses, and its calls.
+/// A watch with pages of 16 objects, for an API server with these responses, and the calls of the watch.
 fn watching(
     answers: &'static [Answer],
 ) -> (impl Stream<Item = NodeEvent>, Arc<Mutex<Vec<String>>>) {
@@ -143,7 +143,7 @@ enum Answer {
     Broken,
     /// A watch that fails after a bookmark of this version.
     BrokenAfter(&'static str),
-    /// 503.
+    /// A response with status 503.
     Away,
     /// A list that exceeds the limit of an answer.
     TooLong,
@@ -153,11 +153,11 @@ enum Answer {
 async fn a_watch_lists_again_after_an_api_server_outage() {
     use Answer::{Away, Bookmark, List};
 
-    // The watch ended as each one does: it goes on with its last version.
+    // The watch ended normally, so the next watch continues with the last version.
     let calls_of_end = calls(&[List("5"), Bookmark("9"), Bookmark("12")]).await;
     assert_eq!(calls_of_end, ["list 16", "watch 5", "watch 9", "watch 12"]);
 
-    // Its etcd is that of version 3, and accepts a watch of version 9.
+    // Its etcd is at version 3, and accepts a watch of version 9.
     let calls_of_outage = calls(&[List("5"), Bookmark("9"), Away, Away, List("3")]).await;
     assert_eq!(
         calls_of_outage,
@@ -178,7 +178,7 @@ async fn a_watch_without_an_event_or_a_bookmark_lists_again() {
         ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
     );
 
-    // A bookmark with the same version is enough.
+    // A bookmark with the same version is sufficient.
     let calls_of_quiet = calls(&[List("5"), Bookmark("9"), Bookmark("9")]).await;
     assert_eq!(calls_of_quiet, ["list 16", "watch 5", "watch 9", "watch 9"]);
 }
@@ -207,7 +207,8 @@ async fn a_failed_watch_lists_again() {
         ["list 16", "watch 5", "watch 9", "list 16", "watch 3"]
     );
 
-    // It does not continue with the version of the bookmark, as after the end of a watch.
+    // After this failure, the watch does not continue with the version of the bookmark, in contrast to the normal end
+    // of a watch.
     let calls_of_middle = calls(&[List("5"), BrokenAfter("9"), List("3")]).await;
     assert_eq!(
         calls_of_middle,
@@ -238,7 +239,7 @@ async fn an_api_server_that_ends_silent_watches_early_is_called_with_backoff() {
 
     let calls = calls([List("5"), Silent].repeat(1000).leak()).await;
 
-    // In an hour: a list and a watch at most every 7.5 seconds, after the first ones.
+    // Within one hour, there is a list and a watch at most every 7.5 seconds, after the first calls.
     assert!((400..1000).contains(&calls.len()), "{}", calls.len());
 }
 

@@ -26,7 +26,7 @@ fn reference(kind: &str) -> Reference {
 async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     let lookups = Arc::new(AtomicUsize::new(0));
     let counted = lookups.clone();
-    // Another thread answers: all must have asked by then.
+    // Another thread answers, after all callers have sent their lookups.
     let (open, gate) = mpsc::channel();
     let gate = Arc::new(Mutex::new(gate));
     let objects = answered_by(move |_| {
@@ -47,7 +47,7 @@ async fn concurrent_callers_share_one_lookup_of_a_kind_that_is_not_served() {
     advance(NOT_FOUND.checked_sub(Duration::from_secs(1)).unwrap()).await;
     assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
     assert_eq!(lookups.load(Ordering::Relaxed), 1);
-    // The kind may be served by now.
+    // The kind could be served by now, so it is looked up again.
     advance(Duration::from_secs(1)).await;
     assert_eq!(objects.resource("tenant", &wanted).await.unwrap(), None);
     assert_eq!(lookups.load(Ordering::Relaxed), 2);
@@ -113,7 +113,7 @@ async fn an_unserved_api_version_is_an_outage_and_discovery_is_repeated() {
     // Discovery still has the version.
     is_outage_after(1).await;
     is_outage_after(2).await;
-    // Discovery no longer has it. A tenant can name such a version, so it is not looked up for each read.
+    // Discovery no longer has the version. A tenant can name such a version, so a read does not always look it up.
     is_outage_after(3).await;
     is_outage_after(3).await;
     advance(NOT_FOUND).await;

@@ -12,12 +12,12 @@ use crate::capi::store::Ground;
 impl<'a> View<'a> {
     /// Checks whether the Node of this machine can have this name.
     ///
-    /// If two machines can have the name, the machine with the stronger ground gets it. So a name that only a guest
-    /// reports never blocks a machine whose objects contain that name.
+    /// If two machines can have the name, the machine with the stronger ground gets the name. So a name that only a
+    /// guest reports never blocks a machine whose objects contain that name.
     ///
     /// # Errors
     ///
-    /// Too many other machines can have the name, or a pool member that is not known.
+    /// Too many other machines can have the name, or an unknown pool member can have it.
     pub(super) fn naming(
         self,
         of: &'a Machine,
@@ -31,8 +31,8 @@ impl<'a> View<'a> {
             return Ok(Naming::Unknown);
         }
         let candidate = self.candidate(name, machine, asked.as_str());
-        // If several machines have the name in their `KubeadmConfig`s, the first one gets it: its record is in the
-        // ledger.
+        // If several machines have the name in their `KubeadmConfig`s, the first machine gets it, because its record is
+        // in the ledger.
         if candidate == Some(Ground::Written) {
             return Ok(Naming::Own);
         }
@@ -141,7 +141,7 @@ impl<'a> View<'a> {
                 if let Some(member) = listed {
                     return Ok(Some(member.name));
                 }
-                // A guest can influence these grounds, so they must not win over a member that is not known. The
+                // A guest can influence these grounds, so they must not take precedence over an unknown member. The
                 // stronger grounds are names in objects of the Cluster.
                 if weakest > Ground::Machine {
                     self.knows_all_members()?;

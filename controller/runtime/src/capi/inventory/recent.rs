@@ -7,7 +7,7 @@ use node_attestation_core::unshared::Unshared;
 
 use super::super::objects::Reference;
 
-/// The interval at which an `InfraMachinePool` is read again. It is not watched.
+/// The interval between two reads of an `InfraMachinePool`, which is not watched.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// Objects of one Cluster that were read within the last [`READ_AGAIN`], with the times of the reads.

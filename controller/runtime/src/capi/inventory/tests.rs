@@ -35,7 +35,7 @@ fn inventory_of(objects: &Objects) -> CapiInventory {
     CapiInventory::new(objects.clone(), ObjectKey::new(NAMESPACE, "prod-1"))
 }
 
-/// Cluster `prod-1` with Machines `m1` and `m2`, of the tokens `token1` and `token2`.
+/// Cluster `prod-1` with Machines `m1` and `m2`, which have the tokens `token1` and `token2`.
 fn cluster(contract: Contract) -> (Objects, CapiInventory) {
     let objects = objects();
     seen::<Cluster>(&objects, contract.cluster());
@@ -98,7 +98,7 @@ fn by_token(inventory: &CapiInventory, text: &str) -> Option<TokenOwner> {
     block_on(inventory.by_token(&token(text))).unwrap()
 }
 
-/// The reason why nothing is known about this machine.
+/// The reason why the inventory has no answer for this machine.
 fn not_now(inventory: &CapiInventory, text: &str) -> String {
     let error = block_on(inventory.by_provider_id(&id(text))).unwrap_err();
     error.to_string()
@@ -274,7 +274,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
         let (objects, inventory) = cluster(contract);
         for (found, expected) in [
             ("m1.example.com", "m1.example.com"),
-            // By a provider ID that a Node gave itself.
+            // Cluster API found this Node by a provider ID that the Node reported.
             ("somebody-elses", "m1-infra"),
         ] {
             let machine = with(
@@ -295,7 +295,7 @@ fn a_control_plane_node_needs_a_node_ref_that_the_machine_reports() {
             }
             let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
             let node = machine.node.as_ref().map(NodeName::as_str);
-            // What it must be called to join stays.
+            // The name with which it must join stays.
             assert_eq!(
                 (node, node_name(&machine)),
                 (Some(expected), Some("m1-infra"))
@@ -319,7 +319,7 @@ fn a_node_has_no_name_while_its_config_is_unknown() {
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!((machine.node_name, machine.token_id), (None, None));
 
-    // Another bootstrap provider's says nothing of names.
+    // The configuration of another bootstrap provider does not contain a name.
     let other = V2.reference("bootstrap.cluster.x-k8s.io", "RKE2Config", "m1");
     let machine = with(V2.machine("m1"), "/spec/bootstrap/configRef", other);
     seen::<objects::Machine>(&objects, machine);

@@ -70,8 +70,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The `KubeadmConfig` of the Machine. It is not read before its bootstrap data exist, because it can change until
-    /// then.
+    /// The `KubeadmConfig` of the Machine. The config is not read before the bootstrap data exist, because it can
+    /// change until then.
     pub(super) fn config(self, machine: &objects::Machine) -> Option<&'a BootstrapConfig> {
         let reference = machine.config.as_ref()?;
         let found = self.members.config(&reference.name);
@@ -106,8 +106,8 @@ impl<'a> View<'a> {
         self.members.config(config).is_none() && self.members.is_due(config, self.needed.now)
     }
 
-    /// The results of `of` for the next Machines after this name, and the last of their names. `None` if there are no
-    /// more Machines.
+    /// The results of `of` for the next Machines after this name, and the name of the last of these Machines. `None` if
+    /// there are no more Machines.
     pub(super) fn next_machines<T>(
         self,
         after: Option<&str>,
@@ -121,8 +121,8 @@ impl<'a> View<'a> {
         (found, last.map(ToOwned::to_owned))
     }
 
-    /// Checks that the members of all pools are known. Otherwise, a value without a machine can belong to a member
-    /// that is not known. Such a member exists: it must not lose its record, and its requests wait.
+    /// Checks that the members of all pools are known. Otherwise, a value without a machine can belong to an unknown
+    /// member. An unknown member exists: it must not lose its record, and its requests wait.
     ///
     /// # Errors
     ///
@@ -137,11 +137,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The pool members without a Machine whose Node must have this name.
+    /// The pool members that have no Machine and whose Node must have this name.
     ///
     /// # Errors
     ///
-    /// There are too many.
+    /// Too many members must have the name.
     pub(super) fn listed_named(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         if NodeName::parse(wanted).is_err() {
             return Ok(Vec::new());
@@ -163,7 +163,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Two machines have the ID, or a member that is not known can have it.
+    /// Two machines have the ID, or an unknown member can have it.
     pub(super) fn by_provider_id(
         self,
         id: &ProviderId,
@@ -239,7 +239,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// Too many machines have the name on another ground, or only a member that is not known can have it.
+    /// Too many machines have the name on another ground, or only an unknown member can have it.
     pub(super) fn by_name(self, wanted: &str) -> Result<Vec<Machine>, Unavailable> {
         let mut named = BTreeMap::new();
         for ground in Ground::ALL {
@@ -329,7 +329,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The state of a machine that cannot be ready before another object exists.
+/// Replaces the state `Ready`, because another object must exist first.
 pub(super) fn waiting(state: MachineState) -> MachineState {
     match state {
         MachineState::Ready | MachineState::Unread | MachineState::Pending => MachineState::Pending,

@@ -46,7 +46,7 @@ fn valid() -> Value {
 const SERVER: &str = "/clusters/0/cluster/server";
 const USER: &str = "/users/0/user";
 
-/// The valid one with this at `pointer`, the last part of which need not be there.
+/// The valid kubeconfig with this value at `pointer`. The last part of `pointer` can be missing in it.
 fn with(pointer: &str, value: Value) -> Value {
     let mut kubeconfig = valid();
     let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -155,7 +155,7 @@ async fn a_name_that_resolves_to_a_local_address_is_refused() {
     );
 }
 
-/// The valid one with this text as client key.
+/// The valid kubeconfig with this text as its client key.
 fn with_key(key: impl AsRef<[u8]>) -> Value {
     let key = json!(BASE64.encode(key.as_ref()));
     with("/users/0/user/client-key-data", key)
@@ -173,7 +173,7 @@ fn rsa_key(modulus: usize, exponent: usize) -> String {
     )
 }
 
-/// The library would try each kind of key, and check the numbers of an RSA key bit by bit.
+/// Without the check, the library would try each kind of key, and check the numbers of an RSA key bit by bit.
 #[tokio::test]
 async fn a_client_key_with_long_numbers_is_refused_before_a_client_is_created() {
     for (key, why) in [
@@ -194,7 +194,7 @@ async fn a_client_key_with_long_numbers_is_refused_before_a_client_is_created() 
             format!("value: user: client-key-data is not accepted: {why}")
         );
     }
-    // Its lengths are valid, so it needs arithmetic.
+    // The lengths of this key are valid, so only arithmetic shows that it is invalid.
     let kubeconfig = parse(&with_key(rsa_key(256, 256))).unwrap();
     let access = kubeconfig.access(&cluster());
     assert_eq!(access.unwrap_err(), KubeconfigRefused::NoClient);
@@ -227,7 +227,7 @@ async fn a_second_private_key_in_a_kubeconfig_is_not_used() {
     let pair = KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
     let chain = CertificateParams::default().self_signed(&pair).unwrap();
     let chain = chain.pem();
-    // PKCS#8 has the key in PKCS#1 at its end.
+    // A PKCS#8 key ends with the PKCS#1 key.
     let key = block("RSA PRIVATE KEY", &pair.serialize_der()[26..]);
     let other = block("PRIVATE KEY", b"text");
     let hidden = format!("-----BEGIN CERTIFICATE-----\n{other}-----END CERTIFICATE-----\n");

@@ -13,12 +13,12 @@ const ANNOTATION: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
 /// The topology variable with the same setting.
 const VARIABLE: &str = "kubeletAuthentication";
 
-/// The maximum length in bytes. A `KubeletAuthentication` has up to eight names of 32 bytes. The rest lets longer
-/// values reach the API server, which reports the error.
+/// The maximum length in bytes. A `KubeletAuthentication` has up to eight names of 32 bytes. The limit is higher, so
+/// that values that are a little too long reach the API server, which reports the error.
 const MAX_LEN: usize = 1024;
 
-/// The maximum number of names. They are kept for as long as the Cluster exists, and each takes 24 bytes of memory for
-/// one byte of text.
+/// The maximum number of names. The names are stored as long as the Cluster exists. A name of one byte takes 24 bytes
+/// of memory in addition.
 const MAX_NAMES: usize = 32;
 
 /// The attestors that a Cluster authorizes itself, with an annotation or a topology variable.
@@ -110,7 +110,7 @@ fn annotated(text: &str) -> Result<Vec<String>, InvalidOwnAttestors> {
     few(names.collect())
 }
 
-/// The names, if there are not too many.
+/// Checks the number of names.
 fn few(names: Vec<String>) -> Result<Vec<String>, InvalidOwnAttestors> {
     ensure!(names.len() <= MAX_NAMES, InvalidOwnAttestors::TooLong);
     Ok(names)

@@ -71,7 +71,8 @@ impl Kept for BootstrapConfig {
             .and_then(|discovery| discovery.bootstrap_token);
         Some(Self {
             token: token.and_then(|token| token.token),
-            // Every Machine joins, except the first of a control plane, whose configuration has both parts.
+            // Every Machine uses the join configuration, except the first Machine of a control plane. That Machine's
+            // configuration has both parts.
             node_name: written_out(join.node_registration).or_else(|| written_out(init)),
             control_plane: join.control_plane.is_some(),
         })

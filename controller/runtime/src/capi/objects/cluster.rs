@@ -24,7 +24,8 @@ const MAX_RANGE_LEN: usize = 64;
 ///
 /// # Guarantees
 ///
-/// - Its size in memory is limited, independently of the size of the object. It is kept as long as the object exists.
+/// - A value is stored as long as the object exists. Its size in memory is limited, independently of the size of the
+///   object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cluster {
@@ -189,7 +190,7 @@ impl Kept for Cluster {
                 .map(|all| service_ranges(&all))
                 .unwrap_or_default(),
             infrastructure: Reference::within(&namespace, spec.infrastructure_ref),
-            // The definition of v1beta1 does not limit it.
+            // The CRD of v1beta1 does not limit the length of the kind.
             control_plane: control_plane.filter(|kind| kind.len() <= MAX_KIND_LEN),
             attestors: OwnAttestors::of(&metadata, spec.topology),
             watch_filter: label(&metadata, WATCH_FILTER_LABEL).cloned(),
@@ -198,8 +199,8 @@ impl Kept for Cluster {
     }
 }
 
-/// The ranges to keep. If there are more than the limit, an invalid entry represents the others, so that the kept
-/// ranges are not taken for the complete list.
+/// The ranges to keep. If there are more ranges than the limit, an invalid entry represents the others, so that the
+/// list does not look complete.
 fn service_ranges(all: &[String]) -> Vec<String> {
     let has_more = all.len() > MAX_SERVICE_RANGES;
     let ranges = all.iter().take(MAX_SERVICE_RANGES);

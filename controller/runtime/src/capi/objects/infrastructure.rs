@@ -10,7 +10,7 @@ use super::{Kept, Nothing};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::capi) struct InfraMachine {
     pub(in crate::capi) provider_id: Option<ProviderId>,
-    /// Whether it has no provider ID, in contrast to an ID that cannot be parsed.
+    /// Whether the object has no provider ID at all. An invalid ID is not a missing ID.
     pub(in crate::capi) unnamed: bool,
 }
 

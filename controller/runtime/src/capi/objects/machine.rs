@@ -61,8 +61,9 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) cluster: String,
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
-    /// Whether everything is known that the infrastructure reports for a booting machine. The addresses come with this
-    /// state, after the provider ID. Beyond their limits, other addresses and names can belong to the machine.
+    /// Whether the infrastructure has reported all values for a booting machine. The addresses come with this
+    /// state, after the provider ID. If the addresses or names exceed their limits, this is false, because the machine
+    /// can have more of them.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,
     /// The `KubeadmConfig`.
@@ -260,7 +261,7 @@ fn told_apart(reported: Vec<Address>) -> (Vec<IpAddr>, Vec<String>) {
             }
         }
     }
-    // They are kept for as long as the Machine exists.
+    // The addresses are stored as long as the Machine exists.
     addresses.shrink_to_fit();
     names.shrink_to_fit();
     (addresses, names)

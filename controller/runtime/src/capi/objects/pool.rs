@@ -16,8 +16,7 @@ use crate::shared::visited;
 /// The maximum number of pool members to keep: the limit of the v1beta2 definition.
 pub(in crate::capi) const MAX_PROVIDER_IDS: usize = 10_000;
 
-/// A limit because of which only a part of a pool's members is known. Nothing is known about the other members: they
-/// must not count as missing.
+/// A limit that truncates a pool's members. The other members are unknown, and must not count as missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::capi) enum MemberLimit {
     /// The pool has more members than its definition allows.
@@ -56,7 +55,7 @@ pub(in crate::capi) struct MachinePool {
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
     pub(in crate::capi) provider_ids: MemberIds,
-    /// The limit because of which some members are not in `provider_ids`.
+    /// The limit that truncated `provider_ids`.
     pub(in crate::capi) cut: Option<MemberLimit>,
     /// The `KubeadmConfig`.
     pub(in crate::capi) config: Option<ConfigReference>,
@@ -139,7 +138,7 @@ impl MemberIds {
         self.0.iter().map(memory_of).sum()
     }
 
-    /// Removes IDs that do not fit into this memory. The IDs in `known`, which had a place before, stay.
+    /// Removes IDs that do not fit into this memory. The IDs in `known` were stored before, and stay.
     pub(in crate::capi) fn fit(&mut self, room: usize, known: Option<&Self>) {
         let is_known = |id: &ProviderId| known.is_some_and(|known| known.contains(id));
         let stay = self.0.iter().filter(|id| is_known(id));
@@ -183,7 +182,7 @@ fn order(id: &ProviderId) -> (Option<&str>, &str) {
     (last_segment(id), id.as_str())
 }
 
-/// The name of a machine that its infrastructure does not name: the last part of its ID.
+/// The name of a machine without a name in its infrastructure: the last part of its provider ID.
 pub(in crate::capi) fn last_segment(id: &ProviderId) -> Option<&str> {
     let (_, segment) = id.as_str().rsplit_once('/')?;
     Some(segment)

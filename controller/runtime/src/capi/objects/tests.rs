@@ -148,7 +148,7 @@ fn bootstrap_data_is_ready_by_status_or_secret_name() {
             json!(""),
             false,
         ),
-        // A condition mirrors what a provider says, and goes back.
+        // A condition mirrors the provider's report, and can become false again.
         (
             Contract::V1Beta2,
             "/status/conditions",
@@ -367,7 +367,7 @@ fn skips_what_cannot_be_read<W: Kept>(good: &Value) {
     }
 }
 
-/// A page with the object and, before it, itself with each hostile value in each place.
+/// Asserts that a page still contains the object after copies of it with each hostile value in each place.
 fn hides_no_other<W: Kept>(good: &Value) {
     for (place, hostile) in with_each_value(good, &hostile_values()) {
         let list = format!(r#"{{"metadata": {{}}, "items": [{hostile}, {good}]}}"#);
@@ -380,7 +380,7 @@ fn hides_no_other<W: Kept>(good: &Value) {
         assert!(matches!(event, Ok(WatchEvent::Modified(_))), "{place}");
         let good = items.pop().unwrap().kept();
         assert!(good.unwrap().is_some(), "{place}");
-        // Either is a result.
+        // Both results are valid.
         drop(items.pop().unwrap().kept());
     }
 }

@@ -14,8 +14,8 @@ use crate::capi::objects::BootstrapConfig;
 use crate::shared::visited;
 use crate::table::Table;
 
-/// The interval at which a missing or unserved `KubeadmConfig`, or a pool's, is read again. The token of a pool is
-/// replaced from time to time.
+/// The interval between two reads of a `KubeadmConfig` that is missing, not served, or referenced by a pool. The token
+/// of a pool is replaced from time to time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// The type of object that refers to a `KubeadmConfig`.
@@ -37,7 +37,7 @@ pub(super) struct Configs {
     queue: BTreeSet<(Referrer, Option<Instant>, Arc<str>)>,
     /// The earliest times for repeated reads.
     again: BTreeMap<Arc<str>, Instant>,
-    /// The unknown configs whose version was not served at the last read. They can exist.
+    /// The configs whose version was not served at the last read. They can exist.
     unserved: BTreeSet<Arc<str>>,
 }
 

@@ -16,8 +16,8 @@ use crate::capi::objects::{
 };
 use crate::table::{Indexed, Table};
 
-/// The maximum number of objects in an answer about one value. Callers need to know only that there is more than one.
-/// With three pools, one of them can be the pool of the Machine.
+/// The maximum number of objects in an answer about one value. Callers need to know only whether there is more than
+/// one. The limit is three, because one of the pools can be the pool of the Machine.
 const SEVERAL: usize = 3;
 
 /// The objects of a cluster.
@@ -175,7 +175,8 @@ impl Members {
         now: Instant,
     ) {
         let is_of_pool = self.pools_with_config(name).next().is_some();
-        // If its Machines were deleted during the read, nothing would ever remove the config.
+        // A config without Machines is not stored, because nothing would ever remove it. Its Machines can be deleted
+        // during the read.
         if is_of_pool || self.with_config(name).next().is_some() {
             self.configs.put(name, config, is_of_pool, now);
             self.queue_config(name);
@@ -192,7 +193,7 @@ impl Members {
         if let Some(config) = &config {
             self.queue_config(config);
         }
-        // After the new object is stored, because it usually refers to the same config.
+        // This happens after the new object is stored, because the new object usually refers to the same config.
         let before = before.as_deref().and_then(Member::config);
         if let Some(former) = before.filter(|former| config.as_deref() != Some(*former)) {
             self.release_config(former);
@@ -247,7 +248,7 @@ impl Members {
 }
 
 impl Indexed for Machine {
-    /// Without values that are the Machine's own name, by which it is found anyway: most Machines share their name with
+    /// The values without the Machine's own name, which finds the Machine anyway. Most Machines share their name with
     /// their `KubeadmConfig` and their `InfraMachine`.
     fn values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = impl Hash> {
         let id = self.provider_id.iter().map(Value::ProviderId);

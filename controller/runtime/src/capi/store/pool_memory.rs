@@ -50,7 +50,7 @@ impl PoolMemory {
         }
     }
 
-    /// The memory that this pool can use, including the memory that it uses now. A pool keeps the memory that it uses,
+    /// The memory that this pool can use, including the memory that it uses now. A pool keeps its used memory
     /// regardless of other pools. Otherwise, known members would become unknown.
     pub(super) fn room(&self, pool: &ObjectKey) -> usize {
         let used = self.of(pool).used;
@@ -144,7 +144,7 @@ mod tests {
         ObjectKey::new(namespace, name)
     }
 
-    /// Gives this pool as much of the memory as it gets, and returns it.
+    /// Assigns memory to this pool, up to its limit, and returns the assigned memory.
     fn take(memory: &mut PoolMemory, pool: &ObjectKey, wanted: usize) -> usize {
         let used = wanted.min(memory.room(pool));
         let missing = wanted - used;

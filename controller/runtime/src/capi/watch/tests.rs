@@ -33,7 +33,7 @@ fn apply<W: Stored>(objects: &Objects, event: Event<Raw<W>>, listing: &mut BTree
     objects.apply(event, listing, &mut Skipped::new(W::KIND));
 }
 
-/// Reports a watch that begins and lists these Machines.
+/// Reports the start of a watch, with a list of these Machines.
 fn list(objects: &Objects, listing: &mut BTreeSet<ObjectKey>, machines: &[&str]) {
     apply::<Machine>(objects, Event::Init, listing);
     for name in machines {
@@ -61,7 +61,7 @@ fn an_object_missing_from_a_complete_list_is_removed() {
     assert_eq!(machines(&objects), ["m1", "m2"]);
 
     list(&objects, &mut listing, &["m2", "m3"]);
-    // Nothing is known to be gone yet.
+    // No object counts as deleted yet.
     assert_eq!(machines(&objects), ["m1", "m2", "m3"]);
     apply::<Machine>(&objects, Event::InitDone, &mut listing);
 
@@ -270,7 +270,7 @@ fn indexed(objects: &Objects) -> usize {
         .look(&cluster, |_, members| members.indexed())
 }
 
-/// Whether the object that is seen is news. Returns the number of values that it writes to the index.
+/// Whether the seen object changes the cache, and the number of values that it writes to the index.
 fn news<W: Stored>(objects: &Objects, object: Value) -> (bool, usize) {
     let (before, mut changes) = (indexed(objects), objects.changes());
     changes.mark_unchanged();

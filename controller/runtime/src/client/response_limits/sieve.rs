@@ -10,8 +10,8 @@ use memchr::memchr3;
 
 use super::Excess;
 
-/// The maximum number of bytes to remove from a text, as a multiple of the bytes to forward: half of most objects is
-/// removed, and all of an object that exceeds its limit.
+/// The maximum number of bytes to remove from a text, as a multiple of the bytes to forward. Half of most objects is
+/// removed, and the whole excess of an object over its limit.
 const REMOVED: usize = 4;
 
 /// The maximum length of the keys to recognize.
@@ -34,8 +34,8 @@ pub(in crate::client) struct Limits {
     /// The maximum number of elements of top-level arrays. These are the objects of a list.
     pub(in crate::client) items: usize,
     /// The maximum number of values of one object in a list or a watch. The rest of a larger object is removed, so that
-    /// the other objects can be read. The object then ends with [`CUT_MEMBER`], and keeps the fields of its metadata
-    /// that are no lists or maps, such as its name.
+    /// the other objects can be read. The object then ends with [`CUT_MEMBER`], and keeps the metadata fields that are
+    /// neither lists nor maps, such as its name.
     pub(in crate::client) object: usize,
 }
 

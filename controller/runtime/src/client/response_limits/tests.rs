@@ -1,4 +1,4 @@
-//! Answers that are just small enough, and the next.
+//! Answers at a limit, and answers just over it.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ const BINDINGS_PAGE: &str =
 const BINDINGS_WATCH: &str =
     "https://h/apis/rbac.authorization.k8s.io/v1/clusterrolebindings?&watch=true";
 
-/// Answers everything with this status and these pieces.
+/// A server that answers every call with this status and these chunks.
 struct Server<P> {
     status: u16,
     pieces: Option<P>,
@@ -386,7 +386,7 @@ async fn a_tenant_response_over_the_length_limit_is_refused() {
         let excess = Err(Excess::Length(max));
         assert_eq!(read(max + 1).await, excess, "{status} {url}");
     }
-    // The largest request in base64, and as much again for everything else.
+    // The largest request in base64, and the same length for all other fields.
     const { assert!(MAX_LEN_OF_REQUEST > 2 * 64 * 1024 * 4 / 3) };
 }
 
@@ -405,7 +405,7 @@ async fn single_responses_of_a_tenant_api_server_are_rate_limited() {
             let answer = service.call(request).await.unwrap();
             answer.into_body().collect().await.unwrap();
         }
-        // One MiB a second of its own, and 8 of all clusters together.
+        // The rate is 1 MiB per second for the server, and 8 MiB per second for all clusters together.
         let waited = begun.elapsed();
         assert_eq!(waited > Duration::from_secs(30), is_limited, "{waited:?}");
     }
@@ -465,7 +465,7 @@ async fn a_list_from_a_tenant_api_server_is_limited_in_pages_and_rate() {
     for _ in 1..MAX_PAGES {
         assert_eq!(page(NEXT_PAGE).await, Ok(()));
     }
-    // 64 a second of its own, and 512 of all clusters together.
+    // The rate is 64 pages per second for the server, and 512 for all clusters together.
     assert!(begun.elapsed() > Duration::from_secs(30));
     assert_eq!(page(NEXT_PAGE).await, Err(Excess::Pages(MAX_PAGES)));
 

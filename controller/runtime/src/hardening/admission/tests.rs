@@ -12,14 +12,14 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 
-/// The expressions of the policy, of which each must hold for a request.
+/// The expressions of the policy. Each must be true for a request.
 fn expressions() -> Vec<String> {
     let policy = policy(&settings()).policy();
     let validations = policy.spec.unwrap().validations.unwrap();
     validations.into_iter().map(|one| one.expression).collect()
 }
 
-/// The names of the fields of this value, each of which is set.
+/// The names of the fields of this value. All fields are set.
 fn fields(value: impl serde::Serialize) -> Map<String, Value> {
     let Value::Object(fields) = serde_json::to_value(value).unwrap() else {
         panic!("no object")
@@ -31,7 +31,7 @@ fn filled_metadata() -> ObjectMeta {
     let text = || Some("x".to_owned());
     let map = || Some(BTreeMap::from([("x".to_owned(), "x".to_owned())]));
     let time = || Some(Time(Timestamp::UNIX_EPOCH));
-    // No default: a field that a later version adds has to be bounded too.
+    // This has no default, so that a field of a later version also gets a limit.
     ObjectMeta {
         annotations: map(),
         creation_timestamp: time(),
@@ -53,7 +53,7 @@ fn filled_metadata() -> ObjectMeta {
 
 #[test]
 fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
-    // The API server sets these, or refuses them in a request.
+    // The API server sets these fields, or refuses them in a request.
     let set_by_server = [
         "creationTimestamp",
         "deletionGracePeriodSeconds",
@@ -72,7 +72,7 @@ fn each_field_of_a_request_that_its_requester_writes_is_bounded() {
         let is_set = set_by_server.contains(&field.as_str());
         assert!(is_bounded != is_set, "metadata.{field}");
     }
-    // Everything else of the spec is the requester's identity, or validated: a number, known usages.
+    // The other fields of the spec are the requester's identity, or have validated values: a number, known usages.
     let spec = CertificateSigningRequestSpec::default();
     let CertificateSigningRequestSpec {
         expiration_seconds: _,
@@ -124,7 +124,7 @@ fn settings() -> Settings {
     }
 }
 
-/// The messages of the validations that refuse this object of this user.
+/// The messages of the validations that refuse this object from this user.
 fn refused(user: &Value, object: &Value) -> Vec<String> {
     let spec = policy(&settings()).policy().spec.unwrap();
     let evaluate = |expression: &str, variables: &Map<String, Value>| {
@@ -194,7 +194,8 @@ fn request(signer: &str) -> Value {
     })
 }
 
-/// Of kubelets, with a generated name, and of the plugin; also with the annotation of the proposal.
+/// Includes requests from kubelets, with a generated name, and from the plugin, also with the annotation of the
+/// proposal.
 #[test]
 fn requests_from_kubelets_and_the_plugin_are_within_the_limits() {
     let ours = Provider::AWS.client_signer();
@@ -276,7 +277,7 @@ fn metadata_that_makes_a_request_large_is_refused() {
             fields,
         ),
     ];
-    // The bounds do not depend on the user.
+    // The limits do not depend on the user.
     let users = [token(), node()];
     for ((field, value, words), user) in cases.iter().zip(users.iter().cycle()) {
         let mut large = request(&Provider::AWS.client_signer());

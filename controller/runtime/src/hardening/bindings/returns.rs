@@ -26,14 +26,14 @@ const REPORTS: Rate = Rate {
     every: Duration::from_mins(1),
 };
 
-/// The interval between checks whether attestation is enforced. These checks make no calls.
+/// The interval between two checks of whether attestation is enforced. These checks make no calls.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
 /// Sets `returned` when a binding with the name of one of kubeadm's two bindings is found or changed, while attestation
 /// is enforced. Never returns.
 ///
-/// This is one watch of all `ClusterRoleBindings`, because a field selector matches only one name, and each watch costs
-/// a call every few minutes. A cluster has about 60 of them, and they rarely change.
+/// A single watch covers all `ClusterRoleBindings`, because a field selector matches only one name, and each watch
+/// costs a call every few minutes. A cluster has about 60 such bindings, and they rarely change.
 pub(crate) async fn report_returns(
     client: Client,
     enforcement: Enforcement,
@@ -61,7 +61,8 @@ async fn follow(client: Client, returned: &AtomicBool, lines: &ClusterLines) {
     let mut log = WatchLog::new("ClusterRoleBinding").within(lines.clone());
     let events = in_smaller_pages(api, watch_config(), PAGE_SIZE, Arc::default());
     let (mut events, mut full_at) = (pin!(events), Instant::now());
-    // Only the report waits. A page of a hostile cluster stays in memory until each of its objects is handled.
+    // Only the report waits, not the watch: a page of a hostile cluster stays in memory until each of its objects is
+    // handled.
     let mut due = None;
     loop {
         tokio::select! {
@@ -113,8 +114,8 @@ mod tests {
     use super::*;
     use crate::client::ClusterAccess;
 
-    /// Follows a cluster whose watch has this number of events about a binding with this name. Returns the number of
-    /// reports in five minutes.
+    /// The number of reports in five minutes, for a cluster whose watch has this number of events about a binding with
+    /// this name.
     async fn reports(name: &'static str, events: usize, is_enforced: bool) -> usize {
         let access = ClusterAccess::in_memory(move |request| {
             let query = request.uri().query().unwrap_or_default();

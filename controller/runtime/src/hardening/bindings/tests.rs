@@ -40,7 +40,7 @@ fn of_kubeadm((name, grant, group): (&str, Grant, &str)) -> ClusterRoleBinding {
     binding(name, &role, "Group", group)
 }
 
-/// The ways that a binding of this role to this subject opens.
+/// The paths that a binding of this role to this subject opens.
 fn opened(rules: &[PolicyRule], kind: &str, subject: &str) -> Vec<Grant> {
     let binding = binding("b", "r", kind, subject);
     let candidate = Candidate::of(&binding);
@@ -170,7 +170,7 @@ fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
         let made = evaluate(&[candidate], &grants_of).open;
         assert!(!made.is_empty());
         let memory: usize = made.iter().map(memory).sum();
-        // Each is also a path.
+        // Each binding is also a path.
         assert!(2 * memory + 1000 <= len, "{len}");
     }
 }
@@ -214,7 +214,7 @@ async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
         );
     }
 
-    // A binding that is deleted, or that no longer exists, is not open.
+    // A binding is not open after its deletion, or if it no longer exists.
     for code in [200, 404] {
         let (removed, left) = Box::pin(removed_with(code)).await;
 

@@ -86,7 +86,7 @@ async fn unreadable_service_ranges_are_incomplete() {
         (Ok(json!([object(&json!(["10.96.0.0"]))])), &[]),
         (Ok(json!([object(&json!([]))])), &[]),
         (Ok(json!([object(&json!("10.96.0.0/12"))])), &[]),
-        // More than one of each family.
+        // An object with more than one range of a family.
         (Ok(json!([object(&json!(vec!["10.96.0.0/12"; 3]))])), &[]),
         (
             Ok(json!([

@@ -19,12 +19,12 @@ const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 /// The `description` of a token.
 const DESCRIPTION: &str = "recreated with node-attestation-controller tokens recreate";
 
-/// Creates the Secret of a token that expires at `end`. If the Secret exists, writes the secret part to it and extends
-/// its expiry. Returns the expiry, or `None` for a token without one.
+/// Creates the Secret of a token that expires at `end`. If the Secret exists, writes the secret part and extends the
+/// expiry. Returns the expiry, or `None` for a token without one.
 ///
 /// # Errors
 ///
-/// The API server is unavailable, or refuses.
+/// The API server is unavailable, or refuses the write.
 pub(crate) async fn recreate(
     client: &Client,
     token: &OwnToken,

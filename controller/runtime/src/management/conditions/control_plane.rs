@@ -22,7 +22,8 @@ const MANAGED: [(&str, &str); 8] = [
     ("OCIManagedControlPlane", "OKE"),
 ];
 
-/// Adds the condition to `status` if the control plane is a managed one. Other kinds have no such condition.
+/// Adds the condition to `status` if the control plane is managed. Other kinds of control planes have no such
+/// condition.
 pub(in crate::management) fn set(
     status: &mut KubeletAuthenticationStatus,
     authentication: &KubeletAuthentication,

@@ -19,14 +19,15 @@ use crate::settings_file::{Contradiction, check_stored};
 
 /// The parsed objects of one cluster, each with its source.
 ///
-/// A refusal is kept too. So a reconcile parses only what has changed, and an object that is expensive to refuse is
-/// refused once.
+/// A refusal is also stored. So a reconciliation parses only changed objects, and an object that is expensive to refuse
+/// is refused once.
 #[derive(Default)]
 pub(in crate::management) struct Parsed {
     ca: Last<Values, ParsedCa>,
     kubeconfig: Last<Values, ParsedKubeconfig>,
     spec: Last<Spec, ParsedSpec>,
-    /// The settings of the attestors. Verifiers without a served cluster are not kept: they have a share of memory.
+    /// The settings of the attestors. Verifiers are not stored without a served cluster, because they have a share of
+    /// memory.
     pub(super) of_attestors: Option<ParsedSettings>,
 }
 
@@ -168,13 +169,13 @@ impl<S: PartialEq, T> Last<S, T> {
             }
             Arc::new(parse())
         };
-        // The source of the last call replaces an equal one, so that an old version is not kept.
+        // The source of the last call replaces an equal source, so that an old version is not kept in memory.
         self.known = Some((source, result.clone()));
         result
     }
 }
 
-/// The values of a Secret. The supervisor has the same Secret, so no secret is kept longer.
+/// The values of a Secret. The supervisor has the same Secret, so no secret stays in memory longer.
 struct Values(Arc<Secret>);
 
 impl PartialEq for Values {
@@ -192,7 +193,7 @@ impl PartialEq for Spec {
     }
 }
 
-/// A digest of these parts, which differs if a part has another boundary.
+/// A digest of these parts and their boundaries.
 pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut digest = Sha256::new();
     for part in parts {

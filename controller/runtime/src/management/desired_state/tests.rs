@@ -16,7 +16,7 @@ mod authentication;
 mod external;
 mod unchanged;
 
-/// All inputs of a plan, which are valid at the beginning.
+/// All inputs of a service, which are valid at the beginning.
 struct World {
     authentication: KubeletAuthentication,
     sources: Sources,
@@ -220,8 +220,8 @@ fn the_message_about_a_shared_ca_names_no_cluster_of_another_namespace() {
 /// Puts something in a cluster's way.
 type Change = fn(&mut World);
 
-/// Each obstacle is applied to a cluster that already has all later obstacles: the reported obstacle is the one that
-/// an operator must resolve first.
+/// Each problem is added to a cluster that already has all later problems. The reported problem is the one that an
+/// operator must resolve first.
 #[test]
 fn the_first_of_several_problems_is_reported() {
     let mut world = world();
@@ -312,7 +312,7 @@ fn address_ranges_are_read() {
     assert_eq!(service.serving_address_ranges, expected);
 }
 
-/// Such a cluster is not served: without this obstacle, the other ranges, or no range, would be its limit.
+/// Such a cluster is not served. Otherwise, only the other ranges, or no range, would limit its addresses.
 #[test]
 fn an_invalid_address_range_is_reported_at_every_position() {
     for text in [
@@ -343,7 +343,7 @@ fn an_invalid_address_range_is_reported_at_every_position() {
     }
 }
 
-/// An earlier version of the definition has accepted them.
+/// An earlier version of the definition accepted these settings.
 #[test]
 fn incompatible_stored_settings_are_named() {
     let mut world = world();

@@ -28,7 +28,7 @@ use crate::management::Shared;
 use crate::management::condition_events::in_turn;
 use crate::turns::FairRate;
 
-/// Deadline for the writes of one step.
+/// The deadline for the writes of one step.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The field manager that the API server records for these writes.
@@ -109,7 +109,7 @@ fn of_owner(cluster: &Cluster, known: &KubeletAuthentication, version: &str) -> 
         uid: cluster.uid.clone(),
         ..OwnerReference::default()
     };
-    // A search calls this for each Cluster, so the owners are only copied for a step.
+    // A search calls this function for each Cluster, so the owners are copied only for a step.
     let has_former = owners.iter().any(|owner| has_former_version(owner, &now));
     let is_ours = is_made_here(known) && metadata.deletion_timestamp.is_none();
     (has_former && is_ours && !is_paused(metadata)).then(|| {
@@ -205,7 +205,7 @@ async fn taken(
         }
         Err(error) => return Err(error),
     };
-    // A tenant can have any number of Clusters that are refused.
+    // A tenant can have any number of refused Clusters.
     if !in_turn(events, key).await {
         return Ok(Outcome::Unavailable);
     }
@@ -232,8 +232,8 @@ async fn taken(
 /// Executes the step, and returns the error to report.
 ///
 /// This does not use server-side apply. For a list of this type, an apply removes only the items of the same field
-/// manager, and after `clusterctl move` the items belong to another one. It would also write to an object that a user
-/// created in the meantime.
+/// manager. After `clusterctl move`, the items belong to another field manager. An apply would also change an object
+/// that a user created in the meantime.
 async fn write(
     api: &Api<KubeletAuthentication>,
     cluster: &OwnerReference,
@@ -316,7 +316,7 @@ mod tests {
 
     const VERSION: Option<&str> = Some("cluster.x-k8s.io/v1beta2");
 
-    /// A Cluster that authorizes these.
+    /// A Cluster that authorizes these attestors.
     fn cluster(attestors: OwnAttestors) -> Cluster {
         Cluster {
             uid: "uid".to_owned(),
@@ -335,7 +335,7 @@ mod tests {
         OwnAttestors::Named(attestors.iter().copied().map(String::from).collect())
     }
 
-    /// A `KubeletAuthentication` with these attestors, as it is made for a Cluster.
+    /// A `KubeletAuthentication` with these attestors, as the controller creates it for a Cluster.
     fn made_here(attestors: &[&str]) -> KubeletAuthentication {
         let spec = KubeletAuthenticationSpec::new("prod-1", attestors);
         let mut object = KubeletAuthentication::new("prod-1", spec);
@@ -422,7 +422,7 @@ mod tests {
                 known.metadata.owner_references =
                     Some(vec![owner("cluster.x-k8s.io/v1beta2", "uid")]);
             },
-            // Of a Cluster that had the name before.
+            // The owner is a previous Cluster with the same name.
             |known| {
                 known.metadata.owner_references =
                     Some(vec![owner("cluster.x-k8s.io/v1beta1", "before")]);

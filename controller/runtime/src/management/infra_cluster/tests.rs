@@ -59,7 +59,7 @@ async fn signers_are_written_when_the_infrastructure_version_is_served_again() {
     write(&mut writer, "example.com/a").await;
     assert_eq!(kind.patches(), [PATCH]);
 
-    // Discovery knew the version, and the API server no longer serves it.
+    // Discovery listed the version, but the API server no longer serves it.
     kind.serve(&[]);
     write(&mut writer, "example.com/b").await;
     assert_eq!(kind.patches(), [""; 0]);

@@ -121,7 +121,7 @@ fn only_conditions_of_the_controller_are_kept_with_short_messages() {
     assert!(kept.memory() <= 2 * STEP, "{}", kept.memory());
 }
 
-/// An object with this length of its authorities, which was created in this second.
+/// An object that was created at this second, with authorities of this length.
 fn object(created: i64, authorities: usize) -> KeptAuthentication {
     let mut object = plain();
     let created = Timestamp::from_second(created).unwrap();
@@ -154,7 +154,7 @@ fn memory_for(objects: usize) -> KeptMemory {
     KeptMemory::new(KeptLimit::new(objects * STEP))
 }
 
-/// Adds objects that were created in these seconds. Returns the number of those that are kept.
+/// Adds objects that were created in these seconds. Returns the number of kept objects.
 fn put_all(memory: &mut KeptMemory, namespace: &str, created: impl Iterator<Item = i64>) -> usize {
     let puts = created.map(|second| memory.put(&key(namespace, second), &object(second, 0)));
     puts.filter(|put| put.is_kept).count()
@@ -175,7 +175,7 @@ fn the_oldest_objects_of_a_namespace_are_kept_within_its_memory() {
     assert_eq!(put.displaced, [key("a", 7)]);
     assert!(put.is_kept && memory.has_left_out(&key("a", 7)));
 
-    // An object that grows displaces younger ones, and no older ones.
+    // An object that grows displaces younger objects, but not older ones.
     let put = memory.put(&key("a", 6), &object(6, STEP));
     assert!(!put.is_kept && put.displaced.is_empty());
     let put = memory.put(&key("a", -1), &object(-1, STEP));

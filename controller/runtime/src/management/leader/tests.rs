@@ -13,8 +13,7 @@ use super::*;
 use crate::client::ClusterAccess;
 use crate::metrics::Format;
 
-/// The time between a write and its response, unless a test sets another time: the API server has already stored the
-/// write.
+/// The default time between a write and its response. The API server stores the write at the beginning of this time.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// A Lease in memory, with Kubernetes' preconditions.
@@ -27,7 +26,7 @@ struct State {
     version: u64,
     /// Whether the API server refuses each call.
     is_cut: bool,
-    /// Whether it answers no call any more.
+    /// Whether the API server no longer answers calls.
     hangs: bool,
     answer_after: Option<Duration>,
 }
@@ -206,7 +205,7 @@ async fn the_renewal_time_of_a_lease_is_when_its_write_was_sent() {
 
     term.held().await;
 
-    // The only renewal was sent, and seen by others, after one pause.
+    // The only renewal was sent after one pause, and the other replicas saw it.
     assert_eq!(
         begun.elapsed().as_secs(),
         (RETRY + RENEW_DEADLINE).as_secs()
@@ -343,7 +342,7 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
     let mut term = lead(&first).await;
     let version = || leases.0.lock().unwrap().version;
     let before = version();
-    // The API server has the renewal, and its answer comes too late.
+    // The API server stores the renewal, but its answer is too late.
     let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
     assert_eq!((end, version()), (TermEnd::Stopped, before + 1));
 
@@ -356,13 +355,13 @@ async fn a_lease_with_a_canceled_renewal_is_released_immediately() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
-    // The replicas' calls have any offset to each other.
+    // The calls of the replicas can have any offset to each other.
     for offset in (0..40).map(|number| number * ANSWER / 4) {
         let leases = Memory::default();
         let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
         let mut term = lead(&first).await;
         let leaving = async {
-            // The API server has the renewal, and its answer comes too late.
+            // The API server stores the renewal, but its answer is too late.
             let end = term.during(sleep(RETRY + ANSWER / 2), |quit| quit).await;
             assert_eq!(end, TermEnd::Stopped);
             let stopped = Instant::now();
@@ -386,13 +385,13 @@ async fn a_lease_with_a_canceled_renewal_has_its_next_holder_within_a_second() {
 async fn a_replica_that_stops_while_it_takes_the_lease_releases_it() {
     let leases = Memory::default();
     let (first, second) = (candidate(&leases, "a"), candidate(&leases, "b"));
-    // The API server has the write, and its answer comes too late.
+    // The API server stores the write, but its answer is too late.
     let taken = first.lead(sleep(ANSWER + ANSWER / 2)).await;
     assert_eq!(leases.holder(), "a");
     taken.unwrap().release().await;
     assert_eq!(leases.holder(), "");
 
-    // A replica that waits stops at any time.
+    // A waiting replica can stop at any time.
     let _held = lead(&second).await;
     for stop in [ANSWER / 2, ANSWER + POLL / 2] {
         let begun = Instant::now();

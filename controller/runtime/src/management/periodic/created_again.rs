@@ -1,15 +1,15 @@
 //! Refuses the certificates of a Cluster that had the same name and the same CA.
 //!
-//! Certificates of the previous Cluster would be valid, and its list of revoked certificates is gone. So all
+//! Certificates of the previous Cluster would be valid, and its list of revoked certificates no longer exists. So all
 //! generations from before the creation of the workload cluster are refused. An annotation of the
-//! `KubeletAuthentication` identifies the first workload cluster: `clusterctl move` keeps it, and administrators of the
-//! workload cluster cannot write it.
+//! `KubeletAuthentication` identifies the first workload cluster. `clusterctl move` keeps this annotation, and
+//! administrators of the workload cluster cannot write it.
 //!
-//! A `KubeletAuthentication` that the previous Cluster owned was deleted with it. So a workload cluster that is served
-//! for the first time gets this floor, too. The API server never deletes the namespace `kube-system`, and a generation
-//! above 1 is the Unix time of its claim, so no such certificate of this cluster is below the floor. Without a floor,
-//! the first generation of a record is 1. A certificate with this generation has a record, unless its Cluster was
-//! deleted. So a cluster with records keeps its certificates.
+//! A `KubeletAuthentication` of the previous Cluster was deleted with that Cluster. So a workload cluster that is
+//! served for the first time gets this floor, too. The API server never deletes the namespace `kube-system`, and a
+//! generation above 1 is the Unix time of its claim, so no such certificate of this cluster is below the floor. Without
+//! a floor, the first generation of a record is 1. A certificate with this generation has a record, unless its Cluster
+//! was deleted. So a cluster with records keeps its certificates.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -48,9 +48,9 @@ impl CreatedAgainError {
     }
 }
 
-/// Compares the workload cluster with the first one. If it is a different cluster, its creation time becomes the floor.
-/// The same applies if no first cluster is known and the Cluster does not have records. `has_records` reads the
-/// records, if they are necessary.
+/// Compares the workload cluster with the first workload cluster. If they differ, the creation time of the current
+/// cluster becomes the floor. The same applies if no first cluster is known and the Cluster does not have records.
+/// `has_records` reads the records, if they are necessary.
 pub(super) async fn compare(
     workload: &Client,
     (management, key): (&Client, &ObjectKey),
@@ -65,7 +65,7 @@ pub(super) async fn compare(
         return Ok(());
     }
     let api: Api<KubeletAuthentication> = Api::namespaced(management.clone(), &key.namespace);
-    // The watched version can be older.
+    // The version from the watch can be outdated.
     let Some(authentication) = call(readable_one_of(&api, &key.name)).await? else {
         return Ok(());
     };
@@ -101,7 +101,7 @@ fn decided(
         None => !has_records,
     };
     if is_another {
-        // The workload cluster controls this time, and a time after `now` would refuse its new certificates.
+        // The workload cluster determines this time, and a time after `now` would refuse its new certificates.
         let began = unix_seconds(identity.began.min(now));
         decisions.floor = decisions.floor.max(began);
         let floor = decisions.floor;
@@ -139,12 +139,13 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// The floor and the number of annotations after the workload cluster `uid` was seen at 50, which began at `began`.
+    /// The floor and the number of annotations after a check, at 50, of the workload cluster `uid` that was created at
+    /// `began`.
     fn seen(known: Option<&str>, floor: u64, uid: &str, began: u64) -> (u64, usize) {
         seen_with((known, false), floor, uid, began)
     }
 
-    /// The same for a Cluster that has records, or not.
+    /// Like [`seen`], for a Cluster with or without records.
     fn seen_with(
         (known, has_records): (Option<&str>, bool),
         floor: u64,
@@ -223,7 +224,7 @@ mod tests {
         })
     }
 
-    /// The annotations and the floor after the first comparison of a Cluster that has records, or not.
+    /// The annotations and the floor after the first comparison, for a Cluster with or without records.
     async fn compared_first(has_records: bool) -> (Value, u64) {
         let (management, patched) = api_server(200, authentication(&Value::Null));
         let (workload, _) = api_server(200, namespace("b"));
@@ -291,7 +292,7 @@ mod tests {
         let key = ObjectKey::new("default", "prod-1");
         let revocations = Revocations::unread();
 
-        // The second one finds what the first one wrote down.
+        // The second comparison finds the annotation from the first.
         for _ in 0..2 {
             let (workload, _) = api_server(200, namespace("b"));
             let management = (management.client(), &key);

@@ -12,11 +12,11 @@ use crate::management::cluster_status::{ApiReachability, AutoApprove, Health};
 /// The interval for a cluster with a problem that its operator can fix.
 const WRONG_AGAIN: Duration = Duration::from_mins(1);
 
-/// The interval for a cluster where requests can be approved without evidence, possibly by intention.
+/// The interval for a cluster where requests can be approved without evidence, which can be intended.
 const OPEN_AGAIN: Duration = Duration::from_mins(5);
 
 /// The interval after the watch of requests failed or recovered. `kubeadm upgrade apply` restarts the API server, and
-/// creates its bindings again only after that.
+/// creates its bindings again only after the restart.
 const AFTER_RESTART: Duration = Duration::from_mins(5);
 
 /// The HTTP status codes of a refused user: unauthorized and forbidden.
@@ -46,7 +46,7 @@ pub(super) struct Counted {
 impl Inspection {
     /// Whether the next inspection is due.
     pub(super) fn is_over(&self, sync_period: Duration) -> bool {
-        // Rounds are not exact to the second.
+        // The tolerance is necessary, because the times of rounds vary by seconds.
         let mut period = period(&self.found, sync_period);
         if self.watch_changed {
             period = period.min(AFTER_RESTART);

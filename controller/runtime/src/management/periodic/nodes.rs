@@ -17,7 +17,7 @@ const NODES_A_PAGE: u32 = 100;
 /// would otherwise block the periodic work indefinitely.
 const MAX_PAGES: usize = 500;
 
-/// The maximum length of a Node name (RFC 1123). The API server rejects longer ones.
+/// The maximum length of a Node name (RFC 1123). The API server rejects longer names.
 const MAX_NAME_LEN: usize = 253;
 
 /// The maximum number of exempt Nodes in a message.
@@ -45,7 +45,7 @@ pub(super) async fn nodes_named(
             .filter_map(|node| node.metadata.name)
             .filter(|name| name.len() <= MAX_NAME_LEN);
         for name in names.filter(|name| wanted(name)) {
-            // A tenant's API server can return any number of names, and take hours for the list.
+            // A tenant's API server can return any number of names, and can take hours for the list.
             if found.len() < MAX_WITHOUT || is_retired(&name) {
                 found.insert(name);
             }

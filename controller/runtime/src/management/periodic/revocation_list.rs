@@ -36,12 +36,11 @@ const RECORD_ENTRY: usize = 160;
 /// An upper bound for the memory of a key's entry, with a name and a provider ID of maximum length.
 const KEY_ENTRY: usize = 1536;
 
-/// The number of copies of a list during its write: the known one, the object, its replacement and its JSON.
+/// The number of copies of a list during its write: the known list, the object, its replacement and its JSON.
 const COPIES: usize = 4;
 
-/// The turns of lists for whose copies there is no memory. An API server that a tenant operates can return a large list,
-/// and then not answer the write. Each list is written in its turn, so that the lists of other clusters do not prevent a
-/// revocation.
+/// The turns of lists without memory for their copies. A tenant's API server can return a large list, and then not
+/// answer the write. Each list is written in its turn, so that the lists of other clusters do not prevent a revocation.
 static WITHOUT_MEMORY: LazyLock<FairTurns> = LazyLock::new(|| {
     FairTurns::new(TurnLimits {
         all: 4,
@@ -96,12 +95,12 @@ struct Published {
 
 /// The list from the records. A tenant determines their number, so the list is computed only after a change.
 struct Wanted {
-    /// The records, without a reason to keep them in memory.
+    /// The records, in a reference that does not keep them in memory.
     records: Weak<[Arc<Stored>]>,
     /// The longest lifetime in the policy.
     longest: Duration,
     at: SystemTime,
-    /// The time at which the first entry ends.
+    /// The earliest expiry of an entry.
     first_end: Option<SystemTime>,
     /// The entries that fit into an object.
     list: Arc<RevokedNodeCredentialsSpec>,
@@ -123,10 +122,10 @@ impl Wanted {
         }
     }
 
-    /// Whether the same records have the same list at `now`.
+    /// Whether this list is still valid at `now`, for these records.
     fn is_of(&self, records: &AllRecords, longest: Duration, now: SystemTime) -> bool {
         let is_before_end = self.first_end.is_none_or(|end| now < end);
-        // The clock can be set back.
+        // If the clock was set back, the list is computed again.
         self.at <= now
             && is_before_end
             && self.longest == longest
@@ -245,7 +244,7 @@ impl RevocationList {
         self.memory.resize(copies * one)
     }
 
-    /// Reserves the memory for the known list. If there is not enough, only this cluster waits.
+    /// Reserves the memory for the known list. If there is not enough memory, only this cluster waits.
     fn hold(&mut self, revocations: &Revocations) -> Result<(), String> {
         let (records, keys) = revocations.len();
         if self.reserve((records, keys), 1) {
@@ -258,7 +257,8 @@ impl RevocationList {
         ))
     }
 
-    /// Compares the workload cluster with the first one. Without the permission, requests are still served.
+    /// Compares the workload cluster with the first workload cluster. Without the permission, requests are still
+    /// served.
     async fn compare(
         &mut self,
         workload: &Client,

@@ -14,7 +14,7 @@ use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::turns::FairRate;
 
-/// The upkeep of a cluster whose API servers are away.
+/// The periodic work of a cluster whose API servers are unavailable.
 fn upkeep() -> Upkeep {
     let access = ClusterAccess::in_memory(|_| async {
         let away = Response::builder().status(503);

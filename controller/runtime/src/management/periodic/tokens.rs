@@ -86,9 +86,9 @@ impl Upkeep {
     }
 }
 
-/// The names of the machines whose token is `gone` and whose nodes need one: they have not joined, their certificate
-/// has expired, or their record was reset. A node whose certificates were revoked is not included, because an operator
-/// must act first.
+/// The names of the machines whose token is in `gone` and whose nodes need a token: they have not joined, their
+/// certificate has expired, or their record was reset. A node whose certificates were revoked is not included, because
+/// an operator must act first.
 async fn locked_out(
     machines: Vec<TokenMachine>,
     gone: &BTreeSet<&TokenId>,
@@ -184,7 +184,7 @@ mod tests {
         let unnamed = |machine: &mut TokenMachine| machine.provider_id = None;
         let no_records: [fn(&mut TokenMachine); 2] = [other, unnamed];
         for no_record in no_records {
-            // Its Node has joined without a record: by Kubernetes' own signer.
+            // Its Node has joined without a record, with a certificate from Kubernetes' own signer.
             assert!(found(|_| {}, no_record).is_empty());
             let without_node = |machine: &mut TokenMachine| {
                 no_record(machine);

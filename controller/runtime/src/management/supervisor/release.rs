@@ -20,7 +20,7 @@ use crate::management::periodic;
 use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 
-/// The channels for the changes that a release waits for.
+/// The channels for the changes for which a release waits.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
     pub(super) secrets: Option<SecretWatches>,
@@ -29,8 +29,9 @@ pub(super) struct Sources {
 impl Supervisor {
     /// Removes the admission policy for requests from the cluster, because it would refuse stock kubelets.
     ///
-    /// This is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this replica
-    /// stops being the leader. A paused Cluster is not changed, because another management cluster can manage it.
+    /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
+    /// replica stops being the leader. A paused Cluster is not changed, because another management cluster can manage
+    /// it.
     pub(super) async fn release(mut self, mut sources: Sources) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
@@ -75,10 +76,10 @@ impl Supervisor {
         }
     }
 
-    /// Access to the cluster. `None` while the Cluster is paused, or while not all objects have been read. Breaks if
-    /// the Cluster was deleted.
+    /// Access to the cluster. `None` while the Cluster is paused, or while not all objects have been read. Returns
+    /// `Break` if the Cluster was deleted.
     ///
-    /// If the cluster was served, its access is used once, even if its Cluster was deleted.
+    /// If the cluster was served, its existing access is used once, even if its Cluster was deleted.
     async fn access_now(
         &mut self,
         served: &mut Option<ClusterAccess>,

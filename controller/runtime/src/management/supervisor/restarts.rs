@@ -6,17 +6,17 @@ use super::RESTART;
 
 /// The panics of the tasks of one cluster.
 ///
-/// Each panic doubles the wait. After a time without panics that is longer than the longest wait, the next panic has
-/// the first wait again.
+/// Each panic doubles the wait. If the time without panics exceeds the longest wait, the next panic causes the first
+/// wait again.
 #[derive(Debug)]
 pub(super) struct Restarts {
     panics: u32,
-    /// The time from which the cluster can be served again.
+    /// The earliest time at which the cluster can be served again.
     rest_until: Instant,
 }
 
 impl Restarts {
-    /// No panics.
+    /// The state without panics.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             panics: 0,
@@ -45,7 +45,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics at `now`. Returns the wait.
+    /// The wait after a panic at `now`.
     fn wait(restarts: &mut Restarts, now: Instant) -> Duration {
         restarts.after_panic(now);
         assert!(restarts.is_resting(now));

@@ -22,7 +22,8 @@ type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
 pub(super) struct SecretWatches {
     kubeconfigs: SecretReceiver,
     cas: SecretReceiver,
-    /// The tasks of the watches. They end only by a panic. Without them, changes of a Secret would have no effect.
+    /// The tasks of the watches, which end only with a panic. Without these tasks, changes of a Secret would have no
+    /// effect.
     following: JoinSet<()>,
 }
 
@@ -38,7 +39,7 @@ impl Supervisor {
         let is_wanted = match &self.sources.cluster {
             Observed::Present(_) => self.place.is_placed(),
             Observed::Absent => false,
-            // If the watches run, the Cluster was known to exist.
+            // Running watches mean that the Cluster existed.
             Observed::Unknown => watches.is_some(),
         };
         if is_wanted && watches.is_none() {
@@ -63,8 +64,8 @@ impl Supervisor {
 
     /// Follows these values of a Secret of the cluster in a task of this set.
     ///
-    /// It needs a separate task: a stream keeps its turn among the calls to the API server even while it is not polled,
-    /// and the supervisor waits for a turn when it writes.
+    /// The stream needs a separate task, because it keeps its turn among the calls to the API server even while it is
+    /// not polled. The supervisor waits for a turn when it writes.
     fn follow_secret(
         &self,
         suffix: &str,

@@ -58,7 +58,7 @@ fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str
 fn the_label_of_the_authentication_is_used_only_without_a_cluster() {
     let blue = Some("blue");
     for label in [None, blue, Some("green"), Some("")] {
-        // Not read yet, or another controller's.
+        // The Cluster is not read yet, or belongs to another controller.
         assert!(!selects(blue, &Observed::Unknown, label), "{label:?}");
         assert_eq!(selects(blue, &Observed::Absent, label), label == blue);
         for cluster in [Observed::Unknown, Observed::Absent] {
@@ -67,10 +67,10 @@ fn the_label_of_the_authentication_is_used_only_without_a_cluster() {
     }
 }
 
-/// More clusters than there are calls at a time to the management cluster's API server.
+/// The number of clusters, which exceeds the limit of concurrent calls to the management cluster's API server.
 const CLUSTERS: usize = 200;
 
-/// The time in which the API server lists a Secret.
+/// The time that the API server needs to list a Secret.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// The time at which all `KubeletAuthentication`s change: later than the shortest time between two writes of a
@@ -137,7 +137,7 @@ fn changes() -> Answer {
     Response::new(StreamBody::new(events).boxed_unsync())
 }
 
-/// A management cluster whose API server is slow with Secrets, and notes the generation of each status.
+/// A management cluster whose API server lists Secrets slowly, and notes the generation of each status.
 async fn answer(request: Request<kube::client::Body>, written: Written) -> Answer {
     let path = request.uri().path().to_owned();
     let is_watch = request
@@ -205,7 +205,8 @@ async fn a_status_is_written_while_secrets_of_other_clusters_are_listed() {
     running.await.unwrap();
 }
 
-/// The Secrets that are watched in a minute, of 200 `KubeletAuthentication`s, this many of which have a Cluster.
+/// The Secrets that are watched within one minute, for 200 `KubeletAuthentication`s, of which this number have a
+/// Cluster.
 async fn secrets_watched(clusters: usize) -> BTreeSet<String> {
     let watched: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let noted = watched.clone();

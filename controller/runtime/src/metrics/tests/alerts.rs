@@ -52,7 +52,7 @@ fn uses(text: &str) -> BTreeSet<Use> {
     uses
 }
 
-/// The values of each label, as written by a process.
+/// The values of each label in the metrics of a process.
 fn written() -> BTreeSet<Use> {
     let metrics = Metrics::new("1");
     for written in [Written::Ok, Written::Conflict, Written::Failed] {

@@ -117,7 +117,7 @@ struct Story {
     /// The holder of the name, and the name.
     held: Option<(&'static str, &'static str)>,
     request: fn() -> CertificateSigningRequest,
-    /// The number of its writes, without the Event.
+    /// The number of writes, without the Event.
     writes: usize,
 }
 
@@ -132,7 +132,7 @@ const REENROLMENT: Story = Story {
     ..JOIN
 };
 
-/// A deleted machine had the name.
+/// The holder of the name was deleted, and another machine claims the name.
 const CHANGE_OF_HANDS: Story = Story {
     held: Some(("m9", "n1")),
     ..JOIN
@@ -225,7 +225,8 @@ async fn survives(story: Story) {
     }
 }
 
-/// The storage keeps one record for each name. The machine has one live record, and the certificate belongs to it.
+/// Asserts that the storage has one record for each name, and that the certificate belongs to the machine's only live
+/// record.
 async fn is_whole(records: &MemoryRecords, store: &MemoryStore) {
     let all = records.all().await.unwrap();
     let live: Vec<_> = all.iter().filter(|one| one.record.is_live()).collect();
@@ -241,7 +242,7 @@ async fn is_whole(records: &MemoryRecords, store: &MemoryStore) {
     assert_eq!(uid_in(&certificate.0), record.certificate_uid().to_string());
 }
 
-/// The UID that the certificate carries.
+/// The UID in the certificate.
 fn uid_in(certificate: &[u8]) -> String {
     let (_, pem) = x509_parser::pem::parse_x509_pem(certificate).unwrap();
     let certificate = pem.parse_x509().unwrap();

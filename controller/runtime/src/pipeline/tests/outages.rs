@@ -1,4 +1,4 @@
-//! Hours without the management cluster, minutes of refusals: a request waits, and is issued.
+//! Outages of the management cluster for hours, and refusals for minutes. A request waits, and is issued afterwards.
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, ready};
@@ -19,7 +19,7 @@ use node_attestation_core::verifier::Identity;
 use crate::csr_writer::testing::{MemoryStore, UID};
 use crate::pipeline::*;
 
-/// Away until then.
+/// A part that is unavailable until this time.
 #[derive(Debug)]
 struct Away<T: ?Sized> {
     inner: Arc<T>,
@@ -49,7 +49,7 @@ impl<T: ?Sized> Away<T> {
 #[async_trait::async_trait]
 impl Records for Away<MemoryRecords> {
     async fn known(&self, name: &NodeName) -> Result<Option<Stored>, Unavailable> {
-        // A watch that was cut goes on with what it had.
+        // A broken watch continues with its last known objects.
         self.inner.known(name).await
     }
 
@@ -155,7 +155,7 @@ struct Outage {
     store: Duration,
 }
 
-/// Tries once a minute. Returns the number of minutes until success. Nothing is written before.
+/// Tries once per minute. Returns the number of minutes until success. There are no writes before that.
 async fn minutes_until_issued(outage: Outage) -> u32 {
     let begun = Instant::now();
     let parts = Parts::default();

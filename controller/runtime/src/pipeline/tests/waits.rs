@@ -19,8 +19,7 @@ use super::{
 use crate::csr_writer::testing::MemoryStore;
 use crate::pipeline::*;
 
-/// The attempts, out of forty, that create an Event about a waiting request on this context's Machine, and the last
-/// Event.
+/// The attempts, out of 40, that create an Event on the Machine about a waiting request, and the last Event.
 async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
     let (events, mut next) = Events::collected();
@@ -42,7 +41,7 @@ async fn told_of(context: Context) -> (Vec<u32>, Option<Event>) {
     (told, last)
 }
 
-/// A verifier whose list of endorsement keys is not there.
+/// A verifier whose list of endorsement keys is missing.
 #[derive(Debug)]
 struct Unread;
 
@@ -125,7 +124,7 @@ async fn a_built_in_request_never_fails_while_the_enforcement_is_unknown() {
         enforcement: Enforcement::new(EnforcementState::Unknown),
         ..cluster()
     };
-    // Approved by the built-in approver, which can be responsible.
+    // The built-in approver, which can be responsible, approved this request.
     let approved = approved_by_hand(filed_at(now(), stock()));
     for request in [filed_at(now(), stock()), approved] {
         let store = Arc::new(MemoryStore::new(request));

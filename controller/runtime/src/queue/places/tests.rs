@@ -1,11 +1,10 @@
-//! More requests than can be known.
+//! More requests than the queue can store.
 
 use super::super::tests::{csr, csr_by};
 use super::super::{MAX_ID_LEN, MAX_NAME_LEN, Room, SHARE, Share};
 use super::*;
 
-/// The memory that the requests of one cluster can use if no other cluster needs it: 20 such clusters fit into 400
-/// MiB.
+/// The maximum memory for the requests of one cluster, if no other cluster needs it: 20 such clusters fit into 400 MiB.
 const MOST: usize = 20 * 1024 * 1024;
 
 #[tokio::test(start_paused = true)]
@@ -13,7 +12,7 @@ async fn an_endless_list_of_requests_uses_bounded_memory() {
     let mut queue = Queue::default();
 
     for number in 0..MAX_ENTRIES + 20 {
-        // As long as a UID of Kubernetes, and as the name of a node.
+        // The texts have the length of a Kubernetes UID and of a node name.
         let (uid, node) = (format!("{number:0>36}"), format!("{number:0>43}"));
         queue.sees(csr_by(&format!("system:node:{node}"), &uid));
     }
@@ -70,7 +69,7 @@ async fn deleted_requests_release_their_memory() {
     flood(&mut queue, MAX_ENTRIES);
     assert_eq!(queue.entries.len(), MAX_ENTRIES);
     let now = Instant::now();
-    // Fewer than there are budgets.
+    // Fewer requesters than budgets.
     for _ in 0..MAX_ENTRIES / 2 {
         let work = queue.next(now).unwrap();
         queue.retry(&work.uid, now);
@@ -92,7 +91,7 @@ async fn deleted_requests_release_their_memory() {
     assert!(alone.holding().resize(almost_all), "it is released");
 }
 
-/// Processes requests until this one starts. Each of the others must be retried.
+/// Processes requests until this request starts. Each other request must be retried.
 fn worked_on_after(queue: &mut Queue, name: &str) -> Duration {
     let begin = Instant::now();
     let mut now = begin;

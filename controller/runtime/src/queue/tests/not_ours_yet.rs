@@ -16,7 +16,7 @@ async fn a_request_for_undecided_enforcement_is_retried_but_not_pending() {
     for name in ["a", "b"] {
         assert_eq!(name_of(queue.next(later)).as_deref(), Some(name));
     }
-    // It becomes ours.
+    // The request now belongs to this controller.
     queue.retry("a", later);
     assert!(is_pending(2));
     queue.not_ours_yet("b", later);

@@ -11,13 +11,13 @@ const FEW: usize = 500;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// The cluster at the end of this outage of the controller, and the controller, which has listed its requests.
+/// The cluster at the end of an outage of the controller, and the controller, which has listed the requests.
 async fn after_outage(outage: Duration) -> (World, Option<Controller>) {
     after(Away::Controller, outage, NODES, Duration::ZERO).await
 }
 
-/// The same cluster, with this part and this number of nodes, which renewed during one day that ended this long
-/// before.
+/// The same cluster, with an outage of this part. This number of nodes renewed during one day, which ended this long
+/// before the outage.
 async fn after(
     away: Away,
     outage: Duration,
@@ -79,7 +79,8 @@ async fn a_day_without_a_controller_delays_renewals_and_loses_no_node() {
     assert_eq!((world.undecided, world.in_vain), (0, 0));
 }
 
-/// No node has a certificate after this outage, and each has one an hour after its token was recreated.
+/// Asserts that no node has a certificate after this outage, and that each node has one within an hour after its token
+/// is recreated.
 async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     let (mut world, mut controller) = after(away, outage, FEW, Duration::ZERO).await;
     assert_eq!(world.certificates(outage), 0);
@@ -91,7 +92,7 @@ async fn ends_certificates_and_tokens(away: Away, outage: Duration) {
     assert_eq!(world.undecided, 0, "nothing is filed without a token");
     assert!(world.in_vain >= FEW, "each node tries");
 
-    // `tokens recreate` gives them an hour.
+    // `tokens recreate` creates tokens for one hour.
     world.tokens_end = recreated + HOUR;
     world.until(recreated + HOUR, &mut controller).await;
     assert_eq!(world.certificates(recreated + HOUR), FEW);
@@ -119,7 +120,7 @@ async fn an_api_server_outage_of_up_to_five_days_loses_no_node() {
         assert_eq!(world.certificates(outage), FEW, "{outage:?}");
         assert_eq!(world.last, 0, "{outage:?}");
 
-        // All that are due are answered while the others wait for their time.
+        // All due requests are answered, while the other requests wait for their time.
         world.until(outage + DAY + 5 * HOUR, &mut controller).await;
 
         assert_eq!(not_renewed(&world, outage), 0, "{outage:?}");
@@ -144,7 +145,7 @@ async fn requests_pending_in_an_api_server_outage_are_decided_or_recreated() {
 
         world.until(back + HOUR, &mut controller).await;
 
-        // Their evidence is too old, so that each of these nodes filed another one.
+        // The evidence of these requests is too old, so each of these nodes has sent another request.
         assert!(world.last >= 2 * pending, "{} {pending}", world.last);
         assert_eq!(world.undecided, 0, "{outage:?}");
         assert_eq!(world.certificates(back + HOUR), FEW, "{outage:?}");
@@ -154,7 +155,7 @@ async fn requests_pending_in_an_api_server_outage_are_decided_or_recreated() {
 
 #[tokio::test(start_paused = true)]
 async fn certificates_expired_in_an_outage_are_replaced_while_tokens_last() {
-    // Certificates that were not renewed for another reason, and end during the day of the outage.
+    // These certificates were not renewed for another reason, and expire during the day of the outage.
     let ago = LIFETIME.saturating_sub(DAY);
     for (outage, is_back) in [(2 * HOUR, true), (DAY, false)] {
         let (mut world, mut controller) = after(Away::ApiServer, outage, FEW, ago).await;
@@ -178,7 +179,7 @@ async fn a_day_without_sts_denies_no_node_and_all_renew_afterwards() {
     assert_eq!(world.certificates(outage + 4 * DAY), FEW);
     assert_eq!(world.certificates(outage), FEW);
     assert_eq!(world.most_of_node, 1, "the controller fails old evidence");
-    // A node whose evidence gets too old files another request, ever more seldom.
+    // A node whose evidence is too old sends another request, at increasing intervals.
     assert!((1..=50 * FEW).contains(&world.last), "{}", world.last);
 
     world.until(outage + DAY + 4 * HOUR, &mut controller).await;

@@ -1,4 +1,4 @@
-//! Requests that are not kept, and requests in progress without memory for more.
+//! Requests that are not kept in memory, and requests in progress that leave no memory for others.
 
 use tokio::time::advance;
 
@@ -26,7 +26,7 @@ async fn requests_in_progress_share_memory_and_one_can_always_proceed() {
             ..Queue::default()
         };
         for number in 0..MAX_RUNNING {
-            // It is not kept while it waits.
+            // The request is not kept in memory while it waits.
             let mut csr = csr_by(&format!("requester-{number}"), &number.to_string());
             csr.metadata.finalizers = Some(vec!["a.b/c".to_owned()]);
             queue.sees(csr);

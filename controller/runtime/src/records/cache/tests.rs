@@ -66,7 +66,7 @@ fn the_records_of_a_machine_its_tpm_or_a_key_are_found_after_every_change() {
     put("b", Ok(stored("m2", 2, Some("b"))));
     put("c", Ok(stored("m1", 3, None)));
     put("d", Ok(stored("m4", 1, Some("b"))));
-    // Another machine has the name now, with another TPM and another key.
+    // Another machine, with another TPM and another key, now has the name.
     put("a", Ok(stored("m3", 2, None)));
     put("b", Err(broken()));
     cache.remove("d");
@@ -181,6 +181,6 @@ async fn many_versions_of_an_unreadable_record_are_logged_100_times() {
 
     tokio::time::advance(Duration::from_mins(1)).await;
     drop(entry(&of_another(10_000), "prod-1", &mut skipped));
-    // The versions with a line had one each. The others were seen twice.
+    // Each version with a log line had one line. The other versions were left out twice.
     assert_eq!(log.count(&["left_out=19800"]), 1);
 }

@@ -28,7 +28,7 @@ use crate::records::RecordsWatch;
 
 enum Answer {
     Json(u16, Value),
-    /// Events as sent.
+    /// A watch that receives the sent events.
     Open(UnboundedReceiver<Value>),
     Never,
 }
@@ -155,7 +155,7 @@ fn full() -> Record {
     record
 }
 
-/// RFC 7386.
+/// Applies a merge patch (RFC 7386).
 fn merged(target: &mut Value, patch: Value) {
     let Value::Object(fields) = patch else {
         *target = patch;
@@ -173,7 +173,7 @@ fn merged(target: &mut Value, patch: Value) {
     }
 }
 
-/// Each field of the schema is in the value.
+/// Asserts that the value contains each field of the schema.
 fn assert_whole(path: &str, schema: &JSONSchemaProps, value: &Value) {
     for (name, property) in schema.properties.iter().flatten() {
         let path = format!("{path}.{name}");
@@ -230,17 +230,17 @@ async fn failing_lists_are_retried_with_backoff() {
         tokio::task::yield_now().await;
     }
 
-    // At most 0.25, 0.5, 1, 2, 4, 8, 15, 15 and 15 s after each other, and at least the half of it.
+    // The waits between the calls are at most 0.25, 0.5, 1, 2, 4, 8, 15, 15 and 15 s, and at least half of that.
     let calls = calls.load(Ordering::Relaxed);
     assert!((5..=14).contains(&calls), "{calls} calls in a minute");
 }
 
-/// An established watch, and the channel of its events. The first list is answered, and no later call.
+/// A watch after its first list, and the channel of its events. The API server does not answer later calls.
 fn watched_once() -> (KubeRecords, UnboundedSender<Value>) {
     watched(Vec::new())
 }
 
-/// The same, with these records in the list.
+/// Like [`watched_once`], with these records in the list.
 fn watched(listed: Vec<Record>) -> (KubeRecords, UnboundedSender<Value>) {
     let (sender, receiver) = unbounded();
     let receiver = Arc::new(std::sync::Mutex::new(Some(receiver)));
@@ -401,8 +401,8 @@ async fn one_watch_has_the_records_of_many_clusters() {
     }
 }
 
-/// A management cluster with records with these names and owners, and the write calls with their bodies. The record
-/// `prod-1.busy` has always changed since it was read, and `prod-1.invalid` cannot be written.
+/// A management cluster with records with these names and owners, and the write calls with their bodies. Each write of
+/// the record `prod-1.busy` is a conflict, and the record `prod-1.invalid` cannot be written.
 fn with_records(
     records: Vec<(&'static str, Option<Value>)>,
 ) -> (Client, Arc<Unshared<Vec<Value>>>) {

@@ -6,7 +6,7 @@ use super::*;
 use crate::shared::PAGE;
 use crate::shared::testing::{all_visited, most_visited};
 
-/// An object that is no record, with the label of this cluster.
+/// An object that is not a valid record, with the label of this cluster.
 fn unreadable(cluster: &str, name: &str) -> Lenient<NodeIdentity> {
     let object = json!({
         "metadata": {

@@ -28,18 +28,18 @@ use crate::client::{Bounded, NamedBy};
 
 mod values;
 
-/// Go parses it as a time. The last `Timestamp` of jiff is one day earlier.
+/// A time that Go can parse, and jiff cannot: its last `Timestamp` is one day earlier.
 const NO_TIMESTAMP: &str = "9999-12-31T23:59:59Z";
 
-/// A client of an API server that answers every list with these objects, a watch with an event for
-/// each, and a read of one with the one of that name.
+/// A client of an API server with these objects. It answers every list with all objects, a watch with an event for each
+/// object, and a read with the object of that name.
 fn client(objects: Vec<Value>) -> Client {
     let answer = move |uri: &Uri| -> String {
         let query = uri.query().unwrap_or_default();
         let name = uri.path().rsplit('/').next().unwrap_or_default();
         let named = |one: &&Value| one["metadata"]["name"] == name;
         if query.contains("watch=true") {
-            // In the order of the API server.
+            // The fields have the order of the API server.
             let event = |object| format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n");
             objects.iter().map(event).collect()
         } else if let Some(object) = objects.iter().find(named) {
@@ -88,7 +88,7 @@ fn hostile(object: &Value) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The same for the fields that k8s-openapi parses in all metadata.
+/// Like [`hostile`], for the fields that k8s-openapi parses in all metadata.
 fn hostile_to_types(object: &Value) -> Vec<(&'static str, Value)> {
     let with = |field: &str, value: Value| {
         let mut object = named(object.clone(), "hostile");
@@ -181,7 +181,7 @@ where
     }
 }
 
-/// A read of one object, and a list, for types from kube or k8s-openapi.
+/// The results of a read of one object and of a list, for types from kube or k8s-openapi.
 async fn gets<K>(kind: &str, api: impl Fn(Client) -> Api<K>, object: Value)
 where
     K: Clone + Debug + DeserializeOwned,
@@ -362,7 +362,7 @@ async fn the_next_log_line_contains_the_number_of_omitted_objects() {
     assert_eq!(taken.unwrap().1, Some(7));
 }
 
-/// The API server of a tenant sends the namespace of another tenant.
+/// A tenant's API server sends the namespace of another tenant.
 #[tokio::test(start_paused = true)]
 async fn unreadable_objects_of_tenants_do_not_displace_other_log_lines() {
     let own = ClusterLines::of(&crate::object_key::ObjectKey::new("own", "prod-1"));
@@ -416,7 +416,7 @@ async fn the_log_of_unreadable_objects_uses_bounded_memory() {
         is_told(&mut skipped, &metadata(&number.to_string(), number));
     }
     is_told(&mut skipped, &metadata(&"n".repeat(MAX_NAME_LEN + 1), 0));
-    // The empty name is that of all others.
+    // All other namespaces share the empty name.
     assert_eq!(skipped.told.len(), MAX_NAMESPACES + 1);
 
     let versions = skipped.told.values().map(|told| told.versions.len());

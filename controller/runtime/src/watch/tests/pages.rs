@@ -20,7 +20,7 @@ fn with_labels(name: usize, labels: usize) -> String {
         .map(|number| format!(r#""l{number}":"""#))
         .collect();
     let labels = labels.join(",");
-    // In the order of a custom resource.
+    // The members have the order of a custom resource.
     format!(r#"{{"metadata":{{"labels":{{{labels}}},"name":"{name}"}}}}"#)
 }
 
@@ -35,7 +35,7 @@ struct Listed {
     unreadable: Vec<String>,
 }
 
-/// Lists the objects, of which those in `large` have this number of labels.
+/// Lists the objects. The objects in `large` have this number of labels.
 async fn listed(large: &[usize], labels: usize) -> Listed {
     let large: BTreeSet<usize> = large.iter().copied().collect();
     let objects: Arc<Vec<String>> = Arc::new(

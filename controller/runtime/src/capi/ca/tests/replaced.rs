@@ -50,11 +50,11 @@ fn each_step_of_a_ca_replacement_signs_with_the_first_certificate() {
         // The API servers trust both.
         step(1, &[&former][..], &[&former][..]),
         step(2, &[&former, &new], &[&former]),
-        // In either order.
+        // Both orders work.
         step(3, &[&former, &new], &[&former, &new]),
         step(3, &[&former, &new], &[&new, &former]),
         step(4, &[&new, &former], &[&new, &former]),
-        // Nodes renew, and those with evidence from before are still answered.
+        // Nodes renew. Requests with evidence from before this step are still answered.
         step(5, &[&new, &former], &[&former, &new]),
         step(6, &[&new], &[&new]),
     ] {

@@ -253,7 +253,7 @@ fn an_assigned_token_owns_one_machine_and_a_shared_one_has_no_owner() {
 
     seen::<objects::Machine>(&objects, assigned(V2.machine("m1"), "manual"));
     assert_eq!(owner_of(&inventory, "manual").as_deref(), Some("m1"));
-    // Its own remains.
+    // Its own token stays valid.
     assert_eq!(owner_of(&inventory, "token1").as_deref(), Some("m1"));
     let machine = by_id(&inventory, "generic:///rack/m1").unwrap();
     assert_eq!(machine.token_id, Some(token("token1")));

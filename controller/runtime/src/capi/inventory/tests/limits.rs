@@ -1,4 +1,4 @@
-//! Pools of which a limit cuts a part: nothing is known about the other members.
+//! Pools that a limit truncates: the other members are unknown.
 
 use node_attestation_core::inventory::Naming;
 use node_attestation_core::ledger::{Claim, MISSING_MACHINE_TIMEOUT, RecordLedger};
@@ -27,7 +27,7 @@ fn see_pool(objects: &Objects, members: &[&str]) {
     configured(objects, V2.config("p1", "poolp1"));
 }
 
-/// Pools of other namespaces that use as much memory as they get.
+/// Adds pools of other namespaces that use all the memory that they can get.
 fn flood(objects: &Objects) {
     let ids: Vec<String> = (0..20)
         .map(|number| format!("metal:///{number:0>2}"))
@@ -59,7 +59,7 @@ fn of_member(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
     }
 }
 
-/// The reason why requests wait for a member that is not known.
+/// The reason why requests wait for an unknown member.
 fn cut_by(limit: MemberLimit) -> String {
     format!("MachinePool p1: {}", limit.reason())
 }
@@ -89,7 +89,7 @@ fn a_pool_member_beyond_the_limit_waits_until_memory_is_released() {
     assert!(by_id(&inventory, MEMBERS[1]).is_some());
     assert_eq!(block_on(inventory.by_name("p2")).unwrap().len(), 1);
     assert_eq!(inventory.unknown_members(), None);
-    // With all members known, another ID does not exist.
+    // If all members are known, an ID without a member does not exist.
     assert_eq!(by_id(&inventory, "metal:///p3"), None);
     assert!(block_on(inventory.by_name("p3")).unwrap().is_empty());
 }

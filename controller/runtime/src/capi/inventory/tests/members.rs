@@ -1,4 +1,4 @@
-//! Pools, and machines that are known only from their infrastructure.
+//! Pools, and machines that only the infrastructure reports.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn a_pool_member_is_identified_by_its_machine_if_it_has_one() {
         assert_eq!(member.state, MachineState::Ready);
         assert_eq!(node_name(&member), Some("p1-a-infra"));
         assert_eq!(member.pool.as_deref(), Some("p1"));
-        // The other's Machine is still to come; its record must not be buried meanwhile.
+        // The other member's Machine does not exist yet. Its record must not be retired during this time.
         let other = by_id(&inventory, MEMBERS[1]).unwrap();
         assert_eq!(other.state, MachineState::Pending);
         assert!(block_on(inventory.by_name("b")).unwrap().is_empty());
@@ -75,7 +75,7 @@ fn a_pool_member_is_identified_by_its_machine_if_it_has_one() {
 fn a_pool_with_a_long_name_is_found_by_its_digest() {
     assert_eq!(label_value("a"), "a");
     assert_eq!(label_value(&"a".repeat(63)), "a".repeat(63));
-    // FNV-1a of 32 bits of sixty-four `a`, in URL-safe base64.
+    // The 32-bit FNV-1a hash of 64 times `a`, in URL-safe base64.
     let long = "a".repeat(64);
     let digest = label_value(&long);
     assert!(digest.starts_with("hash_") && digest.ends_with("_z"));
@@ -162,7 +162,7 @@ fn infrastructure(path: &str, provider_id: &str) -> Value {
     }
 }
 
-/// A machine that has no provider ID yet, and whose `InfraMachine` has this one.
+/// A machine without a provider ID, whose `InfraMachine` has this ID.
 fn unprovisioned(contract: Contract, objects: &Objects) -> CapiInventory {
     seen::<Cluster>(objects, contract.cluster());
     let machine = with(contract.machine("m1"), "/spec/providerID", Value::Null);
@@ -185,7 +185,7 @@ fn the_machine_of_a_token_has_the_provider_id_of_its_infra_machine() {
         };
 
         assert_eq!(machine.provider_id, Some(id("generic:///rack/new")));
-        // It is not found by it before the Machine has it, and is not gone either.
+        // Before the Machine has the ID, the ID does not find it. The machine does not count as deleted either.
         assert_eq!(by_id(&inventory, "generic:///rack/new"), None);
         let named = |name| block_on(inventory.by_machine_name(name)).unwrap();
         let named = ["m1", "m2", "m9"].map(|name| named(name).map(|machine| machine.provider_id));

@@ -18,13 +18,13 @@ fn shared_with(other: &str) -> Naming {
     }
 }
 
-/// The names in this order, one of which must be the name of the Node.
+/// The result if the Node must have one of these names, in this order.
 fn but(names: &[&str]) -> Naming {
     let names = names.iter().map(|name| NodeName::parse(name).unwrap());
     Naming::Another(names.collect())
 }
 
-/// The Machine, of which its infrastructure reports this.
+/// The Machine, for which the infrastructure reports this address.
 fn reporting(machine: &str, kind: &str, address: &str) -> Value {
     let addresses = json!([{"type": kind, "address": address}]);
     with(V2.machine(machine), "/status/addresses", addresses)
@@ -79,7 +79,7 @@ fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
         &objects,
         with(V2.config("n1", "tokenn"), "/metadata/name", json!("n1")),
     );
-    // Another host reports the name, which is a weaker ground.
+    // Another host reports the name. A report is a weaker ground.
     seen::<objects::Machine>(&objects, reporting("m2", "Hostname", "n1"));
 
     let Some(TokenOwner::Machine(found)) = by_token(&inventory, "tokenn") else {
@@ -93,7 +93,7 @@ fn a_machine_is_found_if_its_objects_all_have_the_node_name() {
         assert_eq!(found.len(), count, "{name}");
     }
 
-    // Only its name remains, which is still a stronger ground.
+    // Only the Machine's own name remains. It is still a stronger ground.
     let machine = with(V2.machine("n1"), "/spec/bootstrap", Value::Null);
     seen::<objects::Machine>(&objects, machine);
     assert_eq!(by_token(&inventory, "tokenn"), None);
@@ -125,7 +125,7 @@ fn an_explicit_node_name_is_the_only_name() {
     for other in ["m1-infra", "m1", "m1.example.com"] {
         assert_eq!(naming(&inventory, "m1", other), but(&["n1"]), "{other}");
     }
-    // Who has it is in the ledger.
+    // The ledger contains the holder of the name.
     let config = with(V2.config("m2", "token2"), WRITTEN, json!("n1"));
     configured(&objects, config);
     assert_eq!(naming(&inventory, "m1", "n1"), Naming::Own);
@@ -233,7 +233,7 @@ fn a_name_reported_for_two_machines_belongs_to_the_one_with_the_node() {
     assert_eq!(naming(&inventory, "m1", host), Naming::Own);
     assert_eq!(naming(&inventory, "m2", host), shared_with("m1"));
 
-    // A Node names its machine itself: that makes its name no other machine's.
+    // A Node reports its machine itself, so its name stays available to other machines.
     let machine = with(V2.machine("m1"), "/status/addresses", Value::Null);
     seen::<objects::Machine>(&objects, with(machine, "/status/nodeRef", node));
     let names = but(&["m1-infra", "m1"]);

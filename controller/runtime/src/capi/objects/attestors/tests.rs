@@ -36,7 +36,7 @@ fn a_cluster_sets_its_attestors_with_an_annotation_or_a_variable() {
         (None, vec![], OwnAttestors::Unset),
         (Some("aws"), vec![], named(&["aws"])),
         (Some(" aws, tpm "), vec![], named(&["aws", "tpm"])),
-        // What is no name is for the API server to refuse.
+        // The API server refuses an invalid name.
         (Some(""), vec![], named(&[""])),
         (None, vec![setting(&["aws"])], named(&["aws"])),
         (None, vec![json!({"enabled": true})], named(&[])),
@@ -47,7 +47,7 @@ fn a_cluster_sets_its_attestors_with_an_annotation_or_a_variable() {
             vec![json!({"enabled": false, "authorizedAttestors": ["aws"]})],
             OwnAttestors::Unset,
         ),
-        // A class that is not enabled is no word against an annotation.
+        // A variable that is not enabled does not conflict with an annotation.
         (
             Some("aws"),
             vec![json!({"enabled": false, "authorizedAttestors": ["tpm"]})],

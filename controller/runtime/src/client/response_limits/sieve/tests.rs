@@ -81,7 +81,7 @@ fn removed_values_are_not_counted_toward_the_limits() {
 
 #[test]
 fn an_oversized_object_is_truncated_without_affecting_others() {
-    // In the order of an API server, which has the name first.
+    // The members have the order of an API server, which writes the name first.
     let object = |name: &str, members: &str| {
         format!(r#"{{"metadata":{{"name":"{name}","x":{{{members}}}}},"spec":{{"c":[1]}}}}"#)
     };
@@ -186,7 +186,7 @@ fn an_object_is_truncated_if_it_has_one_value_too_many() {
     let exactly = (0..1000).find(|&limit| !counted(limit)).unwrap();
 
     assert!(counted(exactly - 1));
-    // The labels, and a few values more.
+    // The values of the labels, and a few other values.
     assert!((100..120).contains(&exactly), "{exactly}");
 }
 

@@ -13,7 +13,7 @@ fn object(labels: usize) -> String {
 
 #[tokio::test]
 async fn a_management_page_with_too_many_values_is_refused() {
-    // Whether each object is read whole.
+    // Whether each object is read completely.
     let read = async |limit: usize, objects: usize, labels: usize| {
         let items = vec![object(labels); objects].join(",");
         let page = format!(r#"{{"items":[{items}]}}"#).into_bytes();
@@ -34,7 +34,7 @@ async fn a_management_page_with_too_many_values_is_refused() {
     let excess = read(500, FEW + 1, most).await.unwrap_err();
     assert_eq!(excess, Excess::Values(MAX_PAGE_VALUES));
     assert!(excess.is_of_size(), "a smaller page is requested");
-    // etcd takes 1.5 MiB.
+    // etcd accepts objects of 1.5 MiB.
     const { assert!(7 * 1536 * 1024 <= MAX_PAGE_LEN) };
 }
 
@@ -91,6 +91,6 @@ async fn large_responses_for_a_namespace_leave_memory_to_all_others() {
     ] {
         assert!(watch(path).await.is_ok(), "{path}");
     }
-    // 32 MiB, although no other namespace has a call.
+    // The calls use 32 MiB, although no other namespace makes a call.
     assert_eq!(open.len(), 10);
 }

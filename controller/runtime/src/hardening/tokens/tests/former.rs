@@ -1,4 +1,4 @@
-//! Tokens that a controller extended before this one began.
+//! Tokens that a previous controller process extended.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +11,8 @@ use crate::client::ClusterAccess;
 
 const GRACE: Duration = Duration::from_hours(1);
 
-/// The names in a page of a list, by its number and the calls before it, and whether there is another page; `None`: the
-/// list fails.
+/// The names in a page of a list, by its number and the previous calls, and whether another page exists. `None` means
+/// that the list fails.
 type Page = fn(usize, &[String]) -> Option<(Vec<String>, bool)>;
 
 /// An API server with extended tokens, and the calls that it has answered.
@@ -177,7 +177,7 @@ async fn a_list_of_extended_tokens_that_fails_is_read_again() {
 
 #[tokio::test(start_paused = true)]
 async fn endless_extended_tokens_use_bounded_memory_and_time() {
-    // Each page has more than were asked for, and another one follows.
+    // Each page has more names than requested, and another page follows.
     let server = Server::new(|number, _| {
         let names = (0..2 * PAGE).map(|one| format!("bootstrap-token-{number:02}{one:04}"));
         Some((names.collect(), true))

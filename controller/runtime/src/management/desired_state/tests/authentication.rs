@@ -33,7 +33,7 @@ fn a_cluster_is_served_with_the_attestors_that_are_available() {
     assert_eq!(world.why().reason(), "AttestorUnknown");
 }
 
-/// A tenant can write it.
+/// A tenant can write the status.
 #[test]
 fn a_forged_status_does_not_change_the_service() {
     let mut world = world();

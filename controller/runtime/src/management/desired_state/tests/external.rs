@@ -1,10 +1,10 @@
-//! CAs whose key an external signer has.
+//! CAs whose key is in an external signer.
 
 use super::*;
 use crate::external_signer::ExternalSigner;
 use crate::metrics::Metrics;
 
-/// A controller with an external signer, and a CA whose key is in no Secret.
+/// A controller with an external signer, and a CA without its key in a Secret.
 fn external_world() -> World {
     let mut world = world();
     let (certificate, _) = ca();

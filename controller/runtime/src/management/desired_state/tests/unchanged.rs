@@ -125,7 +125,7 @@ fn a_refused_object_is_parsed_once() {
     }
 }
 
-/// The supervisor stops its watch of a Secret when the Cluster is gone. From then on, it keeps no key.
+/// When the Cluster is deleted, the supervisor stops its watch of a Secret. Afterwards, it does not keep the key.
 #[test]
 fn a_deleted_secret_is_not_kept() {
     for gone in [Observed::Unknown, Observed::Absent] {

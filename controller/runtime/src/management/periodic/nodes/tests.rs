@@ -8,17 +8,17 @@ use serde_json::json;
 
 use super::*;
 
-/// An API server with this number of pages of Nodes, one Node a page.
+/// An API server with this number of pages of Nodes, and one Node per page.
 fn pages(count: usize) -> Client {
     pages_of(count, "n")
 }
 
-/// The same, whose Nodes have names with this prefix.
+/// Like [`pages`], with this prefix in the names of the Nodes.
 fn pages_of(count: usize, prefix: &'static str) -> Client {
     full_pages_of(count, 1, prefix)
 }
 
-/// The same, with this number of Nodes a page.
+/// Like [`pages_of`], with this number of Nodes per page.
 fn full_pages_of(count: usize, nodes: usize, prefix: &'static str) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| async move {
         let query = request.uri().query().unwrap_or_default();

@@ -19,7 +19,7 @@ use super::*;
 use crate::client::ClusterAccess;
 use crate::testing::ThreadLog;
 
-/// The objects of an API server by their paths; `None`: it is away.
+/// The objects of an API server by their paths. `None` means that the API server is unavailable.
 type Stored = Arc<Mutex<Option<BTreeMap<String, Value>>>>;
 
 fn api_server() -> (Stored, ClusterAccess) {
@@ -98,7 +98,7 @@ async fn a_deleted_revocation_list_is_restored_after_ten_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_from_a_backup_gets_its_revocations_back_after_ten_minutes() {
-    // A new leader has only the records, without the one that was deleted.
+    // A new leader has only the records, without the deleted record.
     for (is_leading, is_deleted, expected) in [
         (true, false, 1),
         (true, true, 1),
@@ -156,7 +156,7 @@ async fn a_generation_floor_is_published_and_restored_after_ten_minutes() {
     publish(&mut list, &access, &world).await.unwrap();
     assert_eq!(floor(&stored), Some(json!(7)));
 
-    // Neither the list nor the annotation has it any more.
+    // Neither the list nor the annotation contains the floor any more.
     *stored.lock() = Some(BTreeMap::new());
     world.revocations.decide(RevocationDecisions::default());
     advance(COMPARED_AGAIN).await;
@@ -225,7 +225,7 @@ async fn a_full_list_is_reported_in_each_round_until_it_has_space() {
     let world = world();
     let all = world.records.all().await.unwrap();
     let revoked = (*all[0]).clone();
-    // All have one key, so that only the list of records is full.
+    // All records have one key, so that only the list of records is full.
     let records = |count: u32| {
         let numbers = (0..count).map(u128::from);
         let with_uid = |number: u128| {
@@ -317,12 +317,12 @@ async fn unchanged_records_are_not_read_again_for_the_list() {
     // The clock was set back.
     assert!(publish(&records, at(1) - second).await);
     assert!(!publish(&records, at(1)).await);
-    // Other records.
+    // The records change.
     let changed = world.records.all().await.unwrap();
     assert!(publish(&changed, at(1)).await);
     assert!(!publish(&changed, at(1)).await);
     assert_eq!(entries(&stored), 1);
-    // The first entry ends, or the policy changes.
+    // The first entry expires, or the policy changes.
     let longest = policy().longest_lifetime;
     let wanted = Wanted::read(&changed, longest, at(1)).await;
     assert!(wanted.is_of(&changed, longest, end - second));

@@ -37,7 +37,7 @@ fn authentication(uid: &str) -> Value {
 /// The time at which the `KubeletAuthentication` is deleted.
 const DELETED: Duration = Duration::from_secs(5);
 
-/// The events of a watch that follow: a deletion, and a creation after it.
+/// The next events of a watch: a deletion, and a later creation.
 fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
     let created_again = created_again.map(|after| (DELETED + after, "ADDED", "again"));
     let to_come = [(DELETED, "DELETED", "ka")]
@@ -52,8 +52,8 @@ fn events(begun: Instant, created_again: Option<Duration>) -> Answer {
     Response::new(StreamBody::new(events.chain(stream::pending())).boxed_unsync())
 }
 
-/// A management cluster whose Cluster has no CA, so that it is not served. Notes the reasons of Events, and the first
-/// write of a status of the object that was created again.
+/// A management cluster whose Cluster has no CA and is therefore not served. Notes the reasons of Events, and the first
+/// status of the object that was created again.
 async fn management(
     request: Request<Body>,
     case: Case,
@@ -98,16 +98,16 @@ async fn management(
     }
 }
 
-/// A `KubeletAuthentication` of a Cluster that is not served, and is deleted.
+/// A deletion of a `KubeletAuthentication` whose Cluster is not served.
 #[derive(Clone, Copy, Default)]
 struct Case {
     /// The Cluster is paused.
     paused: bool,
-    /// The time in which the API server of the workload cluster is unavailable.
+    /// The duration of the outage of the workload cluster's API server.
     away: Duration,
     /// The time in which the API server is available.
     slow: Duration,
-    /// The time between the deletion and the creation of another one with its name.
+    /// The time between the deletion and the creation of another object with the same name.
     created_again: Option<Duration>,
 }
 
@@ -121,7 +121,7 @@ struct Noted {
     served_again: Option<Duration>,
 }
 
-/// Actions within half an hour.
+/// The actions within 30 minutes.
 async fn released(case: Case) -> Noted {
     let begun = Instant::now();
     let noted: Arc<Mutex<Noted>> = Arc::default();

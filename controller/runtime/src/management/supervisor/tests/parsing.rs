@@ -1,4 +1,4 @@
-//! Clusters whose objects are parsed in turn, and once.
+//! Clusters whose objects are parsed in turn, and only once.
 
 use data_encoding::BASE64;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier};
@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use super::*;
 use crate::capi::created_clients;
 
-/// The clusters of the busy namespace.
+/// The number of clusters in the busy namespace.
 const BUSY: usize = 20;
 
 /// The same object in this namespace.
@@ -73,7 +73,7 @@ async fn a_busy_namespace_delays_another_cluster_by_one_reconcile() {
     sleep(8 * SLOW).await;
     assert!(order.lock().unwrap().len() > BUSY);
 
-    // All clusters are due while another one has the turn.
+    // All clusters are due while another cluster has the turn.
     let line = shared.parsing.line(&ObjectKey::new("other", "c"));
     let turn = line.turn().await;
     sleep(2 * LOOK_AGAIN).await;

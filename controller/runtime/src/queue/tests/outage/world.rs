@@ -24,7 +24,7 @@ const BACKDATED: Duration = Duration::from_mins(5);
 const PENDING_KEPT: Duration = DAY;
 const COLLECTED_EVERY: Duration = HOUR;
 
-/// The age from which a verifier refuses evidence.
+/// The age at which a verifier refuses evidence.
 const EVIDENCE_VALID: Duration = Duration::from_mins(14);
 
 /// The duration of a decision that calls a cloud.
@@ -36,11 +36,11 @@ const REQUEST_LEN: usize = 4096;
 /// The time between two runs of the plugin while a renewal is pending.
 const RUN_AGAIN: Duration = Duration::from_secs(30);
 
-/// The part that is away.
+/// The unavailable part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Away {
     Controller,
-    /// The outage of the workload cluster: kube-controller-manager does not work either.
+    /// The workload cluster is unavailable, including kube-controller-manager.
     ApiServer,
     /// The controller does not decide on requests.
     Sts,
@@ -81,7 +81,7 @@ pub(super) struct World {
     pub(super) last: usize,
     /// The next runs of the plugin.
     runs: BinaryHeap<Reverse<(Duration, usize)>>,
-    /// The beginning of an outage of the API server. Before it, the controller is slow.
+    /// The beginning of an outage of the API server. Before the outage, the controller is slow.
     pub(super) begin: Duration,
     /// The end of the outage.
     back: Duration,
@@ -91,7 +91,7 @@ pub(super) struct World {
     pub(super) undecided: usize,
     pub(super) most_undecided: usize,
     pub(super) most_of_node: usize,
-    /// Runs without a certificate and a token, with the controller back.
+    /// The number of runs without a certificate and a token, after the end of the controller's outage.
     pub(super) in_vain: usize,
 }
 
@@ -111,11 +111,11 @@ fn scope() -> FailureScope {
 }
 
 impl World {
-    /// This number of nodes, which renewed their certificates during one day that ended this long ago.
+    /// A cluster with this number of nodes, which renewed their certificates during one day that ended this long ago.
     pub(super) fn new(away: Away, back: Duration, nodes: usize, ago: Duration) -> Self {
         let node = |number: usize| {
             let name = format!("ip-10-{number}.ec2.internal");
-            // As if it began a day before the outage: the renewals of one day are spread over it.
+            // The renewals are spread over one day, which ends `ago` before the outage.
             let issued = at(Duration::ZERO) - ago - DAY + spread(number);
             Node {
                 subject: Subject {
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// Lets time pass to `end`, with `controller`, if it is back.
+    /// Simulates the time until `end`, with `controller` if it is available.
     pub(super) async fn until(&mut self, end: Duration, controller: &mut Option<Controller>) {
         loop {
             let run = self.runs.peek().map(|run| run.0.0);
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// The next run that does anything. A pending request is waited for until another one is due.
+    /// The next run with an effect. While a request is pending, this is the run that sends another request.
     fn in_outage(&self, number: usize, now: Duration) -> Duration {
         let node = &self.nodes[number];
         let back = self.back + RUN_AGAIN.mul_f64(share(number));
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// Continues the open request, or creates another. `None` if it is issued.
+    /// Continues the open request, or sends another one. `None` if the certificate is issued.
     fn ask(
         &mut self,
         number: usize,
@@ -340,7 +340,7 @@ impl World {
             State::Pending => Some(Code::Pending),
             State::Issued => None,
             State::Failed => {
-                // The plugin forgets the request, and keeps its key.
+                // The plugin drops the request, and keeps its key.
                 node.open = None;
                 node.filed = None;
                 Some(Code::Failed)
@@ -348,7 +348,7 @@ impl World {
         }
     }
 
-    /// Whether it is decided.
+    /// Whether the request is decided.
     fn decide(&mut self, number: usize, now: Duration) -> bool {
         let Some(filed) = self.filed.get_mut(&number) else {
             return true;
@@ -373,7 +373,7 @@ impl World {
     }
 }
 
-/// The part of a day after which a node starts, and its jitter. Both are the same in each run.
+/// The time of day at which a node starts, and its jitter. Both values are the same in each run.
 fn spread(number: usize) -> Duration {
     DAY.mul_f64(share(number))
 }
@@ -422,7 +422,7 @@ impl Controller {
             left_out: false,
         };
         controller.queue.listing();
-        // A list is in the order of names, which are digests.
+        // A list has the order of the names, which are digests.
         let mut listed: Vec<_> = world.filed.iter().collect();
         listed.sort_by_key(|(number, _)| number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         for (number, filed) in listed {

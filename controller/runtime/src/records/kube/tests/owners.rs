@@ -21,13 +21,13 @@ async fn records_get_their_cluster_as_owner_and_keep_other_owners() {
         ("prod-1.n1", None),
         ("prod-1.n2", Some(owner("ConfigMap", "c"))),
         ("prod-1.n3", Some(owner("Cluster", "now"))),
-        // Of a Cluster that had the name before: Kubernetes deletes it.
+        // The owner is a previous Cluster with the same name, so Kubernetes deletes the record.
         ("prod-1.n4", Some(owner("Cluster", "before"))),
         (
             "prod-1.n5",
             Some(in_former_version(owner("Cluster", "now"))),
         ),
-        // It has more owners than the client reads, and none of them is replaced.
+        // The record has more owners than the client reads. None of these owners is replaced.
         ("prod-1.cut", Some(owner("ConfigMap", "c"))),
     ]);
     let records = KubeRecords::start(client, "default", "prod-1", &Metrics::default());
@@ -55,7 +55,7 @@ async fn owners_are_written_again_until_each_record_has_one() {
         ("prod-1.n1", Some(owner("Cluster", "now")), true),
         ("prod-1.n1", Some(owner("Cluster", "before")), true),
         ("prod-1.n1", None, false),
-        // A renewal wrote to it at the same time.
+        // A renewal changed the record at the same time.
         ("prod-1.busy", None, false),
     ] {
         let (client, written) = with_records(vec![(name, owner)]);
@@ -174,7 +174,7 @@ async fn a_move_keeps_the_last_certificate() {
         .note(&name("n1"), &issued(Some(boot)))
         .await
         .unwrap();
-    // No TPM asked for this one.
+    // This certificate was requested without a TPM.
     records.note(&name("n1"), &issued(None)).await.unwrap();
 
     let (end, time) = (

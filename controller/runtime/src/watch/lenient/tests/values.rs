@@ -1,4 +1,4 @@
-//! Each kind that is read, with each hostile value in the place of each of its fields.
+//! Each kind that is read, with each hostile value as the value of each field.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::events::v1::Event as KubeEvent;
@@ -9,7 +9,7 @@ use super::*;
 use crate::testing::{hostile_values, with_each_value};
 use crate::watch::NoFields;
 
-/// Lists each variant of `good` in one page with it, and sends an event for each.
+/// Lists each variant of `good` in one page with `good`, and sends an event for each variant.
 fn hides_no_other<K, R>(good: &Value)
 where
     K: Clone + Debug + DeserializeOwned,
@@ -29,7 +29,7 @@ where
         let event = format!(r#"{{"type": "MODIFIED", "object": {hostile}}}"#);
         let event: Result<WatchEvent<Lenient<K, R>>, _> = serde_json::from_str(&event);
         assert!(matches!(event, Ok(WatchEvent::Modified(_))), "{place}");
-        // Its owner is known whatever else it has.
+        // The owner is readable regardless of the other fields.
         if !place.starts_with("/metadata") && !place.is_empty() {
             let namespace = items[0].metadata.namespace.as_deref();
             assert_eq!(namespace, Some("a"), "{place}");
