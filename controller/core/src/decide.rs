@@ -76,9 +76,9 @@ pub struct Decided {
 
 /// Decides on `request` at `now`.
 ///
-/// It writes only through the ledger, which stores node identities, and deletes the Node of a previous holder. It can
-/// be repeated: the same request gets the same node identity. The traits in `context` have their own deadlines.
-/// `elapsed` is a monotonic clock, used only for the durations of the checks.
+/// The decision writes only through the ledger, which stores node identities, and deletes the Node of a previous
+/// holder. A decision can be repeated: the same request gets the same node identity. The traits in `context` have their
+/// own deadlines. `elapsed` is a monotonic clock, used only for the durations of the checks.
 pub async fn decide(
     request: &CertificateSigningRequest,
     context: &Context,
@@ -90,7 +90,7 @@ pub async fn decide(
 
 /// Decides like [`decide`], with the same checks, and keeps [the observation of each check](Step::saw).
 ///
-/// It writes through the ledger of `context`. For an explanation without any writes, use
+/// The decision writes through the ledger of `context`. For an explanation without any writes, use
 /// [`Rehearsal`](crate::ledger::Rehearsal) for the records, [`ReadOnlyNodes`](crate::nodes::ReadOnlyNodes) for the
 /// Nodes, and [a signer without the CA key](crate::signer::Signer::rehearsal).
 pub async fn explain(
@@ -211,7 +211,8 @@ impl Deciding<'_> {
         let settled = csr.check_node_name(inventory, ledger);
         let csr = self.steps.wait("check_node_name", settled).await?;
         self.steps.saw(|| seen::named(&csr));
-        // Before the claim: a machine whose certificate cannot be signed must not lose the name for its previous key.
+        // This check precedes the claim, because a machine must not lose the name for its previous key if its
+        // certificate cannot be signed.
         if let Err(deferral) = signer.check(now).await {
             self.steps.take("sign", || Err(deferral))?;
         }
@@ -266,12 +267,12 @@ impl Deciding<'_> {
     }
 }
 
-/// Whether a machine without a node identity sends a request to a built-in signer of Kubernetes, as it would without
-/// this controller. While attestation is not enforced, the controller ignores such a request, even an invalid one.
+/// Whether this is a request from a machine without a node identity to a built-in signer of Kubernetes, as without this
+/// controller. While attestation is not enforced, the controller ignores such a request, even an invalid one.
 fn is_as_before(request: &CertificateSigningRequest) -> bool {
     let CertificateSigningRequest { metadata, spec, .. } = request;
     match spec.signer_name.as_str() {
-        // Before there is a node identity, only the name distinguishes the plugin's request from a kubelet's request.
+        // Without a node identity, only the name distinguishes the plugin's request from a kubelet's request.
         BUILT_IN_CLIENT_SIGNER => {
             let name = metadata.name.as_deref();
             !name.unwrap_or_default().starts_with(CSR_NAME_PREFIX)

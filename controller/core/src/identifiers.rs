@@ -73,14 +73,14 @@ pub struct CertificateUid {
 pub struct InvalidCertificateUid;
 
 impl CertificateUid {
-    /// Parses a UID, which has only one form.
+    /// Parses a UID in its only form.
     pub fn parse(text: &str) -> Result<Self, InvalidCertificateUid> {
         let (record, generation) = text.split_once('.').ok_or(InvalidCertificateUid)?;
         let uid = Self {
             record: RecordUid::parse(record)?,
             generation: generation.parse().map_err(|_| InvalidCertificateUid)?,
         };
-        // `parse` also reads signs and leading zeros.
+        // `parse` also accepts signs and leading zeros.
         if uid.generation > 0 && uid.to_string() == text {
             Ok(uid)
         } else {
@@ -96,7 +96,7 @@ fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
 
 /// The public part of a bootstrap token: its ID.
 ///
-/// Each machine stores an ID, so the bytes are stored inline, without a heap allocation.
+/// Each machine in memory has an ID, so the bytes are stored inline, without a heap allocation.
 #[derive(derive_more::Display, derive_more::Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[display("{}", self.as_str())]
 #[debug("TokenId({})", self.as_str())]
@@ -135,7 +135,7 @@ impl TokenId {
     }
 }
 
-/// The maximum number of names in a message. An infrastructure can report dozens for one machine.
+/// The maximum number of names in a message. An infrastructure can report dozens of names for one machine.
 const MAX_LISTED: usize = 4;
 
 /// A list of node names. `Display` writes only the first few.
@@ -149,7 +149,7 @@ impl From<NodeName> for NodeNames {
 }
 
 impl FromIterator<NodeName> for NodeNames {
-    /// Keeps the order, and removes duplicates.
+    /// Collects the names in their order, without duplicates.
     fn from_iter<T: IntoIterator<Item = NodeName>>(names: T) -> Self {
         let mut all = Vec::new();
         for name in names {
@@ -181,7 +181,7 @@ pub enum ServingName {
     Ip(IpAddr),
 }
 
-/// Converts a reported DNS name to the form for comparisons: lower case, without the final dot that the domain of a
+/// Converts a reported DNS name to the form for comparisons: lower case, without a final dot, which the domain of a
 /// network can have.
 pub fn dns_form(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()

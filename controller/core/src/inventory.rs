@@ -21,7 +21,7 @@ pub use naming::Naming;
 /// does not exist.
 #[async_trait::async_trait]
 pub trait Inventory: Debug + Send + Sync {
-    /// Finds the machine to which the infrastructure gave this provider ID.
+    /// Finds the machine with this provider ID from the infrastructure.
     async fn by_provider_id(
         &self,
         provider_id: &ProviderId,
@@ -37,14 +37,14 @@ pub trait Inventory: Debug + Send + Sync {
     /// this name. `name` is in lower case.
     async fn by_name(&self, name: &str) -> Result<Vec<Machine>, Unavailable>;
 
-    /// Finds the machine with this name ([`Machine::name`]). It can have no provider ID yet. `None` also if machines
-    /// have no separate names.
+    /// Finds the machine with this name ([`Machine::name`]). The machine can still be without a provider ID. `None`
+    /// also if machines have no separate names.
     async fn by_machine_name(&self, _name: &str) -> Result<Option<Machine>, Unavailable> {
         Ok(None)
     }
 
-    /// Whether the inventory saw the deletion of the machine with this name ([`Machine::name`]), which was therefore
-    /// removed on purpose. `false` if the inventory does not see deletions, or no longer has this one.
+    /// Whether the inventory saw the deletion of the machine with this name ([`Machine::name`]), so that the removal
+    /// was intended. `false` if the inventory does not see deletions, or no longer has this one.
     fn was_deleted(&self, _name: &str) -> bool {
         false
     }
@@ -76,14 +76,14 @@ pub struct Machine {
     pub name: String,
     /// The object for Events about the machine. `None` if it has no object.
     pub object: Option<ObjectReference>,
-    /// Its state.
+    /// The state.
     pub state: MachineState,
     /// The provider ID. `None` until the infrastructure sets it.
     pub provider_id: Option<ProviderId>,
-    /// Whether the controller has just queried the infrastructure for the provider ID, and it has none yet.
+    /// Whether the controller has just queried the infrastructure for the provider ID, and none was set yet.
     pub unnamed: bool,
     /// The name that the machine's Node must have. If several names are possible ([`Inventory::naming`]), the first of
-    /// them. `None` until it is known.
+    /// them. `None` until the name is known.
     pub node_name: Option<NodeName>,
     /// The name of the machine's Node, or of the Node that the machine must have ([`node_name`](Self::node_name)). Used
     /// for machines that have joined, and not for a join.
@@ -98,7 +98,7 @@ pub struct Machine {
     pub token_id: Option<TokenId>,
     /// The bootstrap token that an operator assigned to the machine.
     pub assigned_token: Option<TokenId>,
-    /// The pool that the machine belongs to.
+    /// The pool of the machine.
     pub pool: Option<String>,
     /// Whether the machine belongs to the control plane.
     pub control_plane: bool,
@@ -159,9 +159,9 @@ pub struct AmbiguousMachines {
 }
 
 impl StaticInventory {
-    /// Creates the inventory of these machines. No two of them can have the same name, provider ID, node name or token.
+    /// Creates the inventory of these machines. The names, provider IDs, node names and tokens must be unique.
     pub fn new(machines: Vec<Machine>) -> Result<Self, AmbiguousMachines> {
-        // The list is read only once, because this happens after every change, while requests wait.
+        // A single pass is used, because this function runs after every change, while requests wait.
         let mut seen = HashMap::new();
         for second in &machines {
             for (field, value) in named_by(second) {

@@ -66,7 +66,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether the claim comes from the Machine that holds the record, and neither has evidence. In this case only the
+    /// Whether the claim comes from the Machine that holds the record, and neither has evidence. In this case, only the
     /// claimed provider ID can differ.
     pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
         let machine = self.machine_name.as_ref();
@@ -83,10 +83,10 @@ impl Claim {
 pub enum Claimant {
     /// A bootstrap token.
     Token,
-    /// The certificate of the Node with this name, without the UID of a record. Another signer issued it, or the
-    /// certificates of the cluster contain no UID.
+    /// The certificate of the Node with this name, without the UID of a record. Another signer issued the certificate,
+    /// or the certificates of the cluster do not contain a UID.
     Node,
-    /// The certificate with this UID, which names the record of this node name.
+    /// The certificate with this UID, which identifies the record of this node name.
     Renewal(CertificateUid),
 }
 

@@ -1,18 +1,18 @@
 //! Log lines that the tenant of a cluster can cause.
 //!
 //! A tenant can repeat almost every event: it writes the objects of its namespace, and operates its API server. So each
-//! such line uses a part of a budget. [`cluster_line`](crate::cluster_line) writes the line, and is the only way to do
-//! so: `tests/tests/layering` lists the other lines, with the reason why no tenant causes them.
+//! such line uses a part of a budget. Only [`cluster_line`](crate::cluster_line) writes such a line.
+//! `tests/tests/layering` lists the other lines, with the reason why no tenant causes them.
 
 use std::fmt::Debug;
 
 /// The budget of one cluster's log lines.
 pub trait LogLines: Debug + Send + Sync {
-    /// The cluster, if there are several.
+    /// The cluster, if the controller serves several.
     fn cluster(&self) -> Option<&str>;
 
-    /// Takes a line from the budget. Returns the number of lines that were omitted before it, or `None` if the budget
-    /// is exhausted and this line is omitted too.
+    /// Takes a line from the budget. Returns the number of omitted lines before it, or `None` if this line is also
+    /// omitted, because the budget is exhausted.
     fn take(&self) -> Option<u64>;
 }
 
@@ -30,8 +30,8 @@ impl LogLines for Unlimited {
     }
 }
 
-/// Logs a line of a cluster within its budget, with the cluster and the number of lines that were left out before.
-/// Without a budget, the line has the level `DEBUG`.
+/// Logs a line of a cluster within its budget, with the cluster and the number of omitted lines before it. If the
+/// budget is exhausted, the line has the level `DEBUG`.
 ///
 /// The first argument is a reference to [`LogLines`]. The second is the level, and the rest are the arguments of
 /// [`tracing::event!`].

@@ -1,7 +1,7 @@
 //! The Nodes of one workload cluster, reduced to the fields that show whether a machine is up.
 //!
-//! A kubelet writes its Node, so a Node is not evidence of the machine's identity. It can delay a claim, but never deny
-//! or grant one.
+//! A kubelet writes its Node, so a Node is not evidence of the machine's identity. A Node can delay a claim, but never
+//! causes a denial or a grant.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime};
@@ -23,17 +23,18 @@ pub trait Nodes: Debug + Send + Sync {
     /// Reads the current Node with this name. `None` if there is no such Node.
     async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable>;
 
-    /// Deletes the Node with this name if it has this UID. Does nothing if the Node is gone or has a different UID.
+    /// Deletes the Node with this name if it has this UID. Has no effect if the Node no longer exists or has a
+    /// different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;
 
-    /// The time with which the ages of Nodes and Leases are determined. It comes from an API server, because the clock
-    /// of this machine can be set. `now` if no API server has sent its time.
+    /// The time for the ages of Nodes and Leases. It comes from an API server, because the clock of this machine can be
+    /// set. If no API server has sent its time, this is `now`.
     fn now(&self, now: SystemTime) -> SystemTime {
         now
     }
 }
 
-/// Nodes that are only read, for [explanations](crate::decide::explain). Deleting a Node fails.
+/// Read-only access to Nodes, for [explanations](crate::decide::explain). The deletion of a Node fails.
 #[derive(Debug)]
 pub struct ReadOnlyNodes<N>(pub N);
 
@@ -69,17 +70,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether the kubelet is not running. In this case, the Node is not ready, and both the Node and the last renewal
-    /// of its Lease are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
+    /// Whether the kubelet is not running. The Node is then not ready, and both the Node and the last renewal of its
+    /// Lease are more than one minute old. A kubelet creates its Node first, and its Lease some seconds later.
     pub fn is_down(&self, now: SystemTime) -> bool {
-        // A time in the future counts as recent: clocks differ.
+        // A time in the future counts as recent, because clocks differ.
         let is_recent = |time: SystemTime| age(time, now).is_none_or(|age| age <= LEASE_GRACE);
         !self.ready
             && !self.created.is_some_and(is_recent)
             && !self.lease_renewed.is_some_and(is_recent)
     }
 
-    /// Whether the kubelet renewed its Lease at or after `time`. Without a Lease, it did not.
+    /// Whether the kubelet renewed its Lease at or after `time`. `false` without a Lease.
     pub(crate) fn renewed_since(&self, time: SystemTime) -> bool {
         self.lease_renewed.is_some_and(|renewed| renewed >= time)
     }

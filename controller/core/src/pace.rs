@@ -1,5 +1,5 @@
-//! Pauses in the loops over all objects of a cluster. A tenant chooses the number of its objects, and a loop without
-//! pauses would delay all other tasks of its thread.
+//! Pauses in the loops over all objects of a cluster. A tenant chooses the number of its objects. A loop without pauses
+//! would delay all other tasks of the thread.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use crate::unshared::Unshared;
 /// The number of objects between two pauses.
 pub const PAGE: usize = 256;
 
-/// Lets the other tasks of this thread run, like `tokio::task::yield_now`, but with any runtime.
+/// Yields to the other tasks of this thread, like `tokio::task::yield_now`, but with any runtime.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|context| {
@@ -33,7 +33,7 @@ pub async fn retain<S, K: Ord + Clone, V>(
 ) {
     let mut last: Option<K> = None;
     loop {
-        // No lock is held during a pause.
+        // The lock is not held during a pause.
         let page: Vec<K> = {
             let mut state = state.lock();
             let map = map(&mut state);

@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A token bucket: a burst of tokens, and then one token at a time.
+/// A token bucket: a burst of tokens, and then one token per interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// The number of tokens at the start, which is also the maximum.
@@ -17,7 +17,7 @@ impl Rate {
     ///
     /// # Errors
     ///
-    /// Returns the time of the next token if there is none now. Then no token is taken.
+    /// If no token is available, returns the time of the next token, without taking one.
     pub fn take<T>(self, full_at: &mut T, now: T) -> Result<(), T>
     where
         T: Copy + Ord + Add<Duration, Output = T> + Sub<Output = Duration>,

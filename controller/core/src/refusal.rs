@@ -1,4 +1,4 @@
-//! The outcomes of a request other than a certificate. Each of the four outcomes has its own type.
+//! The outcomes of a request other than a certificate. Each of the four outcomes has a separate type.
 //!
 //! | type | meaning | on the request |
 //! | --- | --- | --- |
@@ -25,7 +25,7 @@ pub use evidence_denial::{EvidenceDenial, EvidenceReason};
 pub use failure::Failure;
 pub use ignored::Ignored;
 
-/// The reason why a request that the controller decides on gets no certificate, or not yet.
+/// The reason why a request to this controller gets no certificate, or does not get it yet.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Deny the request.

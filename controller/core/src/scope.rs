@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::unshared::Unshared;
 
-/// Whether attestation is enforced in a cluster. By default, it is. All clones share the value. Only one cluster uses
-/// it.
+/// Whether attestation is enforced in a cluster, which is the default. All clones share the value. Only one cluster
+/// uses the lock.
 ///
 /// While attestation is not enforced, nodes without a node identity work as before: the controller ignores their
 /// requests to the built-in signers of Kubernetes.

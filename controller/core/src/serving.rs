@@ -28,7 +28,7 @@ pub struct ServingPolicy {
 }
 
 /// The Service addresses of one cluster. All clones share the ranges. Until the ranges are known, no certificate is
-/// signed for an address that the software on a machine can choose.
+/// signed for an address that software on the machine can choose.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceRanges(Arc<Unshared<ReadRanges>>);
 
@@ -48,7 +48,7 @@ fn disjoint(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
 }
 
 impl ServiceRanges {
-    /// Creates the ranges. If `are_all` is true, there are no other ranges.
+    /// Creates the ranges. `are_all` means that there are no other ranges.
     pub fn new(ranges: Vec<AddressRange>, are_all: bool) -> Self {
         let known = Self::default();
         known.set(ranges, are_all);
@@ -167,7 +167,7 @@ mod tests {
             ("fd00:10::/108", "fd00:10::10:0", false),
             ("::/0", "2001:db8::1", true),
             ("::/0", "192.0.2.1", false),
-            // Whoever means IPv4 has to say so.
+            // An operator must write an IPv4 range in its own notation.
             ("::/0", "::ffff:192.0.2.1", true),
             ("0.0.0.0/0", "::ffff:192.0.2.1", false),
         ] {

@@ -1,7 +1,7 @@
 //! The cluster's CA.
 //!
 //! This module encodes certificates field by field, so that the issuer is the CA's subject byte for byte. A library
-//! that stores names in a map drops repeated attributes, and then the chain of such a CA does not verify.
+//! that stores names in a map drops repeated attributes, so that the chain of such a CA does not verify.
 
 mod algorithm;
 mod ca;
@@ -79,8 +79,8 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// Creates a signer that signs in the name of this CA with a random key. It does not require the CA key, and no
-    /// cluster accepts its certificates. It is for [explanations](crate::decide::explain).
+    /// Creates a signer that signs in the name of this CA with a random key. This signer does not require the CA key,
+    /// and no cluster accepts its certificates. It is used for [explanations](crate::decide::explain).
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Signer {
         Ok(Self { ca, key })
     }
 
-    /// The expiry of the CA certificate. No certificate from this signer outlives it.
+    /// The expiry of the CA certificate. Certificates from this signer never outlive the CA certificate.
     pub fn not_after(&self) -> SystemTime {
         self.ca.not_after
     }
@@ -102,8 +102,8 @@ impl Signer {
         &self.ca.der
     }
 
-    /// Checks that the CA can sign now: it is valid, and the program that holds its key responds. If the check fails,
-    /// all requests wait until the CA or the program is replaced.
+    /// Checks that the CA can sign now: its certificate is valid, and the program with the key responds. If the check
+    /// fails, all requests wait until the CA or the program is replaced.
     pub(crate) async fn check(&self, now: SystemTime) -> Result<(), Deferral> {
         self.is_valid(now)?;
         match &self.key {
@@ -124,7 +124,7 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// Defers if the CA is not valid now, the system provides no random bytes, or the other program does not sign.
+    /// Defers if the CA is not valid now, the system provides no random bytes, or the external signer does not sign.
     /// Fails if the certificate cannot be encoded or signed.
     pub(crate) async fn sign(
         &self,

@@ -1,4 +1,4 @@
-//! Requests from an attacker: the valid request, with every part changeable.
+//! Requests from an attacker: the valid request, of which every part can be changed.
 
 #![expect(
     missing_docs,
@@ -36,7 +36,7 @@ pub use ledger::Uids;
 pub const EVIDENCE: &[u8] = br#"{"version":"v1","audience":"test"}"#;
 pub const UID: &str = "000102030405060708090a0b0c0d0e0f.1";
 
-/// Runs a future that waits only for other tasks. Returns its output, and how often it lets them run.
+/// Runs a future that waits only for other tasks. Returns its output, and the number of its pauses.
 pub fn pauses<T>(future: impl Future<Output = T>) -> (T, usize) {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());
@@ -109,14 +109,14 @@ pub fn for_machine(provider_id: &str, node: &str) -> Vec<u8> {
     csr.der()
 }
 
-/// The request of machine `m2`, by its own token, for a node's name.
+/// The request of machine `m2` with its own token, for a node's name.
 pub fn of_m2(node: &str) -> CertificateSigningRequest {
     let mut request = object(envelope(&for_machine("metal:///rack/m2", node)));
     request.spec.username = Some("system:bootstrap:ghijkl".to_owned());
     request
 }
 
-/// The valid request of the node itself, by the certificate of this UID.
+/// The valid request of the node itself, with the certificate with this UID.
 pub fn renewal(uid: &str) -> CertificateSigningRequest {
     let mut object = valid();
     object.spec.username = Some("system:node:n1".to_owned());

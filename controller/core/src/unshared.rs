@@ -1,6 +1,6 @@
 //! Locks that tenants do not share.
 
-/// A lock of one cluster, or of a part of the process that no tenant reaches. Each field of this type states the
+/// A lock of one cluster, or of a part of the process that tenants cannot reach. Each field of this type states the
 /// reason.
 ///
 /// `controller/clippy.toml` forbids other locks. A value that tenants share is in a `Shared` of

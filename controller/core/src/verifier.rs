@@ -44,7 +44,7 @@ pub trait Verifier: Debug + Send + Sync {
 
     /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its provider ID yet
     /// ([`Machine::unnamed`]). The bootstrap token identifies such a machine, which gets the claimed provider ID. Its
-    /// node identity is retired if the infrastructure sets a different one.
+    /// node identity is retired if the infrastructure sets a different provider ID.
     fn accepts_late_provider_ids(&self) -> bool {
         false
     }
@@ -55,14 +55,14 @@ pub trait Verifier: Debug + Send + Sync {
     }
 
     /// Returns the names and addresses that the platform reports for the machine with this provider ID. They are for
-    /// serving certificates, if the inventory does not report them. `None` if the platform does not report names: then
-    /// the names that the node reports can count.
+    /// serving certificates, if the inventory does not report them. If the platform does not report names, returns
+    /// `None`: the names that the node reports can then count.
     ///
     /// The proposal: `VerifyServingAttestationData`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the platform cannot be queried, or does not have the machine yet. The request waits.
+    /// Returns an error if the platform cannot be queried, or does not have the machine yet. The request then waits.
     async fn serving_names(
         &self,
         _provider_id: &ProviderId,
@@ -70,14 +70,14 @@ pub trait Verifier: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Conditions of the cluster's `KubeletAuthentication`, in addition to the results of requests. No decision depends
-    /// on them, and they require no calls.
+    /// Conditions of the cluster's `KubeletAuthentication`, in addition to the results of requests. They do not affect
+    /// decisions, and do not require calls.
     fn reports(&self) -> Vec<ConditionReport> {
         Vec::new()
     }
 
-    /// Findings about the machines of the cluster, from the evidence up to `now`. No decision depends on them, and they
-    /// require no calls.
+    /// Findings about the machines of the cluster, from the evidence up to `now`. They do not affect decisions, and do
+    /// not require calls.
     fn findings(&self, _now: SystemTime) -> Findings {
         Findings::default()
     }
@@ -107,7 +107,7 @@ pub struct Appraisal<'a> {
 /// The identity of a machine, from its evidence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The provider ID that the evidence is about.
+    /// The provider ID in the evidence.
     pub provider_id: ProviderId,
     /// The name that the machine's Node must have, if the evidence determines it. `None` if the inventory determines
     /// it.
@@ -162,7 +162,7 @@ pub struct AttestedIdentity {
 }
 
 impl AttestedIdentity {
-    /// Creates an attested identity. A verifier calls this only after it verified evidence that is bound to the
+    /// Creates an attested identity. A verifier calls this only after it has verified evidence that is bound to the
     /// request's key.
     pub fn vouched(identity: Identity) -> Self {
         Self {
@@ -171,8 +171,9 @@ impl AttestedIdentity {
         }
     }
 
-    /// Returns the identity with a denial that applies only to a claim that opens the identity's first record. It is
-    /// for a property that a machine must have when it joins, and can lose later. Renewals and new enrollments pass.
+    /// Returns the identity with a denial that applies only to a claim that opens the identity's first record. The
+    /// denial is for a property that a machine must have when it joins, but can lose later. It does not affect renewals
+    /// and new enrollments.
     #[must_use]
     pub fn unless_known(self, denial: impl Into<Denial>) -> Self {
         Self {

@@ -1,7 +1,7 @@
 //! Settings of a `KubeletAuthentication` that contradict each other, or have no effect together.
 //!
 //! The rules are in the schema, and the API server applies them to each write. An object that an earlier schema
-//! accepted can break them too, so the controller evaluates the same rules.
+//! accepted can also break the rules, so the controller evaluates the same rules.
 
 use serde_json::Value;
 

@@ -44,7 +44,7 @@ fn prepared(mut definition: CustomResourceDefinition) -> CustomResourceDefinitio
     definition
 }
 
-/// Removes `nullable` from every field. So an API server drops a null before it sets defaults, and no rule has to
+/// Removes `nullable` from every field. So an API server drops a null before it sets defaults, and the rules do not
 /// handle nulls. Also joins the lines of descriptions, which `kubectl explain` wraps itself. Paragraphs stay.
 fn prepare(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
@@ -101,7 +101,7 @@ mod tests {
                 path.display()
             );
         }
-        // And the list of them.
+        // The list of the files must also match.
         let list = fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
         let listed = |one: &CustomResourceDefinition| {
             list.contains(&format!("- {}.yaml\n", one.spec.names.plural))

@@ -40,7 +40,7 @@ fn digested(cluster: &str, node_name: &str) -> String {
         .chars()
         .take(MAX_NAME - MAX_CLUSTER - digest.len() - 2)
         .collect();
-    // The cut can leave a label that ends with a hyphen, or a trailing dot.
+    // After the cut, the text can end with a hyphen or a dot.
     let node = node.trim_end_matches(['-', '.']);
     let label = [cluster.trim_end_matches('-'), &digest].join("-");
     [label.trim_start_matches('-'), node]
@@ -126,7 +126,7 @@ mod tests {
 
         #[test]
         fn different_cluster_and_node_pairs_have_different_names(pairs in prop::collection::vec((text(), text()), 1..40)) {
-            // And the pairs that one gets by putting the dot elsewhere.
+            // The pairs also include variants with the dot at a different position.
             let moved = pairs.iter().flat_map(|(cluster, node)| {
                 let whole = format!("{cluster}.{node}");
                 let cuts = whole.match_indices('.');

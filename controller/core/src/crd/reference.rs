@@ -26,7 +26,7 @@ without the word *required* is optional.
 A test writes this page from the schemas: `UPDATE=1 cargo test -p node-attestation-core --lib crd::reference`.
 ";
 
-/// Patterns that have a name, and their names.
+/// The patterns with a name, and their names.
 const PATTERNS: [(&str, &str); 4] = [
     (schema::SUBDOMAIN, "a DNS subdomain"),
     (schema::LABEL, "a DNS label"),
@@ -180,7 +180,7 @@ fn limits(schema: &JSONSchemaProps) -> Vec<String> {
         limits.push(values.join(", "));
     }
     limits.extend(range(schema.minimum, schema.maximum, ""));
-    // The pattern says it.
+    // The pattern already shows the length.
     if schema.pattern.as_deref() != Some(schema::SHA256) {
         limits.extend(range(schema.min_length, schema.max_length, " characters"));
     }

@@ -3,12 +3,12 @@
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// The maximum number of node identities in a `RevokedNodeCredentials`. They fit into one etcd object (1.5 MiB)
-/// together with the keys, with a margin.
+/// The maximum number of node identities in a `RevokedNodeCredentials`. Together with the keys, they fit into one etcd
+/// object (1.5 MiB), with a margin.
 pub const MAX_REVOKED: usize = 10_000;
 
 /// The maximum number of keys in a `RevokedNodeCredentials`. An operator revokes one node at a time. To revoke a whole
-/// cluster, they raise the lowest valid generation.
+/// cluster, the operator raises the lowest valid generation.
 pub const MAX_REVOKED_KEYS: usize = 300;
 
 /// A DNS-1123 subdomain, the form of most object names.
@@ -26,7 +26,7 @@ pub(super) const IS_PROVIDER_ID: &str = "!has(self.providerID) \
 /// Text on one line without spaces.
 pub(super) const VISIBLE: &str = "^[!-~]+$";
 
-/// A word, with an optional domain as prefix, as in `metav1.Condition`.
+/// A word with an optional domain prefix, as in `metav1.Condition`.
 const CONDITION_TYPE: &str = concat!(
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
     r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
@@ -163,8 +163,8 @@ pub(super) fn revoked(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
         "maxProperties": MAX_REVOKED,
-        // Only the controller writes the map, and always the whole map. Without `atomic`, the API server would store
-        // the field manager of each entry.
+        // Only the controller writes the map, and it always writes the whole map. Without `atomic`, the API server
+        // would store the field manager of each entry.
         "x-kubernetes-map-type": "atomic",
         "additionalProperties": {
             "type": "object",

@@ -41,7 +41,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// The signer names whose requests the controller decides on, and so watches.
+    /// The names of the signers whose requests the controller watches and answers.
     pub fn signers(&self) -> Vec<String> {
         request::signers(&self.verifiers)
     }

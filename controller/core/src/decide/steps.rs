@@ -9,7 +9,7 @@ pub type Elapsed = fn() -> Duration;
 /// A completed check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// The stable name of the check, for logs. There is one for each link of the chain in [`crate::request`].
+    /// The stable name of the check, for logs. Each link of the chain in [`crate::request`] has one.
     pub check: &'static str,
     /// The duration of the check.
     pub took: Duration,
@@ -32,7 +32,7 @@ impl Steps {
         }
     }
 
-    /// The same steps, which keep observations.
+    /// The same steps, with observations.
     pub(super) fn explained(self) -> Self {
         Self {
             explains: true,
@@ -40,7 +40,7 @@ impl Steps {
         }
     }
 
-    /// Keeps the observation of the last check, which passed.
+    /// Stores the observation of the last check, which passed.
     pub(super) fn saw(&mut self, text: impl FnOnce() -> String) {
         if self.explains
             && let Some(step) = self.taken.last_mut()
@@ -56,7 +56,7 @@ impl Steps {
         result
     }
 
-    /// Waits for a check and records its duration. The future of the check is boxed. Otherwise, the future of the
+    /// Waits for a check and records its duration. The future of the check is boxed. Without the box, the future of the
     /// decision would contain space for the largest check.
     pub(super) fn wait<T>(
         &mut self,

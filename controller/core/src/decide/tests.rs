@@ -34,7 +34,8 @@ fn issued(decision: Decision) -> IssuedCertificate {
     certificate
 }
 
-/// The UIDs that are not the present one of the record: an earlier and a later generation, and one of another record.
+/// UIDs that differ from the current UID of the record: an earlier and a later generation, and the UID of another
+/// record.
 fn not_present(former: CertificateUid, present: CertificateUid) -> [CertificateUid; 3] {
     assert_eq!(former.record, present.record);
     assert!(former.generation < present.generation);

@@ -16,7 +16,7 @@ pub enum Naming {
         /// The other machine.
         other: String,
     },
-    /// The possible names are not known yet, or not all of them.
+    /// Some or all possible names are not known yet.
     Unknown,
 }
 

@@ -1,8 +1,8 @@
 //! Machines that hold records and are no longer in the inventory.
 //!
-//! Retiring a record revokes the node's certificates and deletes its Node. Only a new enrollment restores them. So one
-//! lookup is not sufficient: an inventory can return half a list, a provider can rewrite its IDs, and a backup can be
-//! restored in any order.
+//! The retirement of a record revokes the node's certificates and deletes its Node. Only a new enrollment restores the
+//! node. So one lookup is not sufficient: an inventory can return an incomplete list, a provider can rewrite its IDs,
+//! and a backup can be restored in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
 /// The number of records that one round can always retire, in any cluster.
 const ALWAYS_ALLOWED: usize = 5;
 
-/// In a larger cluster, one round can retire at most one in this number of live records.
+/// The divisor of the live records for the limit of one round in a larger cluster.
 const ONE_OF: usize = 5;
 
 /// The start time of each absence of a machine, and the number of records that one round can retire.
 ///
-/// Clones share their state, so it survives when a ledger is created again with other settings.
+/// Clones share their state, so the state survives when a ledger is created again with other settings.
 #[derive(Debug, Clone)]
 pub struct Absences {
     timeout: Duration,
-    /// Only one cluster uses it.
+    /// Only one cluster uses the lock.
     state: Arc<Unshared<State>>,
 }
 
@@ -46,11 +46,11 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     pub(super) holdings: BTreeSet<Holding>,
-    /// The number of records whose machines were not seen while they were being deleted.
+    /// The number of records whose machines disappeared without an observed deletion.
     unexpected: usize,
 }
 
-/// One holder of one name. For the next holder, the absence starts again.
+/// A holder of a name. For the next holder of the name, the absence starts again.
 pub(super) type Holding = (NodeName, u64);
 
 pub(super) fn holding(record: &Record) -> Holding {
@@ -58,7 +58,7 @@ pub(super) fn holding(record: &Record) -> Holding {
 }
 
 impl Absences {
-    /// Creates the state. A machine counts as gone if it was missing for `timeout`, and in at least two rounds.
+    /// Creates the state. A machine counts as gone if it was missing for `timeout` and in at least two rounds.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -109,8 +109,8 @@ impl Absences {
         gone
     }
 
-    /// Whether one round can retire these records. `live` is the number of live records. Machines that were seen while
-    /// they were being deleted do not count, because their deletion was intended, for example by a scale-down.
+    /// Whether one round can retire these records. `live` is the number of live records. Machines with an observed
+    /// deletion do not count, because their deletion was intended, for example by a scale-down.
     pub(super) fn may_retire(&self, gone: &Gone, live: usize) -> bool {
         gone.unexpected <= ALWAYS_ALLOWED
             || gone.unexpected.saturating_mul(ONE_OF) <= live

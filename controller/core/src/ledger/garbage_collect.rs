@@ -19,8 +19,8 @@ use crate::refusal::Unavailable;
 use crate::time::until;
 use crate::verifier::TpmBoot;
 
-/// The time after a change of the name's holder during which the sweep deletes the previous holder's Node. Usually the
-/// claim itself deletes it.
+/// The time after a change of the name's holder during which the sweep deletes the previous holder's Node. Usually, the
+/// claim itself deletes that Node.
 const STALE_NODE_LOOKED_FOR: Duration = Duration::from_mins(10);
 
 /// The time after a record is retired during which the sweep looks up the Node of the machine. Later, the sweep looks
@@ -57,8 +57,8 @@ pub struct SweepReport {
     pub revoked: usize,
     /// The number of retired records.
     pub tombstones: usize,
-    /// The number of live records whose machines are gone, if it is so large that the sweep did not retire any of them.
-    /// An operator must allow it ([`Absences::allow`](super::Absences::allow)).
+    /// The number of live records whose machines are gone, if the sweep did not retire any of them because there are
+    /// too many. An operator must allow the retirement ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
     /// The actions of the sweep, for operators.
     pub done: Vec<SweepAction>,
@@ -104,9 +104,9 @@ pub enum Swept {
 }
 
 /// Whether the issued certificate must be written to its record. The first write is due one hour after the issue.
-/// Later, a write is due if the stored expiry is one day out of date, has passed, or is too late. After a restart of
-/// the machine's TPM, it is due immediately: the stored boot identifies a copy of the TPM, and the process can lose its
-/// memory.
+/// Later, a write is due if the stored expiry is one day too early, has passed, or is too late. After a restart of the
+/// machine's TPM, a write is due immediately, because the stored boot detects a copy of the TPM, and the process can
+/// lose its memory.
 fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {
@@ -137,9 +137,9 @@ fn is_overdue(issued: Option<&LastIssued>, record: &Record, now: SystemTime) -> 
 /// The action on one record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum GcAction {
-    /// Retire it, for this reason.
+    /// Retire the record, for this reason.
     Bury(Swept),
-    /// Delete it: all its certificates have expired.
+    /// Delete the record, because all of its certificates have expired.
     Delete,
     /// Delete the Node of its last holder.
     RemoveNode,
@@ -159,7 +159,8 @@ pub(super) fn chore(
         None if holder == HolderState::Contradicted => Some(GcAction::Bury(Swept::Contradicted)),
         None => {
             let opened = &record.opened;
-            // If the clock was set in between, the Node is looked up for longer, or only by the claim itself.
+            // If the clock was set in the meantime, the sweep looks up the Node for a longer time, or leaves it to the
+            // claim.
             let recent = now <= opened.time + STALE_NODE_LOOKED_FOR;
             let stale = opened.stale_node.clone().filter(|_| recent);
             stale.map(GcAction::RemoveStaleNode)
@@ -180,22 +181,22 @@ impl RecordLedger {
     ///
     /// The sweep retires records whose machine is gone, unless there are too many at the same time
     /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
-    /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is misleading. This
-    /// happens at most once a day for each record, unless certificates have a shorter validity. The earliest expiry in
+    /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is outdated. This
+    /// occurs at most once a day for each record, unless certificates have a shorter validity. The earliest expiry in
     /// the report does not depend on these writes: it comes from records and memory.
     ///
     /// The replica that serves the cluster calls this once a minute, while the inventory is complete and the cluster is
     /// not paused. The sweep deletes a retired record if its certificates have expired by `ended_by`. This time is
-    /// `now` or earlier, so that a clock that is ahead does not delete records. `now` is the time of the management API
-    /// server, because records keep it across restarts. `elapsed` is a monotonic time, for absences and for the age of
-    /// certificates that this process issued. `listed` has the names of the Nodes if a list was made since the last
-    /// sweep. With it, the number of calls does not grow with the number of retired records. Other tasks run after each
-    /// page of records.
+    /// `now` or earlier, so that a fast clock does not cause deletions of records. `now` is the time of the management
+    /// API server, because records keep it across restarts. `elapsed` is a monotonic time, for absences and for the age
+    /// of certificates that this process issued. `listed` contains the names of the Nodes if they were listed since the
+    /// last sweep. With this list, the number of calls does not grow with the number of retired records. Other tasks
+    /// run after each page of records.
     ///
     /// # Errors
     ///
     /// Returns an error if the records are unavailable. Failures for single records are in the report, and the next
-    /// sweep retries them. If a machine cannot be looked up, the next sweep retries too.
+    /// sweep retries them. The next sweep also repeats failed lookups of machines.
     pub async fn sweep(
         &self,
         (now, ended_by): (SystemTime, SystemTime),
@@ -219,7 +220,7 @@ impl RecordLedger {
                 live += 1;
                 if holder.is_some_and(is_missing) {
                     missing.insert(holding(record));
-                    // The machine can have been deleted since the last sweep.
+                    // The machine could have been deleted since the last sweep.
                     if self.was_deleted(&record.holder) {
                         leaving.insert(holding(record));
                     }
@@ -353,7 +354,7 @@ impl RecordLedger {
     }
 }
 
-/// Returns the written value. `None` if the record changed in the meantime: the next sweep retries.
+/// Returns the written value. `None` if the record changed in the meantime, so that the next sweep must retry.
 fn written<T>(written: Result<T, WriteError>) -> Result<Option<T>, Unavailable> {
     match written {
         Ok(written) => Ok(Some(written)),

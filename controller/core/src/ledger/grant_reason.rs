@@ -9,28 +9,28 @@ use super::node_removal::OwnedNode;
 use super::record::Record;
 use crate::verifier::Assurance;
 
-/// The reason for which a certificate was granted.
+/// The reason for the grant of a certificate.
 ///
-/// No decision depends on it. Only the process that wrote the record knows it: after a crash between the write and the
-/// response, the same request is granted with [`Again`](Self::Again).
+/// Decisions do not depend on this value. Only the process that wrote the record has it. After a crash between the
+/// write and the response, the same request is granted with [`Again`](Self::Again).
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq)]
 pub enum GrantReason {
     /// The first record of the name.
     #[display("first join")]
     First,
-    /// The key that opened the generation requested again. The record did not change.
+    /// A repeated request with the key that opened the generation. The record did not change.
     #[display("repeated request with the same key")]
     Again,
     /// The next generation of the same machine.
     #[display("re-enrolled with a new key ({_0})")]
     Reenrolled(ReenrolReason),
-    /// The next generation, because an operator reset this one. The write clears the reset.
+    /// The next generation, because an operator reset the current one. The write clears the reset.
     #[display("reset by an operator (generation {_0})")]
     Reset(u64),
-    /// The name belongs to another machine now. The value is the previous holder.
+    /// The name now belongs to another machine. The value is the previous holder.
     #[display("the previous machine {_0} no longer exists")]
     ChangedHands(ProviderId),
-    /// The machine has another name now. The value is its previous name, whose record is retired.
+    /// The machine now has another name. The value is its previous name, whose record is retired.
     #[display("the previous node name of the machine was {_0}")]
     Renamed(NodeName),
     /// The first record of a Node that joined before this controller.
@@ -62,8 +62,8 @@ pub enum ReenrolReason {
 }
 
 impl GrantReason {
-    /// Returns the reason for a grant of `claim`, with the record `before` it. `nodes` are the Nodes that were read.
-    /// `renamed` is the machine's previous name, whose record was retired.
+    /// Returns the reason for a grant of `claim`, with the record `before` the claim. `nodes` are the Nodes that were
+    /// read. `renamed` is the machine's previous name, whose record was retired.
     pub(super) fn of(
         claim: &Claim,
         before: Option<&Record>,
@@ -108,7 +108,7 @@ impl GrantReason {
         }
     }
 
-    /// Whether the grant gets an Event. A renewal does not.
+    /// Whether the grant creates an Event. A renewal does not.
     pub fn is_news(&self) -> bool {
         *self != Self::Renewed
     }

@@ -1,8 +1,8 @@
 //! The rules for deleting Nodes. All parts of the ledger that delete a Node use them.
 //!
 //! A kubelet creates its Node with the provider ID of its machine. The Node of another machine is never deleted,
-//! regardless of the records for its name. Machines without a record have Nodes too, and their names can have belonged
-//! to other machines before.
+//! regardless of the records for its name. Machines without a record also have Nodes, whose names can have belonged to
+//! other machines before.
 
 use std::time::SystemTime;
 
@@ -21,7 +21,7 @@ pub(super) struct OwnedNode {
     pub(super) read: SystemTime,
 }
 
-/// The machine that a Node belongs to, from its `spec.providerID`.
+/// The machine of a Node, from its `spec.providerID`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NodeOwner {
     /// The Node has no provider ID.
@@ -40,7 +40,7 @@ pub(super) enum Removal<'a> {
     /// The name has no holder. The record is retired.
     Retired(&'a Stored),
     /// The claim that opened this record selected the Node, and could not delete it. The new kubelet can have adopted
-    /// the Node since, so only a Node that is down is deleted.
+    /// the Node since then, so the Node is deleted only if it is down.
     Left(&'a Record),
 }
 
@@ -60,7 +60,7 @@ impl OwnedNode {
     }
 
     /// Whether the Node can be deleted. Without `is_enforced`, a Ready Node is never deleted: until attestation is
-    /// enforced, nodes join and run as they did without this controller.
+    /// enforced, nodes join and run as without this controller.
     pub(super) fn can_go(&self, removal: Removal<'_>, is_enforced: bool) -> bool {
         if self.node.ready && !is_enforced {
             return false;
@@ -80,9 +80,9 @@ impl OwnedNode {
             (NodeOwner::Present(_), Some(record)) if record.is_reset() => {
                 is_down || self.is_older(record)
             }
-            // The machine has another name now, and this Node is left over.
+            // The machine now has another name, and this Node remains from the previous name.
             (NodeOwner::Present(_), Some(record)) => is_down && record.is_renamed(),
-            // Otherwise the kubelet of the machine that claims the name would adopt the Node, with its Pods.
+            // Without the deletion, the kubelet of the claiming machine would adopt the Node, with its Pods.
             (NodeOwner::Unknown | NodeOwner::Gone(_), None) => is_claimed && is_down,
             (NodeOwner::Unknown, Some(_)) | (NodeOwner::Present(_), None) => false,
         }

@@ -15,8 +15,8 @@ mod holder;
 
 pub use holder::RecordHolder;
 
-/// After a record changes, a certificate for its old state can expire this much later than the maximum validity
-/// permits. A replica's watch lags by at most one minute, and the replica decides within another minute. Its clock can
+/// The time by which a certificate for the old state of a record can outlive the maximum validity after a change. A
+/// replica's watch lags by at most one minute, and the replica decides within another minute. Its clock can
 /// also differ from the clock of the operator who revoked.
 pub(super) const GRANT_LAG: Duration = Duration::from_mins(10);
 
@@ -31,8 +31,8 @@ pub struct Record {
     pub uid: RecordUid,
     /// The generation. It increases with each new holder of the name, and with each new key of a holder. The first
     /// generation is 1 in a cluster without a floor. Each other generation is at least the Unix time, in seconds, at
-    /// which it was opened. So a record from a backup does not repeat a generation that a certificate got after the
-    /// backup, and that the list of revoked certificates can contain.
+    /// which it was opened. So a record from a backup does not reuse a generation from after the backup, which
+    /// certificates and the list of revoked certificates can contain.
     pub generation: u64,
     /// The machine.
     pub holder: RecordHolder,
@@ -40,14 +40,15 @@ pub struct Record {
     pub opened: Opened,
     /// The latest expiry of the certificate that opened the generation.
     pub not_after: SystemTime,
-    /// The latest known expiry of a renewed certificate. Best effort: a renewal does not write the record.
+    /// The latest known expiry of a renewed certificate. It can be outdated, because a renewal does not write the
+    /// record.
     pub renewed_until: Option<SystemTime>,
-    /// The boot of the TPM at the last known renewal. Best effort too.
+    /// The boot of the TPM at the last known renewal. It can also be outdated.
     pub renewed_boot: Option<SeenBoot>,
     /// The expiry of the last certificate of all previous generations, if one can still be valid.
     pub former_until: Option<SystemTime>,
     /// The previous generation, if its certificates stay valid until the node uses a certificate of the current
-    /// generation. The machine sent stronger evidence with a renewal, and possibly has not received the response yet.
+    /// generation. The machine sent stronger evidence with a renewal, and has possibly not received the response yet.
     pub superseded: Option<u64>,
     /// Set if the name has no holder: the record is retired.
     pub tombstone: Option<Tombstone>,
@@ -141,7 +142,7 @@ impl Record {
         let former_until = self.former_until.max(Some(self.ends_by(longest, now)));
         Self {
             generation: self.generation.saturating_add(1).max(unix_seconds(now)),
-            // This keeps an expiry that has passed by this clock, because the clock can be ahead.
+            // An expiry in the past is kept, because this clock can be fast.
             former_until,
             ..Self::first(claim, self.uid, stale_node, now)
         }
@@ -228,7 +229,7 @@ impl Record {
     ///
     /// [`Denial::TpmRanBackwards`] if a greater value was observed before the request was created, with a precision of
     /// one second: the TPM is a copy, or was cleared. [`Failure::EvidenceExpired`] if it was observed later: the
-    /// request waited while the machine sent another one.
+    /// request waited while the machine sent another request.
     pub(super) fn allows_boot(
         &self,
         identity: &Identity,
@@ -261,14 +262,14 @@ impl Record {
         self.seen_boots().map(|seen| seen.boot).max()
     }
 
-    /// The validity of the certificate that opened the generation. At that time, renewals had the same maximum,
+    /// The validity of the certificate that opened the generation. Renewals had the same maximum at that time,
     /// regardless of the current maximum.
     pub(super) fn opened_for(&self) -> Duration {
         until(self.not_after, self.opened.time)
     }
 
-    /// The time when all certificates of the generation have expired, if it ended at `now`. This includes certificates
-    /// that the record does not know.
+    /// The time when all certificates of the generation have expired, if the generation ends at `now`. This includes
+    /// certificates that are not in the record.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
         if let Some(tombstone) = &self.tombstone {
             return tombstone.until;
@@ -279,7 +280,7 @@ impl Record {
     }
 
     /// The time when all certificates of previous holders, and of a retired record's last holder, have expired. `None`
-    /// if there are none.
+    /// if there are no such certificates.
     pub(super) fn former_end(&self) -> Option<SystemTime> {
         self.former_until
             .max(self.tombstone.map(|tombstone| tombstone.until))

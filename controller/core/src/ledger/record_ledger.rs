@@ -41,9 +41,9 @@ const MAX_STEPS: usize = 24;
 ///
 /// # Guarantees
 ///
-/// - There is one record for each name. A record is only created, or replaced if it did not change since it was read.
-/// - A claim is granted only after its record is written, and only if the machine had no other record by then. If two
-///   replicas give two names to one machine at the same time, at most one of them grants.
+/// - There is one record for each name. A write creates it, or replaces it if it has not changed since the read.
+/// - A claim is granted only after its record is written, and only if the machine has no other record at that time. If
+///   two replicas give two names to one machine at the same time, at most one of them grants.
 /// - A denial is never based only on cached data.
 #[derive(derive_more::Debug)]
 #[debug("RecordLedger({records:?}, {policy:?})")]
@@ -137,7 +137,7 @@ impl RecordLedger {
         issued.filter(|issued| issued.generation == record.generation)
     }
 
-    /// Records a published certificate. Best effort: no decision depends on it.
+    /// Records a published certificate. Decisions do not depend on it.
     pub fn issued(&self, node_name: &NodeName, certificate: LastIssued) {
         self.issued.lock().insert(node_name.clone(), certificate);
     }
@@ -145,7 +145,7 @@ impl RecordLedger {
     /// Claims the name for a machine that joins, or finds the record of an earlier claim with the same key.
     ///
     /// A repeated claim without evidence never gets a later expiry than the first claim. Otherwise, a new request with
-    /// the same key would be a renewal, which a machine without evidence cannot have.
+    /// the same key would be a renewal, and a machine without evidence cannot renew.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl RecordLedger {
         Ok(self.recalled(fresh))
     }
 
-    /// Adds the latest boot that this process observed to the record, in case it is later than the stored one.
+    /// Adds the latest boot that this process observed to the record, in case it is later than the stored boot.
     fn recalled(&self, stored: Option<Stored>) -> Option<Stored> {
         let mut stored = stored?;
         let record = &mut stored.record;
@@ -218,7 +218,7 @@ impl RecordLedger {
     /// Whether the Machine with this name, which has the holder's provider ID, can be the holder. A holder without
     /// evidence is the Machine of its token, regardless of the claimed provider ID. The same applies to a holder that
     /// was attested with its TPM before its Machine had a provider ID: this Machine must not have a different provider
-    /// ID now. A pool member without a Machine has its provider ID as its name, and keeps its record when this changes.
+    /// ID now. A pool member without a Machine has its provider ID as its name, and keeps its record when it gets one.
     pub(super) async fn can_be(
         &self,
         holder: &RecordHolder,
@@ -237,13 +237,13 @@ impl RecordLedger {
         Ok(own.is_none_or(|own| own.provider_id.as_ref() == Some(&holder.provider_id)))
     }
 
-    /// Whether the inventory saw the deletion of the Machine that the holder was when it joined.
+    /// Whether the inventory saw the deletion of the holder's Machine at the time of its join.
     pub(super) fn was_deleted(&self, holder: &RecordHolder) -> bool {
         let name = holder.machine_name.as_deref();
         name.is_some_and(|name| self.inventory.was_deleted(name))
     }
 
-    /// Finds the Machine that the holder was when it joined, by its name.
+    /// Finds the holder's Machine at the time of its join, by name.
     async fn recorded_machine(&self, holder: &RecordHolder) -> Result<Option<Machine>, Refusal> {
         let Some(name) = &holder.machine_name else {
             return Ok(None);
@@ -311,7 +311,7 @@ impl RecordLedger {
         Ok(grant)
     }
 
-    /// Writes to the status that the record comes from a backup, if the renewal shows it. If this fails, the next
+    /// If the renewal shows that the record comes from a backup, writes this to the status. If this fails, the next
     /// request retries.
     async fn note_backup(&self, revoked: &RevokedNodeCredentialsSpec, renewal: &Renewal) {
         let name = &renewal.node_name;

@@ -23,9 +23,9 @@ pub use rehearsal::Rehearsal;
 /// # Guarantees of an implementation
 ///
 /// - [`create`](Self::create) creates a record only if there is none, and [`replace`](Self::replace) replaces a record
-///   only if it did not change since it was read.
-/// - The result of [`known`](Self::known) can lag by at most one minute, and never goes back. If the cache got no
-///   update for longer, the result is [`Unavailable`].
+///   only if it has not changed since the read.
+/// - The result of [`known`](Self::known) can lag by at most one minute, and never goes back. If the cache has received
+///   no update for a longer time, the result is [`Unavailable`].
 /// - Every call has a deadline. An outage results in [`Unavailable`].
 #[async_trait::async_trait]
 pub trait Records: Debug + Send + Sync {
@@ -54,11 +54,12 @@ pub trait Records: Debug + Send + Sync {
     /// Deletes the record if it still has this version.
     async fn delete(&self, name: &NodeName, read: &Version) -> Result<(), WriteError>;
 
-    /// Returns all records from the cache, each once. Records that change at the same time can be in either state.
+    /// Returns all records from the cache, each once. A record that changes during the call can be in its old or its
+    /// new state.
     async fn all(&self) -> Result<AllRecords, Unavailable>;
 
     /// Notes that a node presented a certificate with a later generation than its record, for operators, who can reset
-    /// the record. A lost note is harmless. The default implementation does not store it.
+    /// the record. The loss of a note is harmless. The default implementation does not store the note.
     async fn note_later(&self, _name: &NodeName, _generation: u64) -> Result<(), Unavailable> {
         Ok(())
     }
@@ -76,11 +77,11 @@ pub type AllRecords = Arc<[Arc<Stored>]>;
 pub struct Stored {
     /// The record.
     pub record: Record,
-    /// Its version.
+    /// The version of the record.
     pub version: Version,
 }
 
-/// The version of one record. It is meaningful only to its store.
+/// The version of one record. It has a meaning only for the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(String);
 

@@ -21,8 +21,8 @@ use crate::refusal::Unavailable;
 use crate::time::unix_seconds;
 use crate::unshared::Unshared;
 
-/// The maximum number of released machines. Entries of the list expire, and a machine is released at most once for each
-/// entry.
+/// The maximum number of released machines. The entries of the revocation list expire, and a machine is released at
+/// most once for each entry.
 const MAX_RELEASED: usize = 300;
 
 /// The decisions about all records of one cluster, by operators, or by the controller after the cluster was created
@@ -63,7 +63,7 @@ impl RevocationDecisions {
         }
     }
 
-    /// Releases the machine from revocations until `at`. If there are too many, the oldest releases are removed.
+    /// Releases the machine from revocations until `at`. If there are too many releases, the oldest are removed.
     pub fn release(&mut self, machine: ProviderId, at: SystemTime) {
         let released = self.released.entry(machine).or_insert(at);
         *released = at.max(*released);
@@ -76,8 +76,8 @@ impl RevocationDecisions {
         }
     }
 
-    /// Withdraws the release of the machine. Otherwise, a later revocation with the time of a clock that is behind
-    /// would be ignored. Returns whether there was a release.
+    /// Withdraws the release of the machine. Without this, a later revocation with the time of a slow clock would be
+    /// ignored. Returns whether there was a release.
     pub fn take_back(&mut self, machine: &ProviderId) -> bool {
         self.released.remove(machine).is_some()
     }
@@ -102,7 +102,7 @@ impl RevocationDecisions {
     }
 }
 
-/// The list of revoked certificates of one workload cluster, as far as it is known.
+/// The known list of revoked certificates of one workload cluster.
 ///
 /// Clones share their state. Only one cluster uses this state. The default is an empty list, for a cluster without a
 /// list.
@@ -112,7 +112,7 @@ pub struct Revocations(Arc<Unshared<State>>);
 #[derive(Debug)]
 struct State {
     decisions: RevocationDecisions,
-    /// `None` until it is read.
+    /// `None` until the list is read.
     list: Option<Arc<KnownRevocations>>,
 }
 
@@ -136,7 +136,7 @@ impl KnownRevocations {
         Self { list, machines }
     }
 
-    /// Returns the entry for this key, or else an entry for this machine.
+    /// Returns the entry for this key or, if there is none, an entry for this machine.
     pub(super) fn stops(&self, key: KeyDigest, machine: &ProviderId) -> Option<&RevokedKey> {
         let keys = &self.list.revoked_keys;
         let by_key = keys.get(&key.to_string());
@@ -179,19 +179,19 @@ impl Default for State {
 }
 
 impl Revocations {
-    /// Creates a list that was not read yet. Until it is read, no certificate is granted.
+    /// Creates a list that is not read yet. Until the list is read, no certificate is granted.
     pub fn unread() -> Self {
         let revocations = Self::default();
         revocations.forget();
         revocations
     }
 
-    /// Discards the list, because another cluster can have a different one.
+    /// Discards the list, because another cluster can have a different list.
     pub fn forget(&self) {
         self.0.lock().list = None;
     }
 
-    /// Replaces the decisions of operators. They apply immediately.
+    /// Replaces the decisions of operators, with immediate effect.
     pub fn decide(&self, decisions: RevocationDecisions) {
         let mut state = self.0.lock();
         if state.decisions == decisions {
@@ -273,7 +273,8 @@ impl State {
 
 impl RevokedNodeCredentialsSpec {
     /// Returns the revoked certificates and keys of these records. `longest` is the maximum validity of a certificate.
-    /// Records can have the same UID or key, because their writer chooses both: then the stronger revocation counts.
+    /// The writer of a record chooses its UID and key, so several records can have the same. In this case, the stronger
+    /// revocation counts.
     pub fn of_records<'a>(
         records: impl IntoIterator<Item = &'a Record>,
         longest: Duration,
@@ -286,7 +287,7 @@ impl RevokedNodeCredentialsSpec {
         list
     }
 
-    /// Adds the revoked certificates and the key of this record. Returns when these entries expire.
+    /// Adds the revoked certificates and the key of this record. Returns the time at which these entries expire.
     fn add(&mut self, record: &Record, longest: Duration, now: SystemTime) -> Option<SystemTime> {
         let revoked = record.revoked_generations(longest, now)?;
         let mut own = Self::default();
@@ -318,7 +319,7 @@ impl RevokedNodeCredentialsSpec {
         for (key, revoked) in other.revoked_keys {
             let entry = self.revoked_keys.entry(key).or_insert(revoked.clone());
             let until = entry.until.max(revoked.until);
-            // A released machine has no provider ID.
+            // The entry of a released machine has no provider ID.
             let order = |one: &RevokedKey| (one.revoked_at, one.provider_id.is_some());
             if order(entry) < order(&revoked) {
                 *entry = revoked;

@@ -1,7 +1,7 @@
 //! The rules that decide on a claim, from the records.
 //!
 //! The rules are pure. If they need more facts, the step is [`Ask`](Step::Ask). If they need a write, the step is one
-//! write. After it, the ledger applies the rules again to the new state.
+//! write. Afterwards, the ledger applies the rules to the new state.
 
 use kubelet_attestation::ensure;
 use kubelet_attestation::names::{NodeName, ProviderId};
@@ -51,13 +51,13 @@ struct Rules<'a> {
 type Checked<T> = Result<T, Step>;
 
 impl Rules<'_> {
-    /// Checks that the list of revoked certificates contains neither the key nor the machine. This does not depend on
-    /// the record, which can be missing, or come from a backup that is older than the revocation.
+    /// Checks that the list of revoked certificates contains neither the key nor the machine. The check does not use
+    /// the record, which can be missing, or can come from a backup that is older than the revocation.
     fn is_not_stopped(&self) -> Checked<()> {
         let machine = &self.claim.assurance.identity().provider_id;
         match self.facts.revoked.stops(self.claim.key, machine) {
             Some(entry) => {
-                // An entry with an invalid name applies to this machine too.
+                // An entry with an invalid name also applies to this machine.
                 let name = NodeName::parse(&entry.node_name);
                 let name = name.unwrap_or_else(|_| self.claim.node_name.clone());
                 Err(Denial::IdentityRevoked(name, entry.generation).into())
@@ -87,8 +87,8 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Checks that the key does not belong to another machine. A copied disk contains the request of its source, and
-    /// both machines would use one key.
+    /// Checks that the key does not belong to another machine. A copied disk contains the request of its source, so
+    /// both machines would use the same key.
     fn has_its_own_key(&self) -> Checked<()> {
         match self.facts.others.key_of.first() {
             Some(other) => Err(other.record.refused(Denial::KeyOfAnotherMachine).into()),
@@ -96,7 +96,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that an identity without a record is allowed to open its first one.
+    /// Checks that an identity without a record is allowed to open its first record.
     fn may_be_new(&self) -> Checked<()> {
         let Assurance::Attested(attested) = &self.claim.assurance else {
             return Ok(());
@@ -152,7 +152,7 @@ impl Rules<'_> {
                 Err(step) => Err(step),
             };
         }
-        // A revocation cannot cover this certificate: it can open the first generation, and no later one.
+        // A revocation cannot cover this certificate, so it can open the first generation but no later generation.
         if self.is_certificate_alone() {
             return Err(Denial::RequesterUidMissing.into());
         }
@@ -190,8 +190,8 @@ impl Rules<'_> {
         })
     }
 
-    /// Returns the UID of a Node that was created while the machine was gone, and that its claim replaces. The holder
-    /// of the machine's previous certificate can create such a Node until the certificate is revoked.
+    /// Returns the UID of a Node that the claim replaces because it was created during the absence of the machine. The
+    /// holder of the machine's previous certificate can create such a Node until the certificate is revoked.
     fn node_since(&self, record: &Record) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
         if record.is_live() {
@@ -214,7 +214,7 @@ impl Rules<'_> {
         Ok(())
     }
 
-    /// Checks that a node is allowed to send a request with a certificate that names no record.
+    /// Checks that a node is allowed to send a request with a certificate that does not identify a record.
     fn may_ask(&self) -> Checked<()> {
         match self.claim.claimant {
             Claimant::Node if !self.adopts() => Err(Denial::RequesterUidMissing.into()),
@@ -222,7 +222,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether a claim with a certificate that names no record can open the first record.
+    /// Whether a claim with a certificate that does not identify a record can open the first record.
     fn adopts(&self) -> bool {
         match (self.policy.adoption, &self.claim.assurance) {
             (Adoption::Allow, Assurance::Attested(_))
@@ -233,8 +233,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Checks that the requesting Node can be adopted. Without evidence, the Node must exist, and the machine must have
-    /// no other record, which the adoption would retire.
+    /// Checks that the requesting Node can be adopted. Without evidence, the Node must exist. The machine must not have
+    /// another record either, because the adoption would retire that record.
     fn may_be_adopted(&self) -> Checked<()> {
         if self.is_certificate_alone() && !self.facts.others.live.is_empty() {
             return Err(Denial::RequesterUidMissing.into());
@@ -248,7 +248,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether the claim is based only on a certificate that names no record.
+    /// Whether the claim is based only on a certificate that does not identify a record.
     fn is_certificate_alone(&self) -> bool {
         let unproved = matches!(self.claim.assurance, Assurance::None(_));
         unproved && self.claim.claimant == Claimant::Node
@@ -327,7 +327,7 @@ impl Rules<'_> {
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
-        // This applies after a reset too. Otherwise an attacker who has the key could claim the name again.
+        // This also applies after a reset. Otherwise, an attacker with the key could claim the name again.
         let is_revoked = own.record.is_revoked() || self.is_refused(&own.record);
         let has_its_key = own.record.opened.key == self.claim.key;
         ensure!(
@@ -370,8 +370,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Whether the record yields to another record of the same machine, after two replicas created one record each at
-    /// the same time.
+    /// Whether another record of the same machine takes precedence, after two replicas created one record each at the
+    /// same time.
     fn came_second(&self, record: &Record) -> bool {
         let order = |record: &Record| (record.opened.time, record.node_name.clone());
         let others = self.facts.others.live.iter();
@@ -396,7 +396,7 @@ impl Rules<'_> {
         let end = record.known_end();
         let (may, ends) = match &self.claim.assurance {
             // The holder had stronger evidence than a token, and its last renewal can be unknown. So an operator must
-            // confirm that it is the same machine.
+            // confirm that the claimant is the same machine.
             Assurance::None(_) if record.holder.is_attested() => {
                 let (name, holder) = (record.node_name.clone(), &record.holder);
                 return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
@@ -421,7 +421,7 @@ impl Rules<'_> {
     }
 
     /// Whether the certificates of the record are below the lowest valid generation of all records, and its node is
-    /// down. A node that is up can have a later certificate than a record from a backup.
+    /// down. A running node can have a later certificate than a record from a backup.
     fn is_below_floor_and_down(&self, record: &Record) -> Checked<bool> {
         if record.generation >= self.facts.revoked.lowest_valid_generation {
             return Ok(false);

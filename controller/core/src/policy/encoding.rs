@@ -18,7 +18,7 @@ pub(crate) fn envelope(error: InvalidEnvelope, len: usize) -> Denial {
         InvalidEnvelope::TextOutside => Denial::TextOutsideBlocks,
         InvalidEnvelope::Provider => Denial::ProviderMalformed,
         InvalidEnvelope::EvidenceTooLarge => Denial::EvidenceTooLarge,
-        // A new variant means another invalid encoding.
+        // A new variant of the error also means an invalid encoding.
         InvalidEnvelope::NotStrict | _ => Denial::NotStrictPem,
     }
 }
@@ -30,7 +30,7 @@ pub(crate) fn request(error: InvalidRequest) -> Denial {
         InvalidRequest::UnknownAttribute => Denial::UnknownAttribute,
         InvalidRequest::DuplicateAttribute => Denial::DuplicateAttribute,
         InvalidRequest::DuplicateExtension => Denial::DuplicateExtension,
-        // A new variant means another invalid encoding.
+        // A new variant of the error also means an invalid encoding.
         other @ (InvalidRequest::NotCanonical | _) => Denial::NotStrictDer(other.to_string()),
     }
 }

@@ -8,8 +8,8 @@ use crate::verifier::Verifier;
 
 /// Checks that the signer, the provider block and the verifier have the same provider.
 ///
-/// Otherwise the evidence of a weak provider could result in a certificate from the signer of a strong provider.
-/// Without evidence, the block can be absent.
+/// Without this check, the evidence of a weak provider could result in a certificate from the signer of a strong
+/// provider. Without evidence, the block can be absent.
 pub(crate) fn of_signer(
     signer: &Provider,
     claimed: Option<&Provider>,
@@ -29,7 +29,7 @@ pub(crate) fn of_signer(
     }
 }
 
-/// Checks that there is evidence if and only if the provider requires it, in a version that the verifier supports.
+/// Checks that evidence exists if and only if the provider requires it, and that the verifier supports its version.
 pub(crate) fn readable(evidence: Option<&[u8]>, verifier: &dyn Verifier) -> Result<(), Refusal> {
     let supported = verifier.versions();
     match evidence {

@@ -12,8 +12,7 @@ use crate::refusal::Denial;
 
 /// Returns the claimed provider ID, which must be the only extension.
 ///
-/// No other extension is copied into the certificate. A request with another extension shows that the requester expects
-/// it there.
+/// No other extension is copied into the certificate, although a requester that sends one expects it there.
 pub(crate) fn provider_id(csr: &CertificationRequest) -> Result<ProviderId, Denial> {
     for extension in csr.extensions() {
         accepted(extension)?;

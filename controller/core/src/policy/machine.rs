@@ -18,15 +18,15 @@ pub(crate) fn may_join(machine: &Machine) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that the token of the machine was read, if the machine has one. Otherwise, any token could count as a token
-/// without an owner.
+/// Checks that the token of the machine was read, if the machine has one. If the token was not read, any token could
+/// count as a token without an owner.
 pub(crate) fn is_read(machine: &Machine) -> Result<(), Deferral> {
     ensure!(machine.state != MachineState::Unread, unread(machine));
     Ok(())
 }
 
 /// Checks that the machine is allowed to renew. A machine that is being deleted can drain for days, and its kubelet
-/// requires certificates for it. A renewal does not need the bootstrap configuration.
+/// needs certificates during this time. A renewal does not need the bootstrap configuration.
 pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     match machine.state {
         MachineState::Ready | MachineState::Unread | MachineState::Deleting => Ok(()),
@@ -34,8 +34,8 @@ pub(crate) fn may_go_on(machine: &Machine) -> Result<(), Deferral> {
     }
 }
 
-/// Checks that the token belongs to the machine or its pool, is assigned to the machine, or has no owner. `owner` is
-/// the owner for which the token was created.
+/// Checks that the token belongs to the machine or its pool, is assigned to the machine, or has no owner. The token was
+/// created for `owner`.
 pub(crate) fn owns_token(
     machine: &Machine,
     token: &TokenId,
@@ -65,7 +65,7 @@ fn is_of(machine: &Machine, owner: &TokenOwner) -> bool {
 }
 
 /// Checks that the machine has the provider ID that the request claims. A machine whose infrastructure has not set its
-/// provider ID yet can still get the claimed one, unless another machine (`holder`) has it.
+/// provider ID yet can get the claimed provider ID later, unless another machine (`holder`) has it.
 pub(crate) fn may_have_provider_id(
     machine: &Machine,
     claimed: &ProviderId,
@@ -83,8 +83,8 @@ pub(crate) fn may_have_provider_id(
     }
 }
 
-/// Checks that the infrastructure has set the machine's provider ID. Until then, no machine has the claimed provider
-/// ID, and a request that waits too long for it fails.
+/// Checks that the infrastructure has set the machine's provider ID. Until then, the claimed provider ID does not
+/// belong to any machine, and a request that waits too long for it fails.
 pub(crate) fn is_named(machine: &Machine) -> Result<(), Deferral> {
     ensure!(!machine.unnamed, Deferral::MachineNotFound);
     Ok(())
@@ -107,8 +107,8 @@ pub(crate) fn is_attested(
     }
 }
 
-/// Checks that an existing annotation with an endorsement key, which the controller did not write, names the machine's
-/// endorsement key.
+/// Checks that an existing annotation with an endorsement key, which the controller did not write, contains the
+/// machine's endorsement key.
 pub(crate) fn is_annotated(
     annotation: Option<&str>,
     endorsement_key: Option<KeyDigest>,

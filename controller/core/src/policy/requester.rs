@@ -5,7 +5,7 @@ use kubelet_attestation::names::{NODE_USER_PREFIX, NODES_GROUP, NodeName};
 use crate::identifiers::{BOOTSTRAP_USER_PREFIX, CertificateUid, TokenId};
 use crate::refusal::Denial;
 
-/// The group of all bootstrap tokens, and the prefix of the extra groups that a token can name.
+/// The group of all bootstrap tokens, and the prefix of the extra groups of a token.
 const BOOTSTRAPPERS_GROUP: &str = "system:bootstrappers";
 
 /// The group of all authenticated users.
@@ -24,15 +24,15 @@ pub enum Requester {
         /// The certificate's UID.
         uid: CertificateUid,
     },
-    /// The node itself, with a certificate that names no node identity: another signer issued it.
+    /// The node itself, with a certificate from another signer, which does not identify a node identity.
     Unmarked,
 }
 
 /// Accepts a bootstrap token, or the node itself with a certificate. The ledger decides whether it accepts a
-/// certificate that names no node identity.
+/// certificate that does not identify a node identity.
 ///
-/// The proposal requires `CN == spec.username`. A machine that joins has no certificate yet, so this check applies only
-/// to renewals.
+/// The proposal requires `CN == spec.username`. A joining machine has no certificate yet, so this check applies only to
+/// renewals.
 pub(crate) fn accepted(
     username: &str,
     groups: &[String],
@@ -77,8 +77,8 @@ pub(crate) fn is_node(
     }
 }
 
-/// Checks that `groups` contains all `required` groups, and no others except the group of all authenticated users and
-/// the groups that `may_be` accepts.
+/// Checks that `groups` contains all `required` groups. The only other permitted groups are the group of all
+/// authenticated users and the groups that `may_be` accepts.
 fn has_groups(
     groups: &[String],
     required: &[&str],

@@ -7,8 +7,8 @@ use crate::inventory::{Machine, MachineState};
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::serving::ServingPolicy;
 
-/// Checks that the name is the node's own name, or that it is reported for its machine. The infrastructure or another
-/// source in `reported`, which is sorted, can report it: the machine's platform, or the node itself.
+/// Checks that the name is the node's own name, or is reported for its machine. The report can come from the
+/// infrastructure, or from another source in the sorted list `reported`: the machine's platform, or the node itself.
 pub(crate) fn is_reported(
     name: &ServingName,
     node_name: &NodeName,
@@ -29,8 +29,8 @@ pub(crate) fn is_reported(
     }
 }
 
-/// Returns the refusal for a name that is not reported for its machine. A machine that is not provisioned yet gets its
-/// addresses later, so its request waits.
+/// Returns the refusal for a name that is not reported for its machine. A machine gets its addresses at the end of its
+/// provisioning, so its request waits until then.
 pub(crate) fn not_reported(denial: Denial, machine: &Machine) -> Refusal {
     if machine.provisioning {
         Deferral::MachineNotProvisioned(machine.name.clone()).into()

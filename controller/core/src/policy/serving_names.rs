@@ -1,4 +1,4 @@
-//! The names in a request for a serving certificate. These checks do not determine the machine that a name belongs to.
+//! The names in a request for a serving certificate. These checks do not determine the machine of a name.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use crate::identifiers::ServingName;
 use crate::refusal::Denial;
 use crate::serving::ServingPolicy;
 
-/// The maximum number of names. Each name is looked up. A kubelet requests every address of its Node. With a network
-/// plugin that gives pods addresses of the machine's interfaces, these are addresses of the Node too.
+/// The maximum number of names. Each name is looked up. A kubelet requests every address of its Node. If a network
+/// plugin assigns addresses of the machine's interfaces to pods, these are also addresses of the Node.
 const MAX_NAMES: usize = 1024;
 
 /// Parses the value of the extension: DNS names and addresses, each in its only form and once.
@@ -51,8 +51,8 @@ fn serving_name(name: &GeneralName) -> Result<ServingName, Denial> {
     Err(Denial::ServingNameKind(kind))
 }
 
-/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. A text that is an
-/// address is rejected.
+/// Parses a DNS name, which has the form of a node name: no wildcard, no upper case, no final dot. An address as text
+/// is rejected.
 fn dns_name(text: &str) -> Result<ServingName, Denial> {
     if NodeName::parse(text).is_ok() && text.parse::<IpAddr>().is_err() {
         Ok(ServingName::Dns(text.to_owned()))
@@ -64,7 +64,7 @@ fn dns_name(text: &str) -> Result<ServingName, Denial> {
 fn address(octets: &[u8]) -> Result<ServingName, Denial> {
     let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
     match v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)) {
-        // This is an IPv4-mapped address, a second form of an address with 4 bytes (RFC 4291 section 2.5.5.2).
+        // An IPv4-mapped address is a second form of an address with 4 bytes (RFC 4291 section 2.5.5.2).
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             Err(Denial::ServingNameMalformed(address.to_string()))
         }

@@ -9,8 +9,8 @@ use crate::refusal::Denial;
 /// The maximum length of a user name. `system:node:` and the longest node name have 265 bytes.
 const MAX_USERNAME_LEN: usize = 512;
 
-/// The maximum length of a user's UID. Our certificate UIDs have at most 53 bytes. Service accounts and identity
-/// providers have longer ones.
+/// The maximum length of a user's UID. The UIDs in the controller's certificates have at most 53 bytes. Service
+/// accounts and identity providers have longer UIDs.
 const MAX_UID_LEN: usize = 256;
 
 /// The maximum number of groups. A bootstrap token has only a few extra groups.
@@ -22,7 +22,7 @@ const MAX_GROUP_LEN: usize = 256;
 /// The maximum number of usages. The API server accepts 23 usages, and rejects duplicates.
 const MAX_USAGES: usize = 32;
 
-/// Checks the fields that the chain reads. It does not read `spec.extra`.
+/// Checks the fields that the chain reads. The chain does not read `spec.extra`.
 pub(crate) fn within_limits(spec: &CertificateSigningRequestSpec) -> Result<(), Denial> {
     let len = spec.request.0.len();
     ensure!(len <= MAX_REQUEST_LEN, Denial::RequestTooLarge(len));
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::testing::valid;
 
-    /// The check of the valid request with this change.
+    /// The result of the check for the valid request with this change.
     fn checked(change: impl FnOnce(&mut CertificateSigningRequestSpec)) -> Result<(), Denial> {
         let mut spec = valid().spec;
         change(&mut spec);

@@ -13,7 +13,7 @@ pub(crate) fn node_name(csr: &CertificationRequest) -> Result<NodeName, Denial> 
         InvalidSubject::CommonNamePrefix => Denial::SubjectCommonName,
         InvalidSubject::NodeName => Denial::SubjectNodeName,
         InvalidSubject::ExtraAttribute => Denial::SubjectExtraAttribute,
-        // A new variant means another invalid form.
+        // A new variant of the error also means an invalid form.
         InvalidSubject::NotCanonical | _ => Denial::SubjectNotCanonical,
     })
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A reason to deny evidence that belongs to one provider. The macro [`reasons!`](crate::reasons) implements the trait.
+/// A provider's own reason to deny evidence. The macro [`reasons!`](crate::reasons) implements the trait.
 pub trait EvidenceReason: Error + Send + Sync + 'static {
     /// The stable name in `CamelCase`, for conditions, Events and the log.
     fn reason(&self) -> &'static str;

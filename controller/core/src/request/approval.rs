@@ -20,7 +20,7 @@ impl CorroboratedCsr {
     ///
     /// # Errors
     ///
-    /// Denies a request to this controller's signers, because kube-controller-manager does not sign those.
+    /// Denies a request to this controller's signers, because kube-controller-manager does not sign such a request.
     pub fn approve(self) -> Result<Approval, Refusal> {
         if self.request().asked != Asked::BuiltInServing {
             return Err(Denial::SignerPurpose.into());
@@ -52,7 +52,7 @@ impl Approval {
         self.basis
     }
 
-    /// The node that the certificate is for.
+    /// The node of the certificate.
     pub fn node_name(&self) -> &NodeName {
         &self.node_name
     }

@@ -17,7 +17,7 @@ pub struct ClaimedCsr {
 }
 
 impl NamedCsr {
-    /// Claims the node identity for the name, or finds the one to renew.
+    /// Claims the node identity for the name, or finds the node identity to renew.
     ///
     /// The node identity stores `reference` as the request that opened it.
     pub async fn claim(

@@ -1,4 +1,4 @@
-//! A request for a client certificate that a kubelet can have.
+//! A request for a client certificate with a content that is valid for a kubelet.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -32,7 +32,7 @@ pub struct ClientRequest {
     pub provider_id: ProviderId,
     /// DER of the key's `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
-    /// The evidence. `None` if the provider requires none.
+    /// The evidence. `None` if the provider does not require evidence.
     pub evidence: Option<Vec<u8>>,
     /// The maximum validity of the certificate, from now.
     pub lifetime: Duration,

@@ -1,4 +1,4 @@
-//! A request for a serving certificate that a kubelet can have.
+//! A request for a serving certificate with a content that is valid for a kubelet.
 
 use std::time::Duration;
 

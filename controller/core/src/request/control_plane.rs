@@ -52,7 +52,7 @@ impl ParsedCsr {
 
         let machines = inventory.by_name(node_name.as_str()).await;
         let machines = machines.map_err(Deferral::InventoryUnavailable)?;
-        // The name of such a machine's Node can be in its bootstrap configuration.
+        // The Node name of such a machine can be in its bootstrap configuration, which must therefore be readable.
         let are_known = machines.iter().try_for_each(machine::is_read);
         let mut machines = machines
             .into_iter()

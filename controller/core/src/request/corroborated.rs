@@ -10,7 +10,8 @@ use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::serving::ServingPolicy;
 use crate::verifier::{Assurance, AttestedIdentity, Identity, Verifiers};
 
-/// The number of lookups of names between two pauses. A request can have 1,024 names, and a tenant many such requests.
+/// The number of lookups of names between two pauses. A request can have 1,024 names, and a tenant can have many such
+/// requests.
 const LOOKUPS: usize = 16;
 
 /// A request for a serving certificate, from an attested machine to which all requested names and addresses belong.
@@ -26,12 +27,13 @@ impl ConformantServingCsr {
     /// Finds the machine through the node's node identity, and compares the requested names with the reported names of
     /// this machine and of all other machines.
     ///
-    /// The node name comes from the node identity. It was decided when the machine joined, by its verifier if the
-    /// platform reports a name, so it can differ from the name in the inventory. The platform is queried for names and
-    /// addresses that no other source reports: the inventory has none for the members of a pool.
+    /// The node name comes from the node identity. This name was determined when the machine joined. If the platform
+    /// reports a name, the verifier determined it, so it can differ from the name in the inventory. The platform is
+    /// queried for names and addresses that no other source reports, because the inventory has none for the members of
+    /// a pool.
     ///
-    /// The proposal: a serving certificate "only has IP and DNS subjectAltNames that belong to the requesting node",
-    /// and an insecure provider cannot have one.
+    /// According to the proposal, a serving certificate "only has IP and DNS subjectAltNames that belong to the
+    /// requesting node", and an insecure provider does not allow serving certificates.
     pub async fn corroborate(
         self,
         ledger: &RecordLedger,
@@ -74,7 +76,7 @@ impl ConformantServingCsr {
                 }
                 (None, None) => Vec::new(),
             };
-            // A node can report as many names as it requests.
+            // The names are sorted, because a node can report as many names as it requests.
             reported.sort_unstable();
         }
         for name in names {

@@ -24,7 +24,7 @@ pub struct IssuedCertificate {
 pub struct Issued {
     /// The reason of the approval.
     pub basis: ApprovalReason,
-    /// The node that the certificate is for.
+    /// The node of the certificate.
     pub node_name: NodeName,
     /// The provider ID of the node's machine.
     pub provider_id: ProviderId,
@@ -45,8 +45,8 @@ pub struct Issued {
 }
 
 impl ClaimedCsr {
-    /// Signs a certificate with the cluster's CA. Its content comes from verified data. From the request, it contains
-    /// only the key.
+    /// Signs a certificate with the cluster's CA. Its content comes from verified data. Only the key comes from the
+    /// request.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl CorroboratedCsr {
     /// # Errors
     ///
     /// As [`ClaimedCsr::sign`]. Also denies a request to kube-controller-manager's signer, because only that signer can
-    /// sign it.
+    /// sign such a request.
     pub async fn sign(
         self,
         signer: &Signer,

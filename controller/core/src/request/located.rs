@@ -16,8 +16,8 @@ pub struct LocatedCsr {
 
 impl ConformantClientCsr {
     /// Finds the machine. With evidence, this uses the provider ID, which the evidence must confirm. Without evidence,
-    /// or if no Machine has this provider ID, it uses the bootstrap token. A node with the certificate of another
-    /// signer and without evidence claims its machine by the provider ID: then the node name must belong to that
+    /// or if no Machine has this provider ID, this uses the bootstrap token. A node with the certificate of another
+    /// signer and without evidence claims its machine with the provider ID. The node name must then belong to that
     /// machine.
     pub async fn locate(self, inventory: &dyn Inventory) -> Result<LocatedCsr, Refusal> {
         let machine = match (&self.request().requester, &self.request().evidence) {
@@ -26,7 +26,8 @@ impl ConformantClientCsr {
                 match claimed.map_err(unavailable)? {
                     Some(machine) => {
                         machine::is_read(&machine)?;
-                        // The lookup of a token can read the bootstrap configurations of all machines.
+                        // This order avoids a lookup of the token, which can read the bootstrap configurations of all
+                        // machines.
                         let owner = match machine.token_id {
                             Some(_) => None,
                             None => inventory.by_token(token).await.map_err(unavailable)?,
@@ -34,7 +35,8 @@ impl ConformantClientCsr {
                         machine::owns_token(&machine, token, owner.as_ref())?;
                         machine
                     }
-                    // The InfraMachine can have its provider ID before the Machine, or get it after the Node.
+                    // The InfraMachine can have its provider ID before the Machine has it, or can get it after the Node
+                    // exists.
                     None => self.of_token(token, inventory).await?,
                 }
             }
@@ -90,7 +92,7 @@ impl ConformantClientCsr {
 
 impl ConformantClientCsr {
     /// The reason why a request waits if its token has no owner. If the bootstrap configuration of the claimed machine
-    /// cannot be read, the token can be its own token, so the request does not fail after some time.
+    /// cannot be read, the token can belong to this machine. So the request does not fail after some time.
     async fn without_owner(&self, inventory: &dyn Inventory) -> Deferral {
         // With evidence, the caller has already looked for the claimed machine.
         if self.request().evidence.is_some() {

@@ -17,7 +17,7 @@ pub struct NamedCsr {
 impl AttestedCsr {
     /// Compares the requested name with the name from the evidence. If the evidence contains no name, compares it with
     /// the names that `inventory` has for the machine. An attested machine keeps the name of its node identity in
-    /// `ledger`, even if its reported names changed since.
+    /// `ledger`, even if its reported names have changed since then.
     pub async fn check_node_name(
         self,
         inventory: &dyn Inventory,
@@ -43,7 +43,7 @@ impl AttestedCsr {
         let uid = match self.standing() {
             ClaimOrRenewal::Renewing(_, uid) => Some(*uid),
             ClaimOrRenewal::Claiming(Assurance::Attested(_), _) => None,
-            // Without evidence, the provider ID can be only a claim.
+            // Without evidence, the provider ID is possibly only a claim.
             ClaimOrRenewal::Claiming(Assurance::None(_), _) => return Ok(false),
         };
         let provider_id = &self.identity().provider_id;

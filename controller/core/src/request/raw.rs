@@ -1,4 +1,4 @@
-//! A request that was not parsed yet.
+//! A request that is not parsed yet.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,7 @@ use crate::policy::size;
 use crate::refusal::{Deferral, Denial, Ignored};
 use crate::verifier::Verifiers;
 
-/// An open request to a signer that the controller decides on, within the size limits. It was not parsed yet.
+/// An open request to a signer of this controller or of Kubernetes, within the size limits, which is not parsed yet.
 #[derive(Debug)]
 pub struct RawRequest {
     contents: RawContents,
@@ -50,7 +50,7 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Returns the kind of the signer with this name, if the controller decides on its requests.
+    /// Returns the kind of the signer with this name, if the controller decides about its requests.
     fn of(signer: &str, verifiers: &Verifiers) -> Option<Self> {
         let admitted = |provider: &Provider| verifiers.admits(provider);
         let attests = |provider: &Provider| match verifiers.of(provider) {
@@ -72,7 +72,7 @@ impl Asked {
     }
 }
 
-/// The signer names whose requests the controller decides on.
+/// The names of the signers whose requests the controller answers.
 pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
     let built_in = [BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER].map(str::to_owned);
     let providers = verifiers.providers();
@@ -89,14 +89,14 @@ pub(crate) fn signers(verifiers: &Verifiers) -> Vec<String> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TriageError {
-    /// The controller does not decide on the request.
+    /// The controller does not decide about the request.
     #[error(transparent)]
     Ignore(#[from] Ignored),
     /// The request exceeds a size limit.
     #[error(transparent)]
     Deny(#[from] Denial),
-    /// The request is for a verifier that is unavailable. The controller does not parse it, because it cannot determine
-    /// whether it is valid.
+    /// The request is for a verifier that is unavailable. The controller does not parse such a request, because it
+    /// cannot determine whether the request is valid.
     #[error(transparent)]
     Retry(#[from] Deferral),
 }
@@ -105,8 +105,8 @@ impl RawRequest {
     /// Accepts an open request to a signer of these verifiers, or to a built-in kubelet signer of Kubernetes.
     ///
     /// A request that is approved but not issued passes through the whole chain, because the approval by another
-    /// approver is not a verification. Only the requests that this controller approved for kube-controller-manager to
-    /// sign are complete.
+    /// approver is not a verification. Only requests that this controller approved, and that kube-controller-manager
+    /// signs, are complete.
     pub fn triage(
         csr: &CertificateSigningRequest,
         verifiers: &Verifiers,

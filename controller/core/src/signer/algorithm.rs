@@ -12,10 +12,10 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 /// The length of an RSA modulus, in bytes: from the shortest secure length up to the length that Cluster API uses.
-/// Longer keys make signing slow and chains long.
+/// Longer keys slow down signing, and make chains longer.
 pub(super) const RSA_MODULUS_LEN: RangeInclusive<usize> = 256..=512;
 
-/// The algorithm of a CA's signatures. It follows from the CA key: each curve has the hash of the same strength.
+/// The algorithm of a CA's signatures, which the CA key determines: each curve has the hash of the same strength.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,

@@ -49,8 +49,8 @@ const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.
 /// unpredictable.
 const SERIAL_LEN: usize = 16;
 
-/// The contents of one certificate. All of them are verified, except the key. Only the last links of the chain of types
-/// in [`request`](crate::request) create them: tests/tests/layering checks this.
+/// The contents of one certificate. All fields except the key are verified. Only the last links of the chain of types
+/// in [`request`](crate::request) create this type: tests/tests/layering checks this.
 pub(crate) struct CertificateContents<'a> {
     pub(crate) node_name: &'a NodeName,
     pub(crate) spki: &'a [u8],

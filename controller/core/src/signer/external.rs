@@ -12,7 +12,8 @@ use crate::refusal::{Deferral, Unavailable};
 /// A CA key that another program holds, such as a PKCS #11 token or a KMS.
 ///
 /// The signer verifies each signature with the CA certificate's key before it issues a certificate. So an
-/// implementation can delay certificates, but it cannot cause invalid ones. An implementation has its own deadlines.
+/// implementation can delay certificates, but cannot cause invalid certificates. An implementation has its own
+/// deadlines.
 #[async_trait::async_trait]
 pub trait ExternalKey: Debug + Send + Sync {
     /// Checks that the program can sign now. The controller claims a node name only after this check.
@@ -28,7 +29,7 @@ pub trait ExternalKey: Debug + Send + Sync {
 pub struct SigningRequest<'a> {
     /// DER of the CA certificate.
     pub ca_der: &'a [u8],
-    /// The algorithm, which follows from the CA key.
+    /// The algorithm, which the CA key determines.
     pub algorithm: SignatureAlgorithm,
     /// DER of the `TBSCertificate`.
     pub to_be_signed: &'a [u8],

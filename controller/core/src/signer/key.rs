@@ -56,7 +56,7 @@ impl CaKey {
         let mut keys = pem::parse_many(text)
             .map_err(|_| InvalidCa::KeyForm)?
             .into_iter()
-            // `openssl ecparam -genkey` writes the curve before the key.
+            // `openssl ecparam -genkey` writes a block with the curve before the key.
             .filter(|block| block.tag() != "EC PARAMETERS");
         let (Some(block), None) = (keys.next(), keys.next()) else {
             return Err(InvalidCa::KeyForm);

@@ -1,8 +1,8 @@
 //! Private keys that tenants write.
 //!
-//! A library that parses a key also checks its numbers, which takes seconds if they are long. Anyone who can write a
-//! Secret could keep the controller busy with them. So the controller checks the kind of a key and the lengths of its
-//! numbers first, and a library parses only a [`PrivateKey`].
+//! A library that parses a key also checks its numbers, which takes seconds if they are long. Any user who can write a
+//! Secret could keep the controller busy with such keys. So the controller first checks the kind of a key and the
+//! lengths of its numbers, and a library parses only a [`PrivateKey`].
 
 use kubelet_attestation::ensure;
 use x509_cert::der::asn1::{AnyRef, ObjectIdentifier, OctetStringRef};
@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::algorithm::{RSA_MODULUS_LEN, SignatureAlgorithm};
 
-/// The maximum length in DER, in bytes. An RSA key of 4096 bits has 2400.
+/// The maximum length in DER, in bytes. An RSA key of 4096 bits has 2400 bytes.
 const MAX_DER_LEN: usize = 4096;
 
 /// The bits of an RSA modulus.
@@ -51,7 +51,7 @@ pub enum InvalidPrivateKey {
         MAX_DER_LEN
     )]
     TooLong,
-    /// The content of the PEM block does not have the form that the label of the block names.
+    /// The content of the PEM block does not have the form in the label of the block.
     #[error(
         "the content of the PEM block is not a key in the form that its label names: write the key again, for \
          example with \"openssl pkey\""
@@ -74,7 +74,7 @@ pub enum InvalidPrivateKey {
     Inconsistent,
 }
 
-/// The form of a private key, which the label of its PEM block names.
+/// The form of a private key, which is the label of its PEM block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "no other form is read")]
 pub enum PrivateKeyForm {
@@ -97,7 +97,7 @@ pub(super) enum PrivateKeyKind {
 
 /// A private key of a supported kind, whose numbers are short enough for a library.
 ///
-/// It is not checked whether the numbers are consistent. `Debug` does not show it, and its memory is zeroed on drop.
+/// The consistency of the numbers is not checked. `Debug` does not show the key, and its memory is zeroed on drop.
 #[derive(derive_more::Debug)]
 #[debug("PrivateKey")]
 pub struct PrivateKey {
@@ -123,7 +123,7 @@ impl PrivateKeyForm {
 }
 
 impl PrivateKey {
-    /// Checks the kind and the lengths. It does no arithmetic.
+    /// Checks the kind and the lengths, without arithmetic.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl PrivateKey {
         &self.der
     }
 
-    /// One PEM block with the key, and nothing else.
+    /// The key as a single PEM block.
     pub fn to_pem(&self) -> Zeroizing<String> {
         let block = pem::Pem::new(self.form.label(), self.der.as_slice());
         let text = Zeroizing::new(pem::encode(&block));
@@ -186,7 +186,7 @@ impl<'a> Pkcs8<'a> {
                 Ok::<_, der::Error>((algorithm, parameters))
             })?;
             let key = <&OctetStringRef>::decode(info)?.as_bytes();
-            // Attributes, and the public key.
+            // The optional attributes and the public key follow.
             while !info.is_finished() {
                 AnyRef::decode(info)?;
             }
@@ -218,7 +218,7 @@ fn check_rsa(der: &[u8]) -> Result<(), InvalidPrivateKey> {
     let [_version, modulus, others @ ..] = numbers.as_slice() else {
         return Err(InvalidPrivateKey::Malformed);
     };
-    // Another count is a key with more than two primes, which is not supported.
+    // A different count means a key with more than two primes, which is not supported.
     ensure!(
         others.len() == RSA_NUMBERS.len(),
         InvalidPrivateKey::Malformed
@@ -260,7 +260,7 @@ fn bits(number: &[u8]) -> usize {
     (digits * 8).saturating_sub(first)
 }
 
-/// The curve of an ECDSA key in SEC1 (RFC 5915). `None` if the key does not name it.
+/// The curve of an ECDSA key in SEC1 (RFC 5915). `None` if the key does not contain the curve.
 fn curve_of_sec1(der: &[u8]) -> der::Result<Option<AnyRef<'_>>> {
     AnyRef::from_der(der)?.sequence(|elements| {
         number(elements)?;
@@ -276,7 +276,7 @@ fn curve_of_sec1(der: &[u8]) -> der::Result<Option<AnyRef<'_>>> {
     })
 }
 
-/// The kind of an ECDSA key on this curve. Only named curves are accepted: explicit curve parameters are not read.
+/// The kind of an ECDSA key on this curve. Only named curves are accepted. Explicit curve parameters are not read.
 fn ecdsa(curve: Option<AnyRef<'_>>) -> Result<PrivateKeyKind, InvalidPrivateKey> {
     let name = curve.and_then(|curve| curve.decode_as::<ObjectIdentifier>().ok());
     let algorithm = name.and_then(|name| SignatureAlgorithm::of_curve(&name.to_string()));

@@ -1,4 +1,4 @@
-//! Certificates, as parsed by openssl and by another parser.
+//! Tests of certificates with openssl and with another parser.
 
 mod external;
 mod keys;
@@ -30,7 +30,7 @@ fn cluster_of(signer: Signer) -> Context {
     }
 }
 
-/// A time at which the CA is valid, and not for much longer than a node's certificate.
+/// A time at which the CA is valid, but not for much longer than a node certificate.
 fn late(signer: &Signer) -> SystemTime {
     signer.not_after() - 30 * DAY
 }
@@ -39,7 +39,7 @@ fn der_of(pem: &str) -> Vec<u8> {
     pem::parse(pem).unwrap().into_contents()
 }
 
-/// Issues a certificate with this CA, and makes openssl verify the chain like a strict server.
+/// Issues a certificate with this CA, and verifies the chain with openssl, like a strict server.
 fn issue_and_verify(pki: &Pki) -> Vec<u8> {
     let signer = pki.signer().unwrap();
     let now = late(&signer);

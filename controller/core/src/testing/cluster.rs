@@ -1,4 +1,4 @@
-//! A cluster of two machines, `m1` and `m2`, with their own tokens, and one without.
+//! A cluster with two machines, `m1` and `m2`, which have their own tokens, and a machine without one.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -26,7 +26,7 @@ use crate::verifier::{
     Appraisal, Assurance, AttestedIdentity, Identity, InsecureVerifier, Verifier, Verifiers,
 };
 
-/// The longest validity that the clusters of tests grant.
+/// The maximum validity of certificates in test clusters.
 pub const WEEK: Duration = Duration::from_hours(7 * 24);
 
 /// Some day in 2027.
@@ -34,7 +34,7 @@ pub fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(500_000)
 }
 
-/// Accepts the specified machine, or every claim.
+/// A verifier that accepts the specified machine, or every claim.
 #[derive(Debug)]
 pub struct AcceptAllVerifier {
     pub sees: Option<ProviderId>,

@@ -18,7 +18,7 @@ pub struct Csr {
     pub subject: Vec<Vec<u8>>,
     /// The kind of the key: the content of its `AlgorithmIdentifier`.
     pub key_algorithm: Vec<Vec<u8>>,
-    /// The bits of the key. If `None`, its own bits.
+    /// The bits of the public key. If `None`, the bits of `key`.
     pub key_bits: Option<Vec<u8>>,
     /// Requested extensions.
     pub extensions: Vec<Vec<u8>>,
@@ -28,7 +28,7 @@ pub struct Csr {
     pub signature_algorithm: Vec<Vec<u8>>,
     /// The signature. If `None`, a signature with its own key.
     pub signature: Option<Vec<u8>>,
-    /// The key that signs it.
+    /// The key that signs the request.
     pub key: EcdsaKeyPair,
 }
 
@@ -71,7 +71,7 @@ impl Csr {
         der::set(&[attribute(oid, value)])
     }
 
-    /// With this subject: parts of one attribute each.
+    /// Replaces the subject, with one attribute in each part.
     pub fn with_subject(attributes: &[(&str, Vec<u8>)]) -> Self {
         Self {
             subject: attributes
@@ -82,7 +82,7 @@ impl Csr {
         }
     }
 
-    /// With one more extension.
+    /// Adds an extension.
     pub fn with_extension(extension: Vec<u8>) -> Self {
         let mut csr = Self::valid();
         csr.extensions.push(extension);

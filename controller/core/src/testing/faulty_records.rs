@@ -1,4 +1,4 @@
-//! Records in memory that have a fault.
+//! Records in memory with a fault.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub enum Fault {
     FormerHolder,
     /// The cache is not updated by reads.
     NeverCaughtUp,
-    /// No record is written.
+    /// All writes fail.
     ReadOnly,
     /// After a replacement, the generation is the next number, independently of the claim.
     NextGeneration,
-    /// A record is written, and the answer is lost.
+    /// A record is written, but the answer is lost.
     AnswerLost,
 }
 

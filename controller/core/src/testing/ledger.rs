@@ -1,4 +1,4 @@
-//! Ledgers of tests.
+//! Ledgers for tests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::scope::Enforcement;
 use crate::time::since_epoch;
 
 impl RecordLedger {
-    /// A sweep whose monotonic clock shows the same time.
+    /// A sweep in which the monotonic clock also shows this time.
     pub async fn sweep_at(
         &self,
         now: SystemTime,
@@ -33,7 +33,7 @@ impl RecordLedger {
         )
     }
 
-    /// The same, with these UIDs.
+    /// The ledger with these UIDs.
     #[must_use]
     pub fn with_uids(mut self, uids: &Uids) -> Self {
         let uids = uids.clone();

@@ -17,7 +17,7 @@ pub struct MemoryNodes {
 }
 
 impl MemoryNodes {
-    /// Puts a Node there.
+    /// Adds or replaces a Node.
     pub fn put(&self, name: NodeName, node: Node) {
         let mut nodes = self.nodes.lock();
         nodes.insert(name, node);
@@ -29,7 +29,7 @@ impl MemoryNodes {
         nodes.remove(name);
     }
 
-    /// Their API server sends this time. Before, its time is unknown.
+    /// Sets the time of the API server, which is unknown before this call.
     pub fn show_time(&self, time: SystemTime) {
         *self.time.lock() = Some(time);
     }

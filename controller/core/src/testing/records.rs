@@ -23,7 +23,7 @@ use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
 pub const HOUR: Duration = Duration::from_hours(1);
 
-/// The longest lifetime: every certificate is for ten hours, and policy has allowed for twenty.
+/// The maximum lifetime in the policy. Every certificate is valid for ten hours.
 pub const LONGEST: Duration = Duration::from_hours(20);
 
 pub fn at(hours: u32) -> SystemTime {
@@ -54,7 +54,7 @@ pub fn machine(name: &str, state: MachineState) -> Machine {
     machine
 }
 
-/// An attested claim by a bootstrap token, for a certificate of ten hours.
+/// An attested claim with a bootstrap token, for a certificate of ten hours.
 pub fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
     let identity = Identity::of(provider_id(machine));
     Claim {
@@ -73,10 +73,10 @@ pub fn claim(machine: &str, node: &str, key: u8, hour: u32) -> Claim {
     }
 }
 
-/// The renewal of this generation of `n1`, for a certificate of ten hours.
 /// Each byte of the first UID.
 const FIRST: u8 = 7;
 
+/// The renewal of this generation of `n1`, for a certificate of ten hours.
 pub fn renewal(machine: &str, generation: u64, hour: u32) -> Renewal {
     Renewal {
         node_name: name("n1"),
@@ -154,7 +154,7 @@ impl World {
         self.ledger_over(self.records.clone())
     }
 
-    /// Its records, with this fault.
+    /// The records, with this fault.
     pub fn faulty(&self, fault: Fault) -> Arc<FaultyRecords> {
         Arc::new(FaultyRecords(self.records.clone(), fault))
     }
@@ -178,7 +178,7 @@ impl World {
         block_on(self.ledger().claim(claim, at(hour)))
     }
 
-    /// The generation that is granted.
+    /// The granted generation.
     #[track_caller]
     pub fn granted(&self, claim: &Claim, hour: u32) -> u64 {
         self.claims(claim, hour).unwrap().uid.generation
@@ -217,14 +217,14 @@ impl World {
         }
     }
 
-    /// The machine has a new state, or was deleted.
+    /// Changes the state of the machine, or deletes it.
     pub fn becomes(&mut self, name: &str, state: Option<MachineState>) {
         self.machines.retain(|machine| machine.name != name);
         self.machines
             .extend(state.map(|state| machine(name, state)));
     }
 
-    /// There is a Node an hour old without a provider ID, whose Lease was renewed an hour before `hour`, or at it.
+    /// Adds a Node without a provider ID, which is one hour old. Its Lease was renewed at `hour`, or one hour before.
     pub fn node(&self, node: &str, is_up: bool, hour: u32) {
         let renewed = if is_up { at(hour) } else { at(hour) - HOUR };
         let node_is = Node {
@@ -237,7 +237,7 @@ impl World {
         self.nodes.put(name(node), node_is);
     }
 
-    /// The same, with the provider ID of this machine.
+    /// Like [`node`](Self::node), with the provider ID of this machine.
     pub fn node_of(&self, node: &str, machine: &str, is_up: bool, hour: u32) {
         self.node(node, is_up, hour);
         let mut node_is = block_on(self.nodes.state(&name(node))).unwrap().unwrap();
@@ -251,7 +251,7 @@ impl World {
         stored.expect("a record").record
     }
 
-    /// A person changes the record.
+    /// Changes the record, as an operator would.
     #[track_caller]
     pub fn edit(&self, node: &str, change: impl FnOnce(&mut Record)) {
         let stored = block_on(self.records.read(&name(node))).unwrap();

@@ -30,7 +30,7 @@ pub fn serving_machine() -> Machine {
     machine
 }
 
-/// Machine `m2`, which has another address, another name, and the address and name from the test.
+/// Machine `m2`, which has a different address and name, and also the address and name from the test.
 pub fn other_machine() -> Machine {
     let mut machine = machine("m2", "n2", Some("ghijkl"));
     machine.addresses = vec![[192, 0, 2, 2].into()];
@@ -63,17 +63,17 @@ pub fn joined(cluster: Context) -> Context {
     cluster
 }
 
-/// The names in the value of the extension subject alternative name.
+/// The names in the value of a subject alternative name extension.
 pub fn serving_names(value: &[u8]) -> Result<Vec<ServingName>, Denial> {
     crate::policy::serving_names::parse(value)
 }
 
-/// A `GeneralName` that is a DNS name.
+/// A `GeneralName` with a DNS name.
 pub fn dns(name: &str) -> Vec<u8> {
     der::tlv(0x82, name.as_bytes())
 }
 
-/// A `GeneralName` that is an address.
+/// A `GeneralName` with an address.
 pub fn ip(address: impl Into<IpAddr>) -> Vec<u8> {
     match address.into() {
         IpAddr::V4(address) => der::tlv(0x87, &address.octets()),

@@ -20,7 +20,7 @@ pub trait Platform: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the platform cannot be queried. The request waits.
+    /// Returns an error if the platform cannot be queried. The request then waits.
     async fn endorsement_key(
         &self,
         provider_id: &ProviderId,
@@ -37,17 +37,17 @@ pub trait Platform: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The reasons for which [`check`](Self::check) denies.
+    /// The denial reasons of [`check`](Self::check).
     fn denials(&self) -> &'static [Reason] {
         &[]
     }
 
     /// Returns the name of the Node of the machine with this provider ID, as its infrastructure set it. `None` if the
-    /// platform does not report a name: then the inventory determines it.
+    /// platform does not report a name, so that the inventory determines it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the platform cannot be queried, or does not know the name yet. The request waits.
+    /// Returns an error if the platform cannot be queried, or does not report the name yet. The request then waits.
     async fn node_name(&self, _provider_id: &ProviderId) -> Result<Option<NodeName>, Unavailable> {
         Ok(None)
     }
@@ -66,7 +66,7 @@ pub trait Platform: Debug + Send + Sync {
     }
 }
 
-/// A kind of endorsement key. There is one for each template, and a TPM has a key of each kind.
+/// A kind of endorsement key. Each kind has a template, and a TPM can have a key of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyKind {
     /// RSA with 2048 bits (L-1).

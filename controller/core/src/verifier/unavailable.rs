@@ -9,7 +9,7 @@ use crate::refusal::{Deferral, Unavailable};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifierUnavailable {
-    /// This controller has no such verifier.
+    /// This controller does not have a verifier for the provider.
     #[error("this controller has no verifier for the attestor {0:?}")]
     Unknown(String),
     /// Machines without evidence are admitted only with a flag of the controller.

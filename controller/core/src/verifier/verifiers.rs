@@ -25,7 +25,7 @@ pub struct Verifiers {
 pub type ParsedSettings = Arc<dyn Any + Send + Sync>;
 
 impl Verifiers {
-    /// Returns the verifiers with the settings that they were created from, parsed or refused.
+    /// Returns the verifiers with their source: the settings, parsed or refused.
     #[must_use]
     pub fn with_settings(self, settings: ParsedSettings) -> Self {
         Self {
@@ -34,8 +34,8 @@ impl Verifiers {
         }
     }
 
-    /// The parsed settings. The owner of the cluster keeps them until it creates the next verifiers, even if it does
-    /// not use these, so that settings are parsed only after a change.
+    /// The parsed settings. The owner of the cluster keeps the settings until it creates the next verifiers, even if it
+    /// does not use the current verifiers. So settings are parsed only after a change.
     pub fn settings(&self) -> Option<&ParsedSettings> {
         self.settings.as_ref()
     }
@@ -45,7 +45,7 @@ impl Verifiers {
         self.available.get(provider)
     }
 
-    /// The authorized providers, including those with an unavailable verifier.
+    /// The authorized providers, including providers with an unavailable verifier.
     pub fn providers(&self) -> BTreeSet<Provider> {
         let unavailable = self.unavailable.iter();
         let unavailable = unavailable.filter_map(VerifierUnavailable::provider);
@@ -66,7 +66,7 @@ impl Verifiers {
         }
     }
 
-    /// Returns an error if the verifier of this provider is unavailable: requests to its signers wait.
+    /// Returns an error if the verifier of this provider is unavailable, so that requests to its signers wait.
     pub(crate) fn is_available(&self, provider: &Provider) -> Result<(), Deferral> {
         let mut unavailable = self.unavailable.iter();
         let why = unavailable.find(|why| why.attestor() == provider.as_str());
@@ -106,7 +106,7 @@ impl Verifiers {
                 why.attestor() == attestor.as_str()
                     || scheme.is_some_and(|(scheme, _)| scheme == why.attestor())
             };
-            // Without this error, the node's own report would decide although its platform reports names.
+            // Without this error, the node's own report would decide, although its platform reports names.
             if let Some(why) = self.unavailable.iter().find(may_report) {
                 return Err(Unavailable::new(why.clone()));
             }
@@ -128,7 +128,7 @@ impl Verifiers {
         findings.fold(Findings::default(), Findings::and)
     }
 
-    /// The condition that all authorized providers are available.
+    /// The condition about the availability of all authorized providers.
     pub fn availability(&self) -> ConditionReport {
         let unavailable: Vec<_> = self.unavailable.iter().map(ToString::to_string).collect();
         let Some(first) = self.unavailable.first() else {

@@ -16,7 +16,7 @@ use node_attestation_core::request::{
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::{AttestedIdentity, Verifier};
 
-/// Every link from the one before it, each once.
+/// Creates every link once, from its predecessor.
 pub(crate) async fn chain(
     object: &CertificateSigningRequest,
     context: &Context,
@@ -37,7 +37,7 @@ pub(crate) async fn chain(
     Ok(issued)
 }
 
-/// The same for a serving certificate.
+/// Creates the links for a serving certificate.
 pub(crate) async fn serving(
     parsed: ParsedCsr,
     context: &Context,
@@ -54,12 +54,12 @@ pub(crate) async fn serving(
     Ok(corroborated.sign(signer, now).await?)
 }
 
-/// A request that another signer signs is approved at the end.
+/// The approval of a request that another signer signs.
 pub(crate) fn approved(corroborated: CorroboratedCsr) -> Option<Approval> {
     corroborated.approve().ok()
 }
 
-/// The exception.
+/// The chain for the exception for control-plane machines.
 pub(crate) async fn control_plane(
     parsed: ParsedCsr,
     context: &Context,
@@ -72,7 +72,7 @@ pub(crate) async fn control_plane(
     Ok(renewal.approve())
 }
 
-/// An identity that a verifier vouched for.
+/// A renewal with an identity that a verifier has verified.
 pub(crate) fn renewal(
     name: NodeName,
     identity: AttestedIdentity,

@@ -1,4 +1,4 @@
-//! Creates each link from another value of it, or without a predecessor.
+//! Creates each link from another value of the same type, or without a predecessor.
 
 use node_attestation_core::request::*;
 

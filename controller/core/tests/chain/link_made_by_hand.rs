@@ -1,4 +1,4 @@
-//! Each link, without the one before it.
+//! Creates each link without its predecessor.
 
 use node_attestation_core::request::*;
 

@@ -1,4 +1,4 @@
-//! Each link, a second time after its check.
+//! Uses each link a second time, after its check.
 
 use std::sync::Arc;
 use std::time::SystemTime;

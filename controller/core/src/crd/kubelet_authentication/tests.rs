@@ -25,7 +25,7 @@ fn the_lifetime_in_the_spec_is_granted() {
     assert_eq!(with("aws", Some(604_800)), 7 * DAY);
 }
 
-/// Earlier versions stored it with every object, and it had no effect there.
+/// Earlier versions stored the default with every object. For `insecure`, it had no effect.
 #[test]
 fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     assert_eq!(with("insecure", Some(604_800)), 365 * DAY);
@@ -35,7 +35,7 @@ fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     );
 }
 
-/// All fields of commit 7571c2c2, with its defaults filled in.
+/// The object has all fields of commit 7571c2c2, with the defaults of that commit.
 #[test]
 fn an_object_with_fields_of_earlier_versions_is_read() {
     let stored = json!({

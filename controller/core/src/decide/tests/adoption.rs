@@ -1,4 +1,4 @@
-//! Existing nodes without evidence: they have only their kubelet certificate.
+//! Existing nodes without evidence, which have only their kubelet certificate.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Requests that an attacker can write: the valid one with one thing changed, and the reason of its
-//! refusal.
+//! Requests that an attacker can write: the valid request with one change, and the reason for its refusal.
 //!
 //! The number of a test is the number of its attack, and does not change:
 //!

@@ -169,7 +169,7 @@ fn a_built_in_request_waits_until_the_enforcement_is_known() {
     let decision = decided(&denied, &cluster);
     let is_done = matches!(decision, Decision::Ignore(Ignored::AlreadyDenied));
     assert!(is_done, "{decision:?}");
-    // The plugin's request does not depend on it.
+    // The plugin's request does not depend on the exception.
     assert!(matches!(decided(&valid(), &cluster), Decision::Issue(_)));
 }
 

@@ -1,4 +1,4 @@
-//! Claims to node names that have a holder, and by machines that hold one.
+//! Claims to node names with a holder, and claims from machines that hold a name.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn a_machine_without_record_or_evidence_must_use_the_reported_name() {
     }
 }
 
-/// An operator changed how the platform's machines are named.
+/// An operator changed the names of the platform's machines.
 #[test]
 fn a_joined_machine_keeps_its_recorded_name_after_a_platform_change() {
     let records: Arc<MemoryRecords> = Arc::default();

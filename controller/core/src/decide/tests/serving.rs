@@ -72,7 +72,7 @@ fn a_serving_certificate_for_the_nodes_name_and_address_is_approved() {
 fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
     const WEEK: i32 = 7 * 24 * 60 * 60;
     for (seconds, expected) in [
-        // As a kubelet asks.
+        // A kubelet does not request a validity.
         (None, None),
         (Some(WEEK), None),
         (Some(WEEK + 1), Some("ExpirationTooLong")),
@@ -84,7 +84,7 @@ fn a_serving_request_longer_than_the_policy_lifetime_is_denied() {
             None => drop(approved(&request, &serving_cluster())),
             Some(reason) => assert_eq!(denied(&request).reason(), reason),
         }
-        // Ours is cut.
+        // The name of this project's signer is truncated.
         request.spec.signer_name = Provider::NULL.serving_signer();
         issued_at(&request, &serving_cluster(), now());
     }

@@ -28,7 +28,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A cluster whose machine `m1` is also reported to have this name or address.
+/// A cluster whose inventory also reports this name or address for machine `m1`.
 pub(super) fn with_own(name: &ServingName) -> Context {
     let mut machine = serving_machine();
     match name {
@@ -80,13 +80,13 @@ fn an_address_or_name_not_reported_for_the_machine_is_denied() {
     ] {
         let expected = Denial::ServingNameNotReported(name, "m1".to_owned());
         assert_eq!(denied(std::slice::from_ref(&encoded)), expected);
-        // Beside names that are its own, first or last.
+        // The name is next to the machine's own names, before or after them.
         assert_eq!(denied(&[encoded.clone(), dns("n1")]), expected);
         assert_eq!(denied(&[dns("n1"), ip(ADDRESS), encoded]), expected);
     }
 }
 
-/// The cluster, whose machine `m1` has joined and can get more addresses later.
+/// The cluster, in which machine `m1` has joined and can get more addresses later.
 fn provisioning() -> Context {
     let machine = Machine {
         provisioning: true,
@@ -246,7 +246,7 @@ fn non_canonical_addresses_are_denied() {
         &[][..],
         &[192, 0, 2],
         &[192, 0, 2, 1, 0],
-        // An address and its mask, as name constraints have it.
+        // An address with its mask, as in name constraints.
         &[192, 0, 2, 1, 255, 255, 255, 255],
         &[0; 15],
         &[0; 32],

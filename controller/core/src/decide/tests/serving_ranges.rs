@@ -1,4 +1,4 @@
-//! The ranges that the addresses of serving certificates are limited to.
+//! The ranges that limit the addresses of serving certificates.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The cluster, whose serving certificates are limited to these ranges.
+/// The cluster, with these ranges for serving certificates.
 fn limited(cluster: Context, ranges: &[&str]) -> Context {
     let mut cluster = cluster;
     let ranges = ranges.iter().map(|range| range.parse().unwrap());
@@ -153,7 +153,7 @@ fn a_node_reported_address_outside_the_allowed_ranges_is_denied() {
 
     let decision = asks(inside, reported());
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
-    // The last is of nodes that cannot be read.
+    // In the last cluster, the Nodes cannot be read.
     for cluster in [reported(), guest_reported(None)] {
         let decision = asks(outside, cluster);
         let Decision::Deny(denial) = decision else {
@@ -171,13 +171,13 @@ fn a_serving_renewal_outside_a_new_address_range_is_denied() {
     approved(&serving(), &cluster);
     issued_at(&ours, &cluster, now());
 
-    // The records are the same.
+    // The new context has the same records.
     let cluster = limited(cluster, &["198.51.100.0/24"]);
 
     for request in [&serving(), &ours] {
         assert_eq!(denied_by(request, &cluster), out_of_range("192.0.2.1"));
     }
-    // The node goes on.
+    // The node continues to renew.
     issued_at(&renewal(UID), &cluster, now());
     approved(&serving_for(&[dns("n1")]), &cluster);
 }

@@ -17,7 +17,7 @@ use crate::testing::serving::{ADDRESS, dns, ip, serving, serving_cluster, servin
 use crate::testing::{decided, now, pauses};
 use crate::verifier::{Appraisal, Assurance, Verifier, VerifierUnavailable, Verifiers};
 
-/// Nodes that report these names, or cannot be read.
+/// Nodes that report these names. `None` means that they cannot be read.
 #[derive(Debug)]
 struct Guest(Option<Vec<ServingName>>);
 
@@ -53,7 +53,7 @@ fn other_tasks_run_during_the_lookups_of_many_serving_names() {
     let names = (0..1024).map(|number| format!("{number}.example.com"));
     let names: Vec<String> = names.collect();
     let asked: Vec<_> = names.iter().map(|name| dns(name)).collect();
-    // In another order than in the request.
+    // The order differs from the request.
     let reported = names.into_iter().rev().map(ServingName::Dns).collect();
     let cluster = guest_reported(Some(reported));
     let request = serving_for(&asked);
@@ -65,7 +65,7 @@ fn other_tasks_run_during_the_lookups_of_many_serving_names() {
     assert_eq!(count, 1024 / 16);
 }
 
-/// The address of machine `m2`, and one of the Services.
+/// The address of machine `m2`, and the address of a Service.
 const STOLEN: [u8; 4] = [192, 0, 2, 2];
 const RESERVED: [u8; 4] = [10, 96, 0, 1];
 
@@ -106,12 +106,12 @@ fn an_outage_of_the_node_list_is_not_a_denial() {
     );
 }
 
-/// A platform that reports these names of machine `m1`; `None`: it is out of order.
+/// A platform that reports these names for machine `m1`. `None` means that the platform is unavailable.
 #[derive(Debug)]
 struct Platform(Option<Vec<ServingName>>);
 
 impl Platform {
-    /// The verifiers of a cluster that admits no other provider.
+    /// The verifiers of a cluster that does not admit other providers.
     fn alone(self) -> Verifiers {
         let verifier: Arc<dyn Verifier> = Arc::new(self);
         Verifiers::from_iter([verifier])
@@ -194,7 +194,7 @@ fn a_foreign_or_reserved_name_that_a_platform_reports_is_denied() {
 #[test]
 fn a_node_reported_address_is_ignored_if_the_platform_reports_some() {
     let claimed = ServingName::Ip([198, 51, 100, 7].into());
-    // Also of a machine that it knows to have none, such as one that is being stopped.
+    // This includes a machine without names, such as a machine that is being stopped.
     for reported in [vec![ServingName::Ip(ADDRESS.into())], Vec::new()] {
         let mut cluster = platform_reported(Some(reported));
         cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
@@ -225,13 +225,13 @@ fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
         let why = VerifierUnavailable::Unknown(attestor.to_owned());
         let mut cluster = platform_reported(None);
         cluster.verifiers = [Err(why)].into_iter().collect();
-        // Also where nodes are believed: the platform could know better.
+        // This also applies if reports from nodes are accepted, because the platform could report other names.
         cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
         cluster
     };
     let request = serving_for(&[ip(ADDRESS)]);
 
-    // The attestor of the record, and the one that the provider ID is of.
+    // The attestor of the record, and the attestor of the provider ID.
     for attestor in ["null", "metal"] {
         let decision = decided(&request, &without(attestor));
         assert!(
@@ -308,7 +308,8 @@ fn a_platform_reported_address_does_not_need_service_ranges() {
 const PUBLIC: [u8; 4] = [198, 51, 100, 7];
 const PUBLIC_NAME: &str = "ec2-198-51-100-7.compute.example";
 
-/// The cluster in which Cluster API reports the addresses of machine `m1` in its status, and the platform these names.
+/// The cluster in which Cluster API reports the addresses of machine `m1` in its status, and the platform reports these
+/// names.
 fn reported_by_both(by_platform: &[ServingName]) -> Context {
     Context {
         verifiers: Platform(Some(by_platform.to_vec())).alone(),
@@ -410,7 +411,7 @@ fn an_inventory_address_waits_for_service_ranges_or_the_platform() {
         matches!(decision, Decision::Retry(Deferral::ServiceRangesUnknown)),
         "{decision:?}"
     );
-    // Names and the platform's own addresses do not depend on the ranges.
+    // The ranges do not limit names and the platform's own addresses.
     let request = serving_for(&[dns("n1"), dns("m1.internal"), ip(PUBLIC), dns(PUBLIC_NAME)]);
     approved(&request, &unknown(&public()));
 }

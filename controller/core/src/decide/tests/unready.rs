@@ -18,7 +18,7 @@ use crate::verifier::{
     Appraisal, Assurance, Identity, InsecureVerifier, Verifier, VerifierUnavailable, Verifiers,
 };
 
-/// Everything of it is down.
+/// An implementation of all traits, which is always unavailable.
 #[derive(Debug)]
 struct Down;
 
@@ -45,7 +45,7 @@ impl Inventory for Down {
     }
 }
 
-/// An inventory whose lookup by token is down.
+/// An inventory whose lookup by token is unavailable.
 #[derive(Debug)]
 struct WithoutTokens(StaticInventory);
 
@@ -133,7 +133,7 @@ impl Verifier for Down {
 struct Named {
     machines: StaticInventory,
     naming: Option<Naming>,
-    /// Whether they are found by their provider IDs too, and not only by their tokens.
+    /// Whether provider IDs also find the machines, in addition to tokens.
     has_provider_ids: bool,
 }
 
@@ -373,7 +373,7 @@ fn a_machine_with_an_unread_bootstrap_config_waits_indefinitely() {
             "the inventory is unavailable: cannot read the bootstrap configuration of machine m1"
         );
     }
-    // A machine that is known to have no own token joins with evidence.
+    // A machine that has no own token, according to the inventory, joins with evidence.
     let ready = in_state(MachineState::Ready);
     let decision = decided(&valid(), &ready);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
@@ -396,7 +396,7 @@ fn an_insecure_machine_without_a_provider_id_is_matched_by_its_token() {
 
     let decision = decided(&insecure(), &alone);
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
-    // Evidence has to be accepted for such machines.
+    // For such machines, evidence must be accepted.
     assert!(matches!(
         retried(&valid(), &alone),
         Deferral::MachineNotFound
@@ -415,7 +415,7 @@ fn a_machine_joins_only_with_the_provider_id_of_its_infra_machine() {
         ..own.clone()
     };
     let decision = |machine| {
-        // As while only the InfraMachine has a provider ID.
+        // This state occurs while only the InfraMachine has a provider ID.
         let inventory = Named {
             machines: StaticInventory::new(vec![machine]).unwrap(),
             naming: Some(Naming::Own),

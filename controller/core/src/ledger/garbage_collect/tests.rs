@@ -59,7 +59,7 @@ fn a_sweep_counts_records_and_reports_the_earliest_expiry() {
     assert_eq!(
         swept(&world, 4),
         SweepReport {
-            // That of n2: n1 ends before, and cannot renew.
+            // The expiry for n2. The certificate of n1 expires earlier, but n1 cannot renew.
             earliest_expiry: Some(at(13)),
             overdue: Some(0),
             live: 2,
@@ -258,7 +258,7 @@ fn a_lower_lifetime_does_not_shorten_an_existing_revocation() {
     let hour = Duration::from_hours(1);
     let revoked = world.record("n1").revoked_generations(hour, at(8));
 
-    // It may have renewed an hour ago for ten hours, which nobody has written down.
+    // The node can have renewed one hour ago for ten hours, without a write to the record.
     assert_eq!(revoked.unwrap().until, at(18) + GRANT_LAG);
 }
 
@@ -282,7 +282,7 @@ fn a_replaced_generation_never_becomes_valid_again() {
     assert!(!former.iter().any(|generation| good(*generation)));
 }
 
-/// The record is that of a backup, and the name is claimed again.
+/// The record comes from a backup, and the name is claimed again.
 #[test]
 fn a_generation_opened_after_a_restore_is_above_all_earlier_ones() {
     let world = World::held(policy());
@@ -337,7 +337,7 @@ fn an_inventory_outage_retires_no_record() {
         Enforcement::default(),
     );
 
-    // Its Machine is missing for long enough, as the twin below shows.
+    // Its Machine is missing for a sufficient time, as the second case below shows.
     for hour in [1, 2, 3] {
         let swept = block_on(ledger.sweep_at(at(hour), &BTreeSet::new())).unwrap();
 

@@ -25,7 +25,7 @@ fn node_of(machine: Option<&str>, is_up: bool, created: u32) -> Node {
     }
 }
 
-/// Each state, and whether attestation is known to be enforced.
+/// Each state, and whether attestation is definitely enforced in it.
 const STATES: [(EnforcementState, bool); 3] = [
     (EnforcementState::Unknown, false),
     (EnforcementState::Off, false),
@@ -66,16 +66,16 @@ fn there(world: &World) -> Option<Node> {
 fn a_sweep_deletes_only_the_node_of_a_retired_machine() {
     for (state, enforcement) in STATES {
         let swept = |node| is_swept(&retired(state), node);
-        // Down: it can be made again by nobody.
+        // The Node is down, and no kubelet can create it again.
         assert!(swept(node_of(Some("m1"), false, 1)));
         assert!(swept(node_of(Some("m1"), false, 3)));
-        // Ready, from before the retirement: its machine was deleted, and its kubelet runs.
+        // The Node is Ready and older than the retirement. Its machine was deleted, and its kubelet still runs.
         assert_eq!(swept(node_of(Some("m1"), true, 1)), enforcement);
-        // Ready, and made since.
+        // The Node is Ready, and was created after the retirement.
         for created in [2, 3] {
             assert!(!swept(node_of(Some("m1"), true, created)));
         }
-        // Of a machine without a record.
+        // The Node belongs to a machine without a record.
         for is_up in [true, false] {
             for created in [1, 3] {
                 assert!(!swept(node_of(Some("m2"), is_up, created)));
@@ -112,7 +112,7 @@ fn a_first_claim_replaces_an_unowned_node_that_is_down() {
     for (node, expected) in [
         (node_of(None, false, 0), Ok(true)),
         (node_of(Some("m9"), false, 0), Ok(true)),
-        // Its own.
+        // The machine's own Node.
         (node_of(Some("m1"), false, 0), Ok(false)),
         (node_of(Some("m1"), true, 0), Err("NodeAlive")),
         (node_of(None, true, 0), Err("NodeAlive")),
@@ -140,7 +140,7 @@ fn a_first_claim_replaces_an_unowned_node_that_is_down() {
 #[test]
 fn a_node_whose_machine_holds_another_name_is_not_replaced() {
     let mut world = World::new();
-    // Its Machine is not in the inventory for a moment.
+    // The inventory temporarily lacks the Machine.
     world.machines.push(machine("m4", MachineState::Ready));
     world.claims(&claim("m4", "n4", 4, 0), 0).unwrap();
     world.becomes("m4", None);
@@ -203,10 +203,10 @@ fn a_returning_machine_keeps_its_own_node_and_replaces_a_stale_one() {
     };
     for claim in [claim("m1", "n1", 2, 3), insecure(claim("m1", "n1", 2, 3))] {
         let back = |node| back(node, claim.clone());
-        // Its own: its kubelet goes on with it.
+        // The machine's own Node, which its kubelet continues to use.
         assert_eq!(back(node_of(Some("m1"), true, 1)), Ok(false));
         assert_eq!(back(node_of(Some("m1"), false, 1)), Ok(false));
-        // A holder of the former certificate can create one after Cluster API has deleted the machine's own.
+        // A holder of the previous certificate can create a Node after Cluster API has deleted the machine's own Node.
         assert_eq!(back(node_of(None, false, 1)), Ok(true));
         assert_eq!(back(node_of(None, true, 1)), Err("NodeAlive"));
         assert_eq!(back(node_of(Some("m9"), false, 1)), Ok(true));
@@ -223,7 +223,7 @@ fn a_node_that_the_new_kubelet_adopted_is_not_deleted() {
     world.nodes.put(name("n1"), node_of(Some("m1"), false, 1));
     world.claims(&claim("m2", "n1", 2, 3), 3).unwrap();
     assert_eq!(there(&world), None);
-    // The deletion was lost, and the new kubelet took the Node over.
+    // The deletion failed, and the new kubelet adopted the Node.
     let adopted = Node {
         ready: true,
         lease_renewed: Some(at(3)),

@@ -15,8 +15,8 @@ pub struct RecordHolder {
     pub attestor: Provider,
     /// The ID of the instance, if its cloud has separate instance IDs.
     pub instance: Option<String>,
-    /// The name of the Machine at the time of the claim. It is for operators, and identifies the machine while it has
-    /// no provider ID.
+    /// The name of the Machine at the time of the claim. The name is for operators, and identifies the machine while it
+    /// has no provider ID.
     pub machine_name: Option<String>,
     /// The endorsement key of its TPM, if the evidence contained one.
     pub endorsement_key: Option<KeyDigest>,
@@ -84,7 +84,7 @@ impl RecordHolder {
     }
 
     /// Whether an identity with this provider ID belongs to this holder. The instance must be the same. If the holder
-    /// was attested with a TPM, the TPM must be the same too, because other evidence does not cover the TPM and the
+    /// was attested with a TPM, the TPM must also be the same, because other evidence does not cover the TPM and the
     /// boot state.
     pub(in crate::ledger) fn is(&self, identity: &Identity) -> bool {
         let instances = self.instance.as_ref().zip(identity.instance.as_ref());

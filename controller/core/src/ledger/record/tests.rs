@@ -21,7 +21,7 @@ fn measured() -> Identity {
     }
 }
 
-/// The record of the claim by key 1 at hour 0 that proves this identity.
+/// The record of a claim with key 1 at hour 0, with evidence for this identity.
 fn record_of(identity: Identity) -> Record {
     let claim = Claim {
         assurance: Assurance::Attested(AttestedIdentity::vouched(identity)),
@@ -48,7 +48,7 @@ fn a_record_matches_its_machine_its_tpm_or_its_key() {
     assert!(record.concerns(&identity("m2"), own));
     assert!(!record.concerns(&identity("m2"), another));
     assert!(!record.concerns(&other_tpm, another));
-    // Two machines without a TPM do not have the same one.
+    // Two machines without a TPM do not have the same TPM.
     assert!(!record_of(identity("m1")).concerns(&identity("m2"), another));
 }
 
@@ -70,7 +70,7 @@ fn a_different_instance_with_the_same_provider_id_is_not_the_holder() {
 
     assert!(holder.is(&instance("i-1")));
     assert!(!holder.is(&instance("i-2")));
-    // A cloud without names of its own for instances.
+    // The cloud has no separate instance IDs.
     assert!(holder.is(&identity("m1")));
 }
 

@@ -62,7 +62,7 @@ impl RecordLedger {
 
     async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {
         let gone = NodeOwner::Gone(text.to_owned());
-        // No machine has a malformed provider ID.
+        // A malformed provider ID does not belong to any machine.
         let Ok(provider_id) = ProviderId::parse(text) else {
             return Ok(gone);
         };
@@ -70,7 +70,8 @@ impl RecordLedger {
         if machine.map_err(Deferral::InventoryUnavailable)?.is_some() {
             return Ok(NodeOwner::Present(provider_id));
         }
-        // No record has this key. The index finds the records of the provider ID: a sweep calls this for each Node.
+        // No record has this key, so the index finds only the records of the provider ID. A sweep calls this function
+        // for each Node, so a scan would be too slow.
         let (identity, key) = (Identity::of(provider_id), KeyDigest::of(&[]));
         let known = self.records.known_of_machine(&identity, key).await;
         let known = known.map_err(Deferral::LedgerUnavailable)?;
@@ -89,7 +90,7 @@ impl RecordLedger {
     }
 
     /// Deletes the Node with this name if the rules permit it. With a UID, deletes only the Node with this UID. Returns
-    /// whether it was deleted.
+    /// whether a Node was deleted.
     pub(in crate::ledger) async fn remove_node(
         &self,
         name: &NodeName,
@@ -105,8 +106,8 @@ impl RecordLedger {
             return Ok(false);
         }
         if let Removal::Retired(stored) = removal {
-            // A machine claims the name before it creates its Node. So this reads the record after the Node: the cache
-            // can lag, and a sweep takes time.
+            // A machine claims the name before it creates its Node. So the record is read after the Node, because the
+            // cache can lag, and a sweep takes time.
             let fresh = self.records.read(name).await;
             let fresh = fresh.map_err(Deferral::LedgerUnavailable)?;
             if fresh.is_none_or(|fresh| fresh.version != stored.version) {

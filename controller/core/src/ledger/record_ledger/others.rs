@@ -9,13 +9,13 @@ use crate::ledger::{Claim, Record};
 use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
 
-/// The limit of other live records of one machine, TPM or key. The stored record of each of them is read for each step
-/// of a claim. A machine with a new name has one.
+/// The limit of other live records of one machine, TPM or key. Each step of a claim reads the stored version of each
+/// such record. A machine with a new name has one such record.
 pub(super) const MAX_LIVE: usize = 64;
 
 impl RecordLedger {
     /// Returns the other records that are relevant to the claim. With `own`, this includes all records that were
-    /// written before it.
+    /// written before `own`.
     pub(super) async fn others(
         &self,
         claim: &Claim,
@@ -53,7 +53,7 @@ impl RecordLedger {
         };
         ensure!(live.len() <= MAX_LIVE, unavailable(too_many()).into());
         for (name, was_own) in live {
-            // The ledger does not act on cached data about a holder: the stored record must agree.
+            // The ledger does not act on cached data about a holder, so the stored record must agree.
             let fresh = self.read(&name).await?;
             let agrees = |fresh: &Record| fresh.is_live() && is_own(fresh) == was_own;
             let Some(fresh) = fresh.filter(|fresh| agrees(&fresh.record)) else {
@@ -77,8 +77,8 @@ impl RecordLedger {
         Ok(others)
     }
 
-    /// Whether the record with the claim's provider ID belongs to the claimant. A holder that joined as another
-    /// Machine, without evidence or before that Machine had a provider ID, only claimed this provider ID.
+    /// Whether the record with the claim's provider ID belongs to the claimant. If a holder joined as another Machine,
+    /// without evidence or before that Machine had a provider ID, it only claimed this provider ID.
     async fn is_of_claimant(&self, claim: &Claim, record: &Record) -> Result<bool, Refusal> {
         match &claim.machine_name {
             Some(machine) => self.can_be(&record.holder, machine).await,

@@ -60,7 +60,7 @@ fn an_unattested_holder_matches_only_the_machine_of_its_token() {
     assert!(can_be(attested, "m3"));
     assert!(can_be(insecure, "m2"));
     assert!(!can_be(insecure, "m3"));
-    // A member of a pool without a Machine.
+    // A pool member without a Machine.
     assert!(can_be(insecure, provider_id("m2").as_str()));
 }
 
@@ -75,7 +75,7 @@ fn a_claim_with_more_than_64_live_records_of_its_key_waits() {
         }
         block_on(world.records.create(&record)).unwrap();
     };
-    // The record of `n1` has the key, too.
+    // The record of `n1` also has the key.
     (1..MAX_LIVE).for_each(|number| add(number, true));
     (1000..1100).for_each(|number| add(number, false));
     let copied = claim("m3", "n3", 1, 1);

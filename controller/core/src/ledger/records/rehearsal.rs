@@ -10,7 +10,7 @@ use crate::identifiers::KeyDigest;
 use crate::refusal::Unavailable;
 use crate::verifier::Identity;
 
-/// The prefix of the versions of records in memory. Versions of stored records do not have it.
+/// The prefix of the versions of records in memory. Versions of stored records do not have this prefix.
 const REHEARSED: &str = "rehearsed-";
 
 /// An overlay over the records of a cluster, for [explanations](crate::decide::explain). Writes stay in memory.
@@ -95,7 +95,7 @@ impl Records for Rehearsal {
         written.map(rehearsed)
     }
 
-    /// No decision deletes a record.
+    /// A decision never deletes a record.
     async fn delete(&self, _name: &NodeName, _read: &Version) -> Result<(), WriteError> {
         Err(WriteError::Conflict)
     }

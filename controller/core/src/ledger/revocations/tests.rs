@@ -31,7 +31,7 @@ fn assert_revoked(denial: &Denial, generation: u64) {
     assert!(is_it, "{denial:?}");
 }
 
-/// A cluster whose management side was restored from a backup of before the revocation of `m1`.
+/// A cluster whose management cluster was restored from a backup that is older than the revocation of `m1`.
 fn restored_before_the_revocation() -> World {
     let world = World::held(policy());
     world.revoke("n1", 1);
@@ -68,7 +68,7 @@ fn a_revoked_machine_without_a_record_is_denied_until_released() {
     }
 }
 
-/// A UID is immutable, and a record's writer chooses it when it creates the record.
+/// The UID of a record is immutable. The writer chooses it when it creates the record.
 #[test]
 fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     let revoked = {
@@ -95,7 +95,7 @@ fn the_stronger_of_two_revocations_with_one_uid_is_listed() {
     assert_eq!(list([&weaker, &revoked]), alone);
 }
 
-/// The record of a deleted machine that has expired according to the clock of the deciding replica.
+/// The record of a deleted machine. According to the clock of the deciding replica, its certificates have expired.
 #[test]
 fn a_fast_clock_does_not_shorten_the_revocation_after_a_reclaim() {
     let world = World::held(policy());
@@ -224,7 +224,7 @@ fn a_new_generation_is_at_or_above_the_floor_and_the_valid_minimum() {
     ));
     assert_revoked(&world.denied(&claim("m1", "n1", 1, 2), 2), 1);
     assert_eq!(world.granted(&claim("m1", "n1", 3, 2), 2), opened_at(2));
-    // The list knows of a generation that the record from a backup does not have.
+    // The list contains a generation that is later than the generation of the record from a backup.
     let mut list = RevokedNodeCredentialsSpec::default();
     let lowest_valid = opened_at(9);
     let until = at(20);
@@ -253,7 +253,7 @@ fn an_insecure_node_below_the_floor_rejoins_with_a_new_key_when_down() {
         world.granted(&insecure(claim("m1", "n1", 2, 2)), 2),
         opened_at(2)
     );
-    // A node that is up has a later generation, which a record from a backup does not know.
+    // A running node has a later generation than its record from a backup.
     raise_floor(&world, 3);
     world.node("n1", true, 4);
     assert_eq!(
@@ -279,7 +279,7 @@ fn the_generation_floor_and_the_entries_grow_until_they_expire() {
     assert_eq!(merged(listed.clone()).lowest_valid_generation, opened_at(5));
     listed.lowest_valid_generation = opened_at(7);
     world.revocations.read(listed);
-    // Somebody deleted the list, and the annotation.
+    // A user deleted the list and the annotation.
     world.revocations.decide(RevocationDecisions::default());
 
     assert_eq!(merged(nothing()).lowest_valid_generation, opened_at(7));
@@ -325,7 +325,7 @@ fn a_machine_that_is_revoked_after_its_release_is_stopped_again() {
     decisions.release(provider_id("m1"), at(5));
     world.revocations.decide(decisions.clone());
     assert_eq!(world.granted(&claim("m1", "n1", 2, 2), 2), opened_at(2));
-    // By a clock that is behind.
+    // The time of the revocation comes from a slow clock.
     assert!(decisions.take_back(&provider_id("m1")));
     assert!(!decisions.take_back(&provider_id("m1")));
     world.revocations.decide(decisions);
@@ -454,7 +454,7 @@ fn the_revocations_of_many_records_are_read_in_pages() {
     assert_eq!(read.list, expected);
     let end = expected.revoked.values().next().unwrap().until;
     assert_eq!(read.first_end, Some(end));
-    // With the same UID, the first end changes the entry of both.
+    // If two records have the same UID, the first expiry changes the entry of both.
     let mut longer = (*revoked).clone();
     longer.record.former_until = Some(end + Duration::from_hours(1));
     let both = [Arc::new(longer), revoked];

@@ -49,7 +49,7 @@ pub(in crate::ledger) fn renewed(
     }))
 }
 
-/// Whether the record comes from a backup: the renewal comes from its holder, with a certificate of a later generation
+/// Whether the record comes from a backup. In this case, its holder renews with a certificate of a later generation
 /// that is not revoked.
 pub(in crate::ledger) fn is_from_backup(
     record: &Record,

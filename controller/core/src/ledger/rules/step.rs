@@ -44,7 +44,7 @@ pub(in crate::ledger) struct Others {
     /// Live records of other machines with the key of the claim.
     pub(in crate::ledger) key_of: Vec<Stored>,
     /// Whether another name has a record of the claimant's identity, live or retired, so that the claim renames the
-    /// machine. This can only prevent a denial, so cached data is sufficient.
+    /// machine. This field can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
 }
 
@@ -54,7 +54,7 @@ pub(in crate::ledger) enum HolderState {
     Alive,
     Leaving,
     Gone,
-    /// Its Machine exists, and has a different provider ID.
+    /// The Machine of the holder exists, and has a different provider ID.
     Contradicted,
 }
 

@@ -1,4 +1,4 @@
-//! Every rule: the valid case, with one thing changed.
+//! Tests of every rule: the valid case with one change.
 
 mod adoption;
 mod claims;

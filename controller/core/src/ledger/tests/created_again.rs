@@ -1,4 +1,4 @@
-//! A Cluster that was created again under its name: its records and its list of revocations are new.
+//! A Cluster that was created again with the same name, so that its records and its list of revocations are new.
 
 use std::fmt::Debug;
 
@@ -50,7 +50,7 @@ fn a_certificate_from_a_deleted_cluster_cannot_renew_or_serve() {
 fn a_machine_from_a_deleted_cluster_gets_a_new_certificate_uid() {
     for (floor, expected) in [(0, 1), (opened_at(1), opened_at(2))] {
         let (certificate, world) = created_again(floor);
-        // So that its record has another UID than the first of the former Cluster.
+        // This claim ensures that the UID of the next record differs from the first UID of the previous Cluster.
         world.granted(&claim("m2", "n2", 2, 2), 2);
 
         let granted = world.claims(&claim("m1", "n1", 1, 2), 2).unwrap();

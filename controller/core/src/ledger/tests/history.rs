@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 
 use life::{Event, Flaw, Life};
 
-/// The same histories in each run.
+/// A runner with the same histories in each run.
 fn runner(cases: u32) -> TestRunner {
     let config = Config {
         cases,
@@ -87,7 +87,7 @@ fn each_missing_rule_breaks_an_invariant_in_some_history() {
     }
 }
 
-/// The first invariant that does not hold in a history.
+/// The first invariant that a history violates.
 fn broken(flaw: Option<Flaw>, history: &[Event]) -> Option<String> {
     let mut life = Life::new(flaw);
     history.iter().find_map(|event| life.take(event).err())
@@ -97,13 +97,13 @@ fn broken(flaw: Option<Flaw>, history: &[Event]) -> Option<String> {
 fn a_revocation_after_the_backup_still_applies_after_each_restore() {
     let workload = |restarted| Event::RestoreWorkload { restarted };
     for (forgotten, restore, flaw) in [
-        // The records have it.
+        // The records contain the revocation.
         (false, workload(true), None),
-        // The list, as the controller remembers it, has it.
+        // The list in the controller's memory contains the revocation.
         (true, workload(false), Some(Flaw::ListOfRecordsOnly)),
-        // Nothing has it, so that an operator raises the floor.
+        // The revocation is lost everywhere, so an operator raises the floor.
         (true, workload(true), Some(Flaw::NoFloorAfterRestore)),
-        // The list in the workload cluster has it.
+        // The list in the workload cluster contains the revocation.
         (
             false,
             Event::RestoreManagement,

@@ -2,7 +2,7 @@
 //!
 //! The real `RecordLedger` runs as tasks that stop before each call to the world. A search tries every order of the
 //! next calls, of the watch events that reach a replica's cache, and of one crash, and checks the invariants in every
-//! state. A known state is not searched again: the results of its calls determine the state of a task.
+//! state. A known state is not searched again. The results of a task's calls determine its state.
 //!
 //! | invariant | |
 //! | --- | --- |
@@ -154,7 +154,7 @@ fn strengthened(keys: [u8; 2]) -> Scenario {
     scenario(keys.map(renewal)).held_by(insecure(claim("m1", "n1", 9, 0)))
 }
 
-/// The second key is of a node that lost the first answer.
+/// The second key belongs to a node that did not receive the first answer.
 #[test]
 fn an_upgrade_to_evidence_keeps_the_old_certificate_in_each_crash() {
     let outcomes = outcomes(&strengthened([1, 2]));
@@ -168,16 +168,16 @@ fn an_upgrade_to_evidence_keeps_the_old_certificate_in_each_crash() {
 
 #[test]
 fn each_missing_rule_breaks_an_invariant_of_the_model() {
-    // A record that is written over whatever is there.
+    // A record is written regardless of an existing record.
     is_broken(&two_machines(), Flaw::CreateOverwrites);
-    // A record that is written over another version than was read.
+    // A record is written over a version that differs from the version that was read.
     let held = two_machines().held_by(claim("m0", "n1", 9, 0));
     is_broken(&held, Flaw::ReplaceIgnoresVersion);
-    // A claim that does not wait for its cache to show its own record.
+    // A claim does not wait until its cache shows its own record.
     is_broken(&two_names(), Flaw::CacheIsBelieved);
-    // A generation that is not counted.
+    // The generation does not increase.
     is_broken(&two_keys(), Flaw::GenerationStays);
-    // A renewal with stronger evidence that ends the previous generation.
+    // A renewal with stronger evidence ends the previous generation.
     let broken = is_broken(&strengthened([1, 2]), Flaw::FormerEnds);
     assert!(broken.contains("the node has no other"), "{broken}");
 }

@@ -7,7 +7,7 @@ use crate::refusal::Unavailable;
 use crate::signer::ca::CaCertificate;
 use crate::signer::key::CaKey;
 
-/// Another program, which does this to its signatures.
+/// An external program that changes its signatures.
 struct Program {
     key: CaKey,
     away: bool,
@@ -94,7 +94,7 @@ fn a_wrong_signature_is_never_issued() {
             }
             signature
         },
-        // The two numbers alone, as PKCS #11 returns them.
+        // Only the two numbers, as PKCS #11 returns them.
         |_| vec![1; 64],
     ];
     for key in [

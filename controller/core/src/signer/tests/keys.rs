@@ -1,4 +1,4 @@
-//! CA keys that a tenant writes, to keep the controller busy.
+//! CA keys with which a tenant tries to keep the controller busy.
 
 use super::openssl::Pki;
 use super::*;
@@ -21,7 +21,7 @@ fn number(bits: usize) -> Vec<u8> {
     tlv(2, &digits)
 }
 
-/// An RSA key in PKCS#1. Its numbers do not belong together.
+/// An RSA key in PKCS#1 with inconsistent numbers.
 fn pkcs1(lengths: &[usize]) -> Vec<u8> {
     let numbers = lengths.iter().map(|bits| number(*bits));
     let numbers: Vec<_> = [tlv(2, &[0])].into_iter().chain(numbers).collect();
@@ -36,7 +36,7 @@ fn rsa_pkcs8(lengths: &[usize]) -> Vec<u8> {
     pkcs8(&[oid(RSA), NULL.to_vec()], &pkcs1(lengths))
 }
 
-/// The refusal of a key by this CA, and the number of library calls.
+/// The error for this key of the CA, and the number of library calls.
 fn refusal(pki: &Pki, label: &str, der: &[u8]) -> (InvalidCa, usize) {
     let mut refused = None;
     let calls = parsed_keys(|| {
@@ -47,7 +47,7 @@ fn refusal(pki: &Pki, label: &str, der: &[u8]) -> (InvalidCa, usize) {
     (refused.unwrap(), calls)
 }
 
-/// A library checks that the numbers of a key belong together, bit by bit.
+/// A library checks the consistency of a key's numbers bit by bit.
 #[test]
 fn an_rsa_key_with_long_numbers_is_refused_before_it_is_parsed() {
     let pki = Pki::new();
@@ -59,7 +59,7 @@ fn an_rsa_key_with_long_numbers_is_refused_before_it_is_parsed() {
         }
     };
 
-    // Only the library can know that such numbers do not belong together.
+    // Only the library can find that such numbers are inconsistent.
     check(&VALID, InvalidPrivateKey::Inconsistent, 1);
     for (position, name) in (1..).zip([
         "public exponent",
@@ -155,7 +155,7 @@ fn a_key_of_an_unsupported_kind_is_refused_before_it_is_parsed() {
         // RSASSA-PSS, and an algorithm that does not exist.
         ("PRIVATE KEY", pkcs8(&[oid("1.2.840.113549.1.1.10")], &[])),
         ("PRIVATE KEY", pkcs8(&[oid("1.2.3.4")], &pkcs1(&VALID))),
-        // secp256k1, and no curve.
+        // The curve is secp256k1, or is missing.
         (
             "PRIVATE KEY",
             pkcs8(&[ecdsa(), oid("1.3.132.0.10")], &sec1(&[])),

@@ -37,7 +37,7 @@ impl Pki {
             dir: TempDir::new().unwrap(),
         };
         std::fs::write(pki.dir.path().join("ca.key"), pki.openssl(key)).unwrap();
-        // No defaults of the machine's own configuration.
+        // This file replaces the defaults of the machine's configuration.
         std::fs::write(
             pki.dir.path().join("cnf"),
             "[req]\ndistinguished_name=dn\n[dn]\n",

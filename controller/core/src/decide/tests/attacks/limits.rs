@@ -1,6 +1,6 @@
 //! Expensive sizes and structures.
 //!
-//! A request over a limit is not read. A request within the limits has bounded cost, because every step is linear in
+//! A request over a limit is not read. A request within the limits has a bounded cost, because every step is linear in
 //! the size, or sorts a list of that size.
 
 use futures::executor::block_on;
@@ -15,7 +15,7 @@ use crate::testing::{
     object, provider_block, texts, valid,
 };
 
-/// The rule of DER by which this certification request is denied.
+/// The violated rule of DER in the denial of this certification request.
 #[track_caller]
 fn not_strict_der(csr: &[u8]) -> String {
     let denial = denied(&object(envelope(csr)));
@@ -60,7 +60,7 @@ fn too_many_lines_are_denied() {
     assert_eq!(denied(&object(begins)), Denial::NotARequestFirst);
 }
 
-/// The maximum number that fits: a request is DER, then base64.
+/// The maximum number of items that fit into a request, which is DER in base64.
 fn as_many<T>(len: usize, item: impl Fn(usize) -> T) -> Vec<T> {
     (0..MAX_REQUEST_LEN * 70 / 100 / len).map(item).collect()
 }
@@ -137,7 +137,7 @@ fn deep_nesting_is_denied() {
         Denial::UnknownExtension(ObjectIdentifier::new_unwrap("1.2.3"))
     );
     for csr in [in_subject.der(), deep] {
-        // The detail is the words of the library that reads DER.
+        // The detail is the message of the DER library.
         not_strict_der(&csr);
     }
 }
@@ -220,7 +220,7 @@ fn an_unsupported_evidence_version_fails_with_the_supported_versions() {
     );
 }
 
-/// A change of one byte, at a place that is a share of the whole.
+/// Replaces bytes, each at a relative position in `bytes`.
 fn changed(bytes: &[u8], changes: &[(prop::sample::Index, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for (index, byte) in changes {
@@ -241,7 +241,7 @@ proptest! {
 
         let decision = decided(&object(other), &cluster());
 
-        // The evidence can change into other evidence that this verifier reads.
+        // The change can result in other evidence that this verifier can read.
         prop_assert!(same || matches!(decision, Decision::Deny(_)), "{decision:?}");
     }
 

@@ -18,15 +18,15 @@ fn a_certificate_expiry_is_recorded_when_the_record_would_mislead() {
     let minutes = Duration::from_mins(1);
     let day = 24;
     for (written, issued_at, now, due) in [
-        // Nothing is written: an hour after.
+        // The record has no expiry yet, so the write is due after one hour.
         (None, 0, at(1) - minutes, false),
         (None, 0, at(1), true),
-        // The end is written, and is the same, or a little later, or a day later.
+        // The stored expiry equals the real expiry, or is a little earlier, or one day earlier.
         (Some(at(10)), 0, at(5), false),
         (Some(at(10)), 9, at(9), false),
         (Some(at(10)), day - 1, at(9), false),
         (Some(at(10)), day, at(9), true),
-        // It is too late, or has passed.
+        // The stored expiry is too late, or has passed.
         (Some(at(11)), 0, at(5), true),
         (Some(at(10)), 9, at(10) - minutes, false),
         (Some(at(10)), 9, at(10), true),

@@ -6,7 +6,7 @@ use super::*;
 use crate::nodes::Nodes;
 use crate::scope::Enforcement;
 
-/// Nodes whose name is claimed at the moment when they are looked up.
+/// Nodes whose name is claimed during the lookup.
 #[derive(Debug)]
 struct Rejoined(World);
 

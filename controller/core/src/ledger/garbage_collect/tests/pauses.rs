@@ -28,11 +28,11 @@ fn other_tasks_run_after_each_page_of_a_sweep() {
     let (swept, count) = pauses(ledger.sweep_at(at(1), &BTreeSet::new()));
 
     assert_eq!(swept.unwrap().live, PAGES * PAGE);
-    // While it looks up the machines, while it remembers which are missing, and while it acts.
+    // The sweep pauses during the lookup of machines, the update of absences, and the actions.
     assert_eq!(count, 3 * PAGES);
     let (swept, count) = pauses(ledger.sweep_at(at(2), &BTreeSet::new()));
     assert_eq!(swept.unwrap().held_back, Some(PAGES * PAGE));
-    // It also compares the machines that were missing before.
+    // The sweep also pauses during the comparison with previously missing machines.
     assert_eq!(count, 4 * PAGES);
 }
 

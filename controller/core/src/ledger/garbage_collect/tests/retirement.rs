@@ -1,4 +1,4 @@
-//! The retirement of records whose machines are missing, and the limit of many at once.
+//! The retirement of records whose machines are missing, and the limit for one round.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn a_record_is_retired_when_its_provider_id_moves_to_another_machine() {
         provider_id: Some(provider_id("m1")),
         ..Machine::new(name)
     };
-    // A Machine, and a member of a pool that no Machine stands for.
+    // A Machine, and a pool member without a Machine.
     for other in ["m2", provider_id("m1").as_str()] {
         let claimed = claim("m1", "n1", 1, 0);
         for claimed in [insecure(claimed.clone()), claimed] {
@@ -212,7 +212,7 @@ fn a_wall_clock_jump_neither_retires_nor_keeps_a_record() {
     .unwrap();
     assert!(world.record("n1").is_live());
 
-    // Nor does one that is set back keep anybody.
+    // A clock that is set back does not delay a retirement either.
     block_on(ledger.sweep((at(0), at(0)), 11 * minute, &BTreeSet::new())).unwrap();
     assert!(!world.record("n1").is_live());
 }
@@ -275,7 +275,7 @@ impl Inventory for Watched {
 
 #[test]
 fn any_number_of_machines_deleted_between_two_sweeps_is_retired() {
-    // The others are only missing.
+    // The other machines are only missing.
     for (deleted, retired) in [(20, true), (15, true), (14, false), (0, false)] {
         let world = crowd(20);
         let inventory = Watched {

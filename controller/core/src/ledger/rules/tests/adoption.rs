@@ -55,11 +55,11 @@ fn adoption_without_evidence_opens_only_one_generation() {
     let mut world = adopting(Adoption::AllowWithoutEvidence);
     world.claims(&bare("m1", 1, 0), 0).unwrap();
 
-    // A crash costs nothing.
+    // A crash before the answer has no effect.
     assert_eq!(world.granted(&bare("m1", 1, 1), 1), 1);
     let refused = Denial::RequesterUidMissing;
     assert_eq!(world.denied(&bare("m1", 2, 1), 1), refused);
-    // Its end, a reset, or that its Machine was gone opens the name to the token alone.
+    // The expiry of the record, a reset, or a missing Machine makes the name available only to a token.
     assert_eq!(world.denied(&bare("m1", 2, 11), 11), refused);
     assert_eq!(world.denied(&bare("m1", 1, 11), 11), refused);
     world.reset("n1");
@@ -80,7 +80,7 @@ fn adoption_without_evidence_cannot_rename_a_recorded_machine() {
     let other = |hour| insecure(by_node(claim("m1", "n2", 2, hour)));
     let refused = Denial::RequesterUidMissing;
 
-    // Its certificates have ended.
+    // Its certificates have expired.
     assert_eq!(world.denied(&other(11), 11), refused);
     world.reset("n1");
     assert_eq!(world.denied(&other(1), 1), refused);

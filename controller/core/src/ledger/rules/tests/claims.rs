@@ -1,4 +1,4 @@
-//! Claims: the first, the same again, another key, another machine, another name.
+//! Claims: first and repeated claims, and claims with another key, machine or name.
 
 use crate::inventory::MachineState;
 use crate::ledger::record::GRANT_LAG;
@@ -105,7 +105,7 @@ fn a_new_key_opens_a_generation_once_the_node_is_deleted() {
 #[test]
 fn a_claim_with_another_key_waits_until_certificates_and_lease_expire() {
     let world = World::held(policy());
-    // Nobody is there to call it down.
+    // No component marks the Node as not ready.
     world.node("n1", true, 10);
     assert_eq!(world.waits(&claim("m1", "n1", 2, 10), 10), "IdentityLive");
     assert_eq!(world.waits(&claim("m1", "n1", 2, 11), 11), "IdentityLive");
@@ -368,7 +368,7 @@ fn a_key_can_be_reused_after_a_rename_or_a_tombstone() {
     assert_eq!(world.granted(&claim("m2", "n3", 1, 2), 2), 1);
 }
 
-/// A claim without evidence, of this Machine, for this provider ID.
+/// A claim without evidence, from this Machine, for this provider ID.
 fn claiming(machine: &str, of: &str, node: &str, key: u8, hour: u32) -> Claim {
     Claim {
         machine_name: Some(machine.to_owned()),
@@ -376,7 +376,7 @@ fn claiming(machine: &str, of: &str, node: &str, key: u8, hour: u32) -> Claim {
     }
 }
 
-/// Machines `m1` and `m2`, which their infrastructure has not named.
+/// Machines `m1` and `m2`, without provider IDs from their infrastructure.
 fn unnamed() -> World {
     let mut world = World::new();
     world.machines = ["m1", "m2"].map(crate::inventory::Machine::new).to_vec();

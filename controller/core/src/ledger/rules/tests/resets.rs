@@ -22,7 +22,7 @@ fn a_reset_name_can_be_claimed_while_the_holders_machine_exists() {
     let node = crate::nodes::Nodes::state(&*world.nodes, &name);
     assert_eq!(futures::executor::block_on(node).unwrap(), None);
 
-    // Its kubelet is at work.
+    // The kubelet of the node is running.
     let world = reset();
     world.node_of("n1", "m1", true, 1);
     assert_eq!(world.waits(&claim, 1), "NodeAlive");

@@ -128,7 +128,7 @@ fn a_tpm_with_lower_boot_counters_is_denied_until_a_reset() {
         }
         assert_eq!(refused(renewal), denial, "{later:?}");
         assert_eq!(world.denied(&again, 1), denial, "{later:?}");
-        // Nor by way of another name.
+        // A claim to another name is also denied.
         let renamed = by_tpm(claim("m1", "n3", 2, 1), "m1", b"ek", later);
         assert_eq!(world.denied(&renamed, 1), denial, "{later:?}");
 
@@ -157,7 +157,7 @@ fn the_boot_counters_of_a_renewal_count_only_within_its_generation() {
     ));
     assert!(renewed(&world, "m1", b"ek", boot(7, 0, 1)).is_ok());
 
-    // Another TPM, another count.
+    // A different TPM has different counters.
     world.reset("n1");
     let other = by_tpm(claim("m1", "n1", 2, 1), "m1", b"other", boot(1, 0, 1));
     assert_eq!(world.granted(&other, 1), opened_at(1));
@@ -266,7 +266,7 @@ fn a_tpm_cannot_join_a_second_machine_with_the_same_provider_id() {
         ..Machine::new(name)
     };
     for (other, is_denied) in [("m2", true), ("m1", false)] {
-        // Neither of them has a provider ID yet.
+        // Neither machine has a provider ID yet.
         let mut world = World::new();
         world.machines = vec![machine("m1"), machine("m2")];
         let first = by_tpm(claim("m1", "n1", 1, 0), "m1", b"ek", boot(1, 0, 100));

@@ -1,4 +1,4 @@
-//! The facts that speak against an identity's first record only.
+//! Facts that prevent only the first record of an identity.
 
 use crate::identifiers::KeyDigest;
 use crate::ledger::*;
@@ -6,7 +6,7 @@ use crate::refusal::{Denial, EvidenceReason};
 use crate::testing::records::*;
 use crate::verifier::{Assurance, AttestedIdentity, Identity};
 
-/// A reason of a provider.
+/// A denial reason of a provider.
 #[derive(Debug, thiserror::Error)]
 #[error("the root volume was moved")]
 struct RootVolumeMoved;
@@ -25,7 +25,7 @@ fn moved() -> Denial {
     RootVolumeMoved.into()
 }
 
-/// The same claim, with that against it.
+/// The same claim, with this reason against a first record.
 fn suspect(claim: Claim) -> Claim {
     let identity = claim.assurance.identity().clone();
     Claim {
@@ -40,7 +40,7 @@ fn a_first_claim_of_a_suspect_instance_is_denied() {
 
     assert_eq!(world.denied(&suspect(claim("m1", "n1", 1, 0)), 0), moved());
 
-    // The name is free as before.
+    // The name is still free.
     assert_eq!(world.granted(&claim("m1", "n1", 1, 0), 0), 1);
 }
 

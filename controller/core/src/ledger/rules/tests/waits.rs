@@ -1,4 +1,4 @@
-//! The wait for a previous certificate: its expiry, and the clock that determines it.
+//! The wait for the expiry of a previous certificate, and the clock that determines it.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ use crate::testing::records::{LONGEST, World, at, claim, name, opened_at, provid
 const MACHINES: [&str; 2] = ["m1", "m2"];
 const NAMES: [&str; 2] = ["n1", "n2"];
 
-/// An event of a cluster's life. Numbers are places in the lists above.
+/// An event in the life of a cluster. Numbers are positions in the lists above.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A machine claims a name with a new key.
@@ -37,18 +37,19 @@ pub(super) enum Event {
     Retire(usize),
     /// An operator deletes a record.
     Forget(usize),
-    /// Both sides.
+    /// A backup of both clusters.
     Backup,
     RestoreManagement,
-    /// If another controller leads before the list is written again, the operator raises the floor after it.
+    /// If another controller becomes the leader before the list is written again, the operator raises the floor
+    /// afterwards.
     RestoreWorkload {
         restarted: bool,
     },
-    /// Another leader of the controller.
+    /// Another replica becomes the leader.
     Restart,
-    /// After it, the operator raises the floor.
+    /// After the restore, the operator raises the floor.
     RestoreBoth,
-    /// `clusterctl move`: another controller, and no status.
+    /// `clusterctl move`, after which another controller has objects without a status.
     Move,
     RaiseFloor,
     Hour,
@@ -87,7 +88,7 @@ pub(super) struct Life {
     hour: u32,
     keys: u8,
     decisions: RevocationDecisions,
-    /// In the workload cluster.
+    /// The list in the workload cluster.
     list: RevokedNodeCredentialsSpec,
     backup: Backup,
     issued: Vec<Issued>,
@@ -114,7 +115,7 @@ impl Life {
         }
     }
 
-    /// The error is the invariant that does not hold any more.
+    /// Applies the event. The error is the violated invariant.
     pub(super) fn take(&mut self, event: &Event) -> Result<(), String> {
         match event {
             Event::Join { machine, name } => {
@@ -281,7 +282,7 @@ impl Life {
             later(self.revoked_keys.entry(one.key).or_default());
             later(self.revoked_machines.entry(one.machine).or_default());
         }
-        // So that a later release is later.
+        // The time advances, so that a later release has a later time.
         self.publish();
         self.hour += 1;
     }
@@ -331,7 +332,7 @@ impl Life {
         if self.flaw != Some(Flaw::NoFloorAfterRestore) {
             self.raise_floor();
         }
-        // Its keys and machines are lost; no certificate is valid.
+        // The revoked keys and machines in the list are lost, but none of their certificates is valid.
         self.revoked_keys.clear();
         self.revoked_machines.clear();
     }

@@ -118,7 +118,7 @@ impl Run {
         self.shared.lock().unwrap()
     }
 
-    /// Whether it could happen.
+    /// Executes the action. Returns whether the action was possible.
     fn act(&mut self, action: Action) -> bool {
         match action {
             Action::Call(task) => {
@@ -138,7 +138,7 @@ impl Run {
                     return false;
                 }
                 self.crashed = true;
-                // The other replica's cache is where its own task's is.
+                // The cache of the other replica is in the state of its own task.
                 let cached = self.tasks[1 - task].seen.lock().unwrap().cached;
                 self.tasks[task] = Task::start(&self.scenario, &self.shared, (task, 1), cached);
                 true
@@ -167,7 +167,8 @@ impl Run {
         self.renewing_certificates_are_valid(&shared)
     }
 
-    /// The node has no other certificate than the one with which it renews, until it sends a request with the next one.
+    /// Checks the certificates with which nodes renew. Until a node uses its next certificate, it has no other
+    /// certificate.
     fn renewing_certificates_are_valid(&self, shared: &Shared) -> Result<(), String> {
         let now = shared.now();
         let records = now.values().map(|stored| &stored.record);
@@ -232,7 +233,7 @@ impl Task {
             running: Some(replica.serve(claim, random).boxed()),
             outcome: None,
         };
-        // To before its first call.
+        // The task runs until its first call.
         task.poll();
         task
     }

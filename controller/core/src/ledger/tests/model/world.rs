@@ -19,7 +19,7 @@ use crate::testing::Uids;
 use crate::testing::records::{at, machine, policy};
 use crate::verifier::{Assurance, Identity};
 
-/// The certificate of the machine that held the name before.
+/// The UID in the certificate of the previous holder of the name.
 pub(super) fn before() -> CertificateUid {
     CertificateUid {
         record: RecordUid::new([9; 16]),
@@ -35,7 +35,7 @@ pub(super) struct Scenario {
     pub(super) flaw: Option<Flaw>,
 }
 
-/// A rule that is broken, for the search to find.
+/// A violated rule, which the search must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
     CreateOverwrites,
@@ -80,13 +80,13 @@ pub(super) struct Published {
 /// The API servers.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Every write, in order: the version is its place, from 1.
+    /// All writes, in order. The version is the position of the write, from 1.
     pub(super) log: Vec<Record>,
     pub(super) published: Vec<Published>,
     flaw: Option<Flaw>,
     /// Counts completed calls.
     pub(super) calls: u64,
-    /// Of all that was written.
+    /// The digest of all writes.
     pub(super) digest: u64,
 }
 
@@ -150,7 +150,7 @@ impl Shared {
     }
 }
 
-/// The path of one request through one replica, as seen by the search.
+/// The progress of one request through one replica, for the search.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The number of writes that have reached the replica's cache.
@@ -159,7 +159,7 @@ pub(super) struct Seen {
     pub(super) history: u64,
 }
 
-/// The world as one replica sees it.
+/// The view of one replica.
 #[derive(Debug, Clone)]
 pub(super) struct Replica {
     pub(super) shared: Arc<Mutex<Shared>>,
@@ -198,7 +198,7 @@ impl Replica {
         .boxed()
     }
 
-    /// Claims, and publishes a certificate.
+    /// Claims the name, and publishes a certificate.
     pub(super) async fn serve(self, claim: Claim, random: u8) -> Result<(), Refusal> {
         let machines = ["m1", "m2"].map(|name| machine(name, MachineState::Ready));
         let inventory = StaticInventory::new(machines.to_vec()).unwrap();
@@ -227,7 +227,7 @@ impl Replica {
     }
 }
 
-/// The renewal that becomes this claim, if it is one.
+/// The renewal of this claim, if the claim is one.
 fn renewal(claim: &Claim) -> Option<Renewal> {
     let (Claimant::Renewal(uid), Assurance::Attested(identity)) =
         (claim.claimant, &claim.assurance)
@@ -247,7 +247,7 @@ fn renewal(claim: &Claim) -> Option<Renewal> {
     })
 }
 
-/// The result of a call, as far as the caller's next call can depend on it.
+/// The part of a call's result on which the caller's next call can depend.
 pub(super) trait Answer {
     /// Versions identify the content of a record. 0 means that there is no record.
     fn told(&self) -> Vec<usize>;
