@@ -7,12 +7,12 @@ use node_attestation_runtime::client::ClusterAccess;
 
 use crate::error::{BoxError, Hinted, explain};
 
-/// Returns access to the cluster of this kubeconfig and context. Without a kubeconfig, the files that kubectl reads are
-/// used, and then the cluster that this process runs in.
+/// Returns access to the cluster of this kubeconfig and context. Without a kubeconfig, uses the files that kubectl
+/// reads or, if there are none, the cluster of this process.
 ///
 /// # Errors
 ///
-/// None of them exists, or the first that exists cannot be used.
+/// None of these exists, or the first existing one cannot be used.
 pub(crate) async fn for_person(
     kubeconfig: Option<PathBuf>,
     context: Option<&str>,
@@ -31,7 +31,7 @@ pub(crate) async fn for_person(
     Ok(ClusterAccess::from_kubeconfigs(&files, context).await?)
 }
 
-/// Returns access to the cluster of this kubeconfig and context, or to the cluster that this process runs in. A
+/// Returns access to the cluster of this kubeconfig and context, or to the cluster of this process. A
 /// controller signs and approves, so it does not use the kubeconfig of a shell's environment.
 ///
 /// # Errors

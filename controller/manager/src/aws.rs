@@ -33,7 +33,7 @@ const MAX_FILE_LEN: usize = 1024 * 1024;
 /// The variable that makes the SDK call FIPS endpoints.
 const USE_FIPS: &str = "AWS_USE_FIPS_ENDPOINT";
 
-/// The signers and the endpoints for instances. None of these ever comes from a resource of a tenant.
+/// The signers and the endpoints for instances. They never come from a resource of a tenant.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "AWS")]
 pub(crate) struct AwsArguments {
@@ -66,7 +66,7 @@ pub(crate) struct AwsArguments {
     aws_instance_profiles: Vec<ProfileRole>,
 }
 
-/// The parts of the AWS clients, before the clients have credentials.
+/// The parts of the AWS clients that do not need credentials.
 #[derive(Debug)]
 pub(crate) struct AwsParts {
     signers: Signers,
@@ -92,12 +92,12 @@ pub(crate) struct Aws {
 }
 
 impl AwsArguments {
-    /// Reads the files and creates the clients. The inner error is the prerequisite for STS calls that this host lacks;
-    /// it matters only in clusters on AWS. Makes no network call.
+    /// Reads the files and creates the clients. The inner error is the prerequisite for STS calls that this host lacks,
+    /// which affects only clusters on AWS. Makes no network calls.
     ///
     /// # Errors
     ///
-    /// An option, or the file that it names, is invalid.
+    /// An option or its file is invalid.
     pub(crate) fn open(self, metrics: Metrics) -> Result<Result<AwsParts, String>, BoxError> {
         let authorities = self.aws_endpoint_ca.as_deref();
         let authorities = authorities
@@ -258,7 +258,7 @@ fn fips_warning(use_fips: Option<&str>, has_endpoints: bool) -> Option<&'static 
     )
 }
 
-/// Parses a document version. AWS uses dates; other forms are accepted for future versions.
+/// Parses a document version. AWS uses dates, but other forms are accepted for future versions.
 pub(crate) fn document_version(text: &str) -> Result<String, String> {
     let is_kept = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if (1..=32).contains(&text.len()) && text.chars().all(is_kept) {

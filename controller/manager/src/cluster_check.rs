@@ -50,7 +50,7 @@ struct Check {
     insecure_allow_loopback: bool,
 }
 
-/// Runs the command; returns its output, and whether every check passed.
+/// Runs the command. Returns its output, and whether every check passed.
 pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
     let Act::Check(check) = command.act;
     let Check {
@@ -114,7 +114,7 @@ fn table(heading: &str, checks: &[Checked]) -> String {
             wrapped("", MARGIN, &format!("cure: {}", check.cure), &mut text);
         }
         if matches!(check.state, State::Warn | State::Fail) {
-            // A URL is longer than a line, and stays next to its name.
+            // A URL can be longer than a line, and is not wrapped.
             text.extend([&" ".repeat(MARGIN), "see: ", &check.link, "\n"]);
         }
     }

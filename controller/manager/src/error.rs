@@ -1,4 +1,4 @@
-//! Errors for the operator. No caller distinguishes them.
+//! Errors for the operator. Callers do not distinguish them.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 /// Any error.
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// An error, with the operation that failed because of it.
+/// An error, with the failed operation.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 struct Explained {
@@ -14,7 +14,7 @@ struct Explained {
     source: BoxError,
 }
 
-/// Puts `what` before an error: the option, the file, or the operation that failed.
+/// Adds `what` before an error: the option, the file, or the failed operation.
 pub(crate) fn explain<E: Into<BoxError>>(what: impl Into<String>) -> impl FnOnce(E) -> BoxError {
     let what = what.into();
     |error| {
@@ -53,7 +53,7 @@ impl Hinted {
         }
     }
 
-    /// A command that the operator did not confirm.
+    /// The error of a command that the operator did not confirm.
     pub(crate) fn unconfirmed(what: &str, hint: &str) -> Self {
         Self {
             error: what.into(),

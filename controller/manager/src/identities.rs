@@ -134,7 +134,7 @@ pub(crate) async fn run(command: IdentitiesCommand) -> Result<(String, Vec<Strin
     Box::pin(output_of(command)).await.map_err(hinted)
 }
 
-/// Adds the next step, if the error is a wrong name.
+/// Adds a hint, if the cause of the error is a wrong name.
 fn hinted(error: BoxError) -> BoxError {
     let hint = match error.downcast_ref() {
         Some(IdentitiesError::NotFound { namespace, .. }) => format!(

@@ -23,7 +23,7 @@
 //! ```
 //!
 //! The first form serves all clusters of a management cluster with Cluster API. The management cluster is the cluster
-//! that the controller runs in, or the cluster of the kubeconfig. The second form serves one cluster from files,
+//! in which the controller runs, or the cluster of the kubeconfig. The second form serves one cluster from files,
 //! without a management cluster. With `--signer-endpoint` instead of `--ca-key`, an external program signs.
 //!
 //! # Contract
@@ -299,7 +299,7 @@ fn answer<T: Into<Answer>>(
 /// The output of a command, and its exit code.
 struct Answer {
     text: String,
-    /// What the command did not do.
+    /// The errors about parts that the command did not complete.
     errors: Vec<String>,
     code: u8,
 }

@@ -42,9 +42,9 @@ pub(crate) const PROVIDERS: &[Registered] = &[
 
 /// A provider whose evidence this program verifies.
 pub(crate) struct Registered {
-    /// Its name in `spec.authorizedAttestors`.
+    /// The name in `spec.authorizedAttestors`.
     pub(crate) provider: Provider,
-    /// The description of its machines, for `--help`.
+    /// The description of the provider's machines, for `--help`.
     pub(crate) help: &'static str,
     /// Creates the verifier for one cluster.
     pub(crate) verifier: VerifierOf,

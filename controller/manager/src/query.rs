@@ -160,7 +160,7 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     for row in rows {
         let mut line = String::new();
         for (cell, width) in row.iter().zip(widths) {
-            // Writing to a string does not fail.
+            // A write to a string cannot fail.
             let _ = write!(line, "{:width$}", visible(cell));
         }
         text.push_str(line.trim_end());
@@ -172,8 +172,8 @@ pub(crate) fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 /// The line width of text for users.
 const WIDTH: usize = 80;
 
-/// Appends the words in lines of [`WIDTH`], after a margin that begins with `first`. A longer word is on a separate
-/// line. Invisible characters become spaces.
+/// Appends the words in lines of [`WIDTH`], after a margin that begins with `first`. A word that is longer than a line
+/// is on a separate line. Invisible characters become spaces.
 pub(crate) fn wrapped(first: &str, margin: usize, words: &str, text: &mut String) {
     let mut line = format!("{first:margin$}");
     let mut is_begun = false;

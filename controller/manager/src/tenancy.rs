@@ -166,7 +166,7 @@ fn root(root: &Root) -> String {
     }
 }
 
-/// All roles of a plan, in the order in which they are assumed.
+/// All roles of a plan, in the order of their assumption.
 fn roles(plan: &Plan) -> impl Iterator<Item = &Role> {
     let first = match &plan.root {
         Root::ServiceAccount(account) => Some(&account.role),
@@ -194,7 +194,7 @@ fn first_account(explained: &Explained) -> Option<&str> {
     annotations.get(AWS_ACCOUNT_ANNOTATION).map(String::as_str)
 }
 
-/// The account of the plan, or else the account that AWS reported to the controller.
+/// The account of the plan or, if there is none, the account that AWS reported to the controller.
 fn account(explained: &Explained) -> Option<&str> {
     let plan = explained.explanation.plan.as_ref().ok()?;
     plan.account().or_else(|| first_account(explained))

@@ -65,7 +65,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Runs the command, and returns its output, and the Machines whose tokens were not recreated.
+/// Runs the command. Returns its output, and the Machines whose tokens were not recreated.
 pub(crate) async fn run(command: TokensCommand) -> Result<(String, Vec<String>), BoxError> {
     let Act::Recreate(recreate) = command.act;
     let Recreate {

@@ -22,7 +22,7 @@ use tokio::time::{Instant, interval_at};
 
 use crate::error::BoxError;
 
-/// The interval at which deleted Clusters are forgotten.
+/// The interval at which the data of deleted Clusters is removed.
 const FORGET: Duration = Duration::from_mins(5);
 
 #[derive(Debug, clap::Args)]
@@ -67,7 +67,7 @@ pub(crate) struct Tenants {
     pub(super) credentials: Arc<TenantCredentials>,
     /// The objects that define the identities. The store follows the watch of Clusters.
     pub(crate) observer: Arc<IdentityStore>,
-    /// Signals that a Cluster needs an identity. The watches start only then.
+    /// Signals that a Cluster needs an identity. The watches start only after this signal.
     wanted: Arc<Notify>,
 }
 
@@ -117,7 +117,7 @@ impl TenancyArguments {
         Ok((tenants, work))
     }
 
-    /// Where to find the objects, for Clusters of this namespace or of all namespaces.
+    /// The places of the objects, for Clusters in this namespace or in all namespaces.
     pub(crate) fn places(&self, namespace: Option<&str>) -> Places {
         Places {
             namespace: namespace.map(ToOwned::to_owned),

@@ -1,5 +1,5 @@
-//! The verifiers of a cluster; docs/reasons.md as the list of the reasons of core and providers; and the same list for
-//! the plugins.
+//! Tests of a cluster's verifiers, of docs/reasons.md, which lists the reasons of core and providers, and of the same
+//! list for the plugins.
 
 mod packed;
 
@@ -88,7 +88,7 @@ fn table() -> String {
 fn markdown() -> String {
     let mut text = PREAMBLE.to_owned();
     for (title, about, reasons) in outcomes() {
-        // Writing to a string does not fail.
+        // A write to a string cannot fail.
         let _ = write!(
             text,
             "\n## {title}\n\n{about}\n\n\
@@ -102,7 +102,7 @@ fn markdown() -> String {
                 meaning,
                 cure,
             } = reason;
-            // Otherwise a placeholder such as `<name>` is an HTML tag.
+            // Otherwise, a placeholder such as `<name>` would be an HTML tag.
             let [meaning, cure, message] =
                 [meaning.trim(), cure, message].map(|text| text.replace('<', r"\<"));
             let _ = writeln!(text, "| `{name}` | {meaning} | {cure} | {message} |");
@@ -138,7 +138,7 @@ fn the_embedded_reasons_match_the_code() {
         std::fs::read(path).unwrap_or_default() == packed,
         "src/reasons.bin is stale: run this test with UPDATE=1"
     );
-    // The plugins have a limit for their size, and are close to it.
+    // The size of the plugins is close to its limit.
     assert!(packed.len() < 14_000, "{} bytes", packed.len());
 }
 
@@ -158,7 +158,7 @@ fn reason_names_are_unique() {
     assert_eq!(names.len(), all.len());
 }
 
-/// A node that does not recognize a reason sends no other request.
+/// A node that does not recognize a reason does not send another request.
 #[test]
 fn reasons_that_change_a_nodes_request_are_reasons_of_the_controller() {
     let denials = denials();

@@ -22,7 +22,8 @@ pub(super) struct DiagnosticsArguments {
 }
 
 impl DiagnosticsArguments {
-    /// Opens the metrics, which are off if no address is configured, and the servers, which run until they are dropped.
+    /// Opens the metrics and the servers. Without a configured address, the metrics are off. The servers run until they
+    /// are dropped.
     ///
     /// # Errors
     ///
@@ -49,7 +50,7 @@ impl DiagnosticsArguments {
     }
 }
 
-/// An address to listen on. Without a host, all addresses of this machine.
+/// An address on which to listen. Without a host, all addresses of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BindAddress {
     One(SocketAddr),
@@ -62,7 +63,7 @@ impl BindAddress {
             Self::One(address) => TcpListener::bind(address).await,
             Self::All(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                 Ok(listener) => Ok(listener),
-                // The machine has no IPv6.
+                // The machine possibly has no IPv6.
                 Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
             },
         }

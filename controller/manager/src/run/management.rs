@@ -82,7 +82,7 @@ pub(super) async fn run(
     let controller = Controller::new(&access, settings, Arc::new(verifiers));
     tokio::select! {
         () = controller.run(stop) => {}
-        // The watch ends only by a panic. Without it, identity changes would have no effect.
+        // The watch ends only with a panic. Without the watch, identity changes would have no effect.
         Some(_) = beside.join_next() => return Err("the watch of AWS identities stopped".into()),
     }
     tracing::info!("stopped");

@@ -148,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    /// The options of `run` that have a meaning both with a management cluster and without one. Every other option has
-    /// a meaning with only one of the two, and is refused with the options of the other.
+    /// The options of `run` that apply both with a management cluster and without one. Every other option applies to
+    /// only one of the two modes, and is refused with the options of the other mode.
     const OF_BOTH: [&str; 10] = [
         "allow-insecure",
         "aws-allow-instance-profile",
@@ -166,7 +166,7 @@ mod tests {
     /// The options of a standalone controller, in addition to `--workload-kubeconfig`.
     const OF_STANDALONE: [&str; 4] = ["ca-cert", "ca-key", "inventory", "settings"];
 
-    /// It holds the keys of CAs in both, in place of `--ca-key`.
+    /// The signer holds the CA keys in both modes, instead of `--ca-key`.
     const SIGNER: &str = "signer-endpoint";
 
     const VALID: [&str; 6] = [
@@ -245,7 +245,7 @@ mod tests {
             if name == "workload-kubeconfig" {
                 continue;
             }
-            // Other options that it requires also need a management cluster.
+            // If the option requires other options, these also need a management cluster.
             let parsed = Line::try_parse_from(["run", &argument]);
             let error = parsed.map_or_else(|error| error.to_string(), |_| String::new());
             if error.contains("--workload-kubeconfig <FILE>") {

@@ -13,7 +13,7 @@ type Names = Arc<(String, Vec<String>)>;
 
 /// Reads `ConfigMaps` of one management cluster.
 ///
-/// Verifiers of the same `ConfigMaps` share their contents, because each reconciliation of a cluster creates a
+/// Verifiers that use the same `ConfigMaps` share the contents, because each reconciliation of a cluster creates a
 /// verifier.
 #[derive(derive_more::Debug, Clone)]
 #[debug("ConfigMapReader")]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::observations::Observations;
 
-/// Keeps the observations of each cluster for as long as one of its verifiers exists. Each reconciliation of a cluster
-/// creates a verifier.
+/// Keeps the observations of each cluster as long as one of its verifiers exists, because each reconciliation of a
+/// cluster creates a verifier.
 #[derive(Debug, Clone)]
 pub(crate) struct ObservationsOfClusters(Arc<InUse<String, Observations>>);
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use node_attestation_runtime::shared::{InUse, Lock};
 use node_attestation_tpm::policy::KeptPolicy;
 
-/// Keeps the policy of each cluster for as long as the owner of the cluster has its last verifiers or their settings.
+/// Keeps the policy of each cluster as long as the owner of the cluster has its last verifiers or their settings.
 #[derive(Debug, Clone)]
 pub(crate) struct PoliciesOfClusters(Arc<InUse<String, KeptPolicy>>);
 
 impl Default for PoliciesOfClusters {
     fn default() -> Self {
-        // The lock of a map with the same owners.
+        // The name is shared with the lock of another map with the same owners.
         Self(Arc::new(InUse::new(Lock::Observations)))
     }
 }

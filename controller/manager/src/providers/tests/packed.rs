@@ -6,7 +6,7 @@ use std::collections::HashMap;
 const MIN_COPY: usize = 4;
 const MAX_COPY: usize = MIN_COPY + 0x7f;
 
-/// The bytes of a copy.
+/// The length of an encoded copy, in bytes.
 const COPY: usize = 3;
 
 /// The shortest packed form of the text.
@@ -19,7 +19,7 @@ pub(super) fn packed(text: &str) -> Vec<u8> {
     assert!(u16::try_from(text.len()).is_ok(), "{} bytes", text.len());
     let text = text.as_bytes();
     let copies = longest_copies(text);
-    // The number of bytes from each place to the end, and the length of the first step there.
+    // For each position, the number of bytes to the end, and the length of the first step.
     let mut costs = vec![0; text.len() + 1];
     let mut steps = vec![1; text.len()];
     for at in (0..text.len()).rev() {
@@ -45,7 +45,7 @@ pub(super) fn packed(text: &str) -> Vec<u8> {
     packed
 }
 
-/// For each place, the start and the length of the longest copy of earlier text. The length is 0 without a copy.
+/// For each position, the start and the length of the longest copy of earlier text. The length is 0 without a copy.
 fn longest_copies(text: &[u8]) -> Vec<(usize, usize)> {
     let mut starts: HashMap<&[u8], Vec<usize>> = HashMap::new();
     let mut copies = Vec::new();
@@ -57,7 +57,7 @@ fn longest_copies(text: &[u8]) -> Vec<(usize, usize)> {
         let known = starts.entry(first).or_default();
         let mut longest = (0, 0);
         for &start in &*known {
-            // Only a copy that also has the next letter is longer.
+            // Only a copy that also contains the next letter is longer.
             if text.get(start + longest.1) != text.get(at + longest.1) {
                 continue;
             }
