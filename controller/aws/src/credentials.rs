@@ -22,7 +22,7 @@ const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 /// The time limit of a connection, which takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time limit of a call. EC2 and STS respond within one second, and it is better to retry a call that takes longer.
+/// The time limit of a call. EC2 and STS respond within one second. A retry is faster than a longer wait.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The timeouts of the SDK's calls.
@@ -52,7 +52,7 @@ pub enum Tenant {
 }
 
 impl Tenant {
-    /// The Cluster whose share of the rate its calls use. An empty key for the controller.
+    /// The Cluster whose share of the rate the calls use. The key is empty for the controller.
     pub(crate) fn line(&self) -> ObjectKey {
         match self {
             Self::Controller => ObjectKey::new("", ""),
@@ -80,15 +80,15 @@ impl ClusterTenant {
     }
 }
 
-/// Finds the credentials to describe instances with.
+/// Finds the credentials for descriptions of instances.
 ///
 /// An implementation for several tenants returns separate credentials for each tenant. Batches and caches are separated
-/// by [`CredentialsKey`], so that no decision depends on what another tenant can see.
+/// by [`CredentialsKey`], so that a decision never depends on the view of another tenant.
 #[async_trait::async_trait]
 pub trait CredentialsSource: fmt::Debug + Send + Sync {
     /// The credentials for the instances of `tenant` in `region`.
     ///
-    /// Each request calls this function, so it should answer from memory.
+    /// Each request calls this function, so an implementation should answer from memory.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ pub trait CredentialsSource: fmt::Debug + Send + Sync {
     async fn credentials(&self, tenant: &Tenant, region: &str) -> Result<Credentials, Unavailable>;
 
     /// Drops the session that AWS refused in a call with these credentials, which began at `since`. Returns whether
-    /// another session can exist: then the caller can retry the call once.
+    /// another session can exist, so that the caller can retry the call once.
     fn forget_session(&self, _key: CredentialsKey, _since: Instant) -> bool {
         false
     }
@@ -124,10 +124,10 @@ impl CredentialsSource for NoCredentials {
 
 /// Credentials, and the configuration that the SDK needs to use them.
 #[derive(derive_more::Debug, Clone)]
-// Without the configuration: it shows access keys.
+// The output does not contain the configuration, which shows access keys.
 #[debug("Credentials({key:?})")]
 pub struct Credentials {
-    /// Their identity.
+    /// The identity of the credentials.
     pub key: CredentialsKey,
     /// The SDK's configuration: its credentials provider, its HTTP client, and the endpoint if no other endpoint is
     /// set. If the credentials change under one key, they must still belong to the same principal.
@@ -139,8 +139,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// The same credentials for a cache, which does not keep access keys and sessions in memory: they are dropped with
-    /// the last cluster or request that uses them.
+    /// The same credentials for a cache. The cache does not keep access keys and sessions in memory: they are dropped
+    /// with the last cluster or request that uses them.
     pub(crate) fn cached(&self) -> Self {
         Self {
             lease: self.lease.downgrade(),
@@ -201,7 +201,7 @@ impl fmt::Debug for CredentialsKey {
 /// The controller's own credentials for every account, from the SDK's default chain: environment, profile files, web
 /// identity (IRSA), container (EKS Pod Identity), instance profile.
 ///
-/// Processes and IAM Identity Center are not compiled in.
+/// The sources "process" and IAM Identity Center are not compiled in.
 #[derive(derive_more::Debug, Default)]
 #[debug("DefaultChain")]
 pub struct DefaultChain {
@@ -213,8 +213,7 @@ impl DefaultChain {
     /// The key of the controller's own credentials, which have one principal.
     const KEY: CredentialsKey = CredentialsKey([0; 32]);
 
-    /// The chain, which connects to AWS through this proxy. It does not search for credentials before the first
-    /// request.
+    /// The chain, which connects to AWS through this proxy. The search for credentials starts with the first request.
     pub fn new(proxy: Proxy) -> Self {
         Self {
             proxy,

@@ -1,7 +1,7 @@
 //! The instance identity document, after its signature is verified.
 //!
-//! IMDS returns the document inside a CMS message (`rsa2048`). Nothing else is read, so each fact has only one source.
-//! The steps are
+//! IMDS returns the document inside a CMS message (`rsa2048`). No other source is read, so each fact has only one
+//! source. The steps are
 //!
 //! 1. [`ber`]: base64, and the encoding that AWS uses as DER;
 //! 2. `cms`: only the structure that AWS sends;
@@ -33,7 +33,7 @@ pub use region_certificates::{InvalidSigners, Signer, Signers};
 pub struct VerifiedDocument {
     /// The account that owns the instance, 12 digits.
     pub account: String,
-    /// Its region. The region's signer signed the document.
+    /// Its region. The signer of this region signed the document.
     pub region: String,
     /// Its availability zone.
     pub availability_zone: String,
@@ -48,8 +48,8 @@ pub struct VerifiedDocument {
 impl Signers {
     /// Verifies `rsa2048`, the signed document as IMDS returned it.
     ///
-    /// This function does not check the age: a document has no expiry, and does not show when it was presented. The
-    /// STS call does this.
+    /// This function does not check the age, because a document has no expiry, and does not show the time of its
+    /// presentation. The STS call shows this time.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! The meaning of AWS error codes, and the parts of AWS messages that are kept.
+//! The meaning of AWS error codes, and the used parts of AWS messages.
 
 use std::error::Error;
 
 use kubelet_attestation::errors::{error_chain, shortened};
 
-/// The limit of an error's causes in bytes: they become part of conditions.
+/// The limit of an error's causes in bytes, because they become part of conditions.
 const MAX_CAUSES: usize = 512;
 
 /// The meaning of an error code: "Error codes for the Amazon EC2 API" and "Common errors" of STS, limited to the codes

@@ -1,4 +1,4 @@
-//! The objects that name AWS identities: their kinds at the API server, and the fields that the store keeps.
+//! The objects that name AWS identities: their kinds at the API server, and their stored fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::tenancy::{
     Cluster, Identity, Infrastructure, Labels, Namespace as NamespaceFacts, ObjectRef, access_key,
 };
 
-/// The longest name of an object, and of everything else that a tenant's object names. The name is kept as long as the
-/// object exists, and is part of messages.
+/// The maximum length of an object's name, and of each other text in a tenant's object. Such a text is stored as long
+/// as the object exists, and is part of messages.
 const MAX_NAME_LEN: usize = 253;
 
-/// The limit of a Cluster's labels in bytes. They are kept only if role selectors read them.
+/// The limit of a Cluster's labels in bytes. The labels are stored only if role selectors read them.
 const MAX_LABELS_LEN: usize = 8 * 1024;
 
 /// Unparsed JSON.
@@ -42,7 +42,7 @@ pub(crate) struct Spec {
 
 impl ReadAlone for Spec {}
 
-/// The references of a Cluster. In both contracts a reference has a kind and a name.
+/// The references of a Cluster. In both contracts, a reference has a kind and a name.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct References {
@@ -101,7 +101,8 @@ pub(crate) async fn kind_of(client: &Client, source: &Source) -> Result<Kind, ku
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Kind::NotServed),
         Err(error) => return Err(error),
     };
-    // Each kind in its own most stable version: our identity kind is in no version of the provider.
+    // Each kind has a separate most stable version, because the provider's versions do not contain this project's
+    // identity kind.
     let mut resources = found.resources_by_stability().into_iter();
     let resource = resources.find(|(resource, _)| resource.kind == kind);
     Ok(resource.map_or(Kind::NotServed, |(resource, _)| Kind::Custom(resource)))
@@ -181,7 +182,7 @@ pub(crate) fn put_custom(
     Ok(())
 }
 
-/// The fields that are kept of an object that names an identity. A longer name cannot exist.
+/// The stored fields of an object that names an identity. A longer name cannot exist.
 fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     let found: Option<Infrastructure> = serde_json::from_str(spec)?;
     let found = found.unwrap_or_default();
@@ -194,7 +195,7 @@ fn infrastructure(spec: &str) -> Result<Infrastructure, Unreadable> {
     Ok(found)
 }
 
-/// The fields that are kept of a Cluster, with its references to its infrastructure and to its control plane.
+/// The stored fields of a Cluster, with its references to its infrastructure and its control plane.
 fn cluster(
     store: &IdentityStore,
     key: &ObjectKey,
@@ -222,7 +223,7 @@ fn cluster(
     })
 }
 
-/// The store follows the watch of Clusters that the process has anyway.
+/// The store follows the existing watch of Clusters.
 impl ClusterObserver for IdentityStore {
     fn put(
         &self,
@@ -258,7 +259,7 @@ impl ClusterObserver for IdentityStore {
     }
 }
 
-/// A reference without a kind or a name is an error: it does not count as a missing reference.
+/// A reference without a kind or a name is an error, and does not count as a missing reference.
 fn object_ref(found: Option<ReferencedObject<'_>>) -> Result<Option<ObjectRef>, Unreadable> {
     let Some(found) = found else {
         return Ok(None);
@@ -283,7 +284,7 @@ fn are_short<'a>(texts: impl IntoIterator<Item = &'a String>) -> Result<(), Unre
     Ok(())
 }
 
-/// Replaces a Namespace. The last readable state of one that cannot be parsed stays.
+/// Replaces a Namespace. If it cannot be parsed, the last readable state stays.
 ///
 /// # Errors
 ///

@@ -1,5 +1,4 @@
-//! Explains the AWS identity of one Cluster to an operator. It reads the objects once, with the permissions of that
-//! operator.
+//! Explains the AWS identity of one Cluster to an operator. The objects are read once, with the operator's permissions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,7 +29,7 @@ const CALL: Duration = Duration::from_secs(10);
 pub struct Explained {
     /// The resolution, from the objects that could be read.
     pub explanation: Explanation,
-    /// The first unreadable object, at which the resolution stops.
+    /// The first unreadable object, which ends the resolution.
     pub unread: Option<ExplainError>,
     /// The Cluster's `KubeletAuthentication`; `None` if there is none.
     pub authentication: Option<KubeletAuthentication>,
@@ -117,8 +116,8 @@ pub async fn explain(
     })
 }
 
-/// The missing object at which a resolution stops. A tenant controls the names: a name that no object can have never
-/// becomes part of a URL path.
+/// The missing object at which a resolution stops. A tenant controls the names: an invalid name never becomes part of a
+/// URL path.
 fn missing(
     explanation: &Explanation,
     of_cluster: &str,

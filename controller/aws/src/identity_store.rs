@@ -1,8 +1,8 @@
-//! The objects that name the AWS identities of clusters, as the watches have shown them.
+//! The objects that name the AWS identities of clusters, as reported by the watches.
 //!
 //! # Guarantees
 //!
-//! - Each resolution uses the current objects, and costs the same among 100 clusters and 10,000.
+//! - Each resolution uses the current objects. Its cost is the same with 100 clusters and with 10,000.
 //! - A resolution fails if its objects were not all read, or if their watch has been broken for two minutes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,10 +28,11 @@ pub use source::Source;
 /// The longest time for which objects are used while their watch is broken.
 const BROKEN_WATCH: Duration = Duration::from_mins(2);
 
-/// The time in which a resumed watch shows the changes that it missed.
+/// The time within which a resumed watch reports the missed changes.
 const CATCHES_UP: Duration = Duration::from_secs(10);
 
-/// The limit of watched Secrets. Each Secret has a separate watch, and an operator rarely has more than a few dozen.
+/// The limit of watched Secrets. Each Secret has a separate watch, and an operator rarely has more than a few dozen
+/// such Secrets.
 pub const MAX_SECRETS: usize = 1024;
 
 /// The reason why a cluster's identity cannot be determined.
@@ -98,7 +99,7 @@ pub type Seen<T> = Result<T, Unreadable>;
 struct State {
     objects: Objects,
     clusters: BTreeMap<ObjectKey, Seen<Cluster>>,
-    /// By kind, namespace and name.
+    /// The objects that name an identity, by kind, namespace and name.
     infrastructure: BTreeMap<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
     /// The Secrets that are not watched because there are too many.
@@ -109,7 +110,7 @@ struct State {
 struct WatchState {
     is_read: bool,
     broken_since: Option<Instant>,
-    /// The time at which a broken watch resumed without a new list. The events that it missed arrive just after.
+    /// The time at which a broken watch resumed without a new list. The missed events arrive shortly afterwards.
     resumed: Option<Instant>,
 }
 
@@ -194,7 +195,7 @@ impl IdentityStore {
         });
     }
 
-    /// Removes the Clusters, or the objects of a kind, that are not in a new list.
+    /// Removes the Clusters or other objects that are not in a new list.
     pub fn retain(&self, source: &Source, listed: &BTreeSet<ObjectKey>) {
         let has_name = |name: &String| listed.contains(&ObjectKey::new("", name.as_str()));
         match source {
@@ -259,7 +260,7 @@ impl IdentityStore {
     /// Records that the API server answered the watch of a source. A broken watch continues where it stopped.
     pub fn heard(&self, source: &Source) {
         let is_resumed = |watch: &WatchState| watch.is_read && watch.broken_since.is_some();
-        // The watch is rarely broken, so the read lock is almost always sufficient.
+        // The watch is rarely broken, so a read lock is almost always sufficient.
         let was_broken = self
             .state
             .read(|state| state.watches.get(source).is_some_and(is_resumed));
@@ -284,7 +285,7 @@ impl IdentityStore {
         })
     }
 
-    /// Forgets a source that is not watched any more.
+    /// Removes a source that is no longer watched.
     pub fn forget(&self, source: &Source) {
         self.state.write(|state| state.watches.remove(source));
         self.retain(source, &BTreeSet::new());
@@ -295,7 +296,7 @@ impl IdentityStore {
         self.state.write(|state| state.unwatched = secrets);
     }
 
-    /// The names of the Secrets that identities name.
+    /// The names of the Secrets in identities.
     pub fn secrets(&self) -> BTreeSet<String> {
         self.state.read(|state| state.objects.secrets())
     }
@@ -357,7 +358,7 @@ impl IdentityStore {
             .read(|state| state.resolve(tenant, self.settings, &self.sources()))
     }
 
-    /// The resolution with its steps, from the objects that exist: for an operator, not for a decision.
+    /// The resolution with its steps, from the existing objects. It is for an operator, and not for a decision.
     ///
     /// # Errors
     ///
@@ -456,7 +457,7 @@ impl State {
         Some((region, &decider.kind))
     }
 
-    /// Whether all objects were read, and the watch is not broken, nor has resumed only recently.
+    /// Whether all objects were read, and the watch is neither broken nor resumed only recently.
     fn holds(&self, source: &Source) -> bool {
         let watch = self.watches.get(source).copied().unwrap_or_default();
         let has_caught_up = |resumed: Instant| resumed.elapsed() > CATCHES_UP;

@@ -42,7 +42,7 @@ use crate::identity_store::{IdentityStore, MAX_SECRETS, Source};
 use crate::sessions::Tokens;
 use crate::tenancy::{IdentityKind, ServiceAccount};
 
-/// The pause before the controller looks again for a kind that is not served: an administrator can install it later.
+/// The pause between two lookups of a kind that is not served, because an administrator can install it later.
 const NOT_SERVED: Duration = Duration::from_mins(1);
 
 /// The pauses before another attempt to write an annotation. The longest one is for an object that is full of other
@@ -58,7 +58,7 @@ const CONTROLLER: &str = "node-attestation-controller";
 /// The deadline for a call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// Watches the management cluster for as long as it is polled.
+/// Watches the management cluster as long as it is polled.
 #[derive(derive_more::Debug, Clone)]
 #[debug("IdentityWatch({places:?})")]
 pub struct IdentityWatch {
@@ -92,7 +92,7 @@ impl IdentityWatch {
         });
     }
 
-    /// Watches a source, in the version that is served.
+    /// Watches a source in its served version.
     async fn follow(&self, source: Source, changed: &Notify) {
         let mut log = match source.name() {
             Some(name) => WatchLog::of_one(source.kind(), name),
@@ -185,7 +185,7 @@ impl IdentityWatch {
                 }
                 is_wanted
             });
-            // Secrets that are already watched stay: an additional identity does not displace them.
+            // Secrets that are already watched stay, so that an additional identity does not displace them.
             let mut room = MAX_SECRETS.saturating_sub(running.len());
             let mut left_out = BTreeSet::new();
             wanted.retain(|name| {
@@ -236,8 +236,8 @@ impl IdentityWatch {
     /// Writes the first account of each cluster to its `KubeletAuthentication`.
     pub async fn write_accounts(&self, mut accounts: mpsc::UnboundedReceiver<(ObjectKey, String)>) {
         let mut writes = FuturesUnordered::new();
-        // One for each cluster: a Cluster that is created again can get an account each time, and each attempt can fail
-        // for as long as the object exists.
+        // One task for each cluster. A Cluster that is created again can get an account each time, and each attempt can
+        // fail as long as the object exists.
         let mut running: BTreeMap<ObjectKey, AbortHandle> = BTreeMap::new();
         loop {
             tokio::select! {
@@ -289,7 +289,7 @@ impl IdentityWatch {
         if found.annotations().contains_key(AWS_ACCOUNT_ANNOTATION) {
             return Ok(());
         }
-        // Only for this version: another replica can write an account at the same time.
+        // The patch applies only to this version, because another replica can write an account at the same time.
         let patch = json!({"metadata": {
             "resourceVersion": found.resource_version(),
             "annotations": {AWS_ACCOUNT_ANNOTATION: account},
@@ -311,7 +311,7 @@ struct Filled<'a> {
 }
 
 impl Filled<'_> {
-    /// Follows a watch until its kind is not served any more. The watch recovers from all other errors.
+    /// Follows a watch until its kind is no longer served. The watch recovers from all other errors.
     async fn follow<K, R>(
         self,
         events: impl Stream<Item = watcher::Result<Event<Lenient<K, R>>>>,

@@ -25,7 +25,7 @@ const FRESH: Duration = Duration::from_secs(30);
 /// The minimum age of a list before a missing instance is looked up again.
 const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 
-/// The instances that have all of a cluster's tags, in the accounts and regions of the cluster.
+/// The instances with all tags of a cluster, in the accounts and regions of the cluster.
 ///
 /// The name of a machine is its instance ID. Bootstrap tokens do not belong to a machine.
 ///
@@ -33,7 +33,7 @@ const LOOKED_JUST_NOW: Duration = Duration::from_secs(3);
 ///
 /// - A machine is reported as missing only if no list of the last few seconds contains it. Incomplete lists are not
 ///   used.
-/// - An instance that belongs to a different account than its place is ignored.
+/// - An instance whose account does not match its place is ignored.
 #[derive(Debug)]
 pub struct TaggedInstances {
     instances: Instances,
@@ -49,7 +49,7 @@ pub struct InventorySettings {
     pub places: Vec<Place>,
     /// The tags that the instances have, with these values.
     pub tags: BTreeMap<String, String>,
-    /// The kind of name that an instance's Node has.
+    /// The kind of name for an instance's Node.
     pub node_name: AwsNodeName,
 }
 
@@ -89,7 +89,7 @@ impl TaggedInstances {
         })
     }
 
-    /// A list that is not older. Concurrent callers wait for the same list.
+    /// A list with this maximum age. Concurrent callers wait for the same list.
     async fn listed(&self, oldest: Duration) -> Result<Arc<StaticInventory>, Unavailable> {
         let asked = Instant::now();
         let mut listed = self.listed.lock().await;
@@ -128,7 +128,7 @@ fn machine(facts: &InstanceFacts, policy: AwsNodeName) -> Option<Machine> {
     let state = match &*facts.state {
         "terminated" => return None,
         "shutting-down" => MachineState::Deleting,
-        // A stopped instance can be started again, and keeps its name.
+        // A stopped instance can be started again, so it keeps its name.
         _ => MachineState::Ready,
     };
     let mut machine = Machine::new(&facts.id);

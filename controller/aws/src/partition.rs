@@ -1,6 +1,6 @@
 //! The partitions of AWS: the partition of a region, and the STS host of a region.
 //!
-//! The table belongs to this project, so that a name from a node never becomes a host. A new region is recognized by
+//! The table is part of this project, so that a name from a node never becomes a host. A new region is recognized by
 //! the form of its name, as the SDKs do (`partitions.json` of botocore). Its signer comes from the operator's file.
 
 use std::str::FromStr;
@@ -24,7 +24,7 @@ const AWS: Partition = partition("aws", "amazonaws.com", "us-east-1");
 /// The areas of the partition `aws`: the first of the three parts of a region's name.
 const AREAS: [&str; 9] = ["af", "ap", "ca", "eu", "il", "me", "mx", "sa", "us"];
 
-/// The other partitions, by the prefix of their regions' names; two more parts follow.
+/// The other partitions, by the prefix of their regions' names. Two more parts follow the prefix.
 const OTHERS: [(&str, Partition); 7] = [
     ("cn-", partition("aws-cn", "amazonaws.com.cn", "cn-north-1")),
     (
@@ -108,7 +108,7 @@ impl FromStr for EndpointHost {
     fn from_str(host: &str) -> Result<Self, InvalidHost> {
         let text = format!("https://{host}/");
         let url = Url::parse(&text).map_err(|_| InvalidHost)?;
-        // A URL in its normal form, with only a host and a port other than 443.
+        // The URL must be in its normal form, with only a host and a port other than 443.
         let is_normal = url.as_str() == text && url.port() != Some(0) && !host.contains(['/', '@']);
         let is_host = match url.host() {
             Some(Host::Domain(name)) => is_name(name),

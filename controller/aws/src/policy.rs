@@ -11,7 +11,7 @@ use crate::document::VerifiedDocument;
 pub struct AwsPolicy {
     /// The settings of the Cluster.
     pub settings: AwsSettings,
-    /// The Cluster whose instances are accepted. `None` without Cluster API: then only the required tags identify the
+    /// The Cluster whose instances are accepted. `None` without Cluster API, where only the required tags identify the
     /// cluster of an instance.
     pub cluster: Option<String>,
     /// The owner of the instances.
@@ -28,7 +28,7 @@ impl AwsPolicy {
         }
     }
 
-    /// The same policy, with EC2 called for this tenant.
+    /// The same policy, with EC2 calls for this tenant.
     #[must_use]
     pub fn of_tenant(self, tenant: Tenant) -> Self {
         Self { tenant, ..self }

@@ -18,7 +18,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 /// A proxy for HTTPS, from the environment of the manager: for STS, for EC2, and for the sources of credentials.
 ///
 /// The proxy sees host names and encrypted traffic. Only the operator configures it. Calls without TLS do not use the
-/// proxy: a proxy must not see the traffic to the metadata service or to a container's credentials.
+/// proxy, because a proxy must not see the traffic to the metadata service or to a container's credentials.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq)]
 #[debug("Proxy(https: {}, no: {no:?})", https.is_some())]
 pub struct Proxy {
@@ -140,8 +140,8 @@ impl Proxy {
         Ok(Some(proxy.no_proxy(no)))
     }
 
-    /// The SDK's client, through the same proxy. By default, the SDK would read more environment variables, in a
-    /// different order, and would also send calls without TLS to a proxy.
+    /// The SDK's client, through the same proxy. By default, the SDK would read more environment variables in a
+    /// different order. It would also send calls without TLS to a proxy.
     pub(crate) fn http_client(&self) -> Result<SharedHttpClient, InvalidProxy> {
         self.client(None)
     }
@@ -156,7 +156,7 @@ impl Proxy {
         authorities: Vec<u8>,
     ) -> Result<SharedHttpClient, InvalidProxy> {
         let trusted = TrustStore::default().with_pem_certificate(authorities);
-        // It fails only if a feature is not compiled in.
+        // This call fails only if a feature is not compiled in.
         let context = TlsContext::builder().with_trust_store(trusted).build();
         self.client(context.ok())
     }

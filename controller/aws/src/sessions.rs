@@ -2,7 +2,7 @@
 //! rate.
 //!
 //! The SDK's own cache holds 64 identities and does not keep the source of a role. With 200 roles that share one
-//! source, the source would be assumed repeatedly. This cache keeps every link of a chain.
+//! source, the SDK would assume the source repeatedly. This cache keeps every link of a chain.
 //!
 //! # Modules
 //!

@@ -2,7 +2,7 @@
 //!
 //! The controller rebuilds the request and sends it to the STS of the document's region. STS identifies the owner of
 //! the credentials, and verifies that they signed this request, which contains the key binding. Evidence for another
-//! key, machine, name or cluster results in a different request, whose signature STS does not accept.
+//! key, machine, name or cluster results in a different request. STS does not accept the signature of such a request.
 //!
 //! # Guarantees
 //!
@@ -77,8 +77,8 @@ impl Sts {
         })
     }
 
-    /// A client for an [explanation](node_attestation_core::decide::explain). It makes only the checks that do not need
-    /// STS, and then returns [`NotAsked`].
+    /// A client for an [explanation](node_attestation_core::decide::explain). It performs only the checks without STS,
+    /// and then returns [`NotAsked`].
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Sts {
             .cloud_called(("sts", "GetCallerIdentity"), result);
     }
 
-    /// Verifies for this cluster, in this namespace, with the cluster's turns and signatures. The tenant must not be
+    /// A verifier for this cluster in this namespace, with the cluster's turns and signatures. The tenant must not be
     /// able to choose the name `cluster`.
     pub fn of_cluster<'a>(&'a self, namespace: &str, cluster: &'a str) -> ClusterSts<'a> {
         ClusterSts {
@@ -154,7 +154,8 @@ pub struct ClusterSts<'a> {
 }
 
 impl ClusterSts<'_> {
-    /// Verifies with STS which instance signed `proof` for `binding`, and checks that it is the instance of `document`.
+    /// Verifies with STS that an instance signed `proof` for `binding`, and checks that it is the instance of
+    /// `document`.
     ///
     /// `spki` is the key of the request (DER of its `SubjectPublicKeyInfo`), which `binding` covers; `asked` is the
     /// time of the request, from the API server's clock.
@@ -208,7 +209,7 @@ impl ClusterSts<'_> {
                 .remember(namespace, refusal, &call, proof, document);
         })?;
         is_instance(&identity, document, endpoint.partition, &sts.settings.roles)?;
-        // Another request can be confirmed during the call.
+        // During the call, STS can confirm another request.
         let seen = sts.signatures.remember(&call, key, owner, until);
         is_known(seen).map(drop)
     }

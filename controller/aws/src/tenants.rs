@@ -63,10 +63,10 @@ pub struct TenantClients {
 ///
 /// # Guarantees
 ///
-/// - Tenants share nothing, except sessions that both would create with the same call.
+/// - Tenants share only sessions that they would create with the same call.
 /// - A change of an identity, a Secret or a label applies to the next request.
 /// - An outage of the management cluster does not end a session.
-/// - After a cluster has had an account, credentials of another account are not used.
+/// - After the first account of a cluster is known, credentials of another account are not used.
 #[derive(Debug)]
 pub struct TenantCredentials {
     clients: TenantClients,
@@ -86,7 +86,8 @@ struct Pin {
     account: Option<String>,
     /// The account of its last credentials, and their key.
     last: Option<(CredentialsKey, String)>,
-    /// Whether it was read from the `KubeletAuthentication`. If so, an administrator removed it when it is missing.
+    /// Whether the account was read from the `KubeletAuthentication`. If it is missing there afterwards, an
+    /// administrator has removed it.
     is_written: bool,
 }
 
@@ -97,7 +98,7 @@ impl TenantCredentials {
         identities: Arc<IdentityStore>,
         digest_key: DigestKey,
     ) -> (Self, mpsc::UnboundedReceiver<(ObjectKey, String)>) {
-        // One entry for each cluster, until the API server has it.
+        // The channel has at most one entry for each cluster, until the API server has stored it.
         let (first_accounts, to_write) = mpsc::unbounded_channel();
         let credentials = Self {
             clients,
@@ -127,7 +128,7 @@ impl TenantCredentials {
             .write(|pins| change(pins.entry(cluster.clone()).or_default()))
     }
 
-    /// Checks that a cluster's account is its first account, and keeps the first one.
+    /// Checks that a cluster's account is its first account, and stores the first account.
     fn check_account(
         &self,
         cluster: &ObjectKey,
@@ -194,7 +195,7 @@ impl TenantCredentials {
             let known = clusters.get_mut(cluster)?;
             known.credentials(&session, made)
         });
-        // Another request can have found another identity during the calls.
+        // During the calls, another request can have found a different identity.
         Ok(known.unwrap_or_else(made))
     }
 
@@ -258,7 +259,7 @@ impl TenantCredentials {
         self.sessions.get_or_try_init(make).await
     }
 
-    /// The operator's region if it is in the partition of the cluster's region; otherwise the cluster's region.
+    /// The operator's region if it is in the partition of the cluster's region. Otherwise, the cluster's region.
     fn sts_region<'a>(&'a self, region: &'a str) -> &'a str {
         let partition = |region: &str| partition::of_region(region).map(|partition| partition.name);
         let home = self.clients.sts_region.as_deref();
@@ -266,7 +267,7 @@ impl TenantCredentials {
             .unwrap_or(region)
     }
 
-    /// Drops deleted clusters, and the sessions that have no other owner. It does nothing while the list of clusters
+    /// Drops deleted clusters, and the sessions that have no other owner. It has no effect while the list of clusters
     /// is unknown.
     pub fn forget_gone(&self) {
         let Some(clusters) = self.identities.clusters() else {
@@ -280,7 +281,7 @@ impl TenantCredentials {
             .retain(|all| all, |cluster, _| clusters.contains(cluster));
     }
 
-    /// Whether an instance in this region can belong to the cluster: an `AWSCluster` has one region.
+    /// Whether an instance in this region can belong to the cluster. An `AWSCluster` has one region.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub(crate) fn launch() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(500_000)
 }
 
-/// The document of an instance that was launched then.
+/// The document of an instance with this launch time.
 pub(crate) fn document() -> VerifiedDocument {
     VerifiedDocument {
         account: ACCOUNT.to_owned(),
@@ -39,7 +39,7 @@ pub(crate) fn document() -> VerifiedDocument {
     }
 }
 
-/// EC2's description of that instance, which is of the cluster `prod`.
+/// EC2's description of that instance, which belongs to the cluster `prod`.
 pub(crate) fn facts() -> InstanceFacts {
     let attached = Attachment {
         time: Some(launch()),
@@ -89,7 +89,7 @@ pub(crate) fn tenant(account: &str) -> &'static Tenant {
     Box::leak(Box::new(Tenant::Cluster(ClusterTenant::new(cluster))))
 }
 
-/// Credentials of each account's own: that of a tenant's name, or [`ACCOUNT`].
+/// Separate credentials for each account. The account is the tenant's name, or [`ACCOUNT`].
 #[derive(Debug, Default)]
 pub(crate) struct PerAccount;
 
@@ -149,11 +149,11 @@ impl Called {
     }
 }
 
-/// The behaviour of EC2 in a region.
+/// The behavior of EC2 in a region.
 #[derive(Debug, Clone)]
 pub(crate) enum Fares {
     Well,
-    /// It answers after this time.
+    /// EC2 answers after this time.
     Slowly(Duration),
     Hangs,
     Fails(OutageKind),
@@ -234,7 +234,7 @@ impl Describe for FakeEc2 {
             };
             (page, fares)
         };
-        // As the SDK signs.
+        // The credentials are read as the SDK reads them for a signature.
         let provider = credentials.config.credentials_provider().unwrap();
         if provider.provide_credentials().await.is_err() {
             return Err(OutageKind::Credentials("none could be found".to_owned()));

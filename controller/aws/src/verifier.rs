@@ -1,5 +1,5 @@
-//! The verifier: identifies the instance that made a request. The checks have a fixed order, cheap and local checks
-//! first.
+//! The verifier, which identifies the instance that sent a request. The checks have a fixed order, with cheap and local
+//! checks first.
 //!
 //! | | check | source |
 //! | --- | --- | --- |
@@ -40,8 +40,8 @@ use self::answers::Answers;
 
 /// The state and the clients that the verifiers of all clusters share.
 ///
-/// They are shared so that evidence counts only once, even if it is presented to several clusters, and so that requests
-/// of several clusters share EC2 calls with the same credentials.
+/// The state is shared for two reasons. Evidence must count only once, even if it is presented to several clusters.
+/// Requests of several clusters with the same credentials share EC2 calls.
 #[derive(Debug)]
 pub struct AwsClients {
     signers: Signers,
@@ -144,8 +144,8 @@ impl AwsVerifier {
             .await
     }
 
-    /// Checks that the document's region matches the region of the tenant's cluster, if it has one. EC2 is not called
-    /// in other regions.
+    /// Checks that the document's region matches the region of the tenant's cluster, if the cluster has one. EC2 is not
+    /// called in other regions.
     fn is_of_region(&self, document: &VerifiedDocument) -> Result<(), Refusal> {
         let tenants = self.clients.tenants.as_ref();
         tenants.map_or(Ok(()), |tenants| {
@@ -198,7 +198,7 @@ impl Verifier for AwsVerifier {
         let claim = self.read(&appraisal)?;
         let document = &claim.document;
         self.is_of_region(document)?;
-        // Requests of machines that join together share an EC2 call.
+        // The reservation lets requests of machines that join together share an EC2 call.
         let instances = &self.clients.instances;
         let expected = instances
             .expect(&self.policy.tenant, &document.region)
@@ -256,7 +256,7 @@ impl Verifier for AwsVerifier {
     }
 }
 
-/// The report, with the expiry of the credentials if it reports that they are accepted.
+/// The report, with the expiry of the credentials if they are accepted.
 fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionReport {
     let expiry = expiry.and_then(|expiry| Timestamp::try_from(expiry).ok());
     if let Some(expiry) = expiry.filter(|_| report.holds == ConditionStatus::True) {
@@ -266,7 +266,7 @@ fn until(mut report: ConditionReport, expiry: Option<SystemTime>) -> ConditionRe
 }
 
 /// Whether the document's account is the account of the EC2 credentials. EC2 would not list an instance of another
-/// account, and the denial explains this to its owner.
+/// account, and the denial shows this reason to the owner.
 fn is_of_account(expected: &Reservation, document: &VerifiedDocument) -> bool {
     expected
         .account()

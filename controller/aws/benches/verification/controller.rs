@@ -1,4 +1,4 @@
-//! The controller's part: the chain of a request, up to an identity that is proved.
+//! The controller's part: the chain of a request, up to the attested identity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(crate) fn signers(signer: &TestSigner) -> Signers {
     Signers::embedded().with_file(&file).unwrap()
 }
 
-/// A client of only this service.
+/// A client for only this service.
 pub(crate) fn caller(service: &Service) -> Sts {
     let settings = StsSettings {
         endpoints: [(REGION.to_owned(), service.host().parse().unwrap())].into(),

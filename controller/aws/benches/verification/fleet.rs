@@ -1,4 +1,4 @@
-//! Instances, and the requests that they file.
+//! Instances and their requests.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -36,7 +36,7 @@ pub(crate) const CLUSTER: &str = "prod";
 /// The time of all signatures and decisions.
 const NOW: &str = "20260101T120000Z";
 
-/// The same, to compute with.
+/// The same time, for computations.
 pub(crate) fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_hours(490_908)
 }
@@ -46,7 +46,7 @@ pub(crate) fn launch() -> SystemTime {
     now() - Duration::from_hours(12)
 }
 
-/// The cluster, as evidence names it.
+/// The audience of the evidence: the cluster.
 pub(crate) fn audience() -> Audience {
     Audience::parse(CLUSTER).unwrap()
 }
@@ -74,7 +74,7 @@ impl Instance {
         }
     }
 
-    /// The cluster's Machine of it.
+    /// The instance's Machine in the cluster.
     pub(crate) fn machine(&self) -> Machine {
         let mut machine = Machine::new(id(self.index));
         machine.provider_id = Some(self.provider_id());

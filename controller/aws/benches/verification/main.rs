@@ -1,4 +1,4 @@
-//! The number of requests of instances that a core can verify in a second, without waiting for AWS.
+//! Measures the number of requests from instances that a core can verify per second, without the wait for AWS.
 //!
 //! The benchmark measures the complete verification as in the controller, from the object of the API server to the
 //! attested identity: once with STS responses from memory, and once with an STS service on this machine. The client's
@@ -36,12 +36,12 @@ use self::controller::Controller;
 use self::fleet::Instance;
 use self::results::{Results, cpu_time};
 
-/// At least 2,000 a second.
+/// The limit for one verification, which means at least 2,000 verifications per second.
 const LIMIT: Duration = Duration::from_micros(500);
 
 const INSTANCES: usize = 16;
 
-/// The number of facts that the controller remembers for one instance.
+/// The number of signatures that the controller remembers for one instance.
 const REQUESTS_OF_INSTANCE: usize = 64;
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ impl World {
         Controller::new(&self.fleet, &self.signer, &self.sts)
     }
 
-    /// The same request again and again: STS has confirmed it before.
+    /// Measures a repeated request, which STS has already confirmed.
     fn known_to_sts(&self, results: &mut Results) {
         let controller = self.controller();
         let request = self.fleet.first().unwrap().request();
@@ -96,14 +96,14 @@ impl World {
         assert_eq!(self.sts.calls().len(), calls, "STS was asked");
     }
 
-    /// Every request once.
+    /// Measures requests that are each verified once.
     fn asked_of_sts(&self, results: &mut Results) {
         let requests: Vec<_> = self
             .fleet
             .iter()
             .flat_map(|instance| (0..REQUESTS_OF_INSTANCE).map(|_| instance.request()))
             .collect();
-        // It makes the connection.
+        // The first request opens the connection.
         let (first, others) = requests.split_first().unwrap();
         let measured = |count: u64| {
             let mut left = usize::try_from(count).unwrap();

@@ -12,7 +12,8 @@ use serde_json::json;
 
 use crate::results::Results;
 
-/// Clusters and identities, with the names of their measurements: of one cluster again and again, and of all in turn.
+/// The numbers of clusters and identities, with the names of the two measurements: one cluster repeatedly, and all
+/// clusters in turn.
 const SCALES: [(usize, usize, [&str; 2]); 2] = [
     (
         100,
@@ -32,7 +33,8 @@ const SCALES: [(usize, usize, [&str; 2]); 2] = [
     ),
 ];
 
-/// The limit of the cost among many clusters, as a factor of the cost among few: other processes use the same cores.
+/// The limit of the cost with many clusters, as a factor of the cost with few. It has a margin, because other processes
+/// use the same cores.
 const LEEWAY: f64 = 1.5;
 
 pub(crate) fn measure(results: &mut Results) {
@@ -56,7 +58,7 @@ pub(crate) fn measure(results: &mut Results) {
 /// Clusters in separate namespaces, whose roles are assumed with one jump role. A selector permits each namespace.
 fn fleet(clusters: usize, identities: usize) -> (IdentityStore, Vec<ClusterTenant>) {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
-    // One at a time, as watches do: the time under the lock is measured.
+    // The objects are added one at a time, as watches do, because the time under the lock is measured.
     let put = |kind, name: &str, spec: &str| {
         let identity = Identity::parse(kind, spec);
         drop(store.update(|objects| objects.put_identity("", name, identity)));

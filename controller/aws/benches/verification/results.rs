@@ -86,7 +86,7 @@ impl Results {
             });
         });
         samples.sort_unstable();
-        // None where the command line leaves it out.
+        // There is no median if the command line excludes the measurement.
         let median = samples.get(samples.len() / 2).copied()?;
         self.values.push(Value {
             name: name.to_owned(),
@@ -160,7 +160,7 @@ impl Results {
     }
 }
 
-/// The CPU time of this thread so far. Other processes use the cores too.
+/// The CPU time of this thread so far. Other processes also use the cores.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(

@@ -1,7 +1,7 @@
 //! The message around the document: CMS signed data (RFC 5652), in the only form that AWS sends.
 //!
 //! A message must not contain its own trust anchors: certificates, revocation lists, additional signers, or unsigned
-//! attributes. Its one signer is looked up among the pinned signers by issuer and serial number, never only by name.
+//! attributes. Its only signer is looked up among the pinned signers by issuer and serial number, never only by name.
 
 use std::collections::BTreeMap;
 
@@ -114,13 +114,13 @@ impl<'a> SignedMessage<'a> {
         })
     }
 
-    /// Its content before the signature is verified: only for the lookup of the signer.
+    /// The content before the signature is verified, only for the lookup of the signer.
     pub(super) fn claimed_content(&self) -> &'a [u8] {
         self.content
     }
 
-    /// Returns the content if its signature verifies with the signer that it names, among `signers`, which belong to
-    /// `region`.
+    /// Returns the content if its signature verifies with the specified signer. That signer must be in `signers`, which
+    /// belong to `region`.
     pub(super) fn verify(
         self,
         signers: &[Signer],
@@ -213,10 +213,10 @@ fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Res
     Err(DocumentAlgorithm("different digest algorithm"))
 }
 
-/// The signed attributes by type, each with its one value.
+/// The signed attributes by type, each with its only value.
 ///
-/// Unknown attributes are ignored: the signature covers them, and AWS has added one before. No attribute can be
-/// repeated (RFC 5652 section 5.3 for the known ones).
+/// Unknown attributes are ignored, because the signature covers them, and AWS has added attributes before. Repeated
+/// attributes are refused (for the known ones: RFC 5652 section 5.3).
 #[derive(Debug)]
 struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);
 
@@ -250,7 +250,7 @@ impl<'a> Attributes<'a> {
         if message_digest.decode_as::<&OctetStringRef>() != expected {
             return Err(DocumentAttributes("the digest does not match the document"));
         }
-        // The time does not show freshness: it is the time of the document, or of a request to IMDS.
+        // The time does not prove freshness, because it is the time of the document or of a request to IMDS.
         if self.0.get(&SIGNING_TIME).is_some_and(|time| !is_time(time)) {
             return Err(DocumentAttributes("invalid signing time"));
         }

@@ -1,8 +1,8 @@
 //! The content of a document.
 //!
 //! Each field that is used must be present once, in the form that AWS documents. Other fields are ignored: AWS has
-//! added fields before, and a new field that is not used must not prevent every node in the world from joining. For the
-//! same reason the types of other fields are not checked (`privateIp` is null for an instance without IPv4).
+//! added fields before, and a new unused field must not prevent all nodes from joining. For the same reason, the types
+//! of other fields are not checked (`privateIp` is null for an instance without IPv4).
 
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use super::VerifiedDocument;
 use super::cms::VerifiedContent;
 use crate::denial::AwsDenial;
 
-/// The versions since 2017 and before. The fields that are read here are the same in both.
+/// The current version, and the version before 2017. The fields that are read here are the same in both.
 const VERSIONS: [&str; 2] = ["2017-09-30", "2010-08-31"];
 /// The maximum length of a zone, which is longer than any zone name.
 const MAX_ZONE_LEN: usize = 64;
@@ -56,7 +56,7 @@ struct Object(Members<Value>);
 
 impl Object {
     fn parse(content: &[u8]) -> Result<Self, AwsDenial> {
-        // The error message could quote the content, so only its position is kept.
+        // The error message could quote the content, so only the position of the error is kept.
         serde_json::from_slice(content).map(Self).map_err(|error| {
             let (line, column) = (error.line(), error.column());
             malformed(format!(

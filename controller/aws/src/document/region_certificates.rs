@@ -13,16 +13,16 @@ use serde::Deserialize;
 
 pub use file::InvalidSigners;
 
-/// AWS's RSA-2048 signers, one per region, from AWS's page of certificates for instance identity document signatures:
-/// the file names the page. The isolated regions are not on it.
+/// AWS's RSA-2048 signers, one per region, from AWS's page of certificates for instance identity document signatures,
+/// whose URL is in the file. The page does not contain the isolated regions.
 const AWS_SIGNERS: &str = include_str!("region_certificates/aws.json");
 
 const KEY_BITS: usize = 2048;
 
 /// One signer: a key, pinned for one region under the issuer and serial number of its certificate.
 ///
-/// The certificate is not a certificate authority, and its expiry is not checked: AWS replaces a signer by publishing
-/// another one.
+/// The certificate is not a certificate authority, and its expiry is not checked: AWS replaces a signer by publishing a
+/// new certificate.
 #[derive(Debug, Clone)]
 pub struct Signer {
     issuer: String,
@@ -47,7 +47,7 @@ impl Signer {
         })
     }
 
-    /// Whether a message that names this issuer and serial number names this signer.
+    /// Whether this issuer and serial number in a message identify this signer.
     pub(super) fn is(&self, issuer: &str, serial: &[u8]) -> bool {
         self.issuer == issuer && self.serial == serial
     }
@@ -90,7 +90,7 @@ impl Signers {
     ///
     /// # Panics
     ///
-    /// Never: the table is part of the program, and a test parses it.
+    /// Never panics, because the table is part of the program, and a test parses it.
     pub fn embedded() -> Self {
         #[expect(
             clippy::expect_used,
@@ -102,7 +102,7 @@ impl Signers {
     /// These signers and the signers in an operator's file: for new or isolated regions, or for a region whose signer
     /// AWS has replaced. The file cannot remove a signer.
     ///
-    /// The file is PEM as AWS publishes it, with a line before each certificate that names its region. Empty lines and
+    /// The file is PEM as AWS publishes it, with a line with the region before each certificate. Empty lines and
     /// lines that begin with `#` are ignored:
     ///
     /// ```text
@@ -114,9 +114,9 @@ impl Signers {
     ///
     /// # Errors
     ///
-    /// The file has another form, has no certificate, or has a certificate whose key is not RSA with 2048 bits. It is
-    /// also an error if the file contradicts a known signer: it has the key of another region, or a known name with
-    /// another key.
+    /// The file has an invalid form, has no certificate, or has a certificate whose key is not RSA with 2048 bits. It
+    /// is also an error if the file contradicts a known signer, with the key of another region, or with a known name
+    /// and a different key.
     pub fn with_file(self, file: &str) -> Result<Self, InvalidSigners> {
         let mut extended = self.clone();
         for entry in file::parse(file)? {

@@ -1,4 +1,4 @@
-//! Each check of a signed document: the valid message with one thing changed.
+//! Each check of a signed document: the valid message with one change.
 
 mod additions;
 mod attacks;
@@ -16,11 +16,11 @@ use crate::denial::AwsDenial;
 const REGION: &str = "eu-west-1";
 const SERIAL: [u8; 8] = [0xb6, 0x4b, 0xde, 0x5a, 0xd0, 0x09, 0x24, 0xcc];
 
-/// The test's signer of [`REGION`], and of no other.
+/// The test's signer for [`REGION`] only.
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new(SERIAL));
-/// Another of another region, under another serial number.
+/// A signer for another region, with another serial number.
 static OTHER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([0x11; 8]));
-/// AWS's signers, and the test's two.
+/// AWS's signers, and the two signers of the tests.
 static SIGNERS: LazyLock<Signers> = LazyLock::new(|| {
     Signers::embedded()
         .with_file(&SIGNER.signers_file(&[REGION]))
@@ -46,7 +46,7 @@ fn denial(message: &Message) -> AwsDenial {
     verify(message).unwrap_err()
 }
 
-/// The result for a validly signed document of these bytes.
+/// The result for a document with these bytes and a valid signature.
 fn verify_bytes(document: &str) -> Result<VerifiedDocument, AwsDenial> {
     verify(&SIGNER.message(document.as_bytes()))
 }

@@ -17,11 +17,11 @@ use super::channel::{Channel, Lane, Remembered, recall, remember};
 use super::{Describe, Ec2, Ec2Settings, InstanceFacts, MAX_IDS, OutageKind, Query};
 use crate::credentials::{CredentialsSource, Lease, Tenant};
 
-/// Limits for the calls and for the waiting requests. The defaults are the controller's.
+/// Limits for the calls and for the waiting requests. The controller uses the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The time that a batch waits for another request. It restarts with each request. Machines that start together do
-    /// not arrive at the same instant.
+    /// The time that a batch waits for another request, which restarts with each request. Machines that start together
+    /// do not send their requests at the same instant.
     pub window: Duration,
     /// The longest wait of the first of several requests while other requests arrive or are expected.
     pub gathering: Duration,
@@ -55,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// The limit of pages that are read for one call. EC2 can send pages that are not full, or empty.
+/// The limit of pages that are read for one call. EC2 can send pages that are incomplete or empty.
 const MAX_PAGES: usize = 100;
 
 /// The limit of instances that are read for one call: more than a cluster has.
@@ -69,8 +69,8 @@ const MAX_FOUND: usize = 20_000;
 /// - A region or a tenant whose calls fail does not delay others.
 /// - The calls with credentials that namespaces share are made in turn by namespace, then by Cluster.
 /// - A canceled request does not affect the requests that share its call.
-/// - An unknown instance, or one that is not running, is not remembered. So a denial never depends on memory, except
-///   when it depends on the properties of a running instance a few seconds ago.
+/// - An instance that is unknown or not running is not remembered. So a denial depends on remembered data only for the
+///   properties of a running instance a few seconds ago.
 #[derive(Debug, Clone)]
 pub struct Instances {
     client: Arc<BatchedEc2>,
@@ -110,7 +110,8 @@ struct Batch {
 
 type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 
-/// A request that will follow soon. Calls wait for it, for a limited time, unless the reservation is dropped.
+/// The announcement of a request that will follow soon. Calls wait for this request for a limited time, until the
+/// reservation is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,
@@ -166,8 +167,8 @@ impl Instances {
         self.expect(tenant, region).await?.describe(instance).await
     }
 
-    /// Announces a request that follows after another lookup. Requests that arrive before it wait for it and share its
-    /// call.
+    /// Announces a request that follows after another lookup. Requests that arrive earlier wait for this request, and
+    /// share its call.
     ///
     /// # Errors
     ///
@@ -305,8 +306,8 @@ impl Batches {
     /// now full. `call` makes the call of a new batch, by its number.
     ///
     /// A Cluster can always join its own batches. It can join the batch of another Cluster if that batch is the next
-    /// one of its Cluster. If the Cluster is in another namespace, the batch must also be the next one of that
-    /// namespace. Then it does not wait for more calls than with a separate batch.
+    /// batch of its Cluster. If that Cluster is in another namespace, the batch must also be the next batch of that
+    /// namespace. So the Cluster does not wait for more calls than with a separate batch.
     fn enqueue<F>(
         &mut self,
         instance: &str,

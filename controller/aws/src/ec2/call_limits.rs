@@ -17,7 +17,7 @@ pub struct CallLimits {
     pub call: Duration,
     /// The longest wait of a request after it has credentials.
     pub wait: Duration,
-    /// The pause after a failure. Each further failure doubles it.
+    /// The pause after a failure. Each further failure doubles the pause.
     pub pause: Duration,
     /// The longest pause.
     pub longest_pause: Duration,

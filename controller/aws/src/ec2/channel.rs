@@ -73,7 +73,7 @@ pub(super) struct Lane<S> {
     limits: CallLimits,
     /// The clusters that share these credentials take tokens in turn.
     rate: FairRate,
-    /// The cluster whose turn it is tests whether EC2 works again.
+    /// The cluster with the turn tests whether EC2 works again.
     trial: FairTurns,
     state: Shared<State<S>>,
     /// A batch is full, or no further instance is expected.
@@ -245,14 +245,14 @@ impl<S> Lane<S> {
         self.rate.is_full(now) && self.state(|state| state.trouble.check(now).is_ok())
     }
 
-    /// Waits for the turn to test whether EC2 works again after a failure. Only the holder of the guard makes a call at
-    /// that time.
+    /// Waits for the turn to test whether EC2 works again after a failure. During this time, only the holder of the
+    /// guard makes a call.
     pub(super) async fn alone_after_failure(&self, cluster: &ObjectKey) -> Option<Turn> {
         if !self.has_failed() {
             return None;
         }
         let alone = self.trial.line(cluster).turn().await;
-        // The previous holder can have found that EC2 works.
+        // The previous holder of the turn can have found that EC2 works again.
         self.has_failed().then_some(alone)
     }
 

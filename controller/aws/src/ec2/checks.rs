@@ -1,5 +1,5 @@
 //! Checks whether an instance matches its document or its provider ID, and belongs to this cluster. The checks work
-//! offline, except that they look up the region of the cluster.
+//! offline, except for the lookup of the cluster's region.
 //!
 //! EC2 is eventually consistent. A missing fact about a young instance can still appear. A fact that does not match is
 //! a contradiction at any age.
@@ -19,25 +19,25 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::policy::AwsPolicy;
 
-/// The time after its launch in which EC2 can omit parts of an instance. EC2 shows a change within seconds, and
-/// documents that it can take minutes ("Eventual consistency in the Amazon EC2 API").
+/// The time after its launch in which EC2 can omit parts of an instance. EC2 shows a change within seconds. According
+/// to its documentation, this can take minutes ("Eventual consistency in the Amazon EC2 API").
 const YOUNG: Duration = Duration::from_mins(5);
 
-/// The limit of the time between the launch in the document and the launch in EC2's description. Both are EC2's times,
-/// and seconds apart.
+/// The limit of the time between the launch in the document and the launch in EC2's description. Both times come from
+/// EC2, and differ by seconds.
 const LAUNCH_LEEWAY: Duration = Duration::from_mins(1);
 
-/// The limit of the time between the attachments of the first interface and the root volume at a launch; usually
-/// seconds.
+/// The limit of the time between the attachments of the first interface and the root volume at a launch. The usual time
+/// is a few seconds.
 const ATTACHED_TOGETHER: Duration = Duration::from_mins(1);
 
 /// The prefix of the key of Cluster API's ownership tag. The Cluster's name follows.
 const OWNERSHIP_TAG: &str = "sigs.k8s.io/cluster-api-provider-aws/cluster/";
 
-/// The value of that tag.
+/// The value of the ownership tag.
 const OWNED: &str = "owned";
 
-/// The result of an instance that passes every check.
+/// The result for an instance that passes every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     /// The name of its Node.
@@ -47,8 +47,8 @@ pub struct Checked {
     pub first_claim_only: Option<AwsDenial>,
 }
 
-/// The expected properties of an instance, from its signed document, or from the provider ID of the machine that has
-/// its TPM.
+/// The expected properties of an instance, from its signed document, or from the provider ID of the machine with its
+/// TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expected<'a> {
     pub(super) instance: &'a str,
@@ -114,8 +114,8 @@ pub fn check(
     })
 }
 
-/// Like [`check`], for an instance that attests with its TPM. It does not check the name and the root volume: the
-/// quote covers the boot.
+/// Like [`check`], for an instance that attests with its TPM. It does not check the name and the root volume, because
+/// the quote covers the boot.
 ///
 /// # Errors
 ///
@@ -145,7 +145,7 @@ struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// Checks that an instance is as expected, and can belong to the cluster.
+    /// Checks that an instance has the expected properties, and can belong to the cluster.
     fn checked(
         facts: &'a InstanceFacts,
         expected: Expected<'a>,
@@ -250,8 +250,8 @@ impl<'a> Subject<'a> {
         node_name(self.facts, policy).ok_or_else(nameless)
     }
 
-    /// Checks whether the root volume or the first interface was attached at another time. EC2 can show the missing
-    /// attachments of a young instance soon.
+    /// Checks whether the root volume or the first interface was attached at another time. EC2 can report the missing
+    /// attachments of a young instance later.
     fn moved(&self) -> Result<Option<AwsDenial>, Refusal> {
         let Root::Volume(volume) = self.facts.root else {
             return Ok(None);
@@ -268,7 +268,7 @@ impl<'a> Subject<'a> {
         Ok((apart > ATTACHED_TOGETHER).then(moved))
     }
 
-    /// The denial of a first claim, or a deferral for a young instance.
+    /// The denial for a first claim, or a deferral for a young instance.
     fn not_shown(&self, what: &'static str) -> Result<Option<AwsDenial>, Refusal> {
         if is_young(self.expected, self.now) {
             return Err(self.lacks(self.incomplete(what)));
@@ -300,7 +300,7 @@ fn not_there(expected: Expected<'_>, now: SystemTime, denial: AwsDenial) -> Refu
 }
 
 fn is_young(expected: Expected<'_>, now: SystemTime) -> bool {
-    // A launch time in the future also counts as young: clocks differ.
+    // A launch time in the future also counts as young, because clocks differ.
     age(expected.launched, now).unwrap_or_default() < YOUNG
 }
 

@@ -19,7 +19,7 @@ use crate::error_codes;
 /// Settings of the EC2 client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ec2Settings {
-    /// The URL of EC2 in a region, such as the URL of a VPC endpoint. Without one, the SDK's URL.
+    /// The URL of EC2 in a region, such as the URL of a VPC endpoint. The default is the SDK's URL.
     pub endpoints: BTreeMap<String, String>,
 }
 
@@ -95,7 +95,7 @@ impl Ec2 {
     fn make(&self, credentials: &Credentials, region: &str) -> Client {
         let mut config = aws_sdk_ec2::config::Builder::from(&credentials.config)
             .region(Region::new(region.to_owned()))
-            // The callers retry, and they know how many other callers there are.
+            // The callers retry, because they know the number of other callers.
             .retry_config(RetryConfig::disabled())
             .timeout_config(timeouts());
         config.set_app_name(app_name());
@@ -137,7 +137,7 @@ fn not_sent<E>(error: &SdkError<E>) -> OutageKind {
     }
 }
 
-/// The reason for missing credentials, if that is the cause of the error.
+/// The reason for missing credentials, if they are the cause of the error.
 fn of_credentials(error: &(dyn StdError + 'static)) -> Option<String> {
     let mut causes = iter::successors(error.source(), |&error| error.source());
     let found = causes.find_map(|error| error.downcast_ref::<CredentialsError>())?;
@@ -163,7 +163,7 @@ mod tests {
     #[error("service error")]
     struct ServiceError(#[source] Box<dyn StdError + Send + Sync>);
 
-    /// The refusal of a web identity by STS: the SDK has the words of STS two causes deep.
+    /// A web identity that STS refuses. In the SDK's error, the message of STS is the cause of the cause.
     async fn refused() -> Result<aws_credential_types::Credentials, CredentialsError> {
         let answer = "InvalidIdentityToken: No OpenIDConnect provider found";
         Err(CredentialsError::provider_error(ServiceError(

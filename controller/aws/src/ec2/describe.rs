@@ -30,11 +30,11 @@ const PAGE_LEN: i32 = 1000;
 /// Describes instances: EC2, or its replacement in a test.
 #[async_trait::async_trait]
 pub trait Describe: fmt::Debug + Send + Sync {
-    /// A page of the instances that a query finds. It begins where the last page ended (`next`).
+    /// A page of the instances that a query finds. It begins at the end of the last page (`next`).
     ///
     /// # Errors
     ///
-    /// An outage. An instance that EC2 does not list is missing from the answer, and not an error.
+    /// An outage. If EC2 does not list an instance, the answer does not contain it. This is not an error.
     async fn describe(
         &self,
         credentials: &Credentials,
@@ -248,7 +248,7 @@ mod tests {
             .build()
     }
 
-    /// A secondary address of an interface, as a network plugin assigns them to pods.
+    /// A secondary address of an interface, which a network plugin can assign to a pod.
     fn secondary(last: u8) -> InstancePrivateIpAddress {
         InstancePrivateIpAddress::builder()
             .private_ip_address(format!("10.0.1.{last}"))

@@ -56,12 +56,12 @@ impl Instances {
         Ok(Some(addresses.chain(names).collect()))
     }
 
-    /// Checks that the machine can belong to the cluster, as the attestor `aws` does with the instance of a document. A
-    /// machine that is not an AWS instance passes.
+    /// Checks that the machine can belong to the cluster, as the attestor `aws` does with the instance of a document.
+    /// Accepts a machine that is not an AWS instance.
     ///
     /// # Errors
     ///
-    /// A denial of the attestor `aws`, or a [`Deferral`] if EC2 cannot be called, or does not list the instance (yet).
+    /// A denial of the attestor `aws`, or a [`Deferral`] if EC2 cannot be called, or does not list the instance.
     pub(super) async fn check(
         &self,
         source: &dyn CredentialsSource,

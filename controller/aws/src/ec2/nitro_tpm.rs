@@ -1,7 +1,7 @@
 //! The endorsement key of an instance's TPM: `GetInstanceTpmEkPub`.
 //!
-//! A Nitro TPM has no certificate for its endorsement key. The key belongs to the instance because EC2 reports it for
-//! this instance, in a call with the credentials of the cluster's owner.
+//! A Nitro TPM has no certificate for its endorsement key. The key is accepted because EC2 reports it for this
+//! instance, in a call with the credentials of the cluster's owner.
 
 pub(super) mod key_format;
 
@@ -41,7 +41,7 @@ const LIMITS: CallLimits = CallLimits {
         burst: 20,
         every: Duration::from_millis(100),
     },
-    // Longer than a machine needs for its two requests. The key does not change while the instance exists.
+    // This is longer than the time between a machine's two requests. The key does not change while the instance exists.
     remembered: Duration::from_mins(5),
     credentials: Duration::from_secs(20),
     call: Duration::from_secs(12),
@@ -55,8 +55,8 @@ const LIMITS: CallLimits = CallLimits {
 ///
 /// # Guarantees
 ///
-/// - Only keys are remembered, and they are shared only with the same credentials and region. An unknown instance, or
-///   an instance without a key, is requested again each time.
+/// - Only keys are remembered, and they are shared only between callers with the same credentials and region. An
+///   unknown instance, or an instance without a key, is requested again each time.
 /// - A failure for one instance does not delay others.
 #[derive(Debug, Clone)]
 pub struct NitroTpms {
@@ -161,7 +161,7 @@ fn is_of_all(outage: &OutageKind) -> bool {
 /// The endorsement keys of one cluster's instances, and the names of their Nodes, as reported by EC2.
 ///
 /// EC2 is not called for a machine whose provider ID is not an AWS ID, or whose region is not allowed for the cluster.
-/// An account's credentials can see only its own instances, so EC2 does not list an instance of another account.
+/// With an account's credentials, EC2 lists only the instances of this account.
 #[derive(Debug, Clone)]
 pub struct ClusterTpms {
     tpms: NitroTpms,

@@ -70,7 +70,7 @@ impl OutageKind {
         matches!(self, Self::Credentials(_) | Self::NotAllowed(..))
     }
 
-    /// Whether AWS refused the session of the credentials. Then AWS can still accept another session.
+    /// Whether AWS refused the session of the credentials, so that AWS can still accept another session.
     pub(super) fn is_of_session(&self) -> bool {
         matches!(self, Self::Credentials(code) if Meaning::of(code) == Meaning::Session)
     }

@@ -6,7 +6,7 @@ use crate::document::{is_instance, is_zone_of};
 use crate::partition;
 use crate::policy::AwsPolicy;
 
-/// An instance, and the region to look it up in.
+/// An instance, and the region for its lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place<'a> {
     pub(super) region: &'a str,

@@ -45,7 +45,7 @@ fn limited(limits: Limits) -> Instances {
     Instances::with(Arc::new(PerAccount), Arc::new(Ec2::new(settings)), limits)
 }
 
-/// One instance of the cluster `prod`, in an account of this test's own.
+/// An instance of the cluster `prod`, in an account that only this test uses.
 fn instance(account: &str) -> Instance {
     MOTO.ec2(account, REGION).run(&[OWNED])
 }
@@ -151,7 +151,7 @@ async fn two_hundred_joins_cost_four_calls_and_only_allowed_actions() {
             statement["Action"].as_str().unwrap().to_owned()
         })
         .collect();
-    // The other one is for TPMs.
+    // The other permission is for TPMs.
     let tpm = "ec2:GetInstanceTpmEkPub".to_owned();
     called.insert(tpm);
     assert_eq!(called, allowed);
@@ -252,7 +252,7 @@ async fn a_hanging_ec2_call_times_out_and_is_retried_later() {
         hung.unwrap_err().to_string(),
         "EC2 in eu-west-1 did not answer in time"
     );
-    // A busy machine may need longer than that to answer.
+    // A busy machine can need longer for an answer.
     for _ in 0..100 {
         match instances
             .describe(tenant(account), REGION, &instance.id)
@@ -350,7 +350,7 @@ async fn an_instance_store_root_is_recognized() {
 
 #[tokio::test]
 async fn instances_are_found_by_their_tags() {
-    // The controller's own.
+    // The controller's own account.
     let account = crate::testing::ACCOUNT;
     let ec2 = MOTO.ec2(account, REGION);
     let own = ec2.run(&[("cluster", "prod"), ("role", "worker")]);

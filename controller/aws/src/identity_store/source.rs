@@ -2,7 +2,7 @@
 
 use crate::tenancy::IdentityKind;
 
-/// An object kind that is watched.
+/// A watched object kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub enum Source {
     /// Identities of this kind.

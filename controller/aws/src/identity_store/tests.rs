@@ -40,7 +40,7 @@ fn aws_cluster() -> Option<Cluster> {
     })
 }
 
-/// A store of a cluster with the identity `a`, in which everything was read.
+/// A store of a cluster with the identity `a`, after all objects were read.
 fn store() -> IdentityStore {
     let store = IdentityStore::new(TenancySettings::default(), "capa-system");
     store.update(|all| {
@@ -115,7 +115,7 @@ async fn identities_are_resolved_for_two_minutes_after_a_watch_breaks() {
     for source in store.sources() {
         store.failed(&source);
         advance(Duration::from_mins(1)).await;
-        // A second failure does not begin the time anew.
+        // A second failure does not restart the time.
         store.failed(&source);
         advance(Duration::from_mins(1)).await;
         assert_eq!(roles(&store), Ok(vec![arn("a")]), "{source}");
@@ -324,7 +324,7 @@ fn a_managed_control_plane_determines_the_region_of_its_cluster() {
     );
     let accepts = || store.accepts_region(&tenant(), "eu-west-2");
     assert_eq!(accepts(), Ok(false));
-    // The AWSCluster does not name it.
+    // The AWSCluster does not name the region.
     store.failed(&Source::Infrastructure("AWSCluster"));
     assert_eq!(accepts(), Ok(false));
     let source = Source::Infrastructure("AWSManagedControlPlane");
@@ -348,10 +348,10 @@ async fn an_interrupted_watch_denies_nothing_until_it_has_caught_up() {
     assert_eq!(accepts(), interrupted);
     advance(Duration::from_millis(1)).await;
     assert_eq!(accepts(), Ok(false));
-    // An answer of a watch that was not broken changes nothing.
+    // An answer of a working watch has no effect.
     store.heard(&source);
     assert_eq!(accepts(), Ok(false));
-    // It is not broken since the first failure.
+    // The time of the first failure no longer counts.
     store.failed(&source);
     advance(BROKEN_WATCH).await;
     assert!(store.resolve(&tenant()).is_ok());

@@ -36,7 +36,7 @@ const ROLES: [&str; 4] = [
 /// The served kinds. The kinds of managed control planes, and others, are not served.
 pub(super) const KINDS: [[&str; 4]; 4] = [CLUSTERS, STATICS, AWS_CLUSTERS, ROLES];
 
-/// Longer than the longest pause of a watch that failed.
+/// A time that is longer than the longest pause of a failed watch.
 const FAILED: Duration = Duration::from_secs(16);
 
 struct Bed {
@@ -70,7 +70,7 @@ impl Bed {
         }
     }
 
-    /// Watches in the background, and has read the existing objects.
+    /// Starts the watches in the background, and waits until the existing objects are read.
     async fn begin(&self) -> JoinHandle<()> {
         let watch = self.watch.clone();
         let client = self.server.access().client().clone();
@@ -128,7 +128,7 @@ impl Bed {
     }
 }
 
-/// Long enough for work without a pause, and shorter than any pause.
+/// Waits long enough for work without a pause, but for less than any pause.
 async fn settle() {
     sleep(Duration::from_secs(1)).await;
 }
@@ -192,7 +192,7 @@ async fn secrets_over_the_limit_wait_and_do_not_displace_others() {
     }
     let _running = bed.begin().await;
     assert_eq!(bed.server.watched("secrets").len(), MAX_SECRETS);
-    // It would be the first by its name.
+    // By its name, this identity would be the first.
     bed.identity("a", "a");
     bed.secret("a", "AKIA2");
     bed.cluster("a");
@@ -251,7 +251,7 @@ async fn an_object_missing_from_a_new_list_is_removed() {
     bed.server.remove(STATICS[3], "", "a");
     sleep(FAILED * 2).await;
     assert_eq!(there(&bed), ([false; 4], Some(0)));
-    // It is the Secret of no identity any more.
+    // The Secret no longer belongs to an identity.
     assert!(bed.server.watched("secrets").is_empty());
 }
 
@@ -322,7 +322,7 @@ async fn a_forbidden_object_is_logged_once_and_does_not_block_others() {
     sleep(FAILED).await;
     let unread = IdentityError::NotRead(Source::Secret("keys".to_owned()));
     assert_eq!(bed.resolve(), Err(unread));
-    // It is told of anew after it was read.
+    // The failure is logged again after a successful read.
     bed.server.refuse("secrets", None);
     sleep(FAILED).await;
     bed.resolve().unwrap();

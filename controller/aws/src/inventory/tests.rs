@@ -1,4 +1,4 @@
-//! The machines of a cluster that is known by a tag.
+//! The machines of a cluster that a tag identifies.
 
 use tokio::time::advance;
 
@@ -167,7 +167,7 @@ async fn an_outage_is_distinguished_from_a_missing_machine() {
         .unwrap();
     ec2.fares(REGION, Fares::Fails(outage));
 
-    // It is known for a while yet.
+    // The list is still valid for some time.
     inventory
         .by_provider_id(&provider_id(INSTANCE))
         .await

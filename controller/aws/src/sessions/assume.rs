@@ -72,7 +72,7 @@ pub trait Tokens: Debug + Send + Sync {
 /// STS, called through the SDK.
 #[derive(Debug)]
 pub struct SdkSts {
-    /// Only its HTTP client and its settings are used, not its credentials.
+    /// The source of the HTTP client and the settings. Its credentials are not used.
     base: Arc<dyn CredentialsSource>,
     endpoints: BTreeMap<String, String>,
     /// The HTTP client for these endpoints, if it differs from the client of `base`.

@@ -42,20 +42,20 @@ impl Budget {
         }
     }
 
-    /// Waits for this Cluster's turn to call STS. It does not wait for the share of the namespace here: other tenants
-    /// can share the call.
+    /// Waits for this Cluster's turn to call STS. It does not wait for the share of the namespace, because other
+    /// tenants can share the call.
     pub(super) async fn of_all(&self, cluster: &ObjectKey) {
         self.all.take(cluster).await;
     }
 
-    /// Waits until this Cluster can begin another of its namespace's calls, or does not need a call any more.
+    /// Waits until this Cluster can begin another call of its namespace, or no longer needs a call.
     pub(super) async fn take(&self, cluster: &ObjectKey, is_needed: impl Fn() -> bool) {
         let rate = self.of_namespace(cluster);
         let check = |_| {
             ensure!(is_needed(), ());
             Ok(())
         };
-        // If the call is not needed any more, no token is taken.
+        // If the call is no longer needed, no token is taken.
         let _ = rate.take_if(cluster, check).await;
     }
 
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(waited, Duration::ZERO);
     }
 
-    /// The wait of `late` for a call after `flood` has begun to wait for `calls` of them.
+    /// The wait of `late` for a call, after `flood` has begun to wait for `calls` calls.
     async fn wait_behind(flood: &ObjectKey, late: &ObjectKey, of_all: bool) -> Duration {
         let budget = Budget::new();
         let take = async |cluster: &ObjectKey| {

@@ -44,7 +44,7 @@ pub struct PlanCredentials {
 }
 
 impl Sessions {
-    /// Creates an empty cache. `own` has the controller's own credentials.
+    /// Creates an empty cache. `own` provides the controller's own credentials.
     pub fn new(
         own: SharedCredentialsProvider,
         sts: Arc<dyn AssumeRole>,
@@ -122,7 +122,7 @@ impl PlanCredentials {
     ///
     /// # Errors
     ///
-    /// The step that failed, now or recently.
+    /// The failed step of this call, or of a recent call.
     pub async fn keys(&self) -> Result<Keys, CredentialsError> {
         self.session.keys_for(&self.tenant).await
     }

@@ -62,19 +62,19 @@ impl FailureKind {
         }
     }
 
-    /// Whether a change by an administrator is necessary for another answer. Such a call is repeated rarely.
+    /// Whether only a change by an administrator can lead to a different answer. Such a call is repeated rarely.
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::ActionDenied { .. })
     }
 
-    /// Whether this can be a failure of the STS in one region, such as a region that the account has not enabled. AWS
-    /// returns the same code for an invalid access key.
+    /// Whether this failure can be limited to the STS in one region, such as a region that the account has not enabled.
+    /// AWS returns the same code for an invalid access key.
     pub(super) fn may_be_of_region(&self) -> bool {
         const CODES: [&str; 2] = ["InvalidClientTokenId", "RegionDisabledException"];
         matches!(self, Self::Refused { code, .. } if CODES.contains(&&**code))
     }
 
-    /// Whether AWS refused the session of the call. Then AWS can still accept another session.
+    /// Whether AWS refused the session of the call, so that AWS can still accept another session.
     pub(super) fn is_of_session(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if Meaning::of(code) == Meaning::Session)
     }
@@ -84,7 +84,7 @@ fn request(id: Option<&String>) -> String {
     id.map_or_else(String::new, |id| format!(" (request {id})"))
 }
 
-/// The cause of a code that does not name its cause.
+/// The cause, for a code that does not contain its cause.
 fn advice(code: &str) -> &'static str {
     match code {
         "InvalidClientTokenId" => {

@@ -20,8 +20,7 @@ use super::error::{CredentialsError, FailureKind};
 use crate::error_codes::causes;
 use crate::tenancy::{Role, ServiceAccount};
 
-/// The remaining lifetime below which credentials are not returned: a call that starts with them must end before they
-/// expire.
+/// The minimum remaining lifetime of returned credentials. A call that starts with them must end before they expire.
 const MARGIN: Duration = Duration::from_mins(1);
 
 /// The deadline for a whole renewal, including its source and the wait for its turn, so that no request waits for a
@@ -44,7 +43,7 @@ const OUTAGE: Backoff = Backoff {
 /// pause are removed.
 const MAX_REGIONS: usize = 64;
 
-/// The minimum time between two attempts to forget a session. If AWS also refuses the next session, the session is not
+/// The minimum time between two replacements of a session. If AWS also refuses the next session, the session is not
 /// the cause.
 const FORGOTTEN_ONCE: Duration = Duration::from_mins(5);
 
@@ -74,14 +73,14 @@ pub(super) struct Calls {
 /// # Guarantees
 ///
 /// - Concurrent requests share one call. A canceled request does not cancel the call.
-/// - Credentials are renewed after three quarters of their life. They are returned until one minute before they expire,
-///   even if renewals fail.
-/// - After a failure there is a pause. Each further failure doubles it.
+/// - Credentials are renewed after three quarters of their lifetime. They are returned until one minute before their
+///   expiry, even if renewals fail.
+/// - A pause follows each failure. Each further failure doubles the pause.
 /// - If the STS of one region does not return the account of the credentials, the failure affects only that region. The
 ///   account is valid in all regions.
-/// - Credentials that AWS refuses are replaced, but at most once in five minutes. If no others are available, the old
-///   ones stay in use, because a refusal can be limited to one region. All tenants use the controller's own credentials
-///   until new ones are available.
+/// - Credentials that AWS refuses are replaced, but at most once in five minutes. If no other credentials are
+///   available, the old credentials stay in use, because a refusal can be limited to one region. The controller's own
+///   credentials stay in use until new credentials are available, because all tenants use them.
 #[derive(Debug)]
 pub(super) struct Session {
     name: Arc<str>,
@@ -103,7 +102,7 @@ struct State {
     account: Option<String>,
     /// The regions whose STS was called for the account, until one of them returned it.
     asked: HashMap<String, Asked>,
-    /// The last time that credentials were forgotten.
+    /// The last time at which credentials were dropped.
     forgotten: Option<Instant>,
 }
 
@@ -122,7 +121,7 @@ struct Held {
     expires: Option<SystemTime>,
     /// The time of the renewal; `None` for credentials that do not expire.
     renew_at: Option<Instant>,
-    /// The time after which the credentials are not returned any more.
+    /// The time after which the credentials are no longer returned.
     end: Option<Instant>,
 }
 
@@ -153,7 +152,7 @@ impl Session {
     /// The credentials. If a call is necessary, `tenant` first waits for its share of the calls.
     pub(super) async fn keys_for(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
         if self.needs_call() {
-            // Another request can start the call during the wait for the turn.
+            // During the wait for the turn, another request can start the call.
             let share = self.calls.budget.take(tenant, || self.needs_call());
             share.await;
         }
@@ -207,7 +206,7 @@ impl Session {
             session.settle(answer)
         };
         let ended = self.failure("the call ended early");
-        // A separate task outlives the first requester.
+        // The task is separate, so that it outlives the first requester.
         let renewal = tokio::spawn(renewal).map(move |done| done.unwrap_or(Err(ended)));
         let pending = renewal.boxed().shared();
         state.pending = Some(pending.clone());
@@ -388,7 +387,7 @@ impl Session {
     }
 
     /// Whether the credentials, or their account in this region, are not available during a pause. An access key never
-    /// pauses: it changes with its Secret.
+    /// pauses, because it changes with its Secret.
     pub(super) fn pauses(&self, region: &str) -> bool {
         let pauses = self.state.read(|state| {
             let account = || state.known_account(region);
@@ -478,7 +477,7 @@ impl Held {
         let life = life.filter(|life| !life.is_zero());
         Self {
             expires: keys.expiry(),
-            // Jitter: sessions that began together are not renewed together.
+            // The jitter separates the renewals of sessions that began together.
             renew_at: life.map(|life| at + jittered(life * 3 / 4)),
             end: life.map(|life| at + life.saturating_sub(MARGIN)),
             since: at,

@@ -47,7 +47,7 @@ pub(crate) fn plan(objects: &Objects, identity: &str) -> Plan {
     .unwrap()
 }
 
-/// STS in memory: it answers every call, or fails with the failure of a role.
+/// STS in memory, which answers every call, or fails with the failure that was set for a role.
 #[derive(Debug, Default)]
 pub(crate) struct CountingSts {
     calls: Mutex<Vec<(String, String)>>,
@@ -81,7 +81,7 @@ impl CountingSts {
         *self.life.lock() = Some(life);
     }
 
-    /// The next call panics.
+    /// Makes the next call panic.
     pub(crate) fn panic_once(&self) {
         self.panics.store(true, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ impl CountingSts {
             calls.push((arn.clone(), source.to_owned()));
             calls.len()
         };
-        // Others come while STS answers.
+        // Other requests arrive while STS answers.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!self.panics.swap(false, Ordering::Relaxed), "asked for");
         if let Some(failure) = self.failure(&arn, region) {

@@ -1,7 +1,8 @@
 //! The limits of the age of evidence.
 //!
-//! Three clocks take part: the node's clock dates the signature, the API server's clock dates the request, and the
-//! controller's clock gives the current time. No single clock decides that evidence is fresh: STS has a clock too.
+//! The limits use three clocks: the node's clock dates the signature, the API server's clock dates the request, and the
+//! controller's clock shows the current time. A single clock never decides that evidence is fresh, because STS also has
+//! a clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +12,7 @@ use kubelet_attestation::contract::MAX_EVIDENCE_AGE;
 use node_attestation_core::refusal::{Denial, Failure, Refusal};
 use node_attestation_core::time::until;
 
-/// The time that STS itself lets a signature be dated ahead ("+ 15 min."). So a controller clock that is ten minutes
+/// The time by which STS allows a signature to be dated ahead ("+ 15 min."). So a controller clock that is ten minutes
 /// slow does not block nodes. STS refuses a node whose clock is fast.
 pub(super) const MAX_AHEAD: Duration = Duration::from_mins(15);
 
@@ -82,19 +83,19 @@ mod tests {
             (0.1, 14.0, false),
             (0.1, 14.1, true),
             (0.1, 60.0, true),
-            // The API server says that it was old when it came.
+            // According to the API server, the evidence was already old when it arrived.
             (14.1, 0.0, true),
-            // Our clock is ten minutes slow, or fast.
+            // The controller's clock is ten minutes slow or fast.
             (0.1, -9.9, false),
             (0.1, 10.1, false),
-            // The API server's is.
+            // The API server's clock is slow or fast.
             (-10.0, 0.1, false),
             (10.0, 0.1, false),
-            // Both are behind the node's.
+            // Both clocks are behind the node's clock.
             (-14.9, -14.9, false),
             (-15.0, -15.0, false),
             (-15.1, -15.1, true),
-            // One of them agrees with the node's.
+            // One of the clocks agrees with the node's clock.
             (-60.0, 0.0, false),
             (0.0, -60.0, false),
         ] {

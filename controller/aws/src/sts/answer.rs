@@ -1,7 +1,7 @@
 //! STS answers, and their meaning.
 //!
-//! Only an answer that contradicts the evidence is a denial: these codes are listed. Every other answer, from STS or
-//! from another server in between, is an outage, from which a request recovers without action.
+//! Only an answer that contradicts the evidence is a denial, and only for the listed codes. Every other answer, from
+//! STS or from a server in between, is an outage, from which a request recovers without action.
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::{Failure, Refusal};
@@ -42,7 +42,7 @@ const LIMITED: [&str; 4] = [
     "TooManyRequestsException",
 ];
 
-/// The beginning of the message if a code of [`REFUSED`] is about age.
+/// The beginning of the message with a code of [`REFUSED`] that is about age.
 const EXPIRED_WORDS: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
 /// The maximum length of an error code, which is longer than any code.
@@ -86,7 +86,7 @@ struct Fault {
     message: String,
 }
 
-/// Parses an answer: an identity, or the reason why there is none.
+/// Parses an answer: an identity, or the reason why it is missing.
 ///
 /// Unknown fields are ignored. An answer with a duplicate field is not valid.
 ///
@@ -101,7 +101,7 @@ pub(super) fn read(status: StatusCode, body: &[u8]) -> Result<Identity, Refusal>
             .get_caller_identity_response
             .get_caller_identity_result);
     }
-    // STS refuses with 400, 401 or 403. Every other status does not decide on the evidence.
+    // STS refuses with 400, 401 or 403. Every other status contains no decision about the evidence.
     if !matches!(status.as_u16(), 400 | 401 | 403) {
         return Err(Outage::Status(status).into());
     }
@@ -142,7 +142,7 @@ fn meaning(status: StatusCode, fault: &Fault) -> Refusal {
     AwsDenial::CallerRefused((*code).to_owned()).into()
 }
 
-/// The error, in JSON as requested, or in XML, which the query protocol falls back to.
+/// The error, in JSON as requested, or in XML, the default of the query protocol.
 fn fault(body: &[u8]) -> Option<Fault> {
     if let Ok(Failed { error }) = serde_json::from_slice(body) {
         return Some(error);
@@ -154,7 +154,7 @@ fn fault(body: &[u8]) -> Option<Fault> {
     })
 }
 
-/// The text of an XML element that occurs once. It is used only for errors: it never admits a node.
+/// The text of an XML element that occurs once. It is used only for errors, so it never admits a node.
 fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     let (text, rest) = rest.split_once(&format!("</{name}>"))?;

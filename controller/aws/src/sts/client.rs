@@ -17,11 +17,11 @@ use tokio::time::timeout;
 use super::outage::Outage;
 use crate::proxy::Names;
 
-/// The deadline for a whole call, including the wait for its turn. STS answers within a second or not at all; the queue
-/// retries.
+/// The deadline for a whole call, including the wait for its turn. STS answers within one second or not at all, and the
+/// queue retries.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The body of a successful answer is about 350 bytes, and the longest error a few kilobytes.
+/// The maximum length of an answer. A successful answer has about 350 bytes, and the longest error has a few kilobytes.
 const MAX_ANSWER: usize = 16 * 1024;
 
 /// The limit of concurrent calls to the STS of one region. A hanging region delays only its own calls.
@@ -55,15 +55,15 @@ pub(super) enum TrustRoots {
 pub(super) struct Client {
     public: reqwest::Client,
     own: reqwest::Client,
-    /// By region.
+    /// The turns by region.
     turns: Shared<Swept<String, FairTurns>>,
 }
 
 // The `Debug` output of reqwest's client would contain the proxy, with its password.
 
 impl Client {
-    /// A client that trusts `system`, and for the operator's endpoints also `own`. It connects through `proxy` if there
-    /// is one.
+    /// A client that trusts `system` and, for the operator's endpoints, also `own`. If there is a `proxy`, the client
+    /// connects through it.
     pub(super) fn new(
         system: Vec<CertificateDer<'static>>,
         own: Vec<CertificateDer<'static>>,
@@ -87,7 +87,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The answer does not arrive in time, or cannot be from STS.
+    /// The answer does not arrive in time, or cannot come from STS.
     pub(super) async fn exchange(
         &self,
         request: Request<&'static str>,
@@ -116,7 +116,7 @@ impl Client {
         .unwrap_or(Err(Outage::TimedOut))
     }
 
-    /// The cluster's line in a region. Regions without calls are forgotten.
+    /// The cluster's line in a region. Regions without calls are removed.
     fn line(&self, cluster: &ObjectKey, region: &str) -> Line {
         let is_idle = |_: &_, turns: &mut FairTurns| turns.is_idle();
         let new = || FairTurns::new(CALLS);

@@ -20,10 +20,10 @@ pub(super) enum Outage {
     /// The answer is larger than any STS answer.
     #[error("the answer from STS is too large")]
     TooLarge,
-    /// An HTTP status that does not decide on the evidence.
+    /// An HTTP status that contains no decision about the evidence.
     #[error("STS answers with status {}", .0.as_u16())]
     Status(StatusCode),
-    /// An error code that does not decide on the evidence.
+    /// An error code that contains no decision about the evidence.
     #[error("STS answers with status {} and {}", .0.as_u16(), .1)]
     Code(StatusCode, String),
     /// The answer is not from STS.

@@ -8,14 +8,14 @@ use crate::denial::AwsDenial;
 use crate::document::{VerifiedDocument, is_account};
 use crate::partition::Partition;
 
-/// The role whose credentials come only from the instance metadata: it has no trust policy, so it cannot be assumed
+/// The role whose credentials come only from the instance metadata. It has no trust policy, so it cannot be assumed
 /// (EC2 User Guide, "Instance identity roles for Amazon EC2 instances").
 const INSTANCE_IDENTITY_ROLE: &str = "aws:ec2-instance";
 
 /// The limit of role names in characters (IAM quotas).
 const MAX_ROLE_LEN: usize = 64;
 
-/// The limit of characters of an STS name in a reason.
+/// The maximum length of a name from STS in a reason, in characters.
 const MAX_SHOWN: usize = 256;
 
 /// An instance profile role that the operator trusts: only EC2 must be allowed to assume it.
@@ -72,7 +72,7 @@ fn is_role_name(name: &str) -> bool {
     (1..=MAX_ROLE_LEN).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// Checks that the caller is the instance of `document`, in a role that proves it.
+/// Checks that the caller is the instance of `document`, in a role that only this instance can have.
 pub(super) fn is_instance(
     identity: &Identity,
     document: &VerifiedDocument,
@@ -123,7 +123,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn parse(arn: &'a str) -> Option<Self> {
-        // The role's name can contain a colon: the sixth part is the whole resource.
+        // The role's name can contain a colon, so the sixth part is the whole resource.
         let parts: Vec<&str> = arn.splitn(6, ':').collect();
         let ["arn", partition, "sts", "", account, resource] = *parts.as_slice() else {
             return None;

@@ -1,8 +1,8 @@
 //! Recent STS refusals, which are repeated without another call.
 //!
 //! A refusal must never affect a legitimate request. A refusal of credentials is remembered only for these credentials
-//! with this identity document. A refusal of a signature is remembered only for this call. A copy of evidence with
-//! another signature therefore affects only itself.
+//! with this identity document. A refusal of a signature is remembered only for this call. So a copy of evidence with
+//! another signature does not affect the original.
 
 use std::time::Duration;
 

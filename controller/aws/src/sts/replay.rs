@@ -1,16 +1,16 @@
 //! Signatures that were seen before and that STS would still accept.
 //!
 //! STS itself verifies that a signature belongs to one key, because the key binding is signed. This cache verifies it a
-//! second time, without a call. It also makes a call unnecessary if a request is decided again.
+//! second time, without a call. It also avoids a call if the decision on a request is repeated.
 //!
-//! A signature is remembered after STS has confirmed it for a key. Evidence is public, and an attacker who presents a
-//! copy first must not block its owner. HMAC has exactly one signature for a request, so that a second form does not
-//! exist (unlike ECDSA).
+//! A signature is remembered after STS has confirmed it for a key. Evidence is public. If an attacker presents a copy
+//! first, this must not block the owner. With HMAC, a request has exactly one signature. Unlike ECDSA, there is no
+//! second form.
 //!
 //! The cache is bounded for each instance, for each cluster, for each namespace and in total. The last quarter is
 //! reserved for namespaces that use less than half of the cache. If the cache is full, each namespace still has a small
-//! reserved share, and each cluster has a smaller share in it. The reserved shares together are at most as large as the
-//! cache. A request that finds no room waits: no signature is forgotten before it expires.
+//! reserved share, in which each cluster has a smaller share. The reserved shares together are at most as large as the
+//! cache. A request without space in the cache waits, because no signature is removed before it expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -30,7 +30,7 @@ pub(super) struct ReplayCache {
 /// The limits of the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// The total without the reserved shares. With them, the total is twice as large.
+    /// The total without the reserved shares. With the reserved shares, the total is twice as large.
     pub(super) all: usize,
     /// The limit for one cluster.
     pub(super) of_cluster: usize,
@@ -49,7 +49,7 @@ pub(super) const LIMITS: Limits = Limits {
     // A join leaves one signature, which stays for 15 minutes. The total is about 30 MB, or 60 MB with the reserved
     // shares.
     all: 65_536,
-    // 100 machines that join each minute, several times over.
+    // Several times the number for 100 machines that join each minute.
     of_cluster: 8192,
     own_of_cluster: 256,
     // 64 namespaces fill all reserved shares.
@@ -200,8 +200,8 @@ impl ReplayCache {
 }
 
 impl Inner {
-    /// Removes a few signatures that STS does not accept any more. Each lookup calls this function, and at most one
-    /// signature is added after it.
+    /// Removes a few signatures that STS no longer accepts. Each lookup calls this function, and adds at most one
+    /// signature afterwards.
     fn forget(&mut self, now: SystemTime) {
         for _ in 0..FORGOTTEN {
             let Some((until, signature)) = self.by_end.first().copied() else {

@@ -30,7 +30,7 @@ pub(super) struct Call {
 ///
 /// # Errors
 ///
-/// A field is not valid in an HTTP request. The checked forms exclude this.
+/// A field is not valid in an HTTP request. The checked forms of the values exclude this error.
 pub(super) fn rebuild(
     proof: &Proof,
     binding: &KeyBinding,

@@ -1,4 +1,4 @@
-//! The operator's STS settings: flags of the manager, never of a tenant's resource.
+//! The operator's STS settings, which come from flags of the manager, and never from a tenant's resource.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,13 +15,13 @@ use crate::proxy::{InvalidProxy, Proxy};
 /// no proxy, and only the instance identity role.
 #[derive(Debug, Clone, Default)]
 pub struct StsSettings {
-    /// Endpoints that replace the public ones, by region: FIPS or VPC endpoints. The nodes of the region must use the
-    /// same host, because the host is signed.
+    /// Endpoints that replace the public endpoints, by region: FIPS or VPC endpoints. The nodes of the region must use
+    /// the same host, because the host is signed.
     pub endpoints: BTreeMap<String, EndpointHost>,
     /// CA certificates (PEM) that are trusted only for [`endpoints`](Self::endpoints), in addition to the system's.
     pub authorities: Option<Vec<u8>>,
-    /// Instance profile roles that prove an instance in the same way as its instance identity role. A principal that is
-    /// allowed to assume such a role can impersonate each of its instances.
+    /// Instance profile roles that identify an instance in the same way as its instance identity role. A principal that
+    /// is allowed to assume such a role can impersonate each of its instances.
     pub roles: Vec<ProfileRole>,
     /// The proxy to STS, if there is one.
     pub proxy: Proxy,

@@ -1,4 +1,4 @@
-//! The reader of answers of STS, without STS.
+//! The parser for STS answers, without STS.
 
 use hyper::StatusCode;
 use node_attestation_core::refusal::Refusal;
@@ -9,7 +9,7 @@ use crate::denial::AwsDenial;
 use crate::document::VerifiedDocument;
 use crate::partition::Partition;
 
-/// Whether the caller that an answer of this status names is the instance of `document`.
+/// Whether the caller in an answer with this status is the instance of `document`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,4 @@
-//! Table C of the attacks: the valid case with one thing changed, against a service that computes
-//! signatures itself.
+//! Table C of the attacks: the valid case with one change, against a service that computes signatures itself.
 
 mod age;
 mod answers;

@@ -1,6 +1,6 @@
 //! The namespaces whose clusters are allowed to use an identity: `spec.allowedNamespaces`.
 //!
-//! The rules are the rules in the code of Cluster API Provider AWS. If its documentation differs, the code decides:
+//! The rules match the code of Cluster API Provider AWS. If the documentation differs, the code takes precedence:
 //! `selector: {}` without a list allows every namespace, because the API server stores an empty `allowedNamespaces` in
 //! that form.
 
@@ -137,7 +137,7 @@ fn check(requirement: &LabelSelectorRequirement) -> Result<(), InvalidSelector> 
     values.iter().try_for_each(|value| is_value(value))
 }
 
-/// A name of at most 63 characters, by itself or after a DNS subdomain and a slash.
+/// Checks for a name of at most 63 characters, with an optional prefix of a DNS subdomain and a slash.
 fn is_key(key: &str) -> Result<(), InvalidSelector> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

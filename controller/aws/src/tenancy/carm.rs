@@ -2,8 +2,9 @@
 //! `ConfigMap` objects with the roles of accounts and teams.
 //!
 //! CARM is for clusters that Cluster API Provider AWS did not create. The order is as in AWS Controllers for Kubernetes
-//! with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team before an account, the key of the service
-//! before the plain one. If their runtime would continue with the controller's own role, this module returns an error.
+//! with both feature gates, `TeamLevelCARM` and `ServiceLevelCARM`: a team precedes an account, and the key of the
+//! service precedes the plain key. If their runtime would continue with the controller's own role, this module returns
+//! an error.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ use super::plan::Plan;
 use super::role::{Role, RoleSpec};
 use crate::document::is_account;
 
-/// The service whose roles are used: a key can begin with its name and a dot.
+/// The service whose roles are used. A key can begin with the name of the service and a dot.
 const SERVICE: &str = "ec2";
 
 /// A value with more fields than an ARN: an extension of this project.
@@ -33,8 +34,8 @@ struct RoleValue {
 ///
 /// # Errors
 ///
-/// The role of a relevant annotation is not available. A fallback does not exist: a team's cluster never gets the role
-/// of its account.
+/// The role of a relevant annotation is not available. There is no fallback: a team's cluster never gets the role of
+/// its account.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,

@@ -47,8 +47,8 @@ impl IdentityRef {
 
 /// Resolves the plan of an identity for a cluster.
 ///
-/// Every identity of the chain must permit the cluster's namespace before its other fields are read. The identities
-/// that permit it are added to `chain`, which must be empty.
+/// Each identity of the chain must permit the cluster's namespace before its other fields are read. The identities that
+/// permit the namespace are added to `chain`, which must be empty.
 ///
 /// # Errors
 ///
@@ -213,7 +213,7 @@ fn access_key(
     identity: &IdentityRef,
     name: &str,
 ) -> Result<Root, ResolutionError> {
-    // A name with a slash would become a different path at the API server.
+    // A name with a slash would change the path at the API server.
     let key = Some(name).filter(|name| is_dns_subdomain(name));
     match key.and_then(|name| objects.access_keys.get(name)) {
         Some(Ok(key)) => Ok(Root::Static(key.clone())),
@@ -286,7 +286,7 @@ fn service_account(
 }
 
 /// Shortens the sessions with a temporary source: a role, a session token, or the controller's own credentials, which
-/// rarely are a long-lived access key.
+/// are rarely a long-lived access key.
 fn chained(root: &Root, roles: Vec<(IdentityRef, Role)>) -> (Vec<Role>, Vec<Warning>) {
     let mut is_temporary = match root {
         Root::Controller | Root::ServiceAccount(_) => true,

@@ -32,7 +32,7 @@ pub enum Ack {
     RoleSelectors,
 }
 
-/// A Cluster API Cluster, with the fields that its identity depends on.
+/// A Cluster API Cluster, with the fields that determine its identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
     /// Its namespace.
@@ -67,7 +67,7 @@ pub struct Infrastructure {
 }
 
 impl Cluster {
-    /// The object kinds whose `spec.identityRef` is used: the last one as `spec.infrastructureRef`, the others as
+    /// The object kinds whose `spec.identityRef` is used: the last kind as `spec.infrastructureRef`, the other kinds as
     /// `spec.controlPlaneRef`.
     pub const DECIDERS: [&str; 3] = ["AWSManagedControlPlane", "ROSAControlPlane", "AWSCluster"];
 
@@ -85,16 +85,16 @@ impl Cluster {
 /// The resolution of a cluster's identity, with the steps that lead to its result.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// The object that decides on the identity.
+    /// The object that determines the identity.
     pub decided_by: DecidedBy,
-    /// The identities that permit the cluster's namespace, as far as the chain was resolved. The cluster's own identity
+    /// The identities that permit the cluster's namespace, up to the end of the resolution. The cluster's own identity
     /// is first.
     pub chain: Vec<Link>,
     /// The plan.
     pub plan: Result<Plan, ResolutionError>,
 }
 
-/// The object that decides on a cluster's identity.
+/// The object that determines a cluster's identity.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum DecidedBy {
     /// The `KubeletAuthentication` names a service account identity.
@@ -189,7 +189,7 @@ pub fn explain(
     }
 }
 
-/// The plan of a cluster that Cluster API Provider AWS did not create.
+/// The plan for a cluster that Cluster API Provider AWS did not create.
 fn of_no_provider(
     objects: &Objects,
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! The errors of an identity's resolution. None of them denies a request: the request waits, and a condition of its
+//! The errors of an identity's resolution. These errors never deny a request. The request waits, and a condition of its
 //! cluster contains the reason.
 
 use super::allowed_namespaces::InvalidSelector;

@@ -37,7 +37,7 @@ impl IdentityKind {
         Self::ServiceAccount,
     ];
 
-    /// The kind of this name.
+    /// The kind with this name.
     pub fn named(kind: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.kind() == kind)
     }
@@ -85,7 +85,7 @@ pub struct RawIdentityRef {
     pub kind: String,
     /// The name of the identity.
     pub name: String,
-    /// Not a field of the API. Ignored.
+    /// The namespace, which is not a field of the API, and is ignored.
     #[serde(default)]
     pub namespace: Option<String>,
 }
@@ -94,7 +94,7 @@ pub struct RawIdentityRef {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControllerIdentity {
-    /// The namespaces that are allowed to use it; `None` for none.
+    /// The namespaces that are allowed to use the identity. `None` allows no namespace.
     pub allowed_namespaces: Option<AllowedNamespaces>,
 }
 
@@ -102,7 +102,7 @@ pub struct ControllerIdentity {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StaticIdentity {
-    /// The namespaces that are allowed to use it; `None` for none.
+    /// The namespaces that are allowed to use the identity. `None` allows no namespace.
     pub allowed_namespaces: Option<AllowedNamespaces>,
     /// The name of a Secret in the namespace of Cluster API Provider AWS.
     pub secret_ref: String,
@@ -111,7 +111,7 @@ pub struct StaticIdentity {
 /// `spec` of an `AWSClusterRoleIdentity`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoleIdentity {
-    /// The namespaces that are allowed to use it; `None` for none.
+    /// The namespaces that are allowed to use the identity. `None` allows no namespace.
     pub allowed_namespaces: Option<AllowedNamespaces>,
     /// The role.
     pub role: RoleSpec,
@@ -119,8 +119,8 @@ pub struct RoleIdentity {
     pub source_identity_ref: Option<RawIdentityRef>,
 }
 
-/// The other fields of a [`RoleIdentity`]. They are parsed separately from the role: with a flattened field, serde
-/// would also parse all unknown fields, and only to a limited depth.
+/// The other fields of a [`RoleIdentity`]. They are parsed separately from the role, because with a flattened field,
+/// serde would also parse all unknown fields, but only to a limited depth.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RoleReferences {

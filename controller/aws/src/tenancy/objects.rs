@@ -41,7 +41,7 @@ pub type Readable<T> = Result<T, Unreadable>;
 pub struct Unreadable {
     /// The error, which can quote a part of the object.
     pub detail: String,
-    /// `spec.allowedNamespaces`, if it can be parsed. Only these namespaces get the detail.
+    /// `spec.allowedNamespaces`, if it can be parsed. Only conditions in these namespaces show the detail.
     pub allowed_namespaces: Option<Option<AllowedNamespaces>>,
 }
 
@@ -64,7 +64,7 @@ pub struct Objects {
     pub namespaces: HashMap<String, Namespace>,
     /// The namespace of Cluster API Provider AWS, which has the Secrets.
     pub capa_namespace: String,
-    /// The Secrets that identities name, by name.
+    /// The Secrets of identities, by name.
     pub access_keys: HashMap<String, Result<Arc<AccessKey>, MissingKeys>>,
     /// The `ConfigMap` of AWS Controllers for Kubernetes with roles by account; `None` if there is none.
     pub account_map: Option<BTreeMap<String, String>>,
@@ -128,14 +128,14 @@ impl Objects {
         }
     }
 
-    /// The names of the Secrets that identities name. Names that are not valid for a Secret are omitted.
+    /// The names of the Secrets in identities, without names that are invalid for a Secret.
     pub fn secrets(&self) -> BTreeSet<String> {
         let identities = self.statics.values().flatten();
         let names = identities.map(|identity| identity.secret_ref.clone());
         names.filter(|name| is_dns_subdomain(name)).collect()
     }
 
-    /// The name of the Secret that has a plan's first credentials.
+    /// The name of the Secret with a plan's first credentials.
     pub fn secret_of(&self, plan: &Plan) -> Option<&str> {
         let last = &plan.chain.last()?.identity;
         let identity = (last.kind == IdentityKind::Static).then(|| self.statics.get(&last.name))?;
@@ -231,11 +231,11 @@ fn role_identity(spec: &str) -> Readable<RoleIdentity> {
     })
 }
 
-/// The annotations of a namespace that are used.
+/// The used annotations of a namespace.
 const ANNOTATIONS: [&str; 2] = [OWNER_ACCOUNT_ID, TEAM_ID];
 
 impl Namespace {
-    /// A namespace with these labels, and with the annotations that are used.
+    /// A namespace with these labels, and with the used annotations.
     pub fn new(labels: &Labels, annotations: &BTreeMap<String, String>) -> Self {
         let annotations = annotations.iter();
         let kept = annotations.filter(|(key, _)| ANNOTATIONS.contains(&&***key));
@@ -253,8 +253,8 @@ pub type MissingKeys = Vec<&'static str>;
 
 /// The access key in the data of a Secret.
 ///
-/// Values are printable ASCII without white space. A line break, as `echo` writes it, is not valid in an HTTP header,
-/// and the SDK panics on it.
+/// Values are printable ASCII without white space. A line break, which `echo` writes, is invalid in an HTTP header, and
+/// makes the SDK panic.
 ///
 /// # Errors
 ///

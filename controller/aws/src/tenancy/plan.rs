@@ -1,4 +1,4 @@
-//! The credentials of a cluster: the first credentials, and the roles that are assumed from there.
+//! The credentials of a cluster: the first credentials, and the chain of roles after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::credentials::CredentialsKey;
 pub struct Plan {
     /// The first credentials.
     pub root: Root,
-    /// The roles to assume, in order. Each role is assumed with the credentials of the previous one.
+    /// The roles to assume, in order. Each role is assumed with the credentials of the previous role.
     pub roles: Vec<Role>,
     /// The identities, with the cluster's own first. Empty if the plan does not come from identities of Cluster API
     /// Provider AWS.
@@ -92,7 +92,7 @@ pub enum Warning {
     AnnotationsIgnored(String),
 }
 
-/// The key of this process for digests of secrets: digests of different processes cannot be compared.
+/// The key of this process for digests of secrets, so that digests of different processes cannot be compared.
 #[derive(derive_more::Debug, Clone)]
 #[debug("DigestKey(..)")]
 pub struct DigestKey(hmac::Key);
@@ -131,7 +131,7 @@ impl Plan {
         }
     }
 
-    /// Whether only `--allow-controller-identity-fallback` led to this plan.
+    /// Whether this plan exists only because of `--allow-controller-identity-fallback`.
     pub fn is_fallback(&self) -> bool {
         matches!(self.root, Root::Controller) && self.roles.is_empty() && self.chain.is_empty()
     }

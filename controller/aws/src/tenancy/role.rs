@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 
 use crate::document::is_account;
 
-/// The default validity of a session. Every role allows it, and it is the limit of a chained session.
+/// The default validity of a session. Every role allows this validity, and it is the limit for a chained session.
 const DEFAULT_DURATION: Duration = Duration::from_hours(1);
 
 /// The longest validity of a session with a temporary source (STS, "role chaining").
@@ -109,8 +109,7 @@ pub struct Role {
 }
 
 impl Role {
-    /// The role with these fields. If they do not name a session, the session's name is derived from the identity's
-    /// name.
+    /// The role with these fields. If the fields do not contain a session name, it is derived from the identity's name.
     ///
     /// # Errors
     ///
@@ -182,7 +181,7 @@ impl FromStr for RoleArn {
             return Err(InvalidRoleArn);
         };
         let name = resource.strip_prefix("role/").ok_or(InvalidRoleArn)?;
-        // A path, which ends with a slash, and a name. Both consist of printable characters without spaces.
+        // The text is a path, which ends with a slash, and a name. Both consist of printable characters without spaces.
         let is_name = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
         let is_role = name.split('/').all(is_name) && arn.len() <= MAX_ARN_LEN;
         if !is_role || partition.is_empty() || !is_account(account) {
@@ -196,7 +195,7 @@ impl FromStr for RoleArn {
     }
 }
 
-/// The name is the same for all clusters of the identity, so that they share a session.
+/// The session name of an identity. It is the same for all clusters of the identity, so that they share a session.
 fn session_name_of(identity: &str) -> String {
     let name = format!("node-attestation-{identity}");
     let valid = name.chars().filter(|&c| is_word(c) || "+=,.@-".contains(c));

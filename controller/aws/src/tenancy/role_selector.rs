@@ -11,20 +11,20 @@ const GROUP: &str = "ec2.services.k8s.aws";
 const VERSION: &str = "v1alpha1";
 const KIND: &str = "Instance";
 
-/// The `spec` of an `IAMRoleSelector`. Unknown fields are rejected: they could restrict the match.
+/// The `spec` of an `IAMRoleSelector`. Unknown fields are rejected, because they could restrict the match.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoleSelector {
     /// The role's ARN.
     #[serde(default)]
     pub arn: String,
-    /// The namespaces. If empty, all namespaces.
+    /// The namespaces. An empty selector matches all namespaces.
     #[serde(default)]
     pub namespace_selector: NamespaceSelector,
-    /// The resource types, one of which must match. If empty, all resource types.
+    /// The resource types, one of which must match. An empty list matches all resource types.
     #[serde(default)]
     pub resource_type_selector: Option<Vec<ResourceType>>,
-    /// The labels of the resource. If empty, all resources.
+    /// The labels of the resource. An empty selector matches all resources.
     #[serde(default)]
     pub resource_label_selector: MatchLabels,
 }

@@ -1,4 +1,4 @@
-//! The role of the one `IAMRoleSelector` that matches.
+//! The role of the only `IAMRoleSelector` that matches.
 
 use super::allowed_namespaces::Labels;
 use super::error::ResolutionError;
@@ -6,12 +6,12 @@ use super::objects::Objects;
 use super::plan::Plan;
 use super::role::{Role, RoleSpec};
 
-/// The plan of the one selector that matches the instances of a cluster with these labels.
+/// The plan of the only selector that matches the instances of a cluster with these labels.
 ///
 /// # Errors
 ///
-/// No selector matches, several match, or the matching one is invalid. The runtime of AWS Controllers for Kubernetes
-/// skips an invalid one, and continues with the controller's own role.
+/// No selector matches, several selectors match, or the matching selector is invalid. The runtime of AWS Controllers
+/// for Kubernetes would skip an invalid selector, and continue with the controller's own role.
 pub(super) fn resolve(
     objects: &Objects,
     namespace: &str,

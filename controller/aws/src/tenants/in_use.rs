@@ -19,8 +19,8 @@ const MAX_PAUSED: usize = 8;
 /// # Guarantees
 ///
 /// - There is one session for each STS region, all with the same identity.
-/// - If a session without credentials is replaced, its pause continues: a cluster that switches its identity back and
-///   forth does not cause more calls.
+/// - If a session without credentials is replaced, its pause continues: a cluster whose identity changes back and forth
+///   does not cause more calls.
 #[derive(Debug, Default)]
 pub(super) struct ClusterSessions {
     /// The most recently used session is last.
@@ -71,7 +71,7 @@ impl ClusterSessions {
         });
     }
 
-    /// The credentials of this session, created if necessary; `None` if the session is not in use any more.
+    /// The credentials of this session, created if necessary. `None` if the session is no longer in use.
     pub(super) fn credentials(
         &mut self,
         session: &PlanCredentials,
@@ -82,7 +82,7 @@ impl ClusterSessions {
         Some(known.credentials.get_or_insert_with(made).clone())
     }
 
-    /// Moves all sessions to the paused ones, because the cluster has no identity.
+    /// Moves all sessions to the paused sessions, because the cluster has no identity.
     pub(super) fn leave(&mut self) {
         let left = take(&mut self.in_use).into_iter();
         self.paused.extend(left.map(|known| known.session));
@@ -97,13 +97,13 @@ impl ClusterSessions {
         !(self.in_use.is_empty() && self.paused.is_empty())
     }
 
-    /// The failure of the most recently used session that fails.
+    /// The failure of the most recently used session with a failure.
     pub(super) fn failure(&self) -> Option<CredentialsError> {
         let mut latest = self.in_use.iter().rev();
         latest.find_map(|known| known.session.condition().1)
     }
 
-    /// The expiry of the most recently used session that has one.
+    /// The expiry of the most recently used session with an expiry.
     pub(super) fn expiry(&self) -> Option<SystemTime> {
         let mut latest = self.in_use.iter().rev();
         latest.find_map(|known| known.session.condition().0)

@@ -120,7 +120,7 @@ impl Bed {
         keys.await.unwrap().access_key_id().to_owned()
     }
 
-    /// The reason for which there are no credentials.
+    /// The reason for missing credentials.
     async fn refused(&self, tenant: &ClusterTenant) -> &'static str {
         let error = self.ask(tenant).await.unwrap_err();
         match error.cause::<TenantError>().unwrap() {
@@ -224,7 +224,7 @@ async fn the_first_account_of_a_cluster_is_recorded_and_kept() {
         (ConditionStatus::False, "AccountMismatch")
     );
 
-    // The annotation is read, and a person removes it.
+    // The annotation is read, and an administrator removes it.
     bed.tenants.read_pin(&a.cluster, Some("111122223333"));
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
     bed.tenants.read_pin(&a.cluster, None);
@@ -368,7 +368,7 @@ async fn an_account_mismatch_is_reported_only_for_its_own_credentials() {
     assert_eq!(bed.refused(&a).await, "AccountMismatch");
     assert_eq!(bed.tenants.identity_report(&a).reason, "AccountMismatch");
 
-    // A person corrects the Secret, and nothing has asked yet.
+    // An administrator corrects the Secret, and no request follows yet.
     let data = [("AccessKeyID", "AKIA2"), ("SecretAccessKey", "s")];
     bed.store.update(|all| secret(all, "keys", &data));
     assert_eq!(bed.tenants.identity_report(&a).reason, "Resolved");
@@ -401,7 +401,7 @@ async fn the_controller_identity_fallback_is_reported_without_resolution() {
             "no object names an AWS identity for the cluster: EC2 is called with the controller's own credentials, account 999988887777",
         )
     );
-    // An identity that leads to the same credentials is one.
+    // An identity with the same credentials counts as the same identity.
     let named = bed.cluster("tenant-a", CONTROLLER);
     let report = bed.tenants.identity_report(&named);
     assert_eq!(

@@ -29,8 +29,8 @@ struct Answer {
     at: Instant,
 }
 
-/// The time after which the last response is obsolete. The longest time between two renewals of a node is 28 hours, so
-/// without a call for 36 hours, no instance of the region is active.
+/// The time after which the last response is obsolete. The longest time between two renewals of a node is 28 hours. So
+/// if no call is made for 36 hours, no instance of the region is active.
 const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {
@@ -50,7 +50,8 @@ impl Answers {
         });
     }
 
-    /// The conditions of `cluster` about these regions; about all regions of its instances if `regions` is empty.
+    /// The conditions of `cluster` about these regions. If `regions` is empty, they are about all regions of its
+    /// instances.
     pub(super) fn reports(&self, cluster: &str, regions: &[String]) -> Vec<ConditionReport> {
         let resolved = ConditionReport {
             of: conditions::AWS_IDENTITY_RESOLVED,

@@ -26,7 +26,7 @@ const OTHER: &str = "i-0fedcba9876543210";
 static SIGNER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
 static STRANGER: LazyLock<TestSigner> = LazyLock::new(|| TestSigner::new([1; 8]));
 
-/// 2026-01-01T12:00:00Z. The document is twelve hours older.
+/// 2026-01-01T12:00:00Z. The document is 12 hours older.
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }
@@ -170,7 +170,7 @@ impl Case {
         .unwrap()
     }
 
-    /// The number of calls of STS, and of EC2.
+    /// The numbers of STS calls and EC2 calls.
     fn asked(&self) -> (usize, usize) {
         (self.sts.calls().len(), self.ec2.calls().len())
     }
@@ -196,7 +196,7 @@ fn reason(decided: Result<Assurance, Refusal>) -> &'static str {
     }
 }
 
-/// One fault, in the order of the checks, and the calls until the fault is detected.
+/// The faults, in the order of the checks.
 #[derive(Debug, Clone, Copy)]
 enum Wrong {
     Evidence,

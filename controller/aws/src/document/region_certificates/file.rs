@@ -7,7 +7,7 @@ use x509_cert::der::{Decode, Encode};
 
 use super::{Signer, Signers};
 
-/// The maximum size of the file, in bytes. AWS's certificates together have 60 KiB.
+/// The maximum size of the file, in bytes. AWS's certificates together take 60 KiB.
 const MAX_FILE_SIZE: usize = 1024 * 1024;
 const REGION: &str = "Region:";
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
@@ -17,7 +17,7 @@ const END: &str = "-----END CERTIFICATE-----";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSigners {
-    /// The file is larger than 1 MiB: its size.
+    /// The file is larger than 1 MiB. The value is its size.
     #[error("it has {0} bytes, and at most {MAX_FILE_SIZE} are read")]
     TooLarge(usize),
     /// The file has no certificate.
@@ -133,8 +133,8 @@ fn signer(der: &[u8]) -> Result<Option<Signer>, x509_cert::der::Error> {
 }
 
 impl Signers {
-    /// Checks that the key of `entry` is not known for another region: that happens when a certificate is copied below
-    /// the wrong line.
+    /// Checks that the key of `entry` is not known for another region. This error occurs if a certificate is copied
+    /// below the wrong line.
     pub(super) fn has_no_other_region_for(&self, entry: &Entry) -> Result<(), InvalidSigners> {
         let is_same = |known: &Signer| known.spki() == entry.signer.spki();
         let mut others = self

@@ -19,7 +19,7 @@ fn with_file(file: &str) -> Result<Signers, InvalidSigners> {
     Signers::embedded().with_file(file)
 }
 
-/// The error's own words.
+/// The message of the error.
 fn refused(file: &str) -> String {
     with_file(file).unwrap_err().to_string()
 }
@@ -68,7 +68,7 @@ fn each_of_the_39_embedded_region_signers_has_a_different_key() {
 
 #[test]
 fn a_signer_from_a_file_verifies_only_documents_from_its_region() {
-    // Its certificate is valid until 2204, which only a GeneralizedTime can say.
+    // Its certificate is valid until 2204, which only a GeneralizedTime can represent.
     let signers = with_file(&SIGNER.signers_file(&[NEW])).unwrap();
 
     assert!(signers.verify(&signed_by(&SIGNER, NEW)).is_ok());

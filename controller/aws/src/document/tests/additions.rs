@@ -1,4 +1,4 @@
-//! Rows B5 to B9: the valid message with an element that does not belong there.
+//! Rows B5 to B9: the valid message with an additional element.
 
 use kubelet_authenticator_test_support::instance_identity::message::{Attribute, to_lines};
 
@@ -25,7 +25,7 @@ fn parameters() -> AwsDenial {
     AwsDenial::DocumentAlgorithm("an algorithm has parameters")
 }
 
-/// A DER element, its members in order.
+/// A DER element, with its members in order.
 enum Element {
     Leaf(Vec<u8>),
     Node(u8, Vec<Element>),
@@ -52,7 +52,7 @@ impl Element {
         elements
     }
 
-    /// The members of the element at this place.
+    /// The members of the element at this position.
     fn members(&mut self, place: &[usize]) -> &mut Vec<Self> {
         let Self::Node(_, members) = self else {
             panic!("it has members");
@@ -90,7 +90,7 @@ fn changed(place: &[usize], change: impl FnOnce(&mut Vec<Element>)) -> AwsDenial
     SIGNERS.verify(&to_lines(&element.to_der())).unwrap_err()
 }
 
-/// The place of `SignerInfo`, and of something in it.
+/// The position of `SignerInfo`, or of an element in it.
 fn in_signer(place: &[usize]) -> Vec<usize> {
     [&[1, 0, 3, 0], place].concat()
 }

@@ -30,12 +30,12 @@ fn signature_invalid() -> AwsDenial {
     AwsDenial::DocumentSignatureInvalid(REGION.into())
 }
 
-/// The denial of the valid message with this change of its signer, signed anew.
+/// The denial of the valid message with this change of its signer and a new signature.
 fn after(change: impl FnOnce(&mut SignerInfo)) -> AwsDenial {
     denial(&message().resigned(&SIGNER, change))
 }
 
-/// The same for a change of its signed attributes.
+/// Like [`after`], for a change of the signed attributes.
 fn with_attributes(change: impl FnOnce(&mut Vec<Attribute>)) -> AwsDenial {
     after(|signer| change(&mut signer.attributes))
 }
@@ -122,12 +122,12 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
     };
     let elsewhere = in_region("eu-central-1", "eu-central-1a");
 
-    // Signed here, about another region.
+    // The signer of this region signs a document for another region.
     assert_eq!(
         denial(&SIGNER.message(&elsewhere)),
         AwsDenial::DocumentSignerMismatch("eu-central-1".into())
     );
-    // The same, under the name of that region's signer.
+    // The same document, with the name of that region's signer.
     let under_his_name = SIGNER
         .message(&elsewhere)
         .resigned(&SIGNER, |signer| signer.serial = vec![0x11; 8]);
@@ -135,12 +135,12 @@ fn a_document_with_the_signer_of_a_different_region_is_denied() {
         denial(&under_his_name),
         AwsDenial::DocumentSignatureInvalid("eu-central-1".into())
     );
-    // Signed elsewhere, about this region.
+    // The signer of another region signs a document for this region.
     assert_eq!(
         denial(&OTHER.message(document().to_json().as_bytes())),
         AwsDenial::DocumentSignerMismatch(REGION.into())
     );
-    // The region changed after it was signed.
+    // The region changed after the signature.
     let mut changed = message();
     changed.content = Some(elsewhere);
     assert_eq!(
@@ -302,7 +302,7 @@ fn a_document_with_fewer_or_unknown_signed_attributes_is_accepted() {
         });
         assert!(verify(&without).is_ok());
     }
-    // What AWS sent until 2020.
+    // The form that AWS used until 2020.
     let older = message().resigned(&SIGNER, |signer| {
         signer
             .attributes
@@ -385,7 +385,7 @@ fn algorithms_except_rsa_2048_with_sha_256_are_denied() {
         denial(&signed_with_1024_bits),
         algorithm("the signature does not have 2048 bits")
     );
-    // What IMDS gives as `signature`: the signature alone, of a key that regions share.
+    // The value `signature` from IMDS: only a signature, with a key that regions share.
     assert_eq!(
         SIGNERS.verify(&to_lines(&[0x30; 128])).unwrap_err(),
         undecodable("it has trailing bytes")

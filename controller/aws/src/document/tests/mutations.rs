@@ -1,4 +1,4 @@
-//! Random changes of a good message.
+//! Random changes of a valid message.
 
 use kubelet_authenticator_test_support::instance_identity::message::to_lines;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::{SIGNERS, message, verify};
 
 const MUTATIONS: usize = 100_000;
 
-/// The same numbers in every run (xorshift64*).
+/// Random numbers that are the same in every run (xorshift64*).
 struct Numbers(u64);
 
 impl Numbers {
@@ -55,7 +55,7 @@ fn a_mutated_message_is_denied_or_has_the_same_document() {
         for _ in 0..=numbers.below(3) {
             change(&mut bytes, &mut numbers);
         }
-        // One encoding may be changed to another of the same message; what is said is the same.
+        // The change can result in another encoding of the same message, with the same content.
         if let Ok(document) = SIGNERS.verify(&to_lines(&bytes)) {
             assert_eq!(document, expected);
             accepted += usize::from(bytes != good);

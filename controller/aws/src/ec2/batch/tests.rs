@@ -1,4 +1,4 @@
-//! In virtual time: the batches of queries, their rate, and the effect of an outage.
+//! Tests in virtual time of the batches of queries, their rate, and the effect of an outage.
 
 use futures::future::join_all;
 use tokio::time::advance;
@@ -96,7 +96,7 @@ async fn a_call_waits_only_for_expected_instances() {
     assert_eq!(begin.elapsed(), SECOND + Limits::default().window);
     assert_eq!(ec2.calls().len(), 1);
 
-    // Whoever never asks holds nobody up for longer.
+    // A reservation without a request does not delay other requests for longer.
     let _never = instances.expect(ours(), REGION).await.unwrap();
     let begin = Instant::now();
     instances.describe(ours(), REGION, &ids[2]).await.unwrap();
@@ -214,7 +214,7 @@ async fn calls_over_the_rate_limit_wait_and_collect_more_requests() {
     let instances = limited(&ec2, limits);
     let begin = Instant::now();
 
-    // Each comes when the window of the one before has closed.
+    // Each request arrives after the end of the previous window.
     let asked = ids(40).into_iter().zip(0..).map(|(id, number)| {
         let instances = instances.clone();
         async move {
@@ -249,14 +249,14 @@ async fn all_pages_of_a_response_are_read() {
 #[tokio::test(start_paused = true)]
 async fn an_endless_list_of_pages_is_reported_as_an_outage() {
     let ec2 = fleet(100);
-    // A page that is empty, and goes on.
+    // The first page is empty, and has a next page.
     ec2.page_len(0);
 
     let answer = instances(&ec2).describe(ours(), REGION, &ids(1)[0]).await;
 
     let limits = Limits::default();
     assert!(ec2.calls().len() <= MAX_PAGES);
-    // It takes longer than anybody waits.
+    // The call takes longer than the longest wait.
     assert!(
         answer.unwrap_err().to_string().contains("in time"),
         "{limits:?}"

@@ -1,4 +1,4 @@
-//! The valid case, with one thing changed.
+//! The valid case with one change.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn policy() -> AwsPolicy {
     AwsPolicy::new(&AwsSettings::default(), Some("prod".to_owned()))
 }
 
-/// Of an instance that is an hour old.
+/// The result for an instance that is one hour old.
 fn checked(facts: &InstanceFacts) -> Result<Checked, Refusal> {
     check(facts, &document(), &policy(), launch() + 60 * MINUTE)
 }
@@ -35,7 +35,7 @@ fn waits<T: std::fmt::Debug>(checked: Result<T, Refusal>) {
     assert_eq!(deferral.reason(), "InstanceNotVisible");
 }
 
-/// The results for the change at the age of a minute, and of an hour.
+/// The results for the change at the age of one minute and of one hour.
 fn young_and_old(change: impl Fn(&mut InstanceFacts)) -> [Result<Checked, Refusal>; 2] {
     let mut changed = facts();
     change(&mut changed);
@@ -139,7 +139,7 @@ fn a_restarted_instance_can_be_reported_as_stopped_but_not_terminated() {
     let [young, _] = before("terminated");
     assert_eq!(denied(young).reason(), "InstanceNotRunning");
 
-    // It was stopped since: the two times of one launch are some seconds apart.
+    // The instance was stopped after the document, because the two times of one launch differ only by seconds.
     let [young, _] = young_and_old(|facts| {
         facts.state = "stopped".to_owned();
         facts.launched = Some(launch() - MINUTE);
@@ -270,7 +270,7 @@ fn the_new_document_of_a_restarted_instance_is_accepted() {
         pending_time: launch() + 60 * MINUTE,
         ..document()
     };
-    // EC2 shows the launch, or not yet.
+    // EC2 either shows the new launch, or does not show it yet.
     for launched in [launch() + 60 * MINUTE, launch()] {
         let facts = InstanceFacts {
             launched: Some(launched),

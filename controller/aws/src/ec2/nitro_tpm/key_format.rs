@@ -10,7 +10,7 @@ use kubelet_attestation::ensure;
 use node_attestation_core::identifiers::KeyDigest;
 use node_attestation_core::verifier::platform::KeyKind;
 
-/// An RSA key has 392 characters in base64.
+/// The maximum length of a key. An RSA key has 392 characters in base64.
 const MAX_LEN: usize = 4096;
 
 /// The error in an answer.
@@ -112,7 +112,7 @@ mod tests {
                 with(&|spki| *spki.last_mut().unwrap() ^= 1),
                 "it is not a key of the requested kind",
             ),
-            // A bare point is a key, and no SubjectPublicKeyInfo.
+            // A bare point is a key, but not a SubjectPublicKeyInfo.
             (
                 EkPubKeyType::EccSecP384,
                 with(&|spki| drop(spki.drain(..point))),

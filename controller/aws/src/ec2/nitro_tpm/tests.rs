@@ -36,7 +36,7 @@ fn tpm() -> NitroTpm {
     }
 }
 
-/// An instance in an account of this test's own.
+/// An instance in an account that only this test uses.
 fn instance(account: &str) -> Instance {
     MOTO.ec2(account, REGION).run(&[])
 }
@@ -55,7 +55,7 @@ fn limited(limits: CallLimits) -> NitroTpms {
     NitroTpms::with(Arc::new(PerAccount), settings, limits)
 }
 
-/// Of a cluster whose instances are in this account.
+/// The TPMs of a cluster whose instances are in this account.
 fn cluster(account: &str) -> ClusterTpms {
     cluster_with(account, LIMITS)
 }
@@ -200,7 +200,7 @@ async fn ec2_is_not_called_for_foreign_providers_regions_and_key_kinds() {
     let own = provider_id(&instance);
 
     for (provider_id, kind) in [
-        // In a region that the cluster has no instances in.
+        // The region has no instances of the cluster.
         (&*own, KeyKind::P384),
         ("metal:///rack-1/7", KeyKind::P384),
         (&own.replace("eu-west-1", "eu-west-2"), KeyKind::P256),
@@ -314,7 +314,7 @@ async fn a_hanging_key_query_times_out_and_is_retried_later() {
     let hung = key_of(&cluster, &instance).await.unwrap_err().to_string();
 
     assert_eq!(hung, "EC2 in eu-west-1 did not answer in time");
-    // A busy machine may need longer than that to answer.
+    // A busy machine can need longer for an answer.
     for _ in 0..100 {
         match key_of(&cluster, &instance).await {
             Err(late) if late.to_string().ends_with("did not answer in time") => {}

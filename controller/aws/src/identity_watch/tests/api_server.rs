@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// An idle watch gets a bookmark at this interval.
+/// The interval between two bookmarks on an idle watch.
 const BETWEEN_BOOKMARKS: Duration = Duration::from_secs(30);
 
 type BoxError = Box<dyn StdError + Send + Sync>;
@@ -31,7 +31,7 @@ pub(super) struct Server(Arc<Mutex<State>>);
 struct State {
     /// Group, version, kind and plural name of custom resources.
     kinds: Vec<[&'static str; 4]>,
-    /// By plural name, namespace and name.
+    /// The objects by plural name, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
     version: u64,
     watches: Vec<(Scope, mpsc::UnboundedSender<Bytes>)>,
@@ -41,12 +41,12 @@ struct State {
     refused: BTreeMap<String, u16>,
     /// Pages of more than one object of this plural name are too large.
     large: Option<String>,
-    /// The account that another replica writes before the next one is.
+    /// The account that another replica writes before the next write of an account.
     rival: Option<&'static str>,
     requests: Vec<String>,
 }
 
-/// The objects that a call is about.
+/// The objects of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Scope {
     plural: String,
@@ -55,7 +55,7 @@ struct Scope {
 }
 
 impl Scope {
-    /// Of a path, and of a field selector of a name.
+    /// The scope of a path and of a field selector with a name.
     fn of(path: &str, query: &str) -> Option<Self> {
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let (["api", "v1", rest @ ..] | ["apis", _, _, rest @ ..]) = parts.as_slice() else {
@@ -89,7 +89,7 @@ impl Scope {
 impl State {
     fn tell(&mut self, kind: &str, plural: &str, object: &Value) {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        // The type comes first, as from kube-apiserver.
+        // The type precedes the object, as from kube-apiserver.
         let line = format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n");
         self.watches.retain(|(scope, watch)| {
             !scope.has(plural, text("namespace"), text("name"))
@@ -245,7 +245,7 @@ impl Server {
         state.requests.iter().filter(own).cloned().collect()
     }
 
-    /// The names that open watches of this plural name are about.
+    /// The names in the open watches of this plural name.
     pub(super) fn watched(&self, plural: &str) -> Vec<Option<String>> {
         let state = self.0.lock();
         let open = state.watches.iter().filter(|(_, watch)| !watch.is_closed());

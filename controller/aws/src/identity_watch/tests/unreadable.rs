@@ -1,4 +1,4 @@
-//! Objects of a tenant that cannot be read.
+//! A tenant's objects that cannot be read.
 
 use k8s_openapi::api::core::v1::Namespace;
 use node_attestation_runtime::testing::hostile_values;
@@ -96,7 +96,7 @@ fn row(source: &Source) -> (&'static str, &'static str, &'static [&'static str])
 /// The fields of an object that names an identity.
 const OWNERS: &[&str] = &["identityRef", "region"];
 
-/// The objects of one kind that are tried.
+/// The tested objects of one kind.
 fn objects(fields: &[&str]) -> Vec<Value> {
     let mut all = Vec::new();
     for value in hostile_values() {

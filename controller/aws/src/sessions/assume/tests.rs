@@ -82,7 +82,7 @@ async fn the_external_id_of_another_tenant_is_refused() {
             "{error:?}"
         );
         assert_eq!(error.kind.reason(), "AssumeRoleDenied");
-        // One call of each role, and no more.
+        // Each role is assumed with exactly one call.
         assert_eq!(sts.parameters().len(), 2);
     }
 }
@@ -139,8 +139,7 @@ fn only_a_refusal_by_sts_is_permanent() {
     assert_eq!(failed, FailureKind::Unavailable(detail));
 }
 
-/// A call of a role with a session that has the tags of EKS Pod Identity. The role allows `sts:TagSession` if
-/// specified.
+/// Assumes a role from a session with the tags of EKS Pod Identity. The role allows `sts:TagSession` if specified.
 async fn assumed_with_tags(
     allows: bool,
     fields: &[(&str, Value)],
@@ -174,7 +173,7 @@ async fn a_role_that_denies_session_tags_fails_with_the_denied_action() {
     );
     assert_eq!(sts.parameters().len(), 1);
 
-    // Tags are transitive: both roles of the chain must allow it.
+    // Tags are transitive, so both roles of the chain must allow the action.
     let (_, keys) = assumed_with_tags(true, &[]).await;
     keys.unwrap();
 }
@@ -197,7 +196,7 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
          policyARNs and the tags of the session are too large together; EKS Pod Identity adds tags, unless its \
          association has disableSessionTags"
     );
-    // Without the tags, they fit.
+    // Without the tags, the policies fit.
     let sts = StrictSts::start(REGION);
     assumed(&sts, None, &fields).await.unwrap();
 }
@@ -205,7 +204,7 @@ async fn session_policies_too_large_with_session_tags_are_denied() {
 /// A region that an account must enable.
 const OPT_IN: &str = "me-south-1";
 
-/// STS by the SDK in a region and in the partition's first.
+/// An STS client for a region and for the partition's first region.
 fn regions_of(sts: &StrictSts, region: &str) -> SdkSts {
     let authorities = sts.service.ca_pem().as_bytes().to_vec();
     let client = Proxy::default().http_client_trusting(authorities).unwrap();
@@ -247,7 +246,7 @@ async fn a_role_in_an_opt_in_region_is_assumed_in_the_home_region() {
         outcomes,
         ["InvalidClientTokenId", "OK", "InvalidClientTokenId", "OK"]
     );
-    // Where the region is enabled, there is one call.
+    // If the region is enabled, one call is sufficient.
     let sts = StrictSts::start(OPT_IN);
     sts.service.role(&arn("nodes"), Trust::of(CONTROLLER_USER));
     regions_of(&sts, OPT_IN)

@@ -273,7 +273,7 @@ async fn a_rotated_secret_is_used_immediately_and_its_roles_are_reassumed() {
     assert_eq!(sts.calls(), calls);
     assert_eq!(sessions.len(), 4);
 
-    // The former key again, while nobody has its session any more.
+    // The previous key, after its session was dropped.
     drop(before);
     assert_eq!(sessions.len(), 2);
     static_identity(&mut objects, "keys");
@@ -478,7 +478,7 @@ async fn a_failed_account_query_affects_only_its_own_region() {
     assert_eq!(good.condition().1, None);
 
     assert_eq!(good.account().await.unwrap(), "999988887777");
-    // One success counts everywhere.
+    // One success applies to all regions.
     assert_eq!(first.account().await.unwrap(), "999988887777");
     assert_eq!(first.condition().1, None);
     assert_eq!(sts.count(), 3);

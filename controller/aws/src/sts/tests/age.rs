@@ -1,4 +1,4 @@
-//! C10: age, by our clock, and in the words of STS.
+//! C10: the age by the controller's clock, and in STS messages.
 
 use super::fixture::*;
 
@@ -33,11 +33,11 @@ async fn an_age_error_from_sts_is_not_a_denial() {
     let bed = Bed::start();
     let node = bed.instance();
 
-    // A controller whose clock is a quarter of an hour behind does not notice; STS does.
+    // A controller whose clock is 15 minutes slow does not detect the age, but STS does.
     bed.service.stop_clock(now() + minutes(16));
     assert_expired(&bed.verify(&node).await);
 
-    // A node whose clock is as far ahead, and a controller's with it.
+    // The clocks of the node and of the controller are both this fast.
     bed.service.stop_clock(now() - minutes(16));
     assert_expired(&bed.verify(&node).await);
     assert_eq!(
@@ -64,7 +64,7 @@ async fn credentials_that_expire_before_the_sts_call_are_not_denied() {
 async fn a_clock_skew_of_10_minutes_is_accepted() {
     let early = now() - minutes(10);
     let late = now() + minutes(10);
-    // The API server's, ours, and that of STS: each in turn.
+    // The clocks of the API server, of the controller and of STS, each in turn.
     for (asked, ours, of_sts) in [
         (early, now(), now()),
         (late, now(), now()),
@@ -81,7 +81,7 @@ async fn a_clock_skew_of_10_minutes_is_accepted() {
             .await
             .unwrap();
     }
-    // The node's.
+    // The clock of the node.
     for date in ["20260101T115000Z", "20260101T121000Z"] {
         let bed = Bed::start();
         let mut node = bed.instance();

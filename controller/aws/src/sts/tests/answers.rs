@@ -16,7 +16,7 @@ async fn decided(fault: Fault) -> Result<(), Refusal> {
     let node = bed.instance();
     bed.service.inject(Times::once(), fault);
     let decided = bed.verify(&node).await;
-    // The memory of refusals goes by the monotonic clock.
+    // The refusal cache uses the monotonic clock.
     pause();
     advance(minutes(1)).await;
     resume();
@@ -41,8 +41,8 @@ async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
             Fault::error(400, "ThrottlingException", ""),
             "400 and ThrottlingException",
         ),
-        // STS is off in this region for the account, or an endpoint's policy is in the way: an
-        // operator cures either, and nothing contradicts the evidence.
+        // STS is disabled in this region for the account, or the policy of an endpoint refuses the call. An operator
+        // can fix either, and neither contradicts the evidence.
         (
             Fault::error(403, "RegionDisabledException", ""),
             "403 and RegionDisabledException",
@@ -146,7 +146,7 @@ fn xml_errors_are_parsed_like_json_errors() {
     }
 }
 
-/// An answer that names [`INSTANCE`], with this for its account.
+/// An answer about [`INSTANCE`], with this value for its account.
 fn answer(account: &str) -> String {
     format!(
         "{{\"GetCallerIdentityResponse\":{{\"GetCallerIdentityResult\":{{\"Account\":{account},\
@@ -202,7 +202,7 @@ async fn an_invalid_sts_response_is_reported_as_an_outage() {
     ] {
         outage(decided(fault).await);
     }
-    // Errors that are none.
+    // Bodies that are not valid errors.
     for body in [
         "",
         "Forbidden",

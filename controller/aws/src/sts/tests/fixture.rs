@@ -28,7 +28,7 @@ pub(super) const OTHER_INSTANCE: &str = "i-0fedcba9876543210";
 /// 2026-01-01T12:00:00Z.
 pub(super) const NOON: &str = "20260101T120000Z";
 
-/// The time by every clock that a test does not set.
+/// The time of every clock that a test does not set.
 pub(super) fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(490_908)
 }
@@ -48,7 +48,7 @@ impl Bed {
         Self::with(|_| {})
     }
 
-    /// A bed with settings that differ.
+    /// A test bed with changed settings.
     pub(super) fn with(change: impl FnOnce(&mut StsSettings)) -> Self {
         let service = Service::start();
         service.stop_clock(now());
@@ -63,7 +63,7 @@ impl Bed {
         self.node(Principal::instance(ACCOUNT, INSTANCE))
     }
 
-    /// [`INSTANCE`] by its document, with credentials of this principal.
+    /// [`INSTANCE`], according to its document, with credentials of this principal.
     pub(super) fn node(&self, principal: Principal) -> Node {
         Node {
             host: self.service.host(),
@@ -80,12 +80,12 @@ impl Bed {
         self.show(&node.proof(), node).await
     }
 
-    /// The same evidence in a cluster that is not [`CLUSTER`].
+    /// Verifies the evidence in a cluster other than [`CLUSTER`].
     pub(super) async fn verify_in(&self, cluster: &str, node: &Node) -> Result<(), Refusal> {
         self.verify_of("tenant-a", cluster, node).await
     }
 
-    /// The same in another namespace.
+    /// Verifies the evidence in another namespace.
     pub(super) async fn verify_of(
         &self,
         namespace: &str,
@@ -99,7 +99,7 @@ impl Bed {
             .await
     }
 
-    /// Has the verifier decide about this proof, shown in a request of `node`.
+    /// Makes the verifier decide on this proof in a request from `node`.
     pub(super) async fn show(&self, proof: &Proof, node: &Node) -> Result<(), Refusal> {
         self.show_at(proof, node, now(), now()).await
     }

@@ -60,7 +60,7 @@ async fn an_unreachable_sts_endpoint_is_reported_as_an_outage() {
     assert!(said.contains("cannot reach STS"), "{said}");
 }
 
-/// Advances the time after the first call to the service, so that no test waits for it.
+/// Advances the time after the first call to the service, so that tests do not wait for it.
 async fn pass(bed: &Bed, reached: impl Fn(&Service) -> bool) {
     let arrived = async {
         while !reached(&bed.service) {
@@ -117,7 +117,7 @@ fn instances(bed: &Bed, count: u32) -> Vec<Node> {
         .collect()
 }
 
-/// Verifies each in a cluster of its own.
+/// Verifies each node in a separate cluster.
 async fn in_many_clusters(bed: &Bed, nodes: &[Node]) -> Vec<Result<(), Refusal>> {
     join_all(
         nodes
@@ -271,7 +271,7 @@ async fn an_hour_of_sts_outage_denies_no_request() {
     let down = Fault::service_unavailable();
     bed.service.inject(Times::always(), down);
     let (mut waits, mut made_anew) = (0, 0);
-    // The request is looked at once a minute; the node makes another when its evidence is too old.
+    // The controller retries the request once per minute. The node sends another request when its evidence is too old.
     for minute in 0..60 {
         let time = now() + minutes(minute);
         bed.service.stop_clock(time);

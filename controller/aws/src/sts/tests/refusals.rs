@@ -1,4 +1,4 @@
-//! The refusal cache, at its limit and when its entries expire.
+//! Tests of the refusal cache at its limit, and of the expiry of its entries.
 
 use hyper::Request;
 use node_attestation_runtime::shared::Lock;
@@ -43,7 +43,7 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     assert!(!is_known(MAX_REFUSED), "it is full");
     advance(Duration::from_secs(1)).await;
     assert!(!(0..MAX_REFUSED).any(is_known));
-    // The first one only makes room.
+    // The first entry only makes room for the next.
     remember(MAX_REFUSED);
     assert!(!is_known(MAX_REFUSED));
     remember(MAX_REFUSED);

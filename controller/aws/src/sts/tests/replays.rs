@@ -79,7 +79,7 @@ fn owner(instance: &str) -> Owner<'_> {
     }
 }
 
-/// A caller that STS has confirmed, and a call by it with this key.
+/// A call with this key, from a caller that STS has confirmed.
 fn confirmed(node: &Node) -> (Call, KeyDigest) {
     let host = EndpointHost::sts(REGION).unwrap();
     let call = rebuild(&node.proof(), &node.binding(), &host).unwrap();
@@ -125,7 +125,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             ReplayCheck::Full
         );
 
-        // Another instance waits only where there is no room at all.
+        // Another instance waits only if the cache has no space at all.
         let (call, key) = confirmed(&other_instance);
         let expected = if all == 2 {
             ReplayCheck::Full
@@ -137,7 +137,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             expected
         );
 
-        // What is there is still known, for its key and for another.
+        // Existing signatures are still known, for their own key and for another key.
         let (first, key) = signed(1);
         let known = memory.look(&first, &key, owner(INSTANCE), until);
         assert_eq!(known, ReplayCheck::Confirmed);
@@ -149,7 +149,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             ReplayCheck::AnotherKey
         );
 
-        // After its time there is room again.
+        // After the expiry of a signature, there is space again.
         let after = until + Duration::from_secs(1);
         let (third, key) = signed(3);
         assert_eq!(
@@ -161,7 +161,7 @@ async fn a_full_replay_cache_delays_requests_and_keeps_its_entries() {
             ReplayCheck::New
         );
 
-        // Nothing is left of what is forgotten.
+        // Removed signatures leave no data in the cache.
         let empty = after + Duration::from_secs(1);
         assert_eq!(
             memory.look(&first, &other_key, owner(INSTANCE), empty),
@@ -196,7 +196,7 @@ async fn one_signature_for_two_concurrent_keys_is_denied_as_a_replay() {
         spki: b"another key".to_vec(),
         ..node.clone()
     };
-    // As no STS does.
+    // A real STS does not send this answer.
     let body = format!(
         "{{\"GetCallerIdentityResponse\":{{\"GetCallerIdentityResult\":{{\
          \"Account\":\"{ACCOUNT}\",\
@@ -240,7 +240,7 @@ async fn a_cached_call_is_identified_by_all_its_fields() {
         rebuild(&proof, &node.binding(), &elsewhere).unwrap(),
         rebuild(&proof, &of_another_document.binding(), &host).unwrap(),
     ];
-    // A signature is one of its key, day and region.
+    // The scope of a signature is its key, day and region.
     let another_signature = [
         with(REGION, id, token, NOON, &"0".repeat(64)),
         with(REGION, "ASIAAAAAAAAAAAAAAAAA", token, NOON, signature),
@@ -325,7 +325,7 @@ async fn signatures_that_expire_together_are_dropped_in_small_steps() {
     }
     let after = until + Duration::from_secs(1);
     let (call, key) = confirmed(&node);
-    // It is over, whether it is forgotten or not.
+    // The signature has expired, regardless of its removal.
     let look = || {
         let seen = memory.look(&call, &key, owner(INSTANCE), after);
         assert_eq!(seen, ReplayCheck::New);
@@ -417,7 +417,7 @@ async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     forged.credentials.secret_access_key = "made up".to_owned();
     let proof = forged.proof();
 
-    // The wall clock has no part in it.
+    // The wall clock has no effect.
     for (seconds, clock) in [(0, 0), (59, 0), (0, 13)] {
         pass(Duration::from_secs(seconds)).await;
         let later = now() + minutes(clock);
@@ -432,7 +432,7 @@ async fn a_signature_refused_by_sts_is_not_sent_again_for_a_minute() {
     );
     assert_eq!(bed.outcomes().len(), 2);
 
-    // Whose credentials they are has another signature.
+    // The owner of the credentials has a different signature.
     bed.verify(&node).await.unwrap();
 }
 
@@ -443,7 +443,7 @@ async fn pass(time: Duration) {
     tokio::time::resume();
 }
 
-/// STS refuses a call and its credentials: the second refusal still applies after the first one has expired.
+/// STS refuses a call and its credentials. The second refusal still applies after the first has expired.
 #[tokio::test]
 async fn a_refusal_of_credentials_lasts_longer_than_a_refusal_of_a_call() {
     let refused = Refused::default();

@@ -204,7 +204,7 @@ fn evidence_cannot_set_any_other_part_of_the_request() {
     assert!(AwsEvidence::parse(twice.as_bytes()).is_err());
 }
 
-/// Asserts that a proof that differs from the request has another signature.
+/// Asserts that a proof that does not match the request has a different signature.
 async fn assert_mismatch(bed: &Bed, node: &Node, proof: Proof, what: &str) {
     let calls = bed.outcomes().len();
 
@@ -281,7 +281,7 @@ async fn evidence_from_another_request_is_refused() {
     renamed.document.instance = OTHER_INSTANCE.into();
     assert_mismatch(&bed, &renamed, proof.clone(), "another provider ID").await;
 
-    // What was refused spoils nothing for whom it belongs to.
+    // The refusal does not affect the owner of the evidence.
     bed.show(&proof, &node).await.unwrap();
 }
 

@@ -9,7 +9,8 @@ fn labels(labels: &[(&str, &str)]) -> Labels {
         .collect()
 }
 
-/// Whether `allowed` permits a namespace of this name and labels. A missing or null field permits nothing.
+/// Whether `allowed` permits a namespace with this name and these labels. A missing or null field does not permit any
+/// namespace.
 fn permits(allowed: &Value, namespace: &str, of: &[(&str, &str)]) -> Result<bool, InvalidSelector> {
     let allowed: Option<AllowedNamespaces> = serde_json::from_value(allowed.clone()).unwrap();
     let own = labels(&[("kubernetes.io/metadata.name", namespace)]);

@@ -23,7 +23,7 @@ fn key() -> DigestKey {
     DigestKey::new(&[7; 32])
 }
 
-/// The digests of a role identity, changed so.
+/// The digests of a role identity with this change.
 fn digests(change: impl FnOnce(&mut Value)) -> Vec<CredentialsKey> {
     let mut objects = objects();
     let mut spec = role(CONTROLLER, "a");
@@ -139,7 +139,7 @@ fn access_key_digests_differ_between_processes_and_rotations() {
             ("SecretAccessKey", "new"),
             ("SessionToken", "t"),
         ],
-        // The same bytes, divided otherwise.
+        // The same bytes, with a different boundary.
         &[("AccessKeyID", "AKIA"), ("SecretAccessKey", "1s3cret")],
     ] {
         secret(&mut objects, "keys", data);

@@ -59,7 +59,7 @@ async fn a_pause_continues_if_the_cluster_changes_its_identity() {
     assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
     assert_eq!(bed.sts.count(), 2);
 
-    // After the pause it is asked for again.
+    // After the pause, the credentials are requested again.
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
     assert_eq!(bed.sts.count(), 3);
@@ -74,10 +74,10 @@ async fn at_most_eight_failed_sessions_are_kept_and_only_for_their_pause() {
         bed.sts.fail(&arn(&name), Some(denied()));
         let named = bed.cluster("tenant-a", &format!("AWSClusterRoleIdentity/{name}"));
         assert_eq!(bed.refused(&named).await, "AssumeRoleDenied");
-        // A tenant has thirty calls a minute.
+        // A tenant has 30 calls per minute.
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
-    // Eight former ones, the present one, and what they all begin with.
+    // Eight previous sessions, the current session, and the first session of all chains.
     let sessions = bed.tenants.sessions.get().unwrap();
     assert_eq!(sessions.len(), 10);
     tokio::time::sleep(Duration::from_secs(31)).await;

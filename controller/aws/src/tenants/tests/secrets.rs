@@ -14,7 +14,7 @@ const SECOND: &str = "s3cond-s3cret-acc3ss-key";
 const TOKEN: &str = "s3ssion-t0ken";
 const IDENTITY: &str = "AWSClusterStaticIdentity/keys";
 
-/// A bed with a Secret of this access key, and a cluster whose identity has it.
+/// A test bed with a Secret with this access key, and a cluster whose identity uses the Secret.
 fn bed(id: &str, key: &str) -> (Bed, ClusterTenant) {
     let bed = Bed::new();
     bed.store.update(|all| static_identity(all, "keys"));
@@ -72,7 +72,7 @@ async fn a_removed_secret_drops_the_session_after_the_pending_call() {
         let described = instances.describe(&tenant, REGION, INSTANCE).await;
         (described, instances)
     });
-    // The request waits for others.
+    // The request waits for other requests.
     tokio::time::sleep(limits.window / 2 + Duration::from_millis(100)).await;
     bed.store.update(|all| drop(all.access_keys.remove("keys")));
     assert_eq!(bed.refused(&a).await, "SecretNotFound");
@@ -82,7 +82,7 @@ async fn a_removed_secret_drops_the_session_after_the_pending_call() {
 
     assert_eq!(described.unwrap().unwrap().id, INSTANCE);
     assert_eq!(bed.tenants.sessions.get().unwrap().len(), 0);
-    // The same access key once more.
+    // The same access key is used again.
     rotate(&bed, "AKIA1", FIRST);
     tokio::time::sleep(limits.calls.remembered).await;
     let tenant = Tenant::Cluster(a);

@@ -16,7 +16,7 @@ async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
     decide_after(case, region, |_| ()).await.0
 }
 
-/// The same after this change of the objects, and the number of calls of STS for credentials.
+/// Like [`decide`], after this change of the objects. Also returns the number of STS calls for credentials.
 async fn decide_after(
     case: &mut Case,
     region: &Value,
@@ -150,7 +150,7 @@ async fn a_foreign_region_is_not_denied_during_a_broken_watch() {
         let (decided, _) = decide_after(&mut case, &json!(REGION), breaks).await;
         assert!(decided.is_ok(), "{source}: {decided:?}");
     }
-    // Other objects do not tell the region.
+    // Other objects do not contain the region.
     let mut case = Case::valid();
     let breaks = |objects: &IdentityStore| {
         assert!(objects.failed(&Source::Namespaces));

@@ -33,7 +33,7 @@ async fn a_flood_with_shared_credentials_delays_other_namespaces_by_one_call() {
     assert_eq!(victim.unwrap(), None, "more may wait of each namespace");
     let calls = ec2.calls();
     let lengths: Vec<_> = calls.iter().map(|call| call.ids().len()).collect();
-    // The first is sent at once, and the second waits for its token when the victim asks.
+    // The first call is sent immediately. The second call waits for its token when the victim sends its request.
     assert_eq!(calls[2].ids(), [INSTANCE]);
     assert_eq!(
         lengths,
@@ -56,14 +56,14 @@ async fn namespaces_with_the_same_credentials_share_a_call() {
     let answers = join_all(asked).await;
 
     assert!(answers.iter().all(Result::is_ok));
-    // The first hundred; one of the first namespace, whose first call is full; and the others.
+    // The first 100 requests, a request of the first namespace, whose first call is full, and the other requests.
     let calls = ec2.calls();
     let mut lengths: Vec<_> = calls.iter().map(|call| call.ids().len()).collect();
     lengths.sort_unstable();
     assert_eq!(lengths, [1, 99, 100]);
 }
 
-/// Makes this Cluster query the instance. Returns whether the query starts a new batch.
+/// Adds a query of this Cluster for the instance. Returns whether the query starts a new batch.
 fn begins(batches: &mut Batches, (namespace, name): (&str, &str), instance: &str) -> bool {
     let mut begins = false;
     drop(
@@ -82,7 +82,7 @@ async fn a_second_batch_is_shared_only_within_its_namespace() {
         let is_first = number == 0;
         assert_eq!(begins(&mut batches, ("tenant-a", "one"), id), is_first);
     }
-    // The first batch of the namespace is full, and this is the second.
+    // The first batch of the namespace is full, so this query starts the second batch.
     assert!(begins(&mut batches, ("tenant-a", "two"), "i-1"));
 
     assert!(!begins(&mut batches, ("tenant-a", "three"), "i-2"));
@@ -124,7 +124,7 @@ async fn a_list_stops_after_the_page_that_exceeds_its_limit() {
 async fn a_new_request_visits_few_of_many_waiting_batches() {
     let (ec2, ids) = (fleet(2001), ids(2001));
     let instances = instances(&ec2);
-    // All have the same credentials.
+    // All Clusters have the same credentials.
     let ask = |number: usize| {
         let tenant = tenant(&format!("{number}0"));
         let id = ids[number].clone();

@@ -1,4 +1,4 @@
-//! Names and addresses of machines, by EC2's word.
+//! Names and addresses of machines, as EC2 reports them.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -112,7 +112,7 @@ async fn a_node_whose_instance_has_no_private_dns_name_waits() {
     );
 }
 
-/// A source whose clusters are of one region.
+/// A source whose clusters are in one region.
 #[derive(Debug)]
 struct OfRegion(Result<&'static str, ()>);
 
@@ -232,7 +232,7 @@ async fn a_tpm_in_a_foreign_region_is_denied_and_waits_during_an_outage() {
     }
     let metal = checked_in(policy.clone(), facts.clone(), Err(()), "metal:///rack-1/7").await;
     metal.unwrap();
-    // It would be another identity of the same instance.
+    // This provider ID would be a second identity of the same instance.
     let elsewhere = format!("aws:///eu-west-1b/{INSTANCE}");
     let checked = checked_in(policy, facts, Ok(REGION), &elsewhere).await;
     assert_eq!(reason(checked), "InstanceContradictsDocument");

@@ -16,7 +16,7 @@ async fn a_refused_session_is_renewed_at_most_once_in_a_period() {
     let first = credentials.keys().await.unwrap();
     let began = Instant::now();
 
-    // Two calls that began together are refused.
+    // AWS refuses two calls that began at the same time.
     assert!(sessions.forget(credentials.key, began));
     let second = credentials.keys().await.unwrap();
     assert!(sessions.forget(credentials.key, began));
@@ -86,7 +86,7 @@ async fn a_refused_session_is_used_if_no_other_exists() {
     let (end, failure) = credentials.condition();
     assert_eq!((end, failure.unwrap().kind), (first.expiry(), away.clone()));
 
-    // STS is away, so that there is no other.
+    // STS is unavailable, so there is no other session.
     advance(Duration::from_mins(50)).await;
     credentials.keys().await.unwrap();
     sleep(Duration::from_secs(1)).await;
@@ -99,7 +99,7 @@ async fn a_refused_session_is_used_if_no_other_exists() {
     assert_eq!(credentials.keys().await.unwrap_err().kind, away);
 }
 
-/// The controller's credentials. Each renewal returns different credentials, and the third ones are the last.
+/// The controller's credentials. Each renewal returns different credentials. The third credentials are the last.
 #[derive(Debug, Default)]
 struct Rotating(Mutex<u32>);
 
