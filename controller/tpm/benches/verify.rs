@@ -1,5 +1,5 @@
-//! The number of requests from machines with TPMs that one core appraises in a second, without the network: first
-//! requests (parsing and `TPM2_MakeCredential`) and second requests (parsing and the quote).
+//! Measures the number of requests from machines with TPMs that one core appraises per second, without the network:
+//! first requests (parsing and `TPM2_MakeCredential`) and second requests (parsing and the quote).
 //!
 //! `cargo bench -p node-attestation-tpm` prints a table and writes `target/bench/tpm.json`: a list of
 //! `{name, value, unit, least}`. Exit code 1 means that a value is below its limit.
@@ -39,7 +39,7 @@ use node_attestation_tpm::challenge::{ChallengeKey, ChallengeKeys};
 use node_attestation_tpm::policy::TpmPolicy;
 use node_attestation_tpm::verifier::TpmVerifier;
 
-/// Of each kind, a second and core.
+/// The minimum number of requests of each kind, per second and core.
 const LIMIT: f64 = 1_000.0;
 
 /// The duration of each measurement: long enough that other processes have no effect.
@@ -47,7 +47,7 @@ const DURATION: Duration = Duration::from_secs(2);
 
 const SPKI: &[u8] = b"the key of the request";
 
-/// A machine that is called by its TPM, and the verifier of its cluster.
+/// A machine whose TPM is in its provider ID, and the verifier of its cluster.
 struct Bed {
     tpm: TpmMachine,
     verifier: TpmVerifier,
@@ -151,7 +151,7 @@ impl Bed {
     }
 }
 
-/// The number of calls in a second.
+/// The number of calls per second.
 fn rate(mut once: impl FnMut()) -> f64 {
     once();
     let (start, mut count) = (Instant::now(), 0_u32);
@@ -193,7 +193,7 @@ fn report(rates: &[(String, f64)]) -> ExitCode {
     for (name, rate) in rates {
         println!("{name:<40} {rate:>8.0} a second (at least {LIMIT:.0})");
         let separator = if json.is_empty() { "[" } else { ",\n " };
-        // Writing to a string does not fail; a name has nothing that JSON escapes.
+        // A write to a string cannot fail, and names do not contain characters that JSON escapes.
         let _ = write!(
             json,
             r#"{separator}{{"name": "{name}", "value": {rate:.0}, "unit": "/s", "least": {LIMIT:.0}}}"#

@@ -41,7 +41,8 @@ impl VerifiedQuote {
     /// The signature is verified first, with the key's own algorithm and over the received bytes. All further checks
     /// use these bytes.
     ///
-    /// A clock that the TPM reports as not safe is accepted: after a power loss, it is not safe for some seconds.
+    /// A clock that the TPM reports as not safe is accepted, because it is not safe for some seconds after a power
+    /// loss.
     ///
     /// An ECDSA signature can be changed into another valid signature, so a signature cannot identify a quote.
     ///
@@ -82,7 +83,7 @@ impl VerifiedQuote {
     }
 }
 
-/// The form for operators: the log entry of a boot.
+/// The text for operators: the log entry of a boot.
 impl fmt::Display for VerifiedQuote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TpmBoot {
@@ -135,7 +136,7 @@ fn check_signature(key: &Key, message: &[u8], signature: &TpmtSignature) -> Resu
     }
 }
 
-/// Returns the two numbers with 32 bytes each. A TPM can omit leading zeros.
+/// Returns the two numbers with 32 bytes each, because a TPM can omit leading zeros.
 fn fixed(signature: &TpmsSignatureEcc) -> Result<[u8; 64], TpmDenial> {
     let mut fixed = [0; 64];
     let (r, s) = fixed.split_at_mut(32);

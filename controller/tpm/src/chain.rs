@@ -2,15 +2,15 @@
 //! TPM.
 //!
 //! A genuine TPM can belong to any machine. So a certificate can be required in addition to the trusted endorsement
-//! key, and never replaces it.
+//! key, but never replaces this key.
 //!
 //! A required authority must have signed the certificate, or a chain of certificates that leads to it. Vendors publish
 //! their intermediate authorities, and an operator can list them. Some TPMs have their own intermediate authority, and
-//! store its certificate. The evidence then contains it. Such a certificate is trusted only as far as a listed
-//! authority signed it. Each listed authority ends the path, even if another listed authority signed it, so the
+//! store its certificate. The evidence then contains this certificate, which is trusted only if a listed authority
+//! signed it. Each listed authority ends the path, even if another listed authority signed it, so the
 //! evidence does not have to contain a complete chain. The path is followed upwards without backtracking: each
-//! certificate is used at most once. If a certificate on the path has expired, the path is followed to its end, to see
-//! whether the certificates only expired.
+//! certificate is used at most once. If a certificate on the path has expired, the path is still followed to its end,
+//! to determine whether expiry is the only reason for the denial.
 //!
 //! # Guarantees
 //!
@@ -53,18 +53,18 @@ const TPM_MANUFACTURER: Oid<'static> = oid!(2.23.133.2.1);
 /// `id-RSAES-OAEP` (RFC 4055), which some vendors use as the algorithm of the key.
 const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
 
-/// The maximum number of listed authorities. All published authorities of the largest vendor are half of it.
+/// The maximum number of listed authorities. The largest vendor has published half of this number.
 const MAX_AUTHORITIES: usize = 192;
 
-/// The maximum number of listed authorities with one name. AMD gave one name to an RSA key and to an ECC key, and each
-/// of them can be listed with its expired and its renewed certificate.
+/// The maximum number of listed authorities with one name. AMD uses the same name for an RSA key and an ECC key, and
+/// each of them can be listed with its expired and its renewed certificate.
 const MAX_WITH_ONE_NAME: usize = 4;
 
 /// The certificates are not accepted.
 #[derive(Debug)]
 pub(crate) struct NotAccepted {
     pub(crate) denial: TpmDenial,
-    /// The earliest expiry of the certificates, if they are denied only because of it.
+    /// The earliest expiry of the certificates, if an expiry is the only reason for the denial.
     pub(crate) expired: Option<Expiring>,
 }
 
@@ -192,8 +192,8 @@ impl Authorities {
     }
 
     /// Follows the issuers of `certificate` up to one of these authorities. Returns the earliest expiry on the path,
-    /// without the authority's certificate. The path continues above an expired certificate. Then `ended` has the
-    /// denial because of the first one.
+    /// without the authority's certificate. The path continues above an expired certificate. `ended` then contains the
+    /// denial for the first expired certificate.
     async fn follow(
         &self,
         certificate: &X509Certificate<'_>,
@@ -241,8 +241,8 @@ impl Authorities {
         ))
     }
 
-    /// Checks whether one of these authorities issued the certificate. If not, returns the authority with its name that
-    /// passed the most checks.
+    /// Checks whether one of these authorities issued the certificate. If not, returns the authority with the issuer's
+    /// name that passed the most checks.
     async fn listed(
         &self,
         certificate: &X509Certificate<'_>,
@@ -302,9 +302,9 @@ type NotListed<'a> = Option<(&'a Authority, NotIssued)>;
 struct Above {
     /// The index of the authority that issued the certificate.
     issuer: Option<usize>,
-    /// The index of an authority that issued it, and has expired since.
+    /// The index of an authority that issued the certificate, and has expired.
     expired: Option<usize>,
-    /// The reason why one of them did not issue it.
+    /// The reason why one of the authorities did not issue the certificate.
     unfit: Option<String>,
 }
 
@@ -339,7 +339,7 @@ impl Above {
     }
 }
 
-/// The expiry of a certificate. An endorsement key certificate rarely has a subject: then its issuer and serial number
+/// The expiry of a certificate. An endorsement key certificate rarely has a subject, so its issuer and serial number
 /// identify it.
 fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     let has_subject = certificate.subject().iter_attributes().next().is_some();
@@ -354,7 +354,7 @@ fn end_of(certificate: &X509Certificate<'_>) -> Expiring {
     }
 }
 
-/// The maximum number of required CAs in a denial. The denial contains the number of the remaining ones.
+/// The maximum number of required CAs in a denial. The denial contains the number of the other CAs.
 const MAX_NAMED: usize = 4;
 
 /// Parses one certificate, without further bytes.
@@ -438,8 +438,8 @@ fn check_profile(certificate: &X509Certificate<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the usage permits decryption. By the profile, an RSA endorsement key has key encipherment, and an ECC
-/// endorsement key has key agreement. Vendors have issued certificates with either usage for either kind of key, so
+/// Whether the usage permits decryption. According to the profile, an RSA endorsement key has key encipherment, and an
+/// ECC endorsement key has key agreement. Vendors have issued certificates with either usage for either kind of key, so
 /// both are accepted for both. The challenge verifies that the key decrypts. A key that only signs has neither usage.
 fn is_to_decrypt(usage: KeyUsage) -> bool {
     (usage.key_encipherment() || usage.key_agreement()) && !usage.key_cert_sign()

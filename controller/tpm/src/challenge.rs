@@ -1,15 +1,15 @@
-//! The challenge: a secret that is derived again, not stored.
+//! The challenge: a secret that is derived again instead of being stored.
 //!
 //! The secret is an HMAC over all inputs of a certificate: the cluster, the audience, the trusted endorsement key, the
 //! attestation key, the key of the request, the machine, the node name, and the challenge's ID and expiry. So any
 //! replica can derive it again from the response, and no replica stores state. A challenge is valid for only one key:
-//! the same ID with another key, name, machine, cluster or expiry results in a different secret. Then a quote over the
-//! first secret is denied with [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every
+//! the same ID with another key, name, machine, cluster or expiry results in a different secret. A quote over the first
+//! secret is then denied with [`QuoteOfAnotherRequest`](crate::denial::TpmDenial::QuoteOfAnotherRequest). Every
 //! replica detects such a replay, as long as the challenge keys are in use. The same ID with the same key is a retry of
 //! the same node.
 //!
 //! The ID identifies the challenge key and the Cluster. A challenge from a key that is not in use here is therefore not
-//! a contradiction, because replicas observe a key rotation at different times. The same applies to a Cluster that was
+//! a contradiction, because replicas observe a key rotation at different times. This also applies to a Cluster that was
 //! moved to another management cluster, where it has a different UID.
 
 use std::fmt;
@@ -60,7 +60,7 @@ impl ChallengeKey {
 
     fn made(&self, id: ChallengeId, cluster_uid: &str) -> bool {
         let random = id.as_bytes().first_chunk().copied();
-        // This comparison does not have to be in constant time: IDs are public, and do not authenticate a response.
+        // This comparison does not need constant time, because IDs are public, and do not authenticate a response.
         random.is_some_and(|random| self.id_of(random, cluster_uid) == id)
     }
 
@@ -83,8 +83,8 @@ impl ChallengeKey {
 
 /// The challenge keys in use.
 ///
-/// To rotate a key, make it the previous one: responses to its challenges are still accepted. It can be removed 15
-/// minutes later, when no response to them is accepted any more.
+/// To rotate a key, make it the previous key, whose challenges can still be answered. It can be removed 15 minutes
+/// later, when responses to its challenges are no longer accepted.
 #[derive(Debug, Clone)]
 pub struct ChallengeKeys {
     /// The key for new challenges.
@@ -107,10 +107,10 @@ pub trait ChallengeKeySource: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if the keys are not available. Requests wait.
+    /// Returns an error if the keys are not available. Requests then wait.
     fn keys(&self) -> Result<Arc<ChallengeKeys>, Unavailable>;
 
-    /// Returns the keys for checking responses. They are the same keys, unless the source is only a substitute.
+    /// Returns the keys for checking responses. These are the same keys, unless the source is only a substitute.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Subject<'_> {
             id.as_bytes(),
             expiry.as_str().as_bytes(),
         ] {
-            // No field reaches 4 GiB.
+            // The conversion cannot fail, because no field reaches 4 GiB.
             let len = u32::try_from(field.len()).unwrap_or(u32::MAX);
             mac.update(&len.to_be_bytes());
             mac.update(field);
@@ -198,9 +198,9 @@ pub(crate) fn expiry(now: SystemTime) -> Option<Expiry> {
 }
 
 /// Checks that a response arrived in time, by this clock or by the API server's creation time of the request. Also
-/// checks that it did not wait too long since.
+/// checks that the response did not wait too long afterwards.
 ///
-/// The expiry comes from the response. A different expiry than in the challenge results in a different secret.
+/// The expiry comes from the response. If it does not match the challenge, the secret is different.
 ///
 /// # Errors
 ///

@@ -71,7 +71,7 @@ impl Credential {
     ///
     /// # Errors
     ///
-    /// Returns an error if the system provides no random bytes. Invalid keys were rejected before.
+    /// Returns an error if the system provides no random bytes. Invalid keys were already rejected.
     pub(crate) fn make(
         endorsement: &EndorsementKey,
         attestation: &AttestationKey,

@@ -31,13 +31,13 @@ use crate::verifier::TpmVerifier;
 
 /// The TPM of the machine `m1`, for tests that leave no objects behind.
 pub(crate) static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
-/// Another of the same maker.
+/// Another TPM from the same manufacturer.
 pub(crate) static ANOTHER: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::start()));
 
 /// The machine's default answer, and its challenge.
 pub(crate) static GOOD: LazyLock<Good> = LazyLock::new(|| Good::of(&machine(), &Case::valid()));
 
-/// The registers that it quotes.
+/// The quoted registers.
 pub(crate) const REGISTERS: [u8; 3] = [0, 4, 7];
 
 pub(crate) fn machine() -> TpmMachine {
@@ -87,7 +87,7 @@ pub(crate) fn enrolment(machine: &TpmMachine) -> Enrolment {
     }
 }
 
-/// As on the node.
+/// Answers the challenge as on the node.
 #[track_caller]
 pub(crate) fn respond(
     machine: &TpmMachine,
@@ -121,14 +121,14 @@ pub(crate) fn answer(
     }
 }
 
-/// A platform that knows one endorsement key and the node name of every machine, or is unavailable.
+/// A platform that reports one endorsement key and node name for every machine, or is unavailable.
 #[derive(Debug, Clone)]
 pub(crate) enum FakePlatform {
     Knows(KeyDigest),
     Names(KeyDigest, &'static str),
-    /// The platform returned the key, and then failed.
+    /// The platform returns the key, and then fails.
     ForgotTheName(KeyDigest),
-    /// It denies the machine.
+    /// The platform denies the machine.
     Denies(KeyDigest),
     OutOfOrder,
 }
@@ -204,7 +204,7 @@ pub(crate) fn key(byte: u8) -> ChallengeKey {
 const PROVIDER_ID: &str = "metal:///rack-1/7";
 
 impl Case {
-    /// Of machine `m1`, whose endorsement key of P-256 is on the list.
+    /// A request from machine `m1`, whose P-256 endorsement key is in the list.
     #[track_caller]
     pub(crate) fn valid() -> Self {
         static DIGEST: LazyLock<KeyDigest> = LazyLock::new(|| digest(&machine()));
@@ -236,7 +236,7 @@ impl Case {
         }
     }
 
-    /// Puts a machine's endorsement key on the list.
+    /// Puts a machine's endorsement key in the list.
     pub(crate) fn allow(&mut self, machine: &str, key: KeyDigest) {
         let keys = &mut self.settings.endorsement_keys;
         keys.allow_list.push(AllowedEndorsementKey {
@@ -246,7 +246,7 @@ impl Case {
         });
     }
 
-    /// Puts a host's endorsement key on the list.
+    /// Puts a host's endorsement key in the list.
     pub(crate) fn allow_host(&mut self, host: &str, key: KeyDigest) {
         let keys = &mut self.settings.endorsement_keys;
         keys.allow_list.push(AllowedEndorsementKey {
@@ -256,7 +256,7 @@ impl Case {
         });
     }
 
-    /// The whole provider ID, of machine and request.
+    /// Sets the provider ID of the machine and of the request.
     pub(crate) fn called(mut self, provider_id: &'static str) -> Self {
         self.machine.provider_id = Some(ProviderId::parse(provider_id).unwrap());
         self.provider_id = provider_id;
@@ -296,7 +296,7 @@ impl Case {
             machine: &self.machine,
             asked: self.asked,
         };
-        // It waits only for other tasks of this thread.
+        // The verifier waits only for other tasks of this thread.
         pauses(verifier.verify(appraisal, self.now)).0
     }
 
@@ -321,7 +321,7 @@ impl Case {
         }
     }
 
-    /// The identity that a response proves.
+    /// The identity from a response.
     #[track_caller]
     pub(crate) fn proves(&self, response: &Response) -> AttestedIdentity {
         match self.respond(response) {
@@ -351,7 +351,7 @@ pub(crate) fn challenge_of(failure: &Failure) -> Challenge {
     Challenge::parse(&annotations[CHALLENGE_ANNOTATION]).unwrap()
 }
 
-/// SHA-256 of the endorsement key's SPKI, by tpm2-tools' word.
+/// SHA-256 of the endorsement key's SPKI, according to tpm2-tools.
 #[track_caller]
 pub(crate) fn digest(machine: &TpmMachine) -> KeyDigest {
     KeyDigest::of(&machine.ek_spki())

@@ -1,4 +1,4 @@
-//! Endorsement keys by host. A host is known before Cluster API sets the name of its machine.
+//! Endorsement keys by host. The host is known before Cluster API sets the name of its machine.
 
 use kubelet_attestation::names::ProviderId;
 use node_attestation_core::identifiers::KeyDigest;
@@ -8,8 +8,8 @@ use node_attestation_core::identifiers::KeyDigest;
 /// A host is the provider ID of its machine. If it ends with a `/`, it is the beginning of the provider ID. A beginning
 /// consists of whole segments, so `metal3://metal/host-7/` does not match `host-70`. The comparison is case-sensitive.
 ///
-/// The list is sorted, without a collection for each host: [`ConfigMaps`](node_attestation_runtime::config_maps)
-/// accounts for this memory.
+/// The list is sorted, without a collection for each host, because
+/// [`ConfigMaps`](node_attestation_runtime::config_maps) counts this memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hosts(Vec<(Box<str>, KeyDigest)>);
 

@@ -17,7 +17,7 @@ use node_attestation_runtime::log_lines::ClusterLines;
 use crate::hosts::Hosts;
 
 /// The maximum number of malformed entries of one `ConfigMap` in a message. The message contains the number of the
-/// remaining ones. The note of an Event has space for this number of digests.
+/// other entries. The note of an Event has space for this number of digests.
 const MAX_NAMED: usize = 2;
 
 /// Lists of hosts and their endorsement keys.
@@ -29,7 +29,7 @@ pub trait KeyLists: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if a list cannot be read. The request waits.
+    /// Returns an error if a list cannot be read. The request then waits.
     async fn read(&self) -> Result<Arc<[Arc<KeyList>]>, Unavailable>;
 
     /// Returns a condition about the lists, without reading them.
@@ -126,7 +126,7 @@ fn of_read(lists: &[Arc<KeyList>]) -> (ConditionStatus, &'static str, String) {
 const WELL_FORMED: &str = "the key of an entry must be 64 lower-case hexadecimal digits, and its value \
                            a provider ID or its beginning up to a '/'";
 
-/// The condition without lists. It is true if the settings name no `ConfigMap`.
+/// The condition without lists, which is true if the settings do not name a `ConfigMap`.
 pub(crate) fn report_without_lists(are_named: bool) -> ConditionReport {
     report(if are_named {
         (

@@ -2,7 +2,7 @@
 //!
 //! The evidence consists of two requests with the same key ([`kubelet_attestation::evidence::tpm`]). It shows that the
 //! machine's known TPM attested the request's key, after a challenge from this controller, in the quoted boot state. It
-//! does not show that the key is in the TPM: the key is a file, which root can copy.
+//! does not show that the key is in the TPM, because the key is a file, which root can copy.
 //!
 //! # Guarantees
 //!

@@ -4,7 +4,7 @@
 //! Observations are in memory. After a start, they are incomplete until each machine has renewed its certificate. Until
 //! then, the conditions do not change.
 //!
-//! Each `elapsed` is a time on the monotonic clock: the wall clock can be set between two pieces of evidence.
+//! Each `elapsed` is a time on the monotonic clock, because the wall clock can be set between two pieces of evidence.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -23,10 +23,10 @@ const SOON: Duration = Duration::from_hours(24 * 90);
 /// The time within which every machine renews its certificate. A machine renews every day, or after at most 28 hours.
 const ALL_RENEW: Duration = Duration::from_hours(36);
 
-/// The time after which a machine without new evidence is removed: it is switched off or gone.
+/// The time after which a machine without new evidence is removed, because it is switched off or deleted.
 const FORGOTTEN: Duration = Duration::from_hours(24 * 8);
 
-/// The maximum number of observed machines in a cluster. More machines would give no new information.
+/// The maximum number of observed machines in a cluster. More machines would not add information.
 const MAX_MACHINES: usize = 4096;
 
 /// The maximum number of observed machines in the Clusters of one namespace. Each takes memory until it is removed, also
@@ -44,7 +44,7 @@ static NAMESPACES: LazyLock<Shared<Shares>> =
 /// ones.
 const MAX_NAMED: usize = 5;
 
-/// The observations about the machines of one cluster. The cluster's verifiers share them, and no other cluster does.
+/// The observations about the machines of one cluster. Only the cluster's verifiers share them.
 #[derive(Debug, Default)]
 pub struct Observations {
     /// The namespace of the cluster. Empty without a management cluster.

@@ -12,7 +12,7 @@ use crate::invalid_settings::InvalidTpmSettings;
 use crate::registers::{is_unmeasured, separated, unmeasured};
 
 /// The registers that any program on the machine can reset to zero and then extend (`TPM2_PCR_Reset` from locality 0:
-/// "PC Client Platform TPM Profile", PCR attributes). Resetting the other registers from 17 on requires a measured
+/// "PC Client Platform TPM Profile", PCR attributes). A reset of the other registers from 17 requires a measured
 /// launch.
 const OF_SOFTWARE: [u8; 2] = [16, 23];
 
@@ -55,8 +55,8 @@ impl PcrPolicy {
     /// # Errors
     ///
     /// Returns an error if a state has no registers, an invalid register or digest, or only registers that software can
-    /// reset. Any program can produce a state with only such registers. Also returns an error for a value that shows
-    /// that the firmware did not measure.
+    /// reset. Any program can produce a state with only such registers. Also returns an error for a value without a
+    /// measurement by the firmware.
     pub(crate) fn new(settings: &crd::PcrPolicy) -> Result<Self, InvalidTpmSettings> {
         let allowed = settings.allowed.iter().enumerate();
         let states: Result<_, _> = allowed
@@ -95,7 +95,8 @@ impl PcrPolicy {
         let Some(differences) = nearest else {
             return Ok(());
         };
-        // If the firmware does not measure this bank, the operating system can have written its other registers too.
+        // If the firmware does not measure into this bank, the operating system can also have written the other
+        // registers.
         if let Some(register) = unmeasured(quoted).next() {
             return Err(TpmDenial::RegisterNotMeasured(register));
         }
@@ -165,7 +166,7 @@ fn read(state: &crd::PcrSet) -> Result<State, String> {
             .map(|digits| read_value(register, digits.strip_prefix(' ').unwrap_or(digits)));
         registers.insert(register, alternatives.collect::<Result<_, _>>()?);
     }
-    // A state without registers would allow every machine.
+    // A state without registers is invalid, because it would allow every machine.
     let is_one = !registers.is_empty() && registers.len() == state.len();
     ensure!(is_one, NOT_REGISTERS.to_owned());
     let only_of_software = registers

@@ -40,9 +40,9 @@ impl TpmPolicy {
     }
 }
 
-/// The policy of one cluster, with the settings that it was created from.
+/// The policy of one cluster, with its settings.
 ///
-/// Invalid settings are kept too. So the certificates in the settings are parsed only after a change.
+/// Invalid settings are also kept. So the certificates in the settings are parsed only after a change.
 // Only one cluster uses the lock.
 #[derive(Debug, Default)]
 pub struct KeptPolicy(Unshared<Option<Kept>>);

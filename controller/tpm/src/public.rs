@@ -10,8 +10,8 @@ mod roca;
 pub(crate) use attestation::AttestationKey;
 pub(crate) use endorsement::EndorsementKey;
 
-/// The exponent 65537, the only one with which a TPM generates keys. In its structures, a TPM writes it as 0 (Part 2,
-/// `TPMS_RSA_PARMS`).
+/// The exponent 65537. A TPM does not generate keys with other exponents. In its structures, a TPM writes it as 0 (Part
+/// 2, `TPMS_RSA_PARMS`).
 pub(crate) const EXPONENT: [u8; 3] = [1, 0, 1];
 
 const RSA_LEN: usize = 256;
@@ -33,7 +33,7 @@ pub(crate) type NoKey = &'static str;
 impl Key {
     /// Creates a key from this modulus.
     pub(crate) fn rsa(modulus: &[u8]) -> Result<Self, NoKey> {
-        // The length in bytes is not sufficient: the first bit must be set too.
+        // The length in bytes is not sufficient, because the first bit must also be set.
         if modulus.len() != RSA_LEN || modulus.first().is_none_or(|byte| *byte < 0x80) {
             return Err("the modulus does not have 2048 bits");
         }

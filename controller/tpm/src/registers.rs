@@ -37,7 +37,7 @@ pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether the register has the value from before any measurement, although the firmware must extend it. Some firmware
-/// provides a SHA-256 bank, and measures only into the SHA-1 bank. Then any system can write the registers. systemd's
+/// provides a SHA-256 bank, but measures only into the SHA-1 bank. Any system can then write the registers. systemd's
 /// separator does not change this.
 pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {
     if !OF_FIRMWARE.contains(&register) {
@@ -75,8 +75,7 @@ mod tests {
         value.try_into().unwrap()
     }
 
-    /// The values are those of a machine with systemd 261.3, where the firmware extended nothing but its own
-    /// separator.
+    /// The values come from a machine with systemd 261.3, where the firmware extended only its own separator.
     #[test]
     fn the_systemd_261_separator_gives_the_value_of_a_real_machine() {
         let firmware = value("3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969");
@@ -120,7 +119,7 @@ mod tests {
             is_unmeasured(7, &separated(7, &[0; 48]).unwrap()),
             "in the bank SHA-384"
         );
-        // The others are zero as long as nobody uses them.
+        // The other registers are zero until they are used.
         for register in 8..=23 {
             assert!(!is_unmeasured(register, &zero), "{register}");
         }

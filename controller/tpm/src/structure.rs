@@ -1,7 +1,7 @@
 //! Strict parsing of the TPM's encoding ("TPM 2.0 Library, Part 2: Structures").
 //!
-//! A structure has only one encoding, and it is parsed up to the last byte. An accepted structure encodes to exactly
-//! the input bytes.
+//! A structure has only one encoding, and is parsed up to the last byte. The encoding of an accepted structure is
+//! exactly the input.
 
 use aws_lc_rs::digest::{self, SHA256, SHA384, digest};
 use tpm2_protocol::data::TpmAlgId;

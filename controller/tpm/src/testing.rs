@@ -1,4 +1,4 @@
-//! The parsers of a TPM's structures, each by itself.
+//! The separate parsers of a TPM's structures.
 
 use std::time::SystemTime;
 

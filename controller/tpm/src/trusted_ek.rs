@@ -21,7 +21,8 @@ pub(crate) struct AllowList {
 }
 
 impl AllowList {
-    /// Creates the list from these settings. If a machine has several entries, no presented key matches all of them.
+    /// Creates the list from these settings. If a machine has several entries, a presented key never matches all of
+    /// them.
     ///
     /// # Errors
     ///

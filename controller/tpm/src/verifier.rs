@@ -15,7 +15,7 @@
 //!
 //! After its checks, the first request fails with a challenge. The second request shows that the endorsement key and
 //! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
-//! passed, because otherwise there would be no challenge.
+//! passed, because there is no challenge without this check.
 
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
@@ -87,7 +87,7 @@ impl TpmVerifier {
     /// Creates a verifier for the cluster with this UID and this policy. It queries `platform` for machines whose
     /// endorsement key comes neither from their provider ID nor from the policy.
     ///
-    /// If the policy names `ConfigMaps`, all requests wait unless the verifier gets them with
+    /// If the policy names `ConfigMaps`, all requests wait until the verifier gets these `ConfigMaps` with
     /// [`reading`](Self::reading).
     pub fn new(
         cluster_uid: impl Into<String>,
@@ -107,7 +107,7 @@ impl TpmVerifier {
         }
     }
 
-    /// Returns the verifier with the `ConfigMaps` that the policy names.
+    /// Returns the verifier with the `ConfigMaps` of the policy.
     #[must_use]
     pub fn reading(self, lists: Arc<dyn KeyLists>) -> Self {
         let lists = Some(lists);
@@ -129,8 +129,8 @@ impl TpmVerifier {
         Self { lines, ..self }
     }
 
-    /// Returns the verifier with the turns of the namespace of this Cluster. Without it, the verifier has the turns of a
-    /// controller without a management cluster.
+    /// Returns the verifier with the turns of the namespace of this Cluster. The default is the turns of a controller
+    /// without a management cluster.
     #[must_use]
     pub fn in_turns_of(self, cluster: &ObjectKey) -> Self {
         let checks = CHECKS.line(cluster);
@@ -188,8 +188,9 @@ impl TpmVerifier {
         Err(challenge_issued(&challenge, keys.endorsement.digest()).into())
     }
 
-    /// Notes the end of the certificates of a machine that is denied only because of it. Otherwise, the machine would be missing in the
-    /// observations from the next start of the controller on, because all its requests end with this denial.
+    /// Notes the expiry of a machine's certificates if it is the only reason for the denial. Otherwise, the
+    /// observations would lack the machine after the next start of the controller, because all of its requests end with
+    /// this denial.
     async fn note_expired(
         &self,
         end: Expiring,
@@ -198,7 +199,7 @@ impl TpmVerifier {
         appraisal: &Appraisal<'_>,
         now: SystemTime,
     ) {
-        // Any machine can have bought a TPM with an expired certificate.
+        // A TPM with an expired certificate can belong to any machine.
         if self.is_the_machines(machine, keys, appraisal).await.is_ok() {
             let machine = &appraisal.machine.name;
             self.observations
@@ -227,8 +228,8 @@ impl TpmVerifier {
         let challenge_keys = challenge_keys.map_err(Deferral::VerifierUnavailable)?;
         let subject = self.subject(&header.audience, &keys, appraisal);
         if !challenge_keys.made(id, subject.cluster_uid) {
-            // The challenge key was rotated, is not known here yet, or the Cluster was moved. The node requests another
-            // challenge.
+            // The challenge key was rotated or is not known here yet, or the Cluster was moved. The node requests
+            // another challenge.
             return Err(Failure::EvidenceExpired.into());
         }
         let ChallengeKeys { current, former } = &*challenge_keys;
@@ -264,7 +265,7 @@ impl TpmVerifier {
         let asked = appraisal.asked;
         self.platform.check(machine.provider_id, asked).await?;
         let node_name = if appraisal.machine.unnamed {
-            // The platform would return the name of the machine that the request only claims to be.
+            // The platform would return the name of a machine that the request only claims.
             None
         } else {
             let node_name = self.platform.node_name(machine.provider_id).await;
@@ -297,8 +298,8 @@ impl TpmVerifier {
         let mut is_known = false;
         if let Some(trusted) = of_provider_id(provider_id) {
             must_be(trusted, keys, appraisal)?;
-            // A provider ID that only the request claims does not count, because every machine with a TPM can claim its
-            // own key.
+            // A provider ID that only the request claims is not a source, because every machine with a TPM can claim
+            // its own key.
             is_known = !machine.unnamed;
         }
         for trusted in self.policy.allowed.keys_of(machine, provider_id) {

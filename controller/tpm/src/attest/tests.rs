@@ -1,4 +1,5 @@
-//! Signed statements that a TPM does not create, for the checks after the signature, which do not depend on it.
+//! Signed statements that a TPM does not create, for the checks after the signature. These checks do not depend on the
+//! signature.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ impl Forger {
         forged_quote(&public, &DATA, &self.registers)
     }
 
-    /// Signs these words, and has them verified.
+    /// Signs this statement, and verifies it.
     fn verify(&self, attest: &[u8]) -> Result<VerifiedQuote, TpmDenial> {
         let quote = Quote {
             attest: attest.to_vec(),
@@ -41,7 +42,7 @@ impl Forger {
     }
 }
 
-/// The words with other bytes from `at` on.
+/// The statement with different bytes at `at`.
 fn with(attest: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut changed = attest.to_vec();
     changed[at..at + bytes.len()].copy_from_slice(bytes);
@@ -101,7 +102,7 @@ fn an_attest_structure_with_wrong_lengths_is_denied() {
         [&attest[..], &[0]].concat(),
         [&attest[..], &attest].concat(),
     ];
-    // The length of the name, of the qualifying data, of the digest; the truth of `safe`.
+    // The lengths of the name, the qualifying data and the digest, and the Boolean `safe`.
     let end = attest.len();
     let lies = [
         with(&attest, 6, &[0xff]),
@@ -132,7 +133,7 @@ fn a_quote_with_another_qualified_signer_name_is_denied() {
 fn a_quote_with_an_invalid_register_selection_is_denied() {
     let forger = Forger::new();
     let attest = forger.attest();
-    // The number of bytes is before the three of the bitmap and the digest.
+    // The length of the bitmap precedes its three bytes and the digest.
     let at = attest.len() - 34 - 4;
     let four_bytes = |last: u8| {
         let longer = with(&attest, at, &[4]);

@@ -25,7 +25,7 @@ pub(super) struct Authority {
     pub(super) path_len: Option<u32>,
 }
 
-/// The reason why an authority did not issue a certificate that names it as the issuer. Reasons of later checks are
+/// The reason why an authority did not issue a certificate with its name as the issuer. Reasons of later checks are
 /// greater. [`Expired`](Self::Expired) means that all other checks passed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(super) enum NotIssued {
@@ -82,8 +82,8 @@ impl Authority {
         self.subject == certificate.issuer().as_raw()
     }
 
-    /// Checks that this authority, which `certificate` names as its issuer, signed it and was allowed to, with `below`
-    /// authorities between it and the endorsement key.
+    /// Checks that this authority, which `certificate` names as its issuer, signed the certificate and was allowed to
+    /// sign it. `below` is the number of authorities between this authority and the endorsement key.
     ///
     /// # Errors
     ///
@@ -103,7 +103,8 @@ impl Authority {
     }
 }
 
-/// Checks that `authority`, which is in the evidence and named as the issuer, signed `certificate` and was allowed to.
+/// Checks that `authority`, which is in the evidence and named as the issuer, signed `certificate` and was allowed to
+/// sign it.
 ///
 /// # Errors
 ///
@@ -114,7 +115,7 @@ pub(super) async fn issued(
     (below, now): (u32, ASN1Time),
     checks: &mut Checks<'_>,
 ) -> Result<Result<(), NotIssued>, TooManyChecks> {
-    // Without a signature check first.
+    // These checks precede the signature check, because they cost less.
     let permitted = usable(authority)
         .map_err(NotIssued::Unfit)
         .and_then(|(key, most)| permits(most, below).map(|()| key))
@@ -192,7 +193,7 @@ pub(super) fn key_id<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8
     })
 }
 
-/// The identifier of the key that signed the certificate, as the certificate names it.
+/// The identifier of the issuer's key in the certificate.
 pub(super) fn issuer_key_id<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
     let mut extensions = certificate.iter_extensions();
     extensions.find_map(|extension| {

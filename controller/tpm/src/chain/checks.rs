@@ -1,7 +1,7 @@
 //! The signature checks of one request.
 //!
-//! A tenant chooses the listed authorities, and its requests contain the chains. So the number of checks has a limit,
-//! and the checks of all Clusters take turns, by namespace.
+//! A tenant chooses the listed authorities, and sends the chains in its requests. So the number of checks has a limit,
+//! and the checks of all Clusters take turns by namespace.
 
 use node_attestation_core::pace::yield_now;
 use node_attestation_runtime::turns::{Line, TurnLimits};
@@ -9,10 +9,10 @@ use node_attestation_runtime::turns::{Line, TurnLimits};
 use crate::denial::TpmDenial;
 
 /// The maximum number of signature checks for one request. A chain with the maximum length needs 6. Each listed
-/// authority with the same name and another key can need one more.
+/// authority with the same name and another key can need one more check.
 pub(crate) const MAX_CHECKS: usize = 16;
 
-/// The limits of concurrent checks. One check takes up to 1 ms of a processor, so other tasks wait only briefly.
+/// The limits of concurrent checks. One check takes up to 1 ms of processor time, so other tasks wait only briefly.
 pub(crate) const TURNS: TurnLimits = TurnLimits {
     all: 2,
     of_cluster: 1,
@@ -107,7 +107,7 @@ mod tests {
             }
         });
         let mut all = Box::pin(join_all(requests));
-        // Until all requests wait.
+        // This loop runs until all requests wait.
         for _ in 0..100 {
             let mut context = Context::from_waker(Waker::noop());
             assert!(all.as_mut().poll(&mut context).is_pending());

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Name;
 
-/// The maximum length of a name in a message, in characters. Vendors' names have less than 100.
+/// The maximum length of a name in a message, in characters. The names of vendors have fewer than 100 characters.
 const MAX_LEN: usize = 160;
 
 /// A name in quotation marks.

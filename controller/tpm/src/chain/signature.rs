@@ -192,7 +192,7 @@ static P521: Algorithms = Algorithms {
 /// Selects the algorithm with one digest.
 type Digest = fn(&'static Algorithms) -> &'static dyn VerificationAlgorithm;
 
-/// The accepted signature algorithms. Each has a flag for RSA keys, and its digest. None uses SHA-1.
+/// The accepted signature algorithms. Each entry has a flag for RSA keys, and the digest. SHA-1 is not accepted.
 static ACCEPTED: [(Oid<'static>, bool, Digest); 6] = [
     (OID_PKCS1_SHA256WITHRSA, true, |of| of.sha256),
     (OID_PKCS1_SHA384WITHRSA, true, |of| of.sha384),

@@ -19,13 +19,13 @@ use super::signature::AuthorityKey;
 use super::*;
 use crate::fixture::{ANOTHER, Case, denied, digest, enrolment};
 
-/// The algorithm in both identifiers of a maker's certificate.
+/// The algorithm in both identifiers of a manufacturer's certificate.
 const ECDSA_WITH_SHA_256: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
 
 static MAKER: LazyLock<Arc<EkCa>> = LazyLock::new(|| Arc::new(EkCa::new("a maker")));
 static TPM: LazyLock<Arc<Swtpm>> = LazyLock::new(|| Arc::new(Swtpm::made_by(&MAKER)));
 
-/// In 60 years: current certificates without an expiry are still valid.
+/// The time in 60 years, when current certificates without an expiry are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_hours(24 * 365 * 120)
 }
@@ -62,7 +62,7 @@ fn check(certificate: &[u8], kind: Kind) -> Result<(), TpmDenial> {
     decided.map(|_| ())
 }
 
-/// The reason, for tests that do not check the details.
+/// The reason of the denial, for tests that do not check the details.
 fn reason<T>(decided: Result<T, TpmDenial>) -> Result<(), &'static str> {
     decided.map(|_| ()).map_err(|denial| denial.reason())
 }
@@ -80,7 +80,7 @@ fn unfit(detail: &str) -> Result<(), TpmDenial> {
     Err(TpmDenial::EndorsementCertificateUnfit(detail.to_owned()))
 }
 
-/// The certificate, in which bytes that occur once are replaced by the same number of other bytes.
+/// The certificate after the replacement of bytes that occur once with the same number of other bytes.
 fn replaced(certificate: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut found = certificate
@@ -143,7 +143,7 @@ fn a_negative_serial_number_is_accepted() {
     let serial = parsed.raw_serial();
     let negative = [&[serial[0] | 0x80], &serial[1..]].concat();
 
-    // It is read; the signature is over the other.
+    // The changed value is read, but the signature covers the original value.
     assert_eq!(
         reason(check(&replaced(&good, serial, &negative), Kind::P256)),
         untrusted()
@@ -155,14 +155,14 @@ fn a_certificate_from_an_unlisted_ca_is_denied() {
     let public_key = spki(Kind::P256);
     for other in [
         EkCa::new("another maker"),
-        // Of the same name, with another key.
+        // An authority with the same name and another key.
         EkCa::new("a maker"),
         EkCa::with_intermediates("a maker", Intermediates::Good(2)),
     ] {
         let certificate = other.certify(&public_key, &EkContents::good());
         assert_eq!(reason(check(&certificate, Kind::P256)), untrusted());
     }
-    // Its root signed it not; and whoever is on the list besides changes nothing.
+    // The root did not sign the certificate, and additional authorities in the list have no effect.
     let good = certificate(&EkContents::good());
     let stranger = EkCa::new("another maker");
     for (texts, expected) in [
@@ -195,13 +195,13 @@ fn a_certificate_with_a_changed_signature_or_content_is_denied() {
 
     let words = replaced(&good, b"swtpm", b"SWTPM");
     assert_eq!(reason(check(&words, Kind::P256)), untrusted());
-    // The algorithm that is signed, and the one beside the signature.
+    // The signed algorithm, and the algorithm next to the signature.
     let places = good.windows(8).enumerate();
     let places = places.filter(|(_, window)| *window == ECDSA_WITH_SHA_256);
     let places: Vec<_> = places.map(|(at, _)| at + 7).collect();
     assert_eq!(places.len(), 2);
     for chosen in [&places[..1], &places[1..], &places] {
-        // Of SHA-384, and of no digest that is known.
+        // The algorithms with SHA-384, and with an unknown digest.
         for digest in [0x03, 0x01] {
             let mut other = good.clone();
             for at in chosen {
@@ -212,7 +212,7 @@ fn a_certificate_with_a_changed_signature_or_content_is_denied() {
     }
 }
 
-/// A certificate with these values, signed with ECDSA P-256 and SHA-256, and the authority that signed it.
+/// A certificate with these values and a signature with ECDSA P-256 and SHA-256, and its issuer.
 fn signed(words: &[u8], subject: &[u8]) -> (Vec<u8>, Authorities) {
     let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).unwrap();
     let signature = key.sign(&SystemRandom::new(), words).unwrap();
@@ -306,7 +306,7 @@ fn a_certificate_that_is_not_for_an_endorsement_key_is_denied() {
 
 #[test]
 fn a_certificate_that_does_not_name_a_tpm_is_denied() {
-    // tpmManufacturer becomes an attribute that nobody knows.
+    // tpmManufacturer becomes an unknown attribute.
     let manufacturer = [0x67, 0x81, 0x05, 0x02, 0x01];
     let other = [0x67, 0x81, 0x05, 0x02, 0x7f];
     let good = certificate(&EkContents::good());
@@ -368,7 +368,7 @@ fn a_certificate_of_another_key_is_denied() {
         let certificate = MAKER.certify(&spki, &EkContents::good());
         assert_eq!(check(&certificate, Kind::P256), of_another);
     }
-    // The modulus with another exponent is another key.
+    // The same modulus with another exponent is a different key.
     let rsa = MAKER.certify(&spki(Kind::Rsa2048), &EkContents::good());
     let other = replaced(&rsa, &[0x02, 0x03, 1, 0, 1], &[0x02, 0x03, 1, 0, 3]);
     assert_eq!(check(&other, Kind::Rsa2048), of_another);
@@ -401,7 +401,7 @@ fn a_required_certificate_must_match_the_endorsement_key() {
         denied(case.enrol(&enrolment)),
         TpmDenial::EndorsementCertificateMissing
     );
-    // Where none is required, none is looked at.
+    // If no certificate is required, certificates are ignored.
     case.settings.endorsement_keys.require_ca.clear();
     enrolment.certificate = Some(b"no certificate".to_vec());
     case.challenge(&enrolment);
@@ -452,7 +452,7 @@ fn an_invalid_ca_certificate_is_refused() {
     ));
     let garbage = pem::encode(&pem::Pem::new("CERTIFICATE", b"garbage".to_vec()));
     let key = pem::encode(&pem::Pem::new("PUBLIC KEY", b"garbage".to_vec()));
-    // Its key signs lists of revoked certificates alone.
+    // The key is allowed to sign only lists of revoked certificates.
     let parsed = pem::parse(good).unwrap();
     let usage = |bits: u8| {
         [

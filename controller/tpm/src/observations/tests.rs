@@ -247,7 +247,7 @@ fn the_number_of_remembered_machines_has_a_limit() {
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
 
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES));
-    // A known one is still noted.
+    // A known machine is still noted.
     observations.boot("7", vec![], since_epoch(UNIX_EPOCH));
     let findings = observations.findings(&requiring(&[]), both(UNIX_EPOCH));
     assert_eq!(findings.unmeasured, Some(MAX_MACHINES - 1));

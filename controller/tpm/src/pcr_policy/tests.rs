@@ -58,7 +58,7 @@ fn the_refusal_names_the_registers_that_differ_from_the_nearest_state() {
     for (quoted, register, others) in [
         ([(0, 1), (4, 1), (7, 3)], 7, &[7][..]),
         ([(0, 2), (4, 3), (7, 2)], 4, &[4]),
-        // No state is made of two.
+        // Two states are not combined into one.
         ([(0, 1), (4, 1), (7, 2)], 7, &[7]),
         ([(0, 3), (4, 1), (7, 3)], 0, &[0, 7]),
         ([(0, 3), (4, 3), (7, 3)], 0, &[0, 4, 7]),
@@ -121,7 +121,7 @@ fn a_pcr_policy_with_an_invalid_or_empty_state_is_refused() {
         of("four", value(1)),
         of("4", value(1).split_off(2)),
         of("4", value(0xab).to_uppercase()),
-        // One register twice.
+        // The same register occurs twice.
         [of("4", value(1)), of("04", value(2))]
             .into_iter()
             .flatten()
@@ -201,7 +201,7 @@ fn alternatives_of_different_allowed_states_are_not_combined() {
         ([(0, 2), (4, 2), (7, 6)], Ok(())),
         ([(0, 2), (4, 3), (7, 6)], Ok(())),
         ([(0, 1), (4, 1), (7, 7)], not_allowed(7, 7, &[7])),
-        // An alternative of the other state.
+        // The value is an alternative in the other state.
         ([(0, 1), (4, 3), (7, 5)], not_allowed(4, 3, &[4])),
         ([(0, 3), (4, 1), (7, 7)], not_allowed(0, 3, &[0, 7])),
     ] {
@@ -276,7 +276,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
         with_alternatives(&[&[("7", &[1, 2])]]).unwrap(),
     ] {
         for number in [0, 1, 2, 3, 4, 5, 6] {
-            // Also a register that the policy does not name.
+            // This also applies to a register that is not in the policy.
             assert_eq!(
                 policy.allows(&registers(&[(7, 1), (number, 0)])),
                 Err(TpmDenial::RegisterNotMeasured(number))
@@ -293,7 +293,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
             Ok(())
         );
     }
-    // Without a policy it is a finding.
+    // Without a policy, this is only a finding.
     assert_eq!(enforced(&[]).allows(&registers(&[(0, 0)])), Ok(()));
 }
 
@@ -395,7 +395,7 @@ fn a_denial_for_the_separator_names_it_and_the_setting() {
 
 #[test]
 fn an_unquoted_register_is_reported_before_a_different_value() {
-    // A plugin of before quotes 0 to 7; the policy has what a loader and a stub measure.
+    // An earlier plugin quotes 0 to 7. The policy contains the registers into which a loader and a stub measure.
     let policy = enforced(&[
         &[(0, 1), (7, 1), (8, 1), (9, 1)],
         &[(0, 1), (7, 1), (11, 1)],
@@ -405,7 +405,7 @@ fn an_unquoted_register_is_reported_before_a_different_value() {
         let denial = policy.allows(&registers(quoted));
         assert_eq!(denial, Err(TpmDenial::RegisterNotQuoted(11)), "{quoted:?}");
     }
-    // Nothing changes for a policy without these registers, whatever is quoted.
+    // For a policy without these registers, additional quoted registers have no effect.
     let policy = enforced(&[&[(0, 1), (7, 1)]]);
     let new = [
         (0, 1),

@@ -1,5 +1,5 @@
-//! The fingerprint of weak RSA keys with primes of the form `k * M + (65537^a mod M)`. A library that many TPMs use
-//! generated such keys, and they can be factored (CVE-2017-15361; Nemec and others, "The Return of Coppersmith's
+//! The fingerprint of weak RSA keys with primes of the form `k * M + (65537^a mod M)`. A library in many TPMs generated
+//! such keys, which can be factored (CVE-2017-15361; Nemec and others, "The Return of Coppersmith's
 //! Attack", section 2.3).
 
 /// The first factors of `M`. The rate of false positives is one in 200 million moduli.

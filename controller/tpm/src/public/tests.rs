@@ -58,7 +58,7 @@ fn a_key_that_can_be_factored_is_denied() {
 
 #[test]
 fn a_modulus_with_an_additional_factor_is_not_marked_as_weak() {
-    // The last byte decides to many primes at once.
+    // The last byte affects the result for many primes.
     for change in [2, 4, 6, 8] {
         let mut modulus = roca();
         *modulus.last_mut().unwrap() ^= change;
@@ -142,7 +142,7 @@ fn a_public_area_with_an_even_modulus_is_denied() {
 #[test]
 fn an_endorsement_key_on_another_curve_matches_no_template() {
     let good = machine().with_endorsement_key(Kind::P256).ek_public();
-    // Behind AES-128 in CFB mode and no scheme.
+    // The position after AES-128 in CFB mode and no scheme.
     let at = good.len() - 2 * (2 + 32) - 4;
     assert_eq!(
         good[at..at + 2],

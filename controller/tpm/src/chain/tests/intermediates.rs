@@ -1,4 +1,4 @@
-//! Authorities between an endorsement key and the required authority: a valid chain, with one change.
+//! Authorities between an endorsement key and the required authority: a valid chain with one change.
 
 use kubelet_attestation::version::EvidenceVersion;
 use kubelet_authenticator_test_support::ek_ca::Flaw;
@@ -12,7 +12,7 @@ fn maker(count: usize) -> EkCa {
     EkCa::with_intermediates("a maker", Intermediates::Good(count))
 }
 
-/// The result for these intermediates of a certificate by `maker`, whose root is required.
+/// The result for a certificate from `maker` with these intermediates, if the root of `maker` is required.
 fn decided(maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), TpmDenial> {
     required(maker.root_pem(), maker, intermediates)
 }
@@ -25,13 +25,13 @@ fn required(pem: &str, maker: &EkCa, intermediates: &[Vec<u8>]) -> Result<(), Tp
     decided.map(|_| ())
 }
 
-/// It is denied for this authority of a maker.
+/// The denial because of this authority of a manufacturer.
 fn issuer_unfit(name: &str, detail: &str) -> Result<(), TpmDenial> {
     let detail = format!("\"CN={name}\": {detail}");
     Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
 }
 
-/// It is denied for the authority of this number.
+/// The denial because of the authority with this number.
 fn number_unfit(number: usize, detail: &str) -> Result<(), TpmDenial> {
     issuer_unfit(&format!("a maker intermediate {number}"), detail)
 }
@@ -85,7 +85,7 @@ fn a_chain_with_a_missing_certificate_is_denied() {
         let mut chain = maker.intermediates().to_vec();
         chain.remove(missing);
         assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
-        // Another one twice is not the missing one.
+        // A second copy of another authority does not replace the missing one.
         chain.push(chain[0].clone());
         assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
     }
@@ -116,7 +116,7 @@ fn a_chain_from_a_different_ca_with_the_same_name_is_denied() {
             number_unfit(number, DID_NOT),
             "{number}"
         );
-        // It does no harm beside the right one.
+        // An additional authority next to the correct one has no effect.
         chain.push(maker.intermediates()[place(number)].clone());
         assert_eq!(decided(&maker, &chain), Ok(()), "{number}");
     }
@@ -250,7 +250,7 @@ fn an_intermediate_with_trailing_bytes_is_denied() {
 
 #[test]
 fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
-    // A certificate by the name of the authority, whose key is an endorsement key.
+    // A certificate with the name of the authority, whose key is an endorsement key.
     let maker = maker(1);
     let name = Some("a maker intermediate 1".to_owned());
     let contents = EkContents {
@@ -259,7 +259,7 @@ fn an_endorsement_certificate_is_not_accepted_as_a_ca() {
     };
     let leaf = maker.certify(&spki(Kind::P256), &contents);
 
-    // Whatever else, it may not issue.
+    // Regardless of its other properties, it is not allowed to issue certificates.
     assert_eq!(
         decided(&maker, &[leaf]),
         number_unfit(1, "it has an unknown critical extension (2.5.29.17)")
@@ -283,7 +283,7 @@ fn the_enrollment_chain_is_checked_if_a_ca_is_required() {
     enrolment.intermediates = maker.intermediates().to_vec();
 
     case.challenge(&enrolment);
-    // Where none is required, none is looked at.
+    // If no certificate is required, certificates are ignored.
     case.settings.endorsement_keys.require_ca.clear();
     enrolment.intermediates = vec![b"garbage".to_vec()];
     case.challenge(&enrolment);
@@ -306,7 +306,7 @@ fn a_tpm_ca_is_valid_from_its_first_to_its_last_second() {
     let end = system_time(parsed.validity().not_after);
     let listed_one = listed(&[maker.intermediates_pem()]).unwrap();
     let in_chain = listed(&[maker.root_pem()]).unwrap();
-    // The certificate of the endorsement key is valid before the authority, and has no end.
+    // The certificate of the endorsement key is valid earlier than the authority, and does not expire.
     let at = |authorities: &Authorities, chain: &[Vec<u8>], now| {
         reason(authorities.decide(Some(&certificate), chain, key(Kind::P256), now))
     };

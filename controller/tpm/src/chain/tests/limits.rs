@@ -37,7 +37,7 @@ impl Authorities {
         decided.map_err(|not_accepted| not_accepted.denial)
     }
 
-    /// The expiry that is the only reason of a denial.
+    /// The expiry that is the only reason for a denial.
     pub(super) fn expired(
         &self,
         certificate: Option<&[u8]>,
@@ -53,7 +53,7 @@ fn maker(count: usize) -> EkCa {
     EkCa::with_intermediates("a maker", Intermediates::Good(count))
 }
 
-/// The result and the number of checks for a certificate by `maker` with this chain.
+/// The result and the number of checks for a certificate from `maker` with this chain.
 fn counted(required: &[&str], maker: &EkCa, chain: &[Vec<u8>]) -> (Result<(), NotAccepted>, usize) {
     let certificate = maker.certify(&spki(Kind::P256), &EkContents::good());
     let authorities = listed(required).unwrap();
@@ -71,7 +71,8 @@ fn assert_accepted(required: &[&str], maker: &EkCa, chain: &[Vec<u8>], checks: u
 
 #[test]
 fn a_request_causes_at_most_16_signature_checks() {
-    // For each certificate of the chain, the list has four authorities with the name of its issuer and another key.
+    // For each certificate of the chain, the list contains four authorities with the name of its issuer and another
+    // key.
     let maker = maker(LONGEST);
     let namesakes = [(); 4].map(|()| EkCa::with_intermediates("a maker", Intermediates::Good(5)));
     let all = namesakes.each_ref().map(EkCa::intermediates_pem);
@@ -88,7 +89,7 @@ fn a_request_causes_at_most_16_signature_checks() {
         "the endorsement key certificates need more than 16 signature checks"
     );
     assert!(not_accepted.expired.is_none());
-    // With the names of one authority less, the checks are enough.
+    // Without the namesakes of one authority, the number of checks is sufficient.
     let (decided, count) = counted(&all[..1], &maker, maker.intermediates());
     assert_eq!(reason(decided.map_err(|why| why.denial)), untrusted());
     assert_eq!(count, 2 * LONGEST);
@@ -201,7 +202,7 @@ fn a_list_with_too_many_cas_of_one_name_is_refused() {
     let roots = roots.each_ref().map(String::as_str);
     let [one, two, three, four, five] = roots;
     assert!(listed(&[one, two, three, four]).is_ok());
-    // Each certificate counts once.
+    // Each certificate counts only once.
     assert!(listed(&[one, two, three, one, two, three, four, one]).is_ok());
 
     assert_eq!(

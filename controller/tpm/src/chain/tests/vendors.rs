@@ -68,7 +68,7 @@ fn a_changed_certificate_from_a_p521_ca_is_denied() {
         by_issuer(&issued, Kind::P256),
         untrusted_as(does_not_verify)
     );
-    // Of another authority with the same name.
+    // A certificate from another authority with the same name.
     let namesake = vendors::infineon_slb_9672(&spki(Kind::P256));
     issued.certificate = good;
     assert_eq!(
@@ -85,7 +85,7 @@ fn a_ca_with_an_unsupported_key_is_refused() {
         "requireCA[0]: the key of \"CN=an Ed25519 CA\" is ed25519, and can verify no signature: RSA with 2048 to 8192 bits, \
          and ECDSA on P-256, P-384 and P-521, are supported"
     );
-    // The name of the curve becomes that of secp256k1.
+    // The curve becomes secp256k1.
     let of = |from: &[u8], to: &[u8], issued: &Issued| {
         let root = replaced_all(&issued.authorities[0], from, to);
         listed(&[&pem(&root)]).unwrap_err().to_string()
@@ -223,7 +223,7 @@ fn critical_certificate_policies_of_an_intermediate_are_accepted() {
             Err(TpmDenial::EndorsementCertificateIssuerUnfit(detail))
         });
         assert_eq!(by_root(&below, Kind::P256), expected, "{refused:?}");
-        // A listed authority is not looked at.
+        // The extensions of a listed authority are not checked.
         assert_eq!(by_issuer(&below, Kind::P256), Ok(()));
     }
 }
@@ -327,7 +327,7 @@ fn a_denial_contains_the_unlisted_issuer_and_the_listed_ones() {
 
 #[test]
 fn of_several_cas_with_one_name_the_signing_ca_is_reported() {
-    // One of AMD's names is that of an RSA key and of an ECC key.
+    // AMD uses one of its names for an RSA key and for an ECC key.
     let p256 = spki(Kind::P256);
     let issued = vendors::infineon_expired(&p256);
     let name = "IFX TPM EK Intermediate CA 01";
@@ -368,7 +368,7 @@ fn a_name_in_a_denial_is_truncated_to_one_line() {
 #[test]
 fn listed_cas_complete_an_incomplete_chain() {
     let issued = vendors::intel_on_die(&spki(Kind::P256));
-    // The TPM stores the authorities of its processor; the next one is published.
+    // The TPM stores the authorities of its processor. The vendor publishes the next authority.
     let [root, intermediate, issuing] = [0, 1, 2].map(|index| pem(&issued.authorities[index]));
     let stored: Vec<_> = issued.chain().into_iter().take(3).collect();
 
@@ -387,7 +387,7 @@ fn listed_cas_complete_an_incomplete_chain() {
     ] {
         assert_eq!(decided(&issued, required, &stored, Kind::P256), Ok(()));
     }
-    // A listed one in the middle, where the stored chain has a hole.
+    // A listed authority fills a gap in the middle of the stored chain.
     let mut with_a_hole = issued.chain();
     let missing = pem(&with_a_hole.remove(1));
     let required = [issued.root_pem(), missing];
@@ -447,9 +447,9 @@ fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
     for (certificate, authority, expected) in [
         (past, far, Some(past)),
         (past, past - day, Some(past)),
-        // It is valid in its last second.
+        // The certificate is valid in its last second.
         (later(), far, None),
-        // The policy reports its authorities itself.
+        // The policy itself reports the expiry of its authorities.
         (far, past, None),
         (far, far, None),
     ] {

@@ -23,7 +23,7 @@ fn with_sha384() -> (Case, Response, Arc<Swtpm>) {
     quoted(Swtpm::with_banks("sha1,sha384"), &measured())
 }
 
-/// The same for this TPM, whose registers have this value.
+/// Like [`with_sha384`], for this TPM, whose registers have this value.
 fn quoted(tpm: Swtpm, value: &[u8]) -> (Case, Response, Arc<Swtpm>) {
     let tpm = Arc::new(tpm);
     let machine = TpmMachine::new(tpm.clone(), Kind::P256);
@@ -84,7 +84,7 @@ fn a_quote_over_the_sha384_bank_with_other_registers_is_denied() {
 
         assert_eq!(denied(case.respond(&response)), denial);
     }
-    // The values of a policy are of SHA-256.
+    // The values of a policy are SHA-256 digests.
     let values = ["8", "4"].map(|register| (register.to_owned(), "1f".repeat(32)));
     case.settings.pcr_policy.allowed = vec![values.into()];
     assert_eq!(denied(case.respond(&good)), TpmDenial::RegisterNotQuoted(4));
@@ -114,7 +114,7 @@ fn a_machine_with_an_unmeasured_sha384_bank_is_reported() {
         assert_eq!(is_named, unmeasured == 1, "{condition:?}");
         assert!(!condition.message.contains("SHA-256 bank"), "{condition:?}");
 
-        // Under any policy, the firmware is the reason, before a register that is not quoted.
+        // With every policy, the denial for the firmware precedes the denial for a register that is not quoted.
         case.settings.pcr_policy.allowed = vec![[("9".to_owned(), "1f".repeat(32))].into()];
         let denial = match unmeasured {
             0 => TpmDenial::RegisterNotQuoted(9),

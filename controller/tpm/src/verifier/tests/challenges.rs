@@ -65,7 +65,7 @@ fn a_challenge_is_not_accepted_for_another_request() {
 
 #[test]
 fn an_opened_secret_is_not_accepted_for_another_request() {
-    // The machine asks for a challenge elsewhere, opens it, and shows here what follows from it.
+    // The machine requests a challenge from another cluster, opens it, and presents the response here.
     let here = Case::valid();
     for (what, elsewhere) in others() {
         let challenge = elsewhere.challenge(&GOOD.enrolment);
@@ -97,7 +97,7 @@ fn a_challenge_from_another_controller_fails_as_expired() {
 
 #[test]
 fn a_challenge_from_another_cluster_uid_fails_as_expired() {
-    // clusterctl move gives the Cluster another UID; another Cluster has another one too.
+    // After `clusterctl move`, the Cluster has a different UID. Another Cluster also has a different UID.
     let here = Case::valid();
     let mut elsewhere = here.clone();
     elsewhere.cluster_uid = "another";
@@ -210,7 +210,7 @@ fn a_key_replacement_does_not_break_open_challenges() {
         former: Some(case.keys.current),
     };
     case.proves(&GOOD.response);
-    // New challenges are of the new key.
+    // New challenges use the new key.
     let new = Good::of(&machine(), &case);
     case.keys.former = None;
     case.proves(&new.response);

@@ -17,7 +17,7 @@ use kubelet_attestation::evidence::tpm::TpmEvidence;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// In 60 years: current certificates are still valid.
+/// The time in 60 years, when current certificates are still valid.
 fn later() -> SystemTime {
     SystemTime::UNIX_EPOCH + 120 * 365 * DAY
 }
@@ -39,7 +39,7 @@ fn unmeasured_firmware_is_reported_and_denied_under_a_pcr_policy() {
     assert!(case.decide_by(&verifier, Some(&evidence)).is_ok());
 
     assert_eq!(findings(&verifier).unmeasured, Some(1));
-    // The policy does not have to name a register of the firmware.
+    // The policy does not need to contain a firmware register.
     let state = [("12".to_owned(), "0".repeat(64))];
     case.settings.pcr_policy.allowed = vec![state.into()];
     assert_eq!(
@@ -89,7 +89,7 @@ fn an_expiring_required_endorsement_certificate_is_reported() {
         "{}",
         found.subject
     );
-    // The machine of another key is denied, and its certificate tells nothing.
+    // A machine with another key is denied, and its certificate does not affect the findings.
     case.settings.endorsement_keys.allow_list[0].ek_sha256 = "0f".repeat(32);
     assert_eq!(asked(&case), None);
 }
@@ -181,7 +181,7 @@ fn an_expired_certificate_with_another_denial_is_not_reported() {
         ..good.clone()
     };
     assert!(!expiring(&not_valid_yet, &issued.certificate));
-    // Before the check of the certificate, nothing decides that the endorsement key is the machine's.
+    // Before the certificate check, no source confirms that the endorsement key belongs to the machine.
     let mut key_unknown = good;
     key_unknown.settings.endorsement_keys.allow_list.clear();
     assert!(!expiring(&key_unknown, &issued.certificate));

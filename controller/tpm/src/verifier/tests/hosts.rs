@@ -9,7 +9,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use super::*;
 use crate::key_lists::{KeyList, KeyLists, report_without_lists};
 
-/// Metal3's provider ID of a machine that has its host 7.
+/// Metal3's provider ID of a machine on host 7.
 const ID: &str = "metal3://metal/host-7/m1";
 
 const HOST: &str = "metal3://metal/host-7/";
@@ -38,7 +38,7 @@ fn list(name: &str, entries: &[(&str, &str)]) -> Arc<KeyList> {
     Arc::new(KeyList::of(&ObjectKey::new("metal", name), entries))
 }
 
-/// Of machine `m1` on host 7, with these lists.
+/// A request from machine `m1` on host 7, with these lists.
 fn case(lists: &[Arc<KeyList>]) -> Case {
     let mut case = Case::of_nobody().called(ID);
     case.lists = Some(Arc::new(Lists(Some(lists.into()))));
@@ -271,7 +271,7 @@ fn a_machine_without_a_provider_id_needs_a_listed_key() {
     let unnamed = |mut case: Case| {
         case.settings.late_provider_ids = LateProviderIds::Allow;
         case.machine.unnamed = true;
-        // It would vouch for the TPM of the machine that the request claims to be.
+        // The platform would confirm the TPM of the machine that the request claims.
         case.platform = platform.clone();
         case
     };

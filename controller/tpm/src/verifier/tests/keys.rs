@@ -7,10 +7,10 @@ use kubelet_authenticator_test_support::tpm_machine::{SoftwareKey, forged_quote}
 use super::*;
 use crate::fixture::{REGISTERS, answer, enrolment};
 
-/// The place of the attributes in a `TPMT_PUBLIC`.
+/// The position of the attributes in a `TPMT_PUBLIC`.
 const ATTRIBUTES: std::ops::Range<usize> = 4..8;
 
-/// The enrolment, and the response, with these public areas in place of theirs.
+/// The results of the first request and of the response with these public areas.
 fn both(
     case: &Case,
     endorsement: Option<&[u8]>,
@@ -116,7 +116,7 @@ fn a_tpm_does_not_open_the_secret_of_a_forged_software_key() {
         assert!(opened.unwrap_err().contains("0x1DF"));
     }
 
-    // So it can sign what it likes, but not over the secret.
+    // So the key can sign arbitrary data, but the machine does not have the secret.
     let registers: BTreeMap<u8, &[u8]> = GOOD.response.quote.registers.iter().collect();
     let qualifying = case.qualifying(&challenge, &[7; 32]);
     let attest = forged_quote(&enrolment.keys.attestation, &qualifying, &registers);
@@ -263,7 +263,7 @@ fn an_endorsement_key_with_an_unknown_template_is_denied() {
             );
         }
     }
-    // Its attributes, its policy; and a key of another use.
+    // The changed bytes are in the attributes and in the policy. The last key has a different use.
     for at in [4, 7, 10, 41] {
         let mut public = good.clone();
         public[at] ^= 1;
@@ -304,7 +304,7 @@ fn an_invalid_endorsement_key_is_malformed() {
 #[test]
 fn a_response_with_a_different_attestation_key_is_denied() {
     let case = Case::valid();
-    // Of the same TPM, and good: but the secret was sealed for the other.
+    // The key is valid and in the same TPM, but the secret was encrypted for the other key.
     let other = machine().with_attestation_key(AttestationKey::rsassa());
     let opened = machine().activate(
         &GOOD.challenge.credential_blob,
@@ -328,7 +328,7 @@ fn a_response_with_a_different_attestation_key_is_denied() {
 fn a_challenge_cannot_be_opened_by_another_tpm() {
     let case = Case::valid();
     let another = TpmMachine::new(ANOTHER.clone(), Kind::P256);
-    // It shows the machine's endorsement key, and an attestation key of its own.
+    // The attacker presents the machine's endorsement key, and its own attestation key.
     let mut enrolment = enrolment(&another);
     enrolment.keys.endorsement = GOOD.enrolment.keys.endorsement.clone();
     let challenge = case.challenge(&enrolment);

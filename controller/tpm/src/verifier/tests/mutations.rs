@@ -1,4 +1,4 @@
-//! Random changes of good evidence.
+//! Random changes of valid evidence.
 
 use kubelet_attestation::evidence::version_of;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MUTATIONS: usize = 100_000;
 
-/// The same numbers in every run (xorshift64*).
+/// Random numbers that are the same in every run (xorshift64*).
 struct Numbers(u64);
 
 impl Numbers {
@@ -68,7 +68,7 @@ fn a_quote_with_a_random_change_is_denied() {
         kept += usize::from(same);
         match case.respond(&response) {
             Ok(_) if same => {}
-            // An ECDSA signature has other forms; nothing that is signed has.
+            // An ECDSA signature has other valid forms. The signed data has only one form.
             Ok(_) => {
                 accepted += 1;
                 response.quote.signature = GOOD.response.quote.signature.clone();
@@ -96,14 +96,14 @@ fn a_changed_enrollment_is_never_challenged_for_another_tpm() {
             0 => changed(&mut enrolment.keys.endorsement, &mut numbers),
             _ => changed(&mut enrolment.keys.attestation, &mut numbers),
         }
-        // With a list and without one: then the platform knows the key.
+        // One half of the runs uses a list. In the other half, the platform reports the key.
         if number == MUTATIONS / 2 {
             case.settings.endorsement_keys.allow_list.clear();
             case.platform = Arc::new(FakePlatform::Knows(digest(&machine())));
         }
         match case.enrol(&enrolment) {
-            // Another attestation key is another key: its TPM opens nothing for it, if it has it
-            // not.
+            // A changed attestation key is a different key. A TPM that does not contain the key cannot open a challenge
+            // for it.
             Err(Refusal::Fail(Failure::ChallengeIssued { .. })) => {
                 challenged += 1;
                 assert_eq!(enrolment.keys.endorsement, endorsement);
@@ -127,7 +127,7 @@ fn a_mutated_response_is_denied_or_has_the_same_content() {
     for _ in 0..MUTATIONS / 10 {
         let mut evidence = good.clone();
         changed(&mut evidence, &mut numbers);
-        // As the chain does, which comes before.
+        // The chain performs this check earlier.
         let is_v1 = version_of(&evidence).is_ok_and(|version| version == EvidenceVersion::V1);
         if is_v1 && case.decide_by(&verifier, Some(&evidence)).is_ok() {
             let TpmEvidence::Respond(mut response) = TpmEvidence::parse(&evidence).unwrap() else {

@@ -74,7 +74,7 @@ fn a_key_listed_for_another_machine_is_denied() {
 #[test]
 fn a_genuine_tpm_that_is_not_listed_for_the_machine_is_denied() {
     let mut case = Case::valid();
-    // Its maker certified it today.
+    // The manufacturer certified the key today.
     case.now += Duration::from_hours(24 * 365 * 50);
     let endorsement_keys = &mut case.settings.endorsement_keys;
     endorsement_keys.require_ca = vec![ANOTHER.maker().intermediates_pem().to_owned()];
@@ -90,7 +90,7 @@ fn a_genuine_tpm_that_is_not_listed_for_the_machine_is_denied() {
             presented: digest(&another),
         }
     );
-    // Nobody's word is not a vendor's word.
+    // A vendor certificate does not replace a registered key.
     case.settings.endorsement_keys.allow_list.clear();
     assert_eq!(
         denied(case.enrol(&enrolment)),
@@ -177,7 +177,7 @@ fn the_identity_contains_the_node_name_from_the_platform() {
     let named = FakePlatform::Names(key, "ip-10-0-0-1.eu-west-1.compute.internal");
     for (platform, expected) in [
         (named, Some("ip-10-0-0-1.eu-west-1.compute.internal")),
-        // It has no say: then the inventory's name counts.
+        // The platform does not report a name, so the name from the inventory counts.
         (FakePlatform::Knows(key), None),
     ] {
         for listed in [false, true] {
