@@ -8,8 +8,8 @@ const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
 
 /// The digest that evidence must cover. It covers everything that the request claims.
 ///
-/// Anyone who has a bootstrap token can read every certificate signing request. Evidence that covers this digest is
-/// useless without the private key of its request. The digest is never sent: the node computes it from the request that
+/// Any holder of a bootstrap token can read every certificate signing request. Evidence with this digest is useless
+/// without the private key of its request. The digest is never sent: the node computes it from the request that
 /// it creates, and the verifier from the request that it receives.
 #[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq)]
 #[debug("KeyBinding({})", self.to_hex())]
@@ -19,7 +19,7 @@ impl KeyBinding {
     /// Creates the binding of `spki` (DER of the request's `SubjectPublicKeyInfo`) to the cluster, the machine and the
     /// node name.
     ///
-    /// `parts` are the fields that the provider adds: for `aws` the digest of the identity document, for `tpm` the
+    /// `parts` are additional fields of the provider: for `aws`, the digest of the identity document; for `tpm`, the
     /// challenge.
     pub fn new(
         provider: &Provider,

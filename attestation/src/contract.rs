@@ -51,16 +51,16 @@ pub const FAILURES: [&str; 3] = [
 /// The time by which the controller backdates certificates, so that a node whose clock is slow by at most this time
 /// accepts a new certificate. kube-controller-manager backdates by the same time.
 ///
-/// A node adds it to the start of its certificate, and counts the age for a renewal from then on.
+/// A node adds this time to the start of its certificate, and measures the age for a renewal from the result.
 pub const CERTIFICATE_BACKDATING: Duration = Duration::from_mins(5);
 
-/// The age at which a node without a certificate abandons an undecided request, and creates another one. Then the
-/// controller fails the abandoned request.
+/// The age at which a node without a certificate abandons an undecided request and creates another one. The controller
+/// then fails the abandoned request.
 pub const REQUEST_ABANDONED_AFTER: Duration = Duration::from_mins(10);
 
 /// The age at which verifiers refuse evidence. STS accepts a signature for 15 minutes; the last minute is for the call.
 ///
-/// It is longer than [`REQUEST_ABANDONED_AFTER`]: evidence does not expire before its request is abandoned.
+/// It is longer than [`REQUEST_ABANDONED_AFTER`], so that evidence does not expire before its request is abandoned.
 pub const MAX_EVIDENCE_AGE: Duration = Duration::from_mins(14);
 
 #[cfg(test)]

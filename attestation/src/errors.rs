@@ -13,8 +13,8 @@ macro_rules! ensure {
     };
 }
 
-/// The maximum size of an error text, in bytes. An error can repeat text of unlimited size from outside, and the log
-/// contains it for each request.
+/// The maximum size of an error text, in bytes. An error can repeat external text of unlimited size, and the log
+/// contains the error for each request.
 const MAX_LEN: usize = 4096;
 
 /// The error and its causes on one line, separated by ": ". A cause is skipped if the text before it already ends with

@@ -14,7 +14,7 @@ impl FramedDigest {
 
     /// Adds one field.
     ///
-    /// The length of a field above 4 GiB saturates. The node and the verifier compute the same digest for it.
+    /// The length of a field above 4 GiB saturates. The node and the verifier still compute the same digest.
     pub(crate) fn field(mut self, bytes: &[u8]) -> Self {
         self.0
             .update(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_be_bytes());

@@ -1,10 +1,10 @@
 //! Kubeconfigs: an API server with its CA certificates, and a login.
 //!
 //! The format of kubeconfigs belongs to client-go (`tools/clientcmd/api/v1/types.go`). Like client-go, this parser
-//! ignores unknown keys. It rejects, with a reason, a field that would make the connection or the login differ from the
-//! text. Further rejections depend on the author of the kubeconfig: see [`Policy`].
+//! ignores unknown keys. It rejects a field that would change the connection or the login, and reports the reason.
+//! Further rejections depend on the author of the kubeconfig: see [`Policy`].
 //!
-//! The parser reads only the text. The caller reads the files that the text names.
+//! The parser reads only the text. The caller reads the files that are named in the text.
 
 mod document;
 mod endpoint;
@@ -22,7 +22,7 @@ pub use source::no_files;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// The author is the administrator of this machine. The kubeconfig can name files and a proxy. Only the current
-    /// context is checked. The accepted encodings are the ones that client-go accepts.
+    /// context is checked. The accepted encodings are the encodings that client-go accepts.
     Machine,
     /// The author is a tenant. All content is inline. The kubeconfig cannot run a program, read a file, or connect
     /// through another host. Every entry is checked, and errors do not contain any of its text.
@@ -30,8 +30,8 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The maximum size of a kubeconfig, or of a file that it names, in bytes. It is ten times the usual size: a CA
-    /// bundle, a certificate and a key in base64, or the kubeconfig that Cluster API writes.
+    /// The maximum size of a kubeconfig, or of a file that it names, in bytes. The limit is ten times the usual size: a
+    /// CA bundle, a certificate and a key in base64, or the kubeconfig that Cluster API writes.
     pub fn max_len(self) -> usize {
         match self {
             Self::Machine => 1024 * 1024,

@@ -1,7 +1,7 @@
 //! The vocabulary that both halves of kubelet authentication share: names, the request's envelope, evidence, key
 //! binding, kubeconfigs, and the encoding of signed documents.
 //!
-//! The node creates these values and a verifier parses them, so each has one definition in this crate.
+//! The node creates these values and a verifier parses them, so each type has a single definition in this crate.
 //!
 //! # Guarantees
 //!

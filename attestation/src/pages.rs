@@ -1,12 +1,12 @@
 //! The URLs of the documentation, for texts that programs print.
 //!
-//! No package installs the documentation, and no node has the source. So a text names a page with its URL, in the
-//! release of the program.
+//! Packages do not install the documentation, and nodes do not have the source. So a text contains the URL of a page in
+//! the release of the program.
 
 /// The URL of a page of `docs` in this release. The argument is the file name, with an anchor if the text is about a
 /// section.
 ///
-/// It is a macro, because only a literal can be part of another constant. All packages of the workspace have the same
+/// This is a macro, because only a literal can be part of another constant. All packages of the workspace have the same
 /// repository and version.
 ///
 /// ```

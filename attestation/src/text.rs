@@ -57,7 +57,7 @@ pub fn visible_lines(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The same JSON, with invisible characters in its strings escaped. Line ends and spaces between values stay.
+/// The JSON with escaped invisible characters in its strings. Line ends and spaces between values stay.
 pub fn visible_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -66,7 +66,7 @@ pub fn visible_json(json: &str) -> String {
             continue;
         }
         for unit in letter.encode_utf16(&mut [0; 2]) {
-            // Writing to a `String` does not fail.
+            // A write to a `String` cannot fail.
             let _ = write!(escaped, "\\u{unit:04x}");
         }
     }

@@ -11,7 +11,7 @@ use crate::ensure;
 use crate::evidence::MAX_EVIDENCE_LEN;
 use crate::names::Provider;
 
-/// The maximum size of a request, in bytes. Every node and every bootstrap token can list all requests.
+/// The maximum size of a request, in bytes. Each holder of a bootstrap token, and each node, can list all requests.
 pub const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 const CSR: &str = "CERTIFICATE REQUEST";
@@ -126,7 +126,8 @@ impl Envelope {
         if evidence.is_some_and(|evidence| evidence.len() > MAX_EVIDENCE_LEN) {
             return Err(InvalidEnvelope::EvidenceTooLarge);
         }
-        // The rules above give precise errors. This rule catches the rest: carriage returns and line lengths.
+        // The rules above return precise errors. This rule detects all other deviations: carriage returns and line
+        // lengths.
         ensure!(envelope.encode() == request, InvalidEnvelope::NotStrict);
         Ok(envelope)
     }

@@ -47,7 +47,7 @@ impl CertificationRequest {
     ///
     /// # Guarantees
     ///
-    /// The input is the only encoding of the result: the result is encoded again and compared.
+    /// The input is the only encoding of the result. To verify this, the result is encoded again and compared.
     pub fn from_der(der: &[u8]) -> Result<Self, InvalidRequest> {
         let request = CertReq::from_der(der).map_err(InvalidRequest::Der)?;
         if request.to_der().map_err(InvalidRequest::Der)? != der {
@@ -139,7 +139,7 @@ fn requested_extensions(request: &CertReq) -> Result<Vec<Extension>, InvalidRequ
         (0, _) => Vec::new(),
         (1, [value]) => {
             let extensions: Vec<Extension> = value.decode_as().map_err(InvalidRequest::Der)?;
-            // The comparison in `from_der` does not cover attribute values, which are opaque to it.
+            // The comparison in `from_der` treats attribute values as opaque, so it does not cover their encoding.
             if extensions.to_der().map_err(InvalidRequest::Der)?
                 != value.to_der().map_err(InvalidRequest::Der)?
             {

@@ -32,8 +32,8 @@ pub enum InvalidSubject {
 
 /// Returns the node name in the subject of a request.
 ///
-/// Two parsers must not read two names from one subject. So only one form is accepted: two parts with one value each,
-/// the organization first, as `UTF8String` or `PrintableString`.
+/// Two parsers must not read different names from one subject. So only one form is accepted: two parts with one value
+/// each, the organization first, as `UTF8String` or `PrintableString`.
 pub fn node_name(subject: &Name) -> Result<NodeName, InvalidSubject> {
     let mut organizations = Vec::new();
     let mut common_names = Vec::new();

@@ -18,7 +18,7 @@ pub const STS_BODY: &str = "Action=GetCallerIdentity&Version=2011-06-15";
 pub const STS_ACCEPT: &str = "application/json";
 /// The `content-type` header of the signed request.
 pub const STS_CONTENT_TYPE: &str = "application/x-www-form-urlencoded; charset=utf-8";
-/// The header that carries the key binding, in lower-case hexadecimal.
+/// The header with the key binding, in lower-case hexadecimal.
 pub const BINDING_HEADER: &str = "x-kubelet-attestation";
 /// The signed headers, as the signature lists them.
 pub const SIGNED_HEADERS: &str =
@@ -26,15 +26,15 @@ pub const SIGNED_HEADERS: &str =
 /// The service in the signature's scope.
 pub const STS_SERVICE: &str = "sts";
 
-/// The maximum length of a session token. AWS issues session tokens of some hundred bytes.
+/// The maximum length of a session token. Session tokens from AWS have several hundred bytes.
 const MAX_SESSION_TOKEN_LEN: usize = 4 * 1024;
-/// The maximum length of a region name. It is longer than any existing name.
+/// The maximum length of a region name. The limit is longer than any existing name.
 const MAX_REGION_LEN: usize = 32;
 
 /// The evidence of an AWS instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AwsEvidence {
-    /// The version, and the cluster that the evidence is for.
+    /// The version, and the cluster for which the evidence was created.
     #[serde(flatten)]
     pub header: Header,
     /// The CMS message from `rsa2048` of the instance metadata: base64 with its original line ends.
@@ -45,8 +45,8 @@ pub struct AwsEvidence {
 
 /// A signature over the fixed STS request, with the fields that rebuild the request.
 ///
-/// Each field has a checked form, so it cannot contain a header, a host or a path. `Debug` does not show credentials.
-/// The serialization contains the session token, which STS requires.
+/// The form of each field is checked, so a field cannot contain a header, a host or a path. `Debug` does not show
+/// credentials. The serialization contains the session token, which STS requires.
 #[derive(Debug, derive_more::Deref, Clone, PartialEq, Eq, Serialize)]
 pub struct Proof(ProofFields);
 

@@ -43,7 +43,7 @@ impl InvalidField {
     }
 }
 
-/// Parses only the version. So the error for an unknown version names the version, not its fields.
+/// Parses only the version. So the error for an unknown version contains the version instead of its fields.
 pub fn version_of(evidence: &[u8]) -> Result<EvidenceVersion, InvalidEvidence> {
     #[derive(Deserialize)]
     struct Versioned<'a> {
@@ -60,7 +60,7 @@ fn version(name: &str) -> Result<EvidenceVersion, InvalidField> {
         .map_err(|_| InvalidField::new("the evidence does not contain a valid version"))
 }
 
-/// The fields that every provider's evidence has. Evidence of `null` has only these fields.
+/// The fields in the evidence of every provider. Evidence of `null` has only these fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// The version of the format.

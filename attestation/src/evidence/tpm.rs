@@ -1,10 +1,11 @@
-//! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. This key
-//! can sign only data that the TPM itself generates.
+//! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. The
+//! attestation key can sign only data that the TPM itself generates.
 //!
 //! It requires two requests with the same key, because a request can be answered only once. The first request
-//! ([`Enrolment`]) names the keys. It fails, and returns a [`Challenge`] that only the TPM with the machine's
-//! endorsement key can open. The second request ([`Response`]) contains the quote. Its key binding covers the secret in
-//! the challenge. No request contains the secret, because anyone who has a bootstrap token can read every request.
+//! ([`Enrolment`]) contains the keys. It fails, and the failure contains a [`Challenge`] that only the TPM with the
+//! machine's endorsement key can open. The second request ([`Response`]) contains the quote. Its key binding covers the
+//! secret in the challenge. Requests never contain the secret, because any holder of a bootstrap token can read every
+//! request.
 //!
 //! This module keeps the TPM's structures as bytes, in the encoding of "TPM 2.0 Library, Part 2: Structures". Only
 //! their creator and their verifier parse them.
@@ -22,7 +23,7 @@ pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, Invali
 pub use registers::{Bank, MAX_REGISTER, Registers};
 
 /// The annotation of a request with the SHA-256 of the public key (SPKI) of the machine's endorsement key, in
-/// lower-case hexadecimal. The controller writes it, for operators. It is the proposal's
+/// lower-case hexadecimal. The controller writes this annotation for operators. It is the proposal's
 /// `cluster-x-k8s-io/tpm-endorsement-key`, under a domain.
 pub const ENDORSEMENT_KEY_ANNOTATION: &str = "cluster.x-k8s.io/tpm-endorsement-key";
 
@@ -66,7 +67,7 @@ pub struct PublicAreas {
 /// The keys of a machine that requests a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrolment {
-    /// The version, and the cluster that the evidence is for.
+    /// The version, and the cluster for which the evidence was created.
     pub header: Header,
     /// DER of the endorsement key certificate, if the TPM has one.
     pub certificate: Option<Vec<u8>>,
@@ -80,7 +81,7 @@ pub struct Enrolment {
 /// A machine's response to a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// The version, and the cluster that the evidence is for.
+    /// The version, and the cluster for which the evidence was created.
     pub header: Header,
     /// The ID of the challenge.
     pub id: ChallengeId,

@@ -17,7 +17,7 @@ use crate::secret::Secret;
 /// The maximum number of entries in a tenant's list. Cluster API writes one entry in each list.
 const MAX_TENANT_ENTRIES: usize = 8;
 
-/// The maximum nesting of a tenant's lists and maps. A kubeconfig has five levels, and an extension can have more.
+/// The maximum nesting of a tenant's lists and maps. A kubeconfig has five levels, but an extension can have more.
 const MAX_TENANT_DEPTH: usize = 16;
 
 /// The maximum number of YAML parser events for a tenant's text. Cluster API's kubeconfig has about 50.
@@ -206,7 +206,7 @@ impl Contents {
             if let Some(budget) = &mut options.budget {
                 budget.max_events = MAX_TENANT_EVENTS;
                 budget.max_depth = MAX_TENANT_DEPTH;
-                // No tool writes aliases and anchors, and their expansion multiplies the size.
+                // Tools do not write aliases and anchors, and their expansion multiplies the size.
                 budget.max_aliases = 0;
                 budget.max_anchors = 0;
             }
@@ -215,7 +215,7 @@ impl Contents {
         let parsed = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
             Self::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
         });
-        // The error's message can contain a value, so only its place is reported.
+        // The message of the error can contain a value, so only the position is reported.
         parsed.map_err(|error| {
             let place = match error.location() {
                 Some(at) => format!("{document}: line {}, column {}", at.line(), at.column()),
@@ -225,7 +225,7 @@ impl Contents {
                 Policy::Machine => {
                     InvalidKubeconfig::new(&place, &track.path().to_string(), Refused::Syntax)
                 }
-                // The path of an unknown field also consists of the tenant's text.
+                // The path of an unknown field also contains the tenant's text.
                 Policy::Tenant => InvalidKubeconfig::at(place, Refused::Syntax),
             }
         })

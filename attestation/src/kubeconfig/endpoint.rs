@@ -13,13 +13,13 @@ use crate::ensure;
 use crate::names::Audience;
 use crate::secret::Secret;
 
-/// The maximum number of CA certificates of a tenant. During a CA rotation there are two CAs, and each can have a
+/// The maximum number of CA certificates of a tenant. During a CA rotation, there are two CAs, each of which can have a
 /// chain.
 const MAX_TENANT_CERTIFICATES: usize = 16;
 
 /// The fields of an endpoint, before they are checked. The node's state directory contains an endpoint in this form.
 ///
-/// Unknown fields are ignored, because a later release can have more fields. `Debug` omits the proxy, whose URL can
+/// Unknown fields are ignored, because a later release can add fields. `Debug` omits the proxy, whose URL can
 /// contain a password.
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[debug("EndpointFields({server:?}, {tls_server_name:?})")]

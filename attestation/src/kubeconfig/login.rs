@@ -31,7 +31,7 @@ pub enum Login {
 /// The client certificate and key for TLS.
 pub type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Parses the client certificate and key for TLS. The error names the invalid one.
+/// Parses the client certificate and key for TLS. The error shows which of the two is invalid.
 pub fn identity(
     chain_pem: &str,
     key_pem: &Secret<String>,
@@ -75,7 +75,7 @@ struct Given {
 }
 
 impl Given {
-    /// Whether the field counts. client-go ignores empty fields. For a tenant, empty fields count too.
+    /// Whether the field counts. client-go ignores empty fields. For a tenant, empty fields also count.
     fn counts(field: Option<Self>, policy: Policy) -> bool {
         field.is_some_and(|it| !it.is_empty || policy == Policy::Tenant)
     }
@@ -181,7 +181,7 @@ impl User {
         .find_map(|(field, is_there, why)| is_there.then_some((field, why)))
     }
 
-    /// Whether the user has a token or a certificate. client-go prefers them to an exec plugin.
+    /// Whether the user has a token or a certificate, which client-go prefers to an exec plugin.
     pub(super) fn has_credential(&self) -> bool {
         let sources = [
             &self.token_file,
@@ -217,7 +217,7 @@ impl User {
         let key = content(field, file, from, Refused::NotAKey, &read)?;
         match (chain, key) {
             (Some(chain_pem), Some(mut key_pem)) => {
-                // The kubelet keeps both in one file, so the key is removed from the chain.
+                // The kubelet stores the certificate and the key in one file, so the key is removed from the chain.
                 let chain_pem = certificates_of(&chain_pem);
                 let key_pem = Secret::new(std::mem::take(&mut *key_pem));
                 identity(&chain_pem, &key_pem, policy).map_err(refuse)?;
@@ -229,7 +229,8 @@ impl User {
         }
     }
 
-    /// The file takes precedence over the token. As in client-go, the token is used if the file cannot be read.
+    /// The token of the user. The file takes precedence. As in client-go, the inline token is used if the file cannot
+    /// be read.
     fn token<E: From<InvalidKubeconfig>>(
         &self,
         place: &str,

@@ -34,7 +34,7 @@ pub(super) fn filled(text: Option<&str>) -> Option<&str> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Returns the content of the field, or else of `file`. As in client-go, the field takes precedence. With
+/// Returns the content of the field or, without a field, of `file`. As in client-go, the field takes precedence. With
 /// [`Policy::Tenant`], content that is not UTF-8 is rejected with `otherwise`.
 pub(super) fn content<E: From<InvalidKubeconfig>>(
     (field, data): (&str, Option<&str>),
@@ -67,7 +67,7 @@ fn decode(data: &str, policy: Policy) -> Option<Zeroizing<Vec<u8>>> {
     bytes.ok().map(Zeroizing::new)
 }
 
-/// Converts to text. Only comments around PEM blocks can have a different encoding, and they are not used.
+/// Converts the bytes to text. Only comments around PEM blocks, which are not used, can have a different encoding.
 fn text(bytes: &[u8]) -> Zeroizing<String> {
     Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())
 }

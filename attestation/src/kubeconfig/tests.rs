@@ -111,7 +111,7 @@ fn refusal(kubeconfig: &Value, policy: Policy) -> (String, Refused) {
     (place, why)
 }
 
-/// Checks the reason under each policy; `None` is a valid kubeconfig.
+/// Checks the reason with each policy. `None` means that the kubeconfig is valid.
 fn check(kubeconfig: &Value, place: [&str; 2], why: [Option<Refused>; 2]) {
     for ((policy, place), why) in [Machine, Tenant].into_iter().zip(place).zip(why) {
         match why {

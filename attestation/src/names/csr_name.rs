@@ -2,13 +2,13 @@
 
 use crate::framing::FramedDigest;
 
-/// The prefix of the names of our requests. An admission policy can require it for bootstrap tokens.
+/// The prefix of the names of the plugin's requests. An admission policy can require this prefix for bootstrap tokens.
 pub const CSR_NAME_PREFIX: &str = "kubelet-authenticator-";
 
-/// Returns the name under which this request is created.
+/// Returns the name of this request.
 ///
-/// `request` is `spec.request`, byte for byte. The signature in it is random, so an attacker cannot use the name before
-/// the request exists. A node that sends the same request again gets the same name.
+/// `request` is `spec.request`, byte for byte. The signature in the request is random, so an attacker cannot use the
+/// name before the request exists. A node that sends the same request again gets the same name.
 pub fn csr_name(signer_name: &str, usages: &[&str], request: &[u8]) -> String {
     let digest = FramedDigest::default()
         .field(signer_name.as_bytes())

@@ -14,8 +14,7 @@ pub const NODES_GROUP: &str = "system:nodes";
 /// The maximum length of a DNS-1123 subdomain, as Kubernetes validates names.
 const MAX_NODE_NAME_LEN: usize = 253;
 
-/// The maximum length of a provider ID, which keeps claims small. It is longer than the provider IDs of all known
-/// clouds.
+/// The maximum length of a provider ID, which keeps claims small. All known clouds have shorter provider IDs.
 const MAX_PROVIDER_ID_LEN: usize = 512;
 
 /// The maximum length of an audience: long enough for a digest with a prefix, or a URL.
@@ -80,7 +79,7 @@ pub fn is_dns_label(label: &str) -> bool {
         && bytes.iter().all(|b| alphanumeric(b) || *b == b'-')
 }
 
-/// The name that the infrastructure gives to a machine, as in `Node.spec.providerID`.
+/// The infrastructure's name for a machine, as in `Node.spec.providerID`.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProviderId(String);
 
@@ -102,7 +101,7 @@ impl ProviderId {
     }
 }
 
-/// The identifier of the cluster that evidence is created for.
+/// The identifier of the cluster for which evidence is created.
 #[derive(derive_more::Display, Serialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Audience(String);
 

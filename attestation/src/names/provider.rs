@@ -4,23 +4,23 @@ use std::borrow::Cow;
 
 use crate::text::as_text;
 
-/// The prefix of our client signer names. The provider follows.
+/// The prefix of this project's client signer names. The provider follows.
 ///
-/// The proposal also writes `cluster-x-k8s-io/`. The API server rejects it, because the domain of a signer name must
-/// have two labels.
+/// The proposal also uses `cluster-x-k8s-io/`. The API server rejects this prefix, because the domain of a signer name
+/// must have two labels.
 const CLIENT_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kube-apiserver-client-kubelet-";
 
-/// The prefix of our serving signer names.
+/// The prefix of this project's serving signer names.
 pub const SERVING_SIGNER_PREFIX: &str = "cluster.x-k8s.io/kubelet-serving-";
 
-/// The signer of kube-controller-manager for kubelet client certificates. A kubelet without the plugin requests it.
+/// The signer of kube-controller-manager for kubelet client certificates. A kubelet without the plugin uses this
+/// signer.
 pub const BUILT_IN_CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// The signer of kube-controller-manager for kubelet serving certificates. A kubelet can request no other serving
-/// signer.
+/// The signer of kube-controller-manager for kubelet serving certificates. A kubelet cannot use another serving signer.
 pub const BUILT_IN_SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
-/// The maximum length of a provider name. It keeps signer names and metric labels short.
+/// The maximum length of a provider name. The limit keeps signer names and metric labels short.
 const MAX_PROVIDER_LEN: usize = 32;
 
 /// The name of an attestation provider.
@@ -44,7 +44,7 @@ impl Provider {
 
     /// Parses a provider name.
     pub fn parse(name: &str) -> Result<Self, InvalidProvider> {
-        // The controller keeps the name with each record, so the usual names have no copies.
+        // The controller stores the name with each record, so the usual names are not copied.
         let usual = [Self::AWS, Self::TPM, Self::INSECURE, Self::NULL];
         if let Some(provider) = usual.into_iter().find(|one| one.0 == name) {
             return Ok(provider);

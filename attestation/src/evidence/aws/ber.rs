@@ -2,15 +2,16 @@
 //!
 //! The AWS encoder writes a stream: it uses indefinite lengths (X.690 section 8.1.3.6), and splits the content into
 //! segments (section 8.7.3.2). This module rewrites only these two forms. It copies an element with a definite length
-//! unchanged, and the DER reader that follows rejects it if it is not DER. Only identity documents use this module:
-//! certificates and requests are DER.
+//! unchanged, which the DER reader afterwards rejects if it is not DER. Only identity documents use this module,
+//! because certificates and requests are DER.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::ensure;
 
-/// The maximum size of a message in BER. A document has about 0.5 KiB, and the message around it another 0.5 KiB.
+/// The maximum size of a message in BER. A document takes about 0.5 KiB, and the message around it takes another 0.5
+/// KiB.
 const MAX_SIZE: usize = 16 * 1024;
 /// The maximum size of a message in base64 with line ends.
 const MAX_TEXT_SIZE: usize = 24 * 1024;
@@ -19,7 +20,7 @@ const MAX_DEPTH: usize = 8;
 
 const CONSTRUCTED: u8 = 0x20;
 const OCTET_STRING: u8 = 0x04;
-/// The low bits of a tag whose number is in the bytes after it.
+/// The low bits of a tag whose number is in the following bytes.
 const LONG_TAG: u8 = 0x1f;
 const END_OF_CONTENTS: [u8; 2] = [0, 0];
 
@@ -42,7 +43,7 @@ pub fn decode(text: &str) -> Result<Vec<u8>, InvalidBer> {
     to_der(&ber)
 }
 
-/// Converts the one element in `ber` to DER in its outer layers. DER stays unchanged.
+/// Converts the outer layers of the only element in `ber` to DER. DER stays unchanged.
 ///
 /// Each byte is read once, and copied at most once for each level.
 ///
@@ -174,7 +175,7 @@ fn at_least(least: usize, length: usize) -> Result<usize, InvalidBer> {
     Ok(length)
 }
 
-/// Appends an element. At most [`MAX_SIZE`] bytes of input give a length that fits into two bytes.
+/// Appends an element. The length fits into two bytes, because the input has at most [`MAX_SIZE`] bytes.
 fn append(der: &mut Vec<u8>, tag: u8, content: &[u8]) -> Result<(), InvalidBer> {
     let length = u16::try_from(content.len()).map_err(|_| InvalidBer("it is too large"))?;
     let [high, low] = length.to_be_bytes();

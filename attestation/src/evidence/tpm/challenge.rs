@@ -16,7 +16,7 @@ const MAX_ANNOTATION_LEN: usize = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidChallenge {
-    /// Not base64, or too long.
+    /// The text is not base64, or is too long.
     #[error("the challenge is not base64, or is too long")]
     Base64,
     /// The content is not the JSON object of a challenge.
@@ -92,7 +92,7 @@ pub(super) fn expiry(time: &str) -> Result<Expiry, InvalidField> {
     Expiry::parse(time).ok_or(InvalidField::new(rule))
 }
 
-/// The ID of a challenge: random, and used once.
+/// The ID of a challenge, which is random and used once.
 #[derive(derive_more::Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[debug("ChallengeId({})", self.to_base64())]
 pub struct ChallengeId([u8; 16]);
@@ -125,7 +125,7 @@ impl ChallengeId {
 pub struct Expiry(String);
 
 impl Expiry {
-    /// Parses a time of the form `YYYY-MM-DDTHH:MM:SSZ`. It does not check that the date exists.
+    /// Parses a time of the form `YYYY-MM-DDTHH:MM:SSZ`. Does not check that the date exists.
     pub fn parse(time: &str) -> Option<Self> {
         let form = b"0000-00-00T00:00:00Z";
         let has_form = time.len() == form.len()

@@ -16,7 +16,7 @@ pub enum Bank {
     /// SHA-256.
     #[default]
     Sha256,
-    /// SHA-384. On some TPMs, it is the only bank that a quote can rely on.
+    /// SHA-384. On some TPMs, it is the only reliable bank for a quote.
     Sha384,
 }
 

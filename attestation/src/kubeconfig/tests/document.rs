@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Parses the text, and expects a refusal at a place that begins with `doc`.
+/// The refusal of this text, whose place must begin with `doc`.
 fn refuse(text: &[u8], policy: Policy) -> (String, Refused) {
     let refused = Kubeconfig::parse("doc", text, policy).unwrap_err();
     let words = format!("{refused} {refused:?}");
@@ -195,7 +195,7 @@ fn a_yaml_bomb_is_refused() {
 
 #[test]
 fn no_yaml_spelling_disables_verification() {
-    // YAML 1.1 has these, and so has client-go.
+    // YAML 1.1 and client-go accept these values.
     for yes in ["true", "True", "yes", "on"] {
         let text = with(&format!("{CLUSTER}/insecure-skip-tls-verify"), json!("YES"));
         let text = text.to_string().replacen("\"YES\"", yes, 1);

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::{InvalidBer, STANDARD, decode, to_der};
 use base64::Engine as _;
 
-/// The most bytes of a message.
+/// The maximum size of a message, in bytes.
 const MAX_SIZE: usize = 16_384;
 
 /// Arbitrary DER: nested sequences of octet strings and integers.
