@@ -1,9 +1,9 @@
-//! The generated code is that of `signer.proto`.
+//! The generated code matches `signer.proto`.
 
 use std::fs;
 use std::path::Path;
 
-/// With `UPDATE=1` it is written.
+/// With `UPDATE=1`, the test writes the code.
 #[test]
 fn the_generated_code_is_current() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,16 +1,16 @@
 //! Locks and turns that tenants share: calls, lookups, requests of Clusters, and signatures of CAs.
 //!
-//! Every limit of concurrent work in the controller and in its signers uses these turns. A plain semaphore serves its
+//! All limits of concurrent work in the controller and in its signers use these turns. A plain semaphore serves its
 //! callers in the order of arrival, so the Clusters of one tenant could delay all others.
 //!
 //! # Guarantees
 //!
 //! - The next turn goes to the namespace with the fewest running turns. Among equal namespaces, it goes to the
 //!   namespace whose last turn is the oldest. Within the namespace, the next Cluster is selected in the same way. The
-//!   turns of one Cluster are in the order of arrival.
+//!   callers of one Cluster are served in the order of arrival.
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all of them.
-//! - A caller that stops waiting takes no turn, and a turn ends when it is dropped.
+//! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time under the lock grows with the logarithm of the number of lines.
 
 #![cfg_attr(
@@ -133,7 +133,7 @@ impl Line {
     /// Waits for a turn.
     pub async fn turn(&self) -> Turn {
         let (turn, granted) = self.wait();
-        // The sender is dropped only after it was used.
+        // The wait cannot fail, because the sender is dropped only after it is used.
         let _ = granted.await;
         turn
     }
@@ -231,8 +231,8 @@ struct Cluster {
 }
 
 impl State {
-    /// Adds a line. Its position is before the line with the last turn and after all others, so a line that is created
-    /// repeatedly is not preferred.
+    /// Adds a line. Its position is after all lines except the line with the last turn. So a line that is created
+    /// repeatedly gets no advantage.
     fn join(&mut self, key: &Key) {
         let progress = Progress {
             running: 0,

@@ -5,9 +5,9 @@
 //! - Code under a [`Shared`] lock is a closure, which cannot keep a guard or wait.
 //! - An insertion into a [`Swept`] map visits a constant number of entries.
 //!
-//! Work under such a lock must not grow with the number of objects. Otherwise, a tenant that creates many objects would
-//! block all others. With the feature `testing`, each lock measures the processor time for which it is held, and counts
-//! the visited entries.
+//! Work under such a lock must not grow with the number of objects. Otherwise, a tenant with many objects would block
+//! all other tenants. With the feature `testing`, each lock measures the processor time for which it is held, and
+//! counts the visited entries.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -24,11 +24,12 @@ mod shares;
 pub use lock::Lock;
 pub use shares::{Share, Shares};
 
-/// A lock that is held while a future runs. Each field of this type states why no tenant can delay another with it.
+/// A lock that is held while a future runs. Each field of this type states why a tenant cannot delay another tenant
+/// with the lock.
 #[expect(clippy::disallowed_types, reason = "this is the door")]
 pub type Turnstile<T> = tokio::sync::Mutex<T>;
 
-/// The maximum number of entries to visit while a lock is held once.
+/// The maximum number of entries to visit while a lock is held.
 pub const PAGE: usize = 64;
 
 /// The number of entries that each insertion into a [`Swept`] map checks.
@@ -94,7 +95,7 @@ impl<T> Shared<T> {
                 let dead = dead.iter().filter_map(|key| map.remove(key));
                 (next, dead.collect::<Vec<V>>())
             });
-            // Dropped without the lock, because the values can be large.
+            // The values are dropped without the lock, because they can be large.
             drop(dead);
             if next.is_none() {
                 return;
@@ -110,14 +111,14 @@ impl<T> fmt::Debug for Shared<T> {
     }
 }
 
-/// Returns the same entries. Each counts as visited under the locks that are held.
+/// Returns the same entries. Each entry counts as visited under the current locks.
 pub fn visited<I: Iterator>(entries: I) -> impl Iterator<Item = I::Item> {
     #[cfg(feature = "testing")]
     let entries = entries.inspect(|_| testing::visit());
     entries
 }
 
-/// Counts an entry as visited under the locks that are held, for a loop without an iterator.
+/// Counts an entry as visited under the current locks, for a loop without an iterator.
 pub fn visit() {
     #[cfg(feature = "testing")]
     testing::visit();
@@ -132,7 +133,7 @@ pub fn page<'a, K: Ord, V>(
     visited(map.range((begin, Unbounded)).take(PAGE))
 }
 
-/// A map that removes dead entries incrementally, so that no insertion visits all of them.
+/// A map that removes dead entries incrementally, so that an insertion never visits all entries.
 #[derive(Debug)]
 pub struct Swept<K, V> {
     entries: BTreeMap<K, V>,
@@ -150,7 +151,7 @@ impl<K, V> Default for Swept<K, V> {
 }
 
 impl<K: Ord + Clone, V> Swept<K, V> {
-    /// The value for this key, whether it is dead or not.
+    /// The value for this key, even if it is dead.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -158,7 +159,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.get(key)
     }
 
-    /// The mutable value for this key, whether it is dead or not.
+    /// The mutable value for this key, even if it is dead.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -191,7 +192,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
     /// Sets the value for this key.
     ///
     /// Before that, a few other entries are checked, and removed if they are dead. Returns the previous value and the
-    /// dead ones, so that the caller can drop large values without the lock.
+    /// dead values, so that the caller can drop large values without the lock.
     pub fn insert(&mut self, key: K, value: V, is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let mut dead = self.sweep(SWEPT, is_dead);
         dead.extend(self.entries.insert(key, value));
@@ -237,7 +238,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
     }
 }
 
-/// Values by key. Each is kept as long as a user has it.
+/// Values by key. Each value is kept as long as a user has it.
 #[derive(Debug)]
 pub struct InUse<K, T>(Shared<Swept<K, Weak<T>>>);
 
@@ -294,7 +295,7 @@ pub mod testing {
 
     use super::Lock;
 
-    /// A process of a test or of a benchmark has one.
+    /// The measurements of the process. Only tests and benchmarks have them.
     #[expect(clippy::disallowed_types, reason = "this is the door")]
     static LONGEST: Mutex<BTreeMap<Lock, Duration>> = Mutex::new(BTreeMap::new());
 

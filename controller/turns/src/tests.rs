@@ -126,7 +126,7 @@ async fn turns_alternate_by_namespace_and_then_by_cluster() {
 
 #[tokio::test]
 async fn a_cluster_waits_for_at_most_one_turn_of_each_other_cluster() {
-    // In another namespace: the next turn. In theirs: after one turn of each of them.
+    // In another namespace, the caller gets the next turn. In the same namespace, each Cluster gets one turn before it.
     for (namespace, expected) in [("b", 1), ("a", 200)] {
         let callers = Callers::new(turns(1, 1));
         for number in 0..200 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use node_attestation_turns::shared::{Lock, Shared};
 use tokio::time::Instant;
 
-/// The number of lines of one namespace at the start, which is also the maximum.
+/// The number of available lines of a namespace at the start, which is also the maximum.
 const BURST: u32 = 100;
 
 /// The interval between two lines of a namespace after its burst.
@@ -34,8 +34,8 @@ impl Default for LogLines {
 }
 
 impl LogLines {
-    /// Takes a line of this namespace. Returns the number of lines that were omitted before it, if there were any.
-    /// Returns `Err` if this line is omitted too.
+    /// Takes a line of this namespace. Returns the number of omitted lines before it, if there are any. Returns `Err`
+    /// if this line is also omitted.
     pub(crate) fn take(&self, namespace: &str) -> Result<Option<u64>, LeftOut> {
         self.0.write(|all| taken(all, namespace))
     }

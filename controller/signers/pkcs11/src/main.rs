@@ -11,7 +11,7 @@
 //! - It signs for the CAs of its command line, each for one Cluster. It parses each request, and signs only node
 //!   certificates.
 //! - It logs to standard error, with one line for each certificate. The log never contains the PIN.
-//! - It tries the PIN only once. It does not try it if the PIN file is empty, or accessible for group or others. After
+//! - It tries the PIN only once, and does not try it if the PIN file is empty, or accessible to group or others. After
 //!   a token rejects the PIN, the signer does not log in again, because the token could lock itself. The process keeps
 //!   running, because a supervisor would restart it. `Status` and `Sign` return the error.
 //! - SIGTERM and SIGINT stop it, after the current signatures.
@@ -75,18 +75,18 @@ use token::{Keys, Token};
 /// The deadline of one call. The controller waits 10 seconds.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// The maximum number of concurrent signatures. Each has a session of the token. Further signatures wait: first for
-/// other signatures of the same CA, then in turn by namespace and CA. While another namespace has a CA, the CAs of one
-/// namespace have at most half. `Status` does not count.
+/// The maximum number of concurrent signatures. Each has a session of the token. Further signatures wait first for
+/// other signatures of the same CA, and then in turn by namespace and CA. While another namespace has a CA, the CAs of
+/// one namespace have at most half of the signatures. `Status` calls do not count.
 const CALLS: Calls = Calls {
     of_all: 16,
     of_ca: 4,
 };
 
-/// The maximum number of concurrent calls on one connection. It is more than the controller makes.
+/// The maximum number of concurrent calls on one connection. The controller makes fewer calls.
 const STREAMS: u32 = 256;
 
-/// The maximum size of a request. A certificate without its signature has some kilobytes.
+/// The maximum size of a request. A certificate without its signature takes a few kilobytes.
 const MAX_REQUEST_LEN: usize = 64 * 1024;
 
 /// The exit codes, for the end of `--help`.
@@ -146,7 +146,7 @@ fn main() -> anyhow::Result<()> {
         names: arguments.reserved_names,
         addresses: arguments.reserved_addresses,
     };
-    // Each call can occupy a thread, and `Status` occupies one more.
+    // Each signature can occupy a thread, and `Status` occupies one more.
     let threads = authorities.len().saturating_mul(CALLS.of_ca);
     let threads = threads.saturating_add(CALLS.of_all);
     let service = Service::new(token, CALLS, authorities, reserved, now)?;
@@ -195,7 +195,7 @@ async fn serve_on<T: Keys>(
         .await
 }
 
-/// Listens on the socket, and replaces a socket that a previous process left.
+/// Listens on the socket, and replaces the socket of a previous process.
 fn listen(socket: &Path) -> io::Result<UnixListener> {
     let mut new = socket.as_os_str().to_owned();
     new.push(".new");
@@ -204,7 +204,7 @@ fn listen(socket: &Path) -> io::Result<UnixListener> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    // No other user can connect at any time.
+    // So other users can never connect.
     let former = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(&new);
     rustix::process::umask(former);
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::service::tests::world_of;
 
-    /// As the controller calls it: by one connection.
+    /// The calls use one connection, as in the controller.
     #[tokio::test]
     async fn a_status_call_does_not_wait_for_signatures_on_its_connection() {
         let mut world = world_of(CALLS, false);

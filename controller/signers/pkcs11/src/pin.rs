@@ -13,8 +13,8 @@ const MAX_LEN: u64 = 256;
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
 
-/// The file contains no PIN that the signer can try. Each failed try counts, and a token locks itself after some of
-/// them.
+/// The file does not contain a usable PIN. A token counts failed attempts, and locks itself after several, so the
+/// signer does not try an unusable PIN.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the PIN in {}", path.display())]
 pub(crate) struct PinError {

@@ -1,7 +1,7 @@
-//! The policy on certificates: the signer signs only node certificates in the form that the controller creates.
+//! The policy on certificates: the signer signs only node certificates in the controller's form.
 //!
-//! An attacker who can access the socket can get all certificates that this policy permits. Such a certificate starts
-//! now, is valid for at most [`LONGEST`], and does not outlive its CA.
+//! An attacker who can access the socket can get all certificates that this policy permits. Such a certificate is valid
+//! from now for at most [`LONGEST`], and does not outlive its CA.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,7 +20,7 @@ use crate::server_names::{self, Reserved};
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
 /// The maximum difference between the start of a certificate and the clock. The controller backdates certificates by 5
-/// minutes. Without this limit, an attacker could get certificates for later years in advance.
+/// minutes. Without this limit, an attacker could get certificates that start in later years.
 const MAX_SKEW: Duration = Duration::from_mins(10);
 
 const ORGANIZATION: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.10");

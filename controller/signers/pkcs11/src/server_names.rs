@@ -1,7 +1,7 @@
-//! The names and addresses in a serving certificate that a kubelet can have.
+//! The names and addresses in a kubelet's serving certificate.
 //!
-//! The signer cannot determine which machine a name belongs to. It rejects the names that never belong to a machine,
-//! and the names that its command line reserves.
+//! The signer cannot determine the machine of a name. It rejects names that never belong to a machine, and the reserved
+//! names from its command line.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// The names and addresses that a kubelet cannot have, in addition to the ones that no host can have.
+/// The names and addresses that a kubelet cannot have, in addition to the names and addresses that no host can have.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     pub(crate) names: Vec<ReservedName>,
@@ -21,7 +21,7 @@ pub(crate) struct Reserved {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReservedName(String);
 
-/// An address, or a range of them.
+/// An address, or a range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReservedAddress(IpNet);
 
@@ -107,7 +107,7 @@ fn check_address(octets: &[u8], reserved: &Reserved) -> Result<(), &'static str>
 }
 
 /// Whether the text consists of labels with lower-case letters, digits and hyphens, without a final dot or a wildcard.
-/// A text that is an address is rejected.
+/// An address as text is rejected.
 fn is_dns_name(name: &str) -> bool {
     let is_of_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let mut labels = name.split('.');
@@ -164,7 +164,7 @@ mod tests {
         GeneralName::from(address.parse::<IpAddr>().unwrap())
     }
 
-    /// With the names and addresses of an API server.
+    /// The result of the check, with the names and addresses of an API server as reserved.
     fn checked(name: GeneralName) -> Result<(), &'static str> {
         let reserved = Reserved {
             names: vec!["API.prod-1.example.".parse().unwrap()],
@@ -174,7 +174,7 @@ mod tests {
                 "2001:db8::7".parse().unwrap(),
             ],
         };
-        // The first name hides no other.
+        // A valid first name does not hide an invalid one.
         check(&SubjectAltName(vec![dns("n1"), name]), &reserved)
     }
 

@@ -45,12 +45,13 @@ pub(crate) struct Service<T> {
     clock: fn() -> SystemTime,
 }
 
-/// A CA, and its place at the token.
+/// A CA, with its turns at the token.
 struct Signing {
     authority: Authority,
-    /// Its own turns. An abandoned call keeps one until the token responds.
+    /// The turns of this CA. An abandoned call keeps one of them until the token responds.
     turns: Turns,
-    /// Its line in the turns of all CAs: by namespace, then by key. An abandoned call keeps none of them.
+    /// The line of this CA in the turns of all CAs, by namespace and then by key. An abandoned call does not keep such
+    /// a turn.
     line: Line,
 }
 
@@ -112,7 +113,7 @@ impl<T: Keys> Service<T> {
     }
 
     /// Calls the token in a thread that can block. The call always completes, even if its caller no longer waits. Such
-    /// a call occupies a turn of its CA only.
+    /// a call occupies only a turn of its CA.
     async fn ask<A: Send + 'static>(
         &self,
         Signing {
@@ -149,7 +150,7 @@ impl<T: Keys> Service<T> {
         })
     }
 
-    /// Returns the health of the token. It takes no turn, and at most one thread waits for the token.
+    /// Returns the health of the token. This does not take a turn, and at most one thread waits for the token.
     async fn health(&self) -> Result<(), String> {
         let mut good = self.good.subscribe();
         let last = *good.borrow_and_update();
@@ -162,7 +163,7 @@ impl<T: Keys> Service<T> {
                 Ok(Some(health)) => health.clone(),
                 Ok(None) | Err(_) => Err("the signer failed".to_owned()),
             },
-            // A concurrent signature shows that the token is healthy too.
+            // A concurrent signature also shows that the token is healthy.
             Ok(()) = good.changed() => Ok(()),
             () = sleep(STATUS_DEADLINE) => Err(BUSY.to_owned()),
         }
@@ -179,7 +180,7 @@ impl<T: Keys> Service<T> {
         let (sender, receiver) = watch::channel(None);
         *last = Some(receiver.clone());
         let (token, good) = (self.token.clone(), self.good.clone());
-        // The receiver gets the result, so the thread is not joined.
+        // The thread is not joined, because the receiver gets the result.
         drop(tokio::task::spawn_blocking(move || {
             let checked = token.check().map_err(|error| chain(&error));
             if checked.is_ok() {
@@ -248,7 +249,8 @@ impl<T: Keys> ExternalSigner for Service<T> {
         let signed = self.ask(signing, move |token| {
             let signature = token.sign(&label, algorithm, &request.tbs_certificate)?;
             let policy::NodeCertificate { user, serial } = certificate;
-            // Logged in the thread, so that every signature has its log line even if the caller no longer waits.
+            // The line is logged in the thread, so that every signature has a log line even if the caller no longer
+            // waits.
             tracing::info!(
                 namespace = request.cluster_namespace,
                 cluster = request.cluster_name,

@@ -22,10 +22,10 @@ pub(crate) struct Token {
     library: Pkcs11,
     label: String,
     pin: AuthPin,
-    /// Set after the token rejected the PIN: another try could lock it.
+    /// Set after the token rejected the PIN, because another try could lock the token.
     is_pin_refused: AtomicBool,
-    /// A session that stays open as long as the process runs. Otherwise the login would end with the last session of a
-    /// call.
+    /// A session that stays open as long as the process runs. Without this session, the login would end with the last
+    /// session of a call.
     login: Mutex<Option<Session>>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum TokenError {
     /// No token has the label.
     #[error("token {0:?} does not exist")]
     NoToken(String),
-    /// Several tokens have the label. The signer cannot determine which of them the PIN is for.
+    /// Several tokens have the label. The signer cannot determine the token of the PIN.
     #[error("{count} tokens have the label {label:?}, but exactly one is required")]
     Tokens {
         /// The label.
@@ -94,8 +94,8 @@ pub(crate) enum TokenError {
 }
 
 impl Token {
-    /// Loads the library, and logs in. If the token rejects the PIN, this still returns the token. Otherwise a
-    /// supervisor would restart the process, and each restart would use one of the token's few tries.
+    /// Loads the library, and logs in. If the token rejects the PIN, this still returns the token. If it returned an
+    /// error, a supervisor would restart the process, and each restart would use one of the token's few tries.
     pub(crate) fn open(
         library: &Path,
         label: &str,
@@ -121,7 +121,7 @@ impl Token {
         }
     }
 
-    /// Opens a session in which the user is logged in.
+    /// Opens a session with a login.
     fn session(&self) -> Result<Session, TokenError> {
         let slot = self.slot()?;
         let session = self.library.open_ro_session(slot)?;
@@ -213,7 +213,7 @@ fn labelled<S>(
             label: label.to_owned(),
             count,
         }),
-        // The unreadable slot can have the token.
+        // The unreadable slot can contain the token.
         (None, Some(error)) => Err(error.into()),
         (None, None) => Err(TokenError::NoToken(label.to_owned())),
     }
@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// The number of the slot that is chosen of slots with these tokens; `None`: a slot that cannot be read.
+    /// The number of the selected slot, if the slots have these tokens. `None` is a slot that cannot be read.
     fn chosen(tokens: &[Option<&str>]) -> Result<usize, String> {
         let slots = tokens.iter().enumerate();
         let slots = slots.map(|(slot, token)| {

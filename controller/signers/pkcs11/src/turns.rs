@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The turns of one CA. A call that exceeds its deadline leaves its thread behind. The thread keeps the turn until the
+/// The turns of one CA. If a call exceeds its deadline, its thread continues to wait, and keeps the turn until the
 /// token responds.
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -52,8 +52,8 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn. If calls without a caller keep all turns, this returns an error immediately. Otherwise, the
-    /// caller would occupy one of the controller's turns until its deadline without any benefit.
+    /// Waits for a turn. If calls without a caller keep all turns, this returns an error immediately. A longer wait
+    /// would only occupy one of the controller's turns until the deadline.
     pub(crate) async fn take(&self) -> Result<(Turn, Caller), Busy> {
         if self.abandoned.load(Ordering::Acquire) >= self.count {
             return Err(Busy);

@@ -7,7 +7,7 @@ macro_rules! locks {
     ($($lock:ident = $name:literal,)*) => {
         /// A lock that tenants share.
         ///
-        /// The benchmark reports each of them. For each, a test bounds the number of visited entries.
+        /// The benchmark reports each lock. For each lock, a test limits the number of visited entries.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         #[non_exhaustive]
         #[expect(missing_docs, reason = "each has a name below")]

@@ -1,4 +1,4 @@
-//! The certificate of a node, with one thing changed.
+//! The certificate of a node, with one change.
 
 use rcgen::{
     BasicConstraints as RcgenConstraints, CertificateParams, CustomExtension, DistinguishedName,
@@ -18,7 +18,7 @@ pub(crate) struct Ca {
     pub(crate) authority: Authority,
 }
 
-/// A CA until 2040.
+/// A CA that is valid until 2040.
 pub(crate) fn ca(name: &str) -> Ca {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -94,7 +94,7 @@ fn checked_at(params: &CertificateParams, now: SystemTime) -> Result<NodeCertifi
     )
 }
 
-/// At the beginning of its validity.
+/// The result for the changed certificate at the beginning of its validity.
 fn checked(change: Change) -> Result<NodeCertificate, Refused> {
     let mut params = valid();
     change(&mut params);

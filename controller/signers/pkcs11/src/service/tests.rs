@@ -100,7 +100,7 @@ pub(crate) struct World {
     pub(crate) service: Arc<Service<Hanging>>,
     asked: mpsc::UnboundedReceiver<String>,
     may_answer: mpsc::UnboundedSender<()>,
-    /// A request of each CA.
+    /// A request for each CA.
     pub(crate) requests: Vec<SignRequest>,
 }
 
@@ -190,7 +190,7 @@ impl World {
         calls
     }
 
-    /// The keys of the next `count` signatures, after each of which the token answers once.
+    /// The keys of the next `count` signatures. After each signature, the token answers once.
     async fn signed(&mut self, count: usize) -> Vec<String> {
         let mut keys = Vec::new();
         for _ in 0..count {
@@ -217,7 +217,7 @@ impl World {
         status.await.unwrap().into_inner().health
     }
 
-    /// Waits until a thread of the first CA does not wait for the token.
+    /// Waits until the first CA has a thread that does not wait for the token.
     async fn one_is_free(&self) {
         self.service.authorities[0].turns.one_is_free().await;
     }
@@ -263,7 +263,7 @@ async fn a_call_is_refused_immediately_while_abandoned_calls_hang() {
     assert_eq!(world.sign().await.unwrap(), [1]);
 }
 
-/// Twice the number of concurrent calls to the token as hanging calls of one CA, and a call of another CA.
+/// One CA has hanging calls, twice as many as the token's concurrent calls, and another CA has one call.
 #[tokio::test]
 async fn a_hanging_ca_key_does_not_block_another_ca() {
     let calls = Calls {
@@ -319,8 +319,8 @@ const FOUR_CALLS: Calls = Calls {
     of_ca: 2,
 };
 
-/// Two CAs have all turns, and two others have more calls than turns. The turns of each CA are limited, so that the
-/// fifth CA would wait for four signatures in the order of arrival.
+/// Two CAs have all turns, and two other CAs have more calls than turns. The turns of each CA are limited, so in the
+/// order of arrival, the fifth CA would wait for four signatures.
 #[tokio::test]
 async fn a_ca_with_one_call_waits_for_one_signature_of_each_waiting_ca() {
     let mut world = world_with(FOUR_CALLS, false, &["a"; 5]);
@@ -354,7 +354,7 @@ async fn the_cas_of_one_namespace_leave_signing_slots_to_others() {
     busy.sort();
     assert_eq!(busy, ["ca-0", "ca-0"], "half of the turns");
 
-    // The token answers none of them.
+    // The token does not answer these calls.
     calls.extend(world.calls(4, 1).await);
     assert_eq!(world.asked().await, "ca-4");
 
@@ -410,7 +410,7 @@ async fn a_hanging_token_is_unhealthy_and_all_status_calls_share_one_query() {
         })
         .collect();
     world.asked().await;
-    // A thread waits, so that the clock does not advance by itself.
+    // A waiting thread prevents an automatic advance of the clock.
     for _ in 0..3 {
         tokio::time::advance(STATUS_DEADLINE).await;
     }
