@@ -48,7 +48,7 @@ pub const FAILURES: [&str; 3] = [
     EVIDENCE_EXPIRED,
 ];
 
-/// The time by which the controller backdates certificates, so that a node whose clock is slow by at most this time
+/// The time by which the controller backdates certificates. A node whose clock is slow by at most this time then
 /// accepts a new certificate. kube-controller-manager backdates by the same time.
 ///
 /// A node adds this time to the start of its certificate, and measures the age for a renewal from the result.

@@ -56,8 +56,8 @@ impl Signer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the certificate is not a CA certificate, if the kind of the key is not supported, or if the
-    /// key does not match the certificate.
+    /// Returns an error if the certificate is not a CA certificate. The key must have a supported kind, and must match
+    /// the certificate.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Self, InvalidCa> {
         let ca = CaCertificate::from_pem(certificate)?;
         let key = Key::Held(CaKey::from_pem(key, &ca)?);

@@ -121,8 +121,9 @@ impl MachineTokens {
     ///
     /// # Errors
     ///
-    /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, a cluster does not answer, or
-    /// a permission for all Machines or for all tokens is missing. The tokens before the failure are recreated.
+    /// Attestation is not enforced and this is not `permitted`, a Machine does not exist, or a cluster does not answer.
+    /// It is also an error if a permission for all Machines or for all tokens is missing. The tokens before the failure
+    /// are recreated.
     pub async fn recreate(
         &self,
         machines: &BTreeSet<String>,

@@ -96,9 +96,9 @@ pub struct Settings {
     /// Node is deleted. `None`: [`MISSING_MACHINE_TIMEOUT`](node_attestation_core::ledger::MISSING_MACHINE_TIMEOUT).
     pub missing_machine_timeout: Option<Duration>,
     /// The interval between inspections of a workload cluster without problems. An inspection checks the version, the
-    /// Nodes, the list of revoked certificates, the admission policies, the bindings that approve requests and, every
-    /// other time, the controller's permissions. A cluster with a problem is inspected every minute, and a cluster
-    /// whose watches fail or recover is inspected immediately. `None`: [`SYNC_PERIOD`].
+    /// Nodes, the list of revoked certificates, the admission policies, and the bindings that approve requests. Every
+    /// other inspection also checks the controller's permissions. A cluster with a problem is inspected every minute,
+    /// and a cluster whose watches fail or recover is inspected immediately. `None`: [`SYNC_PERIOD`].
     pub sync_period: Option<Duration>,
     /// The limit of served clusters in one namespace. The oldest clusters are served. `None`:
     /// [`MAX_CLUSTERS_PER_NAMESPACE`].

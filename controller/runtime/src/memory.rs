@@ -48,7 +48,7 @@ static LISTS: LazyLock<Common> = LazyLock::new(|| {
 });
 
 /// The part for responses of the management cluster to calls that a tenant causes: 64 MiB of 1 GiB. A watch holds the
-/// memory of its longest event until it ends, and each served Cluster has two watches of Secrets, with up to 3 MiB.
+/// memory of its longest event until it ends. Each served Cluster has two watches of Secrets, with up to 3 MiB.
 const CALLS_PART: usize = 16;
 
 /// The memory that is reserved for each of these calls. Most responses are shorter.

@@ -243,8 +243,8 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Writes an Event on the Machine if its request is still waiting for Cluster API or for a verifier, because an
-    /// operator could have to act. If the provider ID of a request is unknown, its token identifies the Machine.
+    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier. An operator could
+    /// have to act. If the provider ID of a request is unknown, its token identifies the Machine.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,

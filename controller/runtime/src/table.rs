@@ -1,8 +1,8 @@
 //! A table of objects by name, with an index by their values. The cost of a lookup does not grow with the number of
 //! objects.
 //!
-//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or by a scan of all
-//! objects, so the cost of a request would grow with the number of Machines. It replaces each kind separately, so an
+//! kube's `reflector::Store` is not used, for three reasons. It finds an object only by name or with a scan, so the
+//! cost of a request would grow with the number of Machines. It replaces each kind separately, so an
 //! answer would not be a consistent snapshot. It also drops an object that can no longer be decoded, although the last
 //! known state must stay.
 

@@ -9,8 +9,8 @@
 //! store its certificate. The evidence then contains this certificate, which is trusted only if a listed authority
 //! signed it. Each listed authority ends the path, even if another listed authority signed it, so the
 //! evidence does not have to contain a complete chain. The path is followed upwards without backtracking: each
-//! certificate is used at most once. If a certificate on the path has expired, the path is still followed to its end,
-//! to determine whether expiry is the only reason for the denial.
+//! certificate is used at most once. Above an expired certificate, the path is still followed to its end, to determine
+//! whether expiry is the only reason for the denial.
 //!
 //! # Guarantees
 //!
@@ -56,8 +56,8 @@ const RSAES_OAEP: Oid<'static> = oid!(1.2.840.113549.1.1.7);
 /// The maximum number of listed authorities. The largest vendor has published half of this number.
 const MAX_AUTHORITIES: usize = 192;
 
-/// The maximum number of listed authorities with one name. AMD uses the same name for an RSA key and an ECC key, and
-/// each of them can be listed with its expired and its renewed certificate.
+/// The maximum number of listed authorities with one name. AMD uses the same name for an RSA key and an ECC key. Each
+/// key can be listed with its expired and its renewed certificate.
 const MAX_WITH_ONE_NAME: usize = 4;
 
 /// The certificates are not accepted.

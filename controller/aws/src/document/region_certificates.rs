@@ -114,9 +114,9 @@ impl Signers {
     ///
     /// # Errors
     ///
-    /// The file has an invalid form, has no certificate, or has a certificate whose key is not RSA with 2048 bits. It
-    /// is also an error if the file contradicts a known signer, with the key of another region, or with a known name
-    /// and a different key.
+    /// The file has an invalid form, has no certificate, or has a certificate whose key is not RSA with 2048 bits. The
+    /// file must not contradict a known signer either, with the key of another region, or with a known name and a
+    /// different key.
     pub fn with_file(self, file: &str) -> Result<Self, InvalidSigners> {
         let mut extended = self.clone();
         for entry in file::parse(file)? {

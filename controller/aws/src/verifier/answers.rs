@@ -11,8 +11,8 @@ use crate::ec2::Outage;
 
 /// The error of the credentials by cluster and region; `None` after a successful answer.
 ///
-/// A cluster has an entry for each region that has instances of the cluster, so that a condition does not contain
-/// regions and errors of other tenants.
+/// A cluster has an entry for each region with its instances. So a condition does not contain regions and errors of
+/// other tenants.
 #[derive(Debug)]
 pub(super) struct Answers(Shared<Swept<(String, String), Answer>>);
 

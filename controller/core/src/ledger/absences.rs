@@ -71,8 +71,8 @@ impl Absences {
         self.state.lock().allowed = retirements;
     }
 
-    /// Records a round. In this round, exactly the machines of `missing` are missing, and the machines of `leaving` are
-    /// being deleted, or are missing after their deletion was seen. Returns the records whose machines are gone. `elapsed`
+    /// Records a round. In this round, exactly the machines of `missing` are missing. The machines of `leaving` are
+    /// being deleted, or are missing after an observed deletion. Returns the records whose machines are gone. `elapsed`
     /// is a monotonic time.
     pub(super) async fn round(
         &self,

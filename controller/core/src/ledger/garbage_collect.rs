@@ -105,8 +105,8 @@ pub enum Swept {
 
 /// Whether the issued certificate must be written to its record. The first write is due one hour after the issue.
 /// Later, a write is due if the stored expiry is one day too early, has passed, or is too late. After a restart of the
-/// machine's TPM, a write is due immediately, because the stored boot detects a copy of the TPM, and the process can
-/// lose its memory.
+/// machine's TPM, a write is due immediately. The stored boot detects a copy of the TPM, and the process can lose its
+/// memory.
 fn is_due(issued: &LastIssued, record: &Record, (now, elapsed): (SystemTime, Duration)) -> bool {
     let starts = |boot: TpmBoot| (boot.resets, boot.restarts);
     if issued.boot.map(starts) > record.known_boot().map(starts) {

@@ -33,7 +33,7 @@ impl ConformantServingCsr {
     /// a pool.
     ///
     /// According to the proposal, a serving certificate "only has IP and DNS subjectAltNames that belong to the
-    /// requesting node", and an insecure provider does not allow serving certificates.
+    /// requesting node". An insecure provider does not allow serving certificates.
     pub async fn corroborate(
         self,
         ledger: &RecordLedger,

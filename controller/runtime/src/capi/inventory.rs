@@ -160,8 +160,8 @@ impl CapiInventory {
 
     /// The Machines whose nodes rejoin with their own bootstrap token.
     ///
-    /// `None` while the inventory is unavailable. A pool member rejoins with the pool's token, and a Machine to which
-    /// an operator has assigned a token rejoins with that token, so neither is included.
+    /// `None` while the inventory is unavailable. A pool member rejoins with the pool's token, and is not included. A
+    /// Machine with a token that an operator assigned rejoins with that token, and is not included either.
     pub(crate) async fn token_machines(&self) -> Option<Vec<TokenMachine>> {
         let of = |view: View<'_>, name: &str, machine: &objects::Machine| {
             let is_own = machine.pool.is_none() && machine.assigned_token.is_none();

@@ -1,8 +1,8 @@
 //! The kubeconfig of a workload cluster: Secret `<cluster>-kubeconfig`, key `value`.
 //!
-//! A tenant can write this Secret. The kubeconfig is allowed to specify only an API server and a credential. It is
-//! refused if any part of it would make the controller run a program, read a file, skip the verification of the server,
-//! or connect to an address that only the controller can reach.
+//! A tenant can write this Secret. The kubeconfig is allowed to specify only an API server and a credential. The
+//! kubeconfig is refused if any part of it would make the controller run a program, read a file, or skip the
+//! verification of the server. It is also refused for an address that only the controller can reach.
 //!
 //! The controller does not use a proxy, not even the proxy of the environment, because it cannot check the addresses to
 //! which a proxy connects.

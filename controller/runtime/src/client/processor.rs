@@ -8,7 +8,7 @@
 //! # Guarantees
 //!
 //! - After a burst of [`BURST`], all connections of a namespace and the decoding of their responses together take at
-//!   most a quarter of one processor, except for chunks that are already received.
+//!   most a quarter of one processor. Chunks that are already received are an exception.
 //! - After a burst of [`BURST_OF_ALL`], the connections of all namespaces together take half of one processor on
 //!   average. The more they exceed this share, the more of its budget a namespace spends for the same work. So the
 //!   namespaces with the most work wait.

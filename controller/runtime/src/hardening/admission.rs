@@ -2,8 +2,8 @@
 //! and the update of certificate signing requests.
 //!
 //! The policy blocks requests that the controller would deny anyway. Without it, a leaked token could fill the storage
-//! of the API server (1.5 MB per request on a stock cluster), or get a certificate from another signer while a binding
-//! is open.
+//! of the API server (1.5 MB per request on a stock cluster). It could also get a certificate from another signer while
+//! a binding is open.
 //!
 //! | Requester | Signers | Request name |
 //! | --- | --- | --- |

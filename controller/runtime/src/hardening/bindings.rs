@@ -1,10 +1,10 @@
 //! The bindings that make kube-controller-manager approve kubelet certificates without evidence.
 //!
 //! kube-controller-manager approves requests for `kubernetes.io/kube-apiserver-client-kubelet` if the requester is
-//! allowed to `create` the subresource `nodeclient` (any node's certificate) or `selfnodeclient` (its own certificate
-//! again) of certificate signing requests. This permission does not allow an API call. It exists only for a review,
-//! which does not specify a namespace. So only `ClusterRoleBindings` grant the permission. A `RoleBinding` applies only
-//! to reviews for its namespace, and no such review exists. So `RoleBindings` are not read.
+//! allowed to `create` a subresource of certificate signing requests: `nodeclient` (any node's certificate) or
+//! `selfnodeclient` (its own certificate again). This permission does not allow an API call. It exists only for a
+//! review, which does not specify a namespace. So only `ClusterRoleBindings` grant the permission. A `RoleBinding`
+//! applies only to reviews for its namespace, and no such review exists. So `RoleBindings` are not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;

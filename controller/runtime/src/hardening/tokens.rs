@@ -13,8 +13,8 @@
 //!
 //! # Guarantees
 //!
-//! - The controller does not create or delete tokens, does not add an expiry to a token without one, and expires only
-//!   tokens that it has extended. So it needs no permission to create or delete Secrets in `kube-system`. Only an
+//! - The controller does not create or delete tokens, and does not add an expiry to a token without one. It expires
+//!   only tokens that it has extended. So it needs no permission to create or delete Secrets in `kube-system`. Only an
 //!   operator's command creates tokens.
 //! - The secret part is in the response of a read, as in every read of a Secret, but it is never decoded: the type has
 //!   no field for it. Writes return only metadata.

@@ -44,7 +44,7 @@ pub(super) enum ClusterPhase {
 
 /// The status of a cluster in this phase.
 ///
-/// Conditions of other types stay unchanged, and so do conditions whose value is unknown, because the cluster does not
+/// Conditions of other types stay unchanged. Conditions with an unknown value also stay, because the cluster does not
 /// change with a restart or a new leader.
 pub(super) fn status(
     authentication: &KubeletAuthentication,

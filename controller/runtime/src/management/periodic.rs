@@ -129,7 +129,7 @@ impl Upkeep {
         }
     }
 
-    /// Sets the Cluster, which becomes the owner of its records, and enables the comparison of the workload cluster
+    /// Sets the Cluster, which becomes the owner of its records. Also enables the comparison of the workload cluster
     /// with the first workload cluster of its `KubeletAuthentication`.
     pub(super) fn of_cluster(self, cluster: &Cluster, known: OfCluster) -> Self {
         Self {

@@ -353,8 +353,8 @@ impl Caches {
 }
 
 impl Watching {
-    /// The cluster of this record. The spec determines it. An object that cannot be decoded belongs to the cluster
-    /// whose cache already contains it or, if there is none, to the cluster in its label. The labels of an object with
+    /// The cluster of this record. The spec determines it. An undecodable object belongs to the cluster whose cache
+    /// already contains it or, if there is none, to the cluster in its label. The labels of an object with
     /// too many labels are unreadable, so the part of its name before the first dot determines the cluster.
     fn cluster_of(&self, object: &Lenient<NodeIdentity>) -> Option<ObjectKey> {
         let namespace = object.namespace()?;

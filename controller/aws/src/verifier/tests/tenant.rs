@@ -10,8 +10,8 @@ use crate::tenancy::{DigestKey, IdentityKind, TenancySettings};
 use crate::tenants::{TenantClients, TenantError};
 use crate::testing::one_cluster;
 
-/// Decides on an instance of the account and region of the case, for a tenant with a role of the same account and
-/// this region in its `AWSCluster`.
+/// Decides on an instance of the account and region of the case. The tenant has a role of the same account, and this
+/// region in its `AWSCluster`.
 async fn decide(case: &mut Case, region: &Value) -> Result<Assurance, Refusal> {
     decide_after(case, region, |_| ()).await.0
 }

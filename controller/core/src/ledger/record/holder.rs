@@ -84,8 +84,8 @@ impl RecordHolder {
     }
 
     /// Whether an identity with this provider ID belongs to this holder. The instance must be the same. If the holder
-    /// was attested with a TPM, the TPM must also be the same, because other evidence does not cover the TPM and the
-    /// boot state.
+    /// was attested with a TPM, the TPM must also be the same. Other evidence does not cover the TPM and the boot
+    /// state.
     pub(in crate::ledger) fn is(&self, identity: &Identity) -> bool {
         let instances = self.instance.as_ref().zip(identity.instance.as_ref());
         instances.is_none_or(|(one, other)| one == other)

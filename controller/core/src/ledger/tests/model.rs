@@ -1,7 +1,7 @@
 //! The protocol between two replicas, checked with every interleaving.
 //!
 //! The real `RecordLedger` runs as tasks that stop before each call to the world. A search tries every order of the
-//! next calls, of the watch events that reach a replica's cache, and of one crash, and checks the invariants in every
+//! next calls, of the watch events that reach a replica's cache, and of one crash. It checks the invariants in every
 //! state. A known state is not searched again. The results of a task's calls determine its state.
 //!
 //! | invariant | |
