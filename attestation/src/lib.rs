@@ -18,8 +18,8 @@
 //! - `backoff`: pauses between the attempts of an operation that fails
 //! - `contract`: reasons and durations on which nodes and the controller must agree
 //! - `text`: methods of types with validated text, and sanitized text for a terminal
-//! - `framing`: length-prefixed fields, so that no two lists of fields hash alike
-//! - `secret`: secret values, which `Debug` does not show and memory does not keep
+//! - `framing`: length-prefixed fields, so that different lists of fields never have the same hash input
+//! - `secret`: secret values, which `Debug` does not show, and whose memory is zeroed
 //! - `errors`: an error with its causes as text
 //! - `pages`: the URLs of the documentation
 //! - `manual`: parts of help texts and of manual pages
@@ -29,7 +29,7 @@
 //! - `binding`: the digest that ties evidence to one request
 //! - `evidence`: the evidence of each provider, and the BER and CMS of AWS's documents
 //! - `csr`: the request: its envelope, PKCS #10 and subject
-//! - `kubeconfig`: the kubeconfig parser, with a policy for machines and one for tenants
+//! - `kubeconfig`: the kubeconfig parser, with separate policies for machines and tenants
 
 pub mod backoff;
 pub mod binding;

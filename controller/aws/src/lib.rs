@@ -5,18 +5,18 @@
 //! Each module imports only modules above it.
 //!
 //! - `denial`: the reasons to deny an instance
-//! - `error_codes`: the meaning of the error codes of AWS
-//! - `partition`: the partitions of AWS: regions, and the hosts of STS
+//! - `error_codes`: the meaning of AWS error codes
+//! - `partition`: AWS partitions: regions, and STS hosts
 //! - `proxy`: the operator's proxy
 //! - `credentials`: the credentials for EC2, and their health
 //! - `document`: the instance identity document and its signature
-//! - `policy`: the policy of a cluster on instances
-//! - `sts`: the call of STS that the evidence carries
+//! - `policy`: the instance policy of a cluster
+//! - `sts`: the STS call in the evidence
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
 //! - `tenancy`: the AWS identity of a workload cluster
-//! - `sessions`: the sessions of roles, each assumed once for all that share it
+//! - `sessions`: role sessions, each shared by all tenants with the same calls
 //! - `identity_store`: the objects that name the identities of clusters
-//! - `identity_objects`: the kept fields of objects in the management cluster
+//! - `identity_objects`: the stored fields of objects in the management cluster
 //! - `identity_watch`: the watches that fill the store
 //! - `identity_read`: the identity of one cluster, for `tenancy explain`
 //! - `tenants`: the credentials of each tenant

@@ -29,7 +29,7 @@
 //! - `serving`: the names and addresses of serving certificates
 //! - `verifier`: the trait that appraises evidence, and the provider `insecure`
 //! - `ledger`: the records of the holders of node names: rules, sweep, and the trait that stores them
-//! - `policy`: the checks, each a function
+//! - `policy`: the checks, each of which is one function
 //! - `request`: the chain of types
 //! - `decide`: one request through the chain
 

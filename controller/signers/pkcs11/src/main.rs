@@ -22,8 +22,8 @@
 //!
 //! - `authority`: the CAs of the command line
 //! - `pin`: the PIN, from its file
-//! - `server_names`: the names and addresses of servers' certificates
-//! - `policy`: the certificates that are signed
+//! - `server_names`: the names and addresses in serving certificates
+//! - `policy`: the policy on certificates
 //! - `token`: the PKCS #11 token
 //! - `log_lines`: the rates of log lines about calls without a signature
 //! - `turns`: the turns of one CA; an abandoned call keeps its turn until the token responds
