@@ -34,7 +34,7 @@ pub struct ClusterState {
 pub enum ClusterStatesError {
     /// Cluster API is not installed.
     #[error(
-        "the management cluster serves no supported version of Cluster: is Cluster API installed?"
+        "the management cluster does not serve a supported version of Cluster: is Cluster API installed?"
     )]
     NoClusterApi,
     /// A list was refused or failed.

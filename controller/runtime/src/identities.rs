@@ -300,7 +300,7 @@ impl Identities {
         let name = answer
             .ok()
             .and_then(|review| review.status?.user_info?.username);
-        name.unwrap_or_else(|| "a user whom the API server does not name".to_owned())
+        name.unwrap_or_else(|| "an unknown user".to_owned())
     }
 }
 

@@ -58,7 +58,7 @@ impl Fault {
 #[non_exhaustive]
 pub enum InvalidSettings {
     /// The text is neither YAML nor JSON.
-    #[error("it is not YAML with one KubeletAuthentication")]
+    #[error("it is not YAML or JSON with a single KubeletAuthentication")]
     Syntax(#[source] Box<serde_saphyr::Error>),
     /// Some values are invalid.
     #[error("{}", list(.0))]

@@ -325,7 +325,7 @@ async fn read_service_ranges(client: &kube::Client, services: &ServiceRanges) {
         if !is_outage {
             tracing::warn!(
                 error,
-                "cannot read the addresses of Services; only those in serviceRanges are refused"
+                "cannot read the addresses of Services; only the addresses in serviceRanges are refused"
             );
             return;
         }
@@ -360,7 +360,7 @@ async fn examine_once(client: &kube::Client, signers: &[String]) -> Result<(), k
         let right = right.to_string();
         tracing::warn!(
             right,
-            "a permission is missing: the controller works, but writes no Events"
+            "a permission is missing: the controller works, but does not write Events"
         );
     }
     Ok(())

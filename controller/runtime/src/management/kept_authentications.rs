@@ -50,7 +50,8 @@ const SPEC_COPIES: usize = 2;
 
 /// The reason why an object is not kept.
 pub(super) const TOO_MUCH_MEMORY: &str = "the controller does not serve it: the KubeletAuthentications of its namespace use 1/16 of the controller's memory limit, or \
-     those of all namespaces use 1/8. Delete those of Clusters that no longer exist";
+     the KubeletAuthentications of all namespaces use 1/8. Delete the KubeletAuthentications of Clusters that no \
+     longer exist";
 
 /// A `KubeletAuthentication` with the fields in use.
 #[derive(Debug, Clone, PartialEq)]

@@ -114,7 +114,7 @@ impl WatchLog {
                 &*self.lines,
                 WARN,
                 kind = self.kind,
-                "the management cluster serves no supported version of this kind"
+                "the management cluster does not serve a supported version of this kind"
             );
         }
     }

@@ -68,8 +68,9 @@ pub(in crate::management) enum NotReady {
     )]
     CaKeyNotFound(String),
     #[error(
-        "the namespace has more than {0} KubeletAuthentications, and only the {0} oldest are served. Delete those of \
-         Clusters that no longer exist, or ask the operator to raise --max-clusters-per-namespace"
+        "the namespace has more than {0} KubeletAuthentications, and only the {0} oldest are served. Delete the \
+         KubeletAuthentications of Clusters that no longer exist, or ask the operator to raise \
+         --max-clusters-per-namespace"
     )]
     TooManyClusters(NonZeroUsize),
     /// The tasks of the cluster panicked, and restart.
