@@ -6,7 +6,7 @@ use crate::names::{Audience, NodeName, Provider, ProviderId};
 /// The domain separation of the binding. The provider and the version follow it.
 const DOMAIN: &str = "cluster.x-k8s.io/kubelet-authenticator/";
 
-/// The digest that evidence must cover. It covers everything that the request claims.
+/// The digest that evidence must cover. The digest covers all claims of the request.
 ///
 /// Any holder of a bootstrap token can read every certificate signing request. Evidence with this digest is useless
 /// without the private key of its request. The digest is never sent: the node computes it from the request that

@@ -29,7 +29,7 @@ macro_rules! parsed_from_text {
 pub(crate) use {as_text, parsed_from_text};
 
 /// Whether the character is invisible on a terminal, or changes how a terminal shows other characters. These are
-/// control characters, line separators, and Unicode format characters, such as the ones that reverse the text
+/// control characters, line separators, and Unicode format characters, such as the characters that reverse the text
 /// direction.
 pub fn is_invisible(letter: char) -> bool {
     letter.is_control()

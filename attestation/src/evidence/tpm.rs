@@ -1,11 +1,11 @@
 //! Evidence of a machine with a TPM 2.0: an attestation key, and a quote with this key over the key binding. The
 //! attestation key can sign only data that the TPM itself generates.
 //!
-//! It requires two requests with the same key, because a request can be answered only once. The first request
-//! ([`Enrolment`]) contains the keys. It fails, and the failure contains a [`Challenge`] that only the TPM with the
-//! machine's endorsement key can open. The second request ([`Response`]) contains the quote. Its key binding covers the
-//! secret in the challenge. Requests never contain the secret, because any holder of a bootstrap token can read every
-//! request.
+//! Attestation with a TPM takes two requests with the same key, because a request can be answered only once. The first
+//! request ([`Enrolment`]) contains the keys. It fails, and the failure contains a [`Challenge`] that only the TPM with
+//! the machine's endorsement key can open. The second request ([`Response`]) contains the quote. Its key binding covers
+//! the secret in the challenge. Requests never contain the secret, because any holder of a bootstrap token can read
+//! every request.
 //!
 //! This module keeps the TPM's structures as bytes, in the encoding of "TPM 2.0 Library, Part 2: Structures". Only
 //! their creator and their verifier parse them.
@@ -23,8 +23,8 @@ pub use challenge::{CHALLENGE_ANNOTATION, Challenge, ChallengeId, Expiry, Invali
 pub use registers::{Bank, MAX_REGISTER, Registers};
 
 /// The annotation of a request with the SHA-256 of the public key (SPKI) of the machine's endorsement key, in
-/// lower-case hexadecimal. The controller writes this annotation for operators. It is the proposal's
-/// `cluster-x-k8s-io/tpm-endorsement-key`, under a domain.
+/// lower-case hexadecimal. The controller writes this annotation for operators. The proposal uses
+/// `cluster-x-k8s-io/tpm-endorsement-key`, which does not begin with a domain.
 pub const ENDORSEMENT_KEY_ANNOTATION: &str = "cluster.x-k8s.io/tpm-endorsement-key";
 
 /// The maximum size of one TPM structure, in bytes. The largest of these structures have about 600 bytes: a quote with
@@ -58,7 +58,7 @@ pub enum TpmEvidence {
 /// The public areas of two keys of one TPM, as the TPM returned them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAreas {
-    /// `TPMT_PUBLIC` of the endorsement key. It identifies the key of the machine, but does not make the key trusted.
+    /// `TPMT_PUBLIC` of the endorsement key. This identifies the key of the machine, but does not make the key trusted.
     pub endorsement: Vec<u8>,
     /// `TPMT_PUBLIC` of the attestation key.
     pub attestation: Vec<u8>,

@@ -23,7 +23,7 @@ pub enum Login {
     ClientCertificate {
         /// The certificate and its chain in PEM, leaf first.
         chain_pem: String,
-        /// Its key in PEM.
+        /// The key of the certificate in PEM.
         key_pem: Secret<String>,
     },
 }

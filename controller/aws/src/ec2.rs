@@ -44,9 +44,9 @@ pub struct InstanceFacts {
     pub launched: Option<SystemTime>,
     /// Its private DNS name.
     pub private_dns_name: Option<String>,
-    /// The addresses of all its interfaces, including public ones.
+    /// The addresses of all interfaces, including public addresses.
     pub addresses: Vec<IpAddr>,
-    /// The DNS names of all its interfaces, including public ones.
+    /// The DNS names of all interfaces, including public names.
     pub dns_names: Vec<String>,
     /// The network interface with device index 0.
     pub first_interface: Option<Attachment>,

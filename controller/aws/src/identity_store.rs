@@ -275,7 +275,7 @@ impl IdentityStore {
         });
     }
 
-    /// Records that the watch of a source failed. Returns whether it worked before.
+    /// Records that the watch of a source failed. Returns whether the watch worked previously.
     pub fn failed(&self, source: &Source) -> bool {
         self.state.write(|state| {
             let watch = state.watches.entry(source.clone()).or_default();

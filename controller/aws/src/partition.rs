@@ -79,8 +79,8 @@ pub fn of_region(region: &str) -> Option<Partition> {
     }
 }
 
-/// The host of an HTTPS endpoint, with its port if the port is not 443. It is the exact value of the `host` header, so
-/// that node and controller sign the same value.
+/// The host of an HTTPS endpoint, with its port if the port is not 443. The text is the exact value of the `host`
+/// header, so that node and controller sign the same value.
 #[derive(derive_more::Display, Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointHost(String);
 

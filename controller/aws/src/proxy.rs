@@ -22,7 +22,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 #[derive(derive_more::Debug, Clone, Default, PartialEq, Eq)]
 #[debug("Proxy(https: {}, no: {no:?})", https.is_some())]
 pub struct Proxy {
-    /// `HTTPS_PROXY`. It can contain a password.
+    /// `HTTPS_PROXY`, which can contain a password.
     pub https: Option<String>,
     /// `NO_PROXY`.
     pub no: Option<String>,

@@ -68,7 +68,7 @@ impl From<TriageError> for Decision {
 pub struct Decided {
     /// The decision.
     pub decision: Decision,
-    /// The checks in their order. The last one decided.
+    /// The checks in their order. The last check decided.
     pub steps: Vec<Step>,
     /// The object for Events about the machine, if the machine was found and has an object.
     pub machine: Option<ObjectReference>,
@@ -268,7 +268,7 @@ impl Deciding<'_> {
 }
 
 /// Whether this is a request from a machine without a node identity to a built-in signer of Kubernetes, as without this
-/// controller. While attestation is not enforced, the controller ignores such a request, even an invalid one.
+/// controller. While attestation is not enforced, the controller ignores such a request, even if it is invalid.
 fn is_as_before(request: &CertificateSigningRequest) -> bool {
     let CertificateSigningRequest { metadata, spec, .. } = request;
     match spec.signer_name.as_str() {

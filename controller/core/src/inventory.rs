@@ -44,7 +44,7 @@ pub trait Inventory: Debug + Send + Sync {
     }
 
     /// Whether the inventory saw the deletion of the machine with this name ([`Machine::name`]), so that the removal
-    /// was intended. `false` if the inventory does not see deletions, or no longer has this one.
+    /// was intended. `false` if the inventory does not see deletions, or no longer has this deletion.
     fn was_deleted(&self, _name: &str) -> bool {
         false
     }
@@ -72,7 +72,7 @@ pub enum TokenOwner {
 /// A machine of the cluster, as its infrastructure reports it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Machine {
-    /// The name of the Machine. It can differ from the name of its Node.
+    /// The name of the Machine, which can differ from the name of its Node.
     pub name: String,
     /// The object for Events about the machine. `None` if it has no object.
     pub object: Option<ObjectReference>,

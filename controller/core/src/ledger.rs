@@ -66,8 +66,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether the claim comes from the Machine that holds the record, and neither has evidence. In this case, only the
-    /// claimed provider ID can differ.
+    /// Whether the claim comes from the Machine that holds the record, if neither the claim nor the record has
+    /// evidence. In this case, only the claimed provider ID can differ.
     pub(crate) fn is_of_machine(&self, holder: &RecordHolder) -> bool {
         let machine = self.machine_name.as_ref();
         matches!(self.assurance, Assurance::None(_))

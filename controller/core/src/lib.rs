@@ -5,7 +5,7 @@
 //!
 //! # Guarantees
 //!
-//! - Only the chain of types in [`request`] creates a certificate. Each link of the chain stands for one passed check.
+//! - Only the chain of types in [`request`] creates a certificate. Each link of the chain represents one passed check.
 //! - A denial means a contradiction. An outage never results in a denial.
 //! - A certificate contains only the public key of the request. All other fields are built from verified data.
 //!

@@ -1,4 +1,4 @@
-//! The Nodes of one workload cluster, reduced to the fields that show whether a machine is up.
+//! The Nodes of one workload cluster, reduced to the fields that show whether a machine is running.
 //!
 //! A kubelet writes its Node, so a Node is not evidence of the machine's identity. A Node can delay a claim, but never
 //! causes a denial or a grant.

@@ -45,7 +45,7 @@ impl Enforcement {
         self.state() == EnforcementState::On
     }
 
-    /// Sets the value, which applies from the next request on.
+    /// Sets the value for the next and all later requests.
     pub fn set(&self, is_on: bool) {
         *self.0.lock() = if is_on {
             EnforcementState::On

@@ -28,7 +28,7 @@ pub use private_key::{InvalidPrivateKey, PrivateKey, PrivateKeyForm};
 
 /// Signs node certificates with one cluster's CA.
 ///
-/// A signer is immutable. If the CA is replaced, its signer is replaced too.
+/// A signer is immutable. If the CA is replaced, its signer is also replaced.
 #[derive(derive_more::Debug)]
 #[debug("Signer")]
 pub struct Signer {

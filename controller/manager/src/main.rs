@@ -31,7 +31,7 @@
 //! - Environment: `https_proxy` and `no_proxy`, as in kubectl, if the kubeconfig has no proxy. Both also apply to STS
 //!   and EC2. The AWS SDK reads its credentials from its usual variables.
 //! - Standard input: only `explain -f -` and the confirmation of `identities reset` and `identities revoke` read it.
-//! - Standard output: only the output of commands and of `--help`; `run` prints nothing.
+//! - Standard output: only the output of commands and of `--help`. `run` has no output.
 //! - Standard error: the log, one event per line, as text or JSON. It never contains keys, tokens or the bytes of a
 //!   request. Each decision is one line, `decided`, with the fields `csr`, `node` (as the request claims it),
 //!   `provider`, `outcome` (`issued`, `denied`, `failed`, `deferred`, `ignored`), `reason`, `check` (the check that

@@ -144,7 +144,7 @@ impl<T> ConfigMaps<T> {
         outcome
     }
 
-    /// The outcome of the last read. `None` before the first one. Does not read anything.
+    /// The outcome of the last read. `None` before the first read. Does not read anything.
     pub fn last_outcome(&self) -> Option<Outcome<T>> {
         self.last
             .lock()

@@ -101,7 +101,7 @@ pub enum Answered {
     },
 }
 
-/// Writes `decision` into `request`, which must be the version that the decision is based on.
+/// Writes `decision` into `request`, which must be the version on which the decision is based.
 ///
 /// # Errors
 ///

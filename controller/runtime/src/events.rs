@@ -58,7 +58,7 @@ pub(crate) const RATE: Rate = Rate {
     every: Duration::from_millis(50),
 };
 
-/// The deadline for waiting Events when the controller stops, after all answers. Kubernetes gives a Pod 30 s in total.
+/// The deadline for waiting Events when the controller stops, after all answers. A Pod has 30 s in total.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The API's limit for a note (`k8s.io/api/events/v1`: 1 kB).
@@ -67,7 +67,7 @@ const MAX_NOTE_LEN: usize = 1000;
 /// The namespace of Events about cluster-scoped objects, as in Kubernetes' event recorder and `kubectl describe`.
 const NAMESPACE: &str = "default";
 
-/// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events are waiting, it drops one.
+/// Accepts Events for an [`EventWriter`]. It never waits or fails: if too many Events are waiting, it drops an Event.
 ///
 /// Each Event is an object. The numbers of Events for one machine, and for all machines of one cluster, are limited.
 /// Without these limits, any user who can create requests could fill the management cluster. A later Event on the
@@ -110,7 +110,7 @@ type Addressed = (Cluster, Event);
 /// The type, action, reason and note of an Event.
 pub(crate) type Words<'a> = (&'a str, &'a str, &'a str, String);
 
-/// The cluster of the object that an Event refers to.
+/// The cluster of an Event's object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cluster {
     /// The cluster with the requests.
@@ -259,7 +259,7 @@ async fn write_all(
         .await;
 }
 
-/// Applies the limits to Events, and counts the dropped ones. An Event on a machine waits for its turn among the Events
+/// Applies the limits to Events, and counts dropped Events. An Event on a machine waits for its turn among the Events
 /// of all clusters, and does not delay Events on requests.
 fn limited(
     waiting: mpsc::Receiver<Box<Waiting>>,

@@ -69,7 +69,7 @@ pub struct Explainer {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// No request has this name. Kubernetes removes old requests.
+    /// A request with this name does not exist. Kubernetes removes old requests.
     #[error(
         "CertificateSigningRequest {0} does not exist; Kubernetes removes CSRs after some hours"
     )]
@@ -118,7 +118,7 @@ pub struct Explanation {
     pub signed_by: String,
     /// The time that the checks use: the time of the answer or, for a pending request, the current time.
     pub as_of: String,
-    /// The checks in their order. The last one decides.
+    /// The checks in their order. The last check decides.
     pub checks: Vec<Check>,
     /// The decision: `issued`, `approved`, `denied`, `failed`, `deferred`, `ignored` or `undecided`.
     pub outcome: &'static str,

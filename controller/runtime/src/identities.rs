@@ -62,7 +62,7 @@ pub enum IdentitiesError {
         "the certificates of node {0} are revoked: to allow its machine to join again, set --revoked"
     )]
     Revoked(String),
-    /// The new floor is lower than the current one.
+    /// The new floor is lower than the current floor.
     #[error(
         "generation {floor} is lower than the current floor, {before}, which can only increase"
     )]

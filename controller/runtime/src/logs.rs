@@ -67,13 +67,13 @@ fn millis(duration: Duration) -> f64 {
     f64::from(micros) / 1000.0
 }
 
-/// The failures of a task that is retried until it succeeds. The first failure is logged as a warning, and the
-/// following ones at debug level.
+/// The failures of a task that is retried until it succeeds. The first failure is logged as a warning, and further
+/// failures at debug level.
 #[derive(Debug, Default)]
 pub struct Failures(bool);
 
 impl Failures {
-    /// Whether this failure is the first one since the last success.
+    /// Whether this failure is the first since the last success.
     pub fn is_first(&mut self) -> bool {
         !mem::replace(&mut self.0, true)
     }
@@ -164,7 +164,7 @@ pub(crate) fn outcome(decision: &Decision) -> &'static str {
 
 /// Logs a written decision in one line.
 ///
-/// `repeated` is set for a deferral that was logged before. Without a budget for a further line, the line is logged at
+/// `repeated` is set for a deferral that was already logged. Without a budget for a further line, the line is logged at
 /// debug level.
 pub(crate) fn decision(
     subject: &Subject<'_>,

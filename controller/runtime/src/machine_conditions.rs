@@ -66,7 +66,7 @@ const MAX_MESSAGE_LEN: usize = 512;
 pub(crate) enum Outcome {
     /// The machine has its certificate.
     Granted {
-        /// Whether the machine proved its identity. With `insecure`, it did not.
+        /// Whether the machine proved its identity. `false` with `insecure`.
         evidence: bool,
     },
     /// The certificates of the machine were revoked.

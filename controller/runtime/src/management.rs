@@ -178,7 +178,7 @@ impl Controller {
         self
     }
 
-    /// Serves requests while this replica is the leader, until `stop` is ready. Then it releases the Lease.
+    /// Serves requests while this replica is the leader, until `stop` is ready. Afterwards, it releases the Lease.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         // All replicas watch, so a new leader already has all objects.
         let (shared, mut watching) = self.watching();

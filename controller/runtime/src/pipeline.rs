@@ -34,7 +34,7 @@ use crate::queue::{self, Work, lean, memory};
 use crate::turns::{FairTurns, Line};
 
 /// The deadline for all checks of one request. Verifiers have shorter deadlines. This deadline protects the queue from
-/// a verifier without one.
+/// a verifier without a deadline.
 const DECISION_DEADLINE: Duration = Duration::from_mins(2);
 
 /// The age at which a request without a machine fails. No run of the plugin waits for a request of this age, so the
@@ -243,8 +243,8 @@ impl Pipeline {
         Ok(next)
     }
 
-    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier. An operator could
-    /// have to act. If the provider ID of a request is unknown, its token identifies the Machine.
+    /// Writes an Event on the Machine if its request still waits for Cluster API or for a verifier. An action by an
+    /// operator could be necessary. If the provider ID of a request is unknown, its token identifies the Machine.
     async fn tell_of_wait(
         &self,
         request: &CertificateSigningRequest,
@@ -395,7 +395,8 @@ fn deleted(csr: &str) -> Next {
 }
 
 /// Whether this try of a waiting request creates an Event. The waits between tries double, up to one minute. The fifth
-/// retry, 31 seconds after the first try, creates the first Event. The next Events come after 2, 6, 14 and 30 minutes.
+/// retry, 31 seconds after the first try, creates the first Event. The next Events follow after 2, 6, 14 and 30
+/// minutes.
 fn is_told_again(attempts: u32) -> bool {
     let since = attempts.saturating_sub(3);
     since > 1 && since.is_power_of_two()

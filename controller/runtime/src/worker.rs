@@ -33,7 +33,7 @@ use crate::queue::Queue;
 use crate::turns::{Line, Turn};
 use crate::watch::{Lenient, Skipped, WatchLog, in_smaller_pages, measured, watch_config};
 
-/// The deadline for answers in progress when the worker stops. It is less than the 30 s that Kubernetes gives a Pod.
+/// The deadline for answers in progress when the worker stops. It is shorter than the 30 s that a Pod has.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// The interval between heartbeats.

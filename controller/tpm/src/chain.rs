@@ -7,8 +7,8 @@
 //! A required authority must have signed the certificate, or a chain of certificates that leads to it. Vendors publish
 //! their intermediate authorities, and an operator can list them. Some TPMs have their own intermediate authority, and
 //! store its certificate. The evidence then contains this certificate, which is trusted only if a listed authority
-//! signed it. Each listed authority ends the path, even if another listed authority signed it, so the
-//! evidence does not have to contain a complete chain. The path is followed upwards without backtracking: each
+//! signed it. Each listed authority ends the path, even if another listed authority signed it. So the evidence does not
+//! need to contain a complete chain. The path is followed upwards without backtracking: each
 //! certificate is used at most once. Above an expired certificate, the path is still followed to its end, to determine
 //! whether expiry is the only reason for the denial.
 //!

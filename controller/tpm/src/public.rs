@@ -10,8 +10,8 @@ mod roca;
 pub(crate) use attestation::AttestationKey;
 pub(crate) use endorsement::EndorsementKey;
 
-/// The exponent 65537. A TPM does not generate keys with other exponents. In its structures, a TPM writes it as 0 (Part
-/// 2, `TPMS_RSA_PARMS`).
+/// The exponent 65537. A TPM does not generate keys with other exponents. In its structures, a TPM writes this exponent
+/// as 0 (Part 2, `TPMS_RSA_PARMS`).
 pub(crate) const EXPONENT: [u8; 3] = [1, 0, 1];
 
 const RSA_LEN: usize = 256;

@@ -1,4 +1,4 @@
-//! The verifier of TPM evidence. It makes cheap and local checks first.
+//! The verifier of TPM evidence, which performs cheap and local checks first.
 //!
 //! | | check | phase | calls |
 //! | --- | --- | --- | --- |

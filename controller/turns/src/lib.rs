@@ -5,8 +5,8 @@
 //!
 //! # Guarantees
 //!
-//! - The next turn goes to the namespace with the fewest running turns. Among equal namespaces, it goes to the
-//!   namespace whose last turn is the oldest. Within the namespace, the next Cluster is selected in the same way. The
+//! - The namespace with the fewest running turns gets the next turn. Among equal namespaces, the namespace whose last
+//!   turn is the oldest gets it. Within the namespace, the next Cluster is selected in the same way. The
 //!   callers of one Cluster are served in the order of arrival.
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all of them.

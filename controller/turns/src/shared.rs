@@ -175,8 +175,8 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         self.entries.remove(key)
     }
 
-    /// The value for this key, or a new one. Before an insertion, a few other entries are checked, and removed if they
-    /// are dead.
+    /// The value for this key, or a new value. Before an insertion, a few other entries are checked, and removed if
+    /// they are dead.
     pub fn get_or_insert_with(
         &mut self,
         key: K,
@@ -199,7 +199,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         dead
     }
 
-    /// Checks the next entries, up to `limit`, and removes and returns the dead ones. After the last entry, the next
+    /// Checks the next entries, up to `limit`, and removes and returns dead entries. After the last entry, the next
     /// call starts again at the first.
     pub fn sweep(&mut self, limit: usize, mut is_dead: impl FnMut(&K, &mut V) -> bool) -> Vec<V> {
         let begin = self.hand.as_ref().map_or(Unbounded, Excluded);
@@ -227,7 +227,7 @@ impl<K: Ord + Clone, V> Swept<K, V> {
         &mut self.entries
     }
 
-    /// The number of entries, including dead ones.
+    /// The number of entries, including dead entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

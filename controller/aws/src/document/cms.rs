@@ -215,7 +215,7 @@ fn only_sha_256(mut announced: SliceReader<'_>, signer: ObjectIdentifier) -> Res
 
 /// The signed attributes by type, each with its only value.
 ///
-/// Unknown attributes are ignored, because the signature covers them, and AWS has added attributes before. Repeated
+/// Unknown attributes are ignored, because the signature covers them, and AWS has already added attributes. Repeated
 /// attributes are refused (for the known ones: RFC 5652 section 5.3).
 #[derive(Debug)]
 struct Attributes<'a>(BTreeMap<ObjectIdentifier, AnyRef<'a>>);

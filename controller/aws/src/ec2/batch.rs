@@ -67,7 +67,7 @@ const MAX_FOUND: usize = 20_000;
 ///
 /// - Requests share a call and its result only with the same credentials and region.
 /// - A region or a tenant whose calls fail does not delay others.
-/// - The calls with credentials that namespaces share are made in turn by namespace, then by Cluster.
+/// - Calls with shared credentials are made in turn by namespace, and then by Cluster.
 /// - A canceled request does not affect the requests that share its call.
 /// - An instance that is unknown or not running is not remembered. So a denial depends on remembered data only for the
 ///   properties of a running instance a few seconds ago.
@@ -366,7 +366,7 @@ impl Batches {
 }
 
 impl BatchedEc2 {
-    /// Makes the call for a batch after it is complete and its turn has come.
+    /// Makes the call for a batch, in its turn, after the batch is complete.
     async fn call(
         self: Arc<Self>,
         lane: Arc<Lane<Batches>>,

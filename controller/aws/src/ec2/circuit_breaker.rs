@@ -35,7 +35,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records the outcome of a call. Each failure doubles the pause, up to the longest one.
+    /// Records the outcome of a call. Each failure doubles the pause, up to the longest pause.
     pub(super) fn settle(
         &mut self,
         outage: Option<&OutageKind>,

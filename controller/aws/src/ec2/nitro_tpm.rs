@@ -148,8 +148,8 @@ impl NitroTpms {
     }
 }
 
-/// Whether an outage affects other instances too. Other errors can affect only this instance: permissions can depend on
-/// tags.
+/// Whether an outage also affects other instances. Other errors can affect only this instance: permissions can depend
+/// on tags.
 fn is_of_all(outage: &OutageKind) -> bool {
     use OutageKind::{Credentials, Throttled, TimedOut, Unreachable};
     matches!(

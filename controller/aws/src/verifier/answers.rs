@@ -30,7 +30,7 @@ struct Answer {
 }
 
 /// The time after which the last response is obsolete. The longest time between two renewals of a node is 28 hours. So
-/// if no call is made for 36 hours, no instance of the region is active.
+/// after 36 hours without a call, the region has no active instance.
 const EXPIRES: Duration = Duration::from_hours(36);
 
 impl Answers {

@@ -9,7 +9,7 @@ use crate::identifiers::NodeNames;
 pub enum Naming {
     /// The Node can have the name.
     Own,
-    /// The Node cannot have the name. It can have these names.
+    /// The Node cannot have the name, but can have these names.
     Another(NodeNames),
     /// Another machine has an equal or stronger claim to the name.
     Shared {

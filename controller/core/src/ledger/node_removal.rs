@@ -2,7 +2,7 @@
 //!
 //! A kubelet creates its Node with the provider ID of its machine. The Node of another machine is never deleted,
 //! regardless of the records for its name. Machines without a record also have Nodes, whose names can have belonged to
-//! other machines before.
+//! other machines.
 
 use std::time::SystemTime;
 
@@ -28,7 +28,7 @@ pub(super) enum NodeOwner {
     Unknown,
     /// A machine in the inventory, or the holder of another name.
     Present(ProviderId),
-    /// No machine has this provider ID.
+    /// The provider ID does not belong to any machine.
     Gone(String),
 }
 

@@ -43,7 +43,7 @@ const MAX_STEPS: usize = 24;
 ///
 /// - There is one record for each name. A write creates it, or replaces it if it has not changed since the read.
 /// - A claim is granted only after its record is written, and only if the machine has no other record at that time. If
-///   two replicas give two names to one machine at the same time, at most one of them grants.
+///   two replicas grant two names to one machine at the same time, at most one grant succeeds.
 /// - A denial is never based only on cached data.
 #[derive(derive_more::Debug)]
 #[debug("RecordLedger({records:?}, {policy:?})")]

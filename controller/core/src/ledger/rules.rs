@@ -401,7 +401,8 @@ impl Rules<'_> {
                 let (name, holder) = (record.node_name.clone(), &record.holder);
                 return Err(Deferral::EvidenceExpected(name, holder.attestor.clone()).into());
             }
-            // Without evidence, the machine could be a different one, so it waits for the expiry of the certificate.
+            // Without evidence, the claimant could be a different machine, so it waits for the expiry of the
+            // certificate.
             Assurance::None(_) => {
                 let may = end < self.facts.now || self.is_below_floor_and_down(record)?;
                 (may, WaitEnd::Expiry(end))

@@ -94,7 +94,7 @@ impl ConformantClientCsr {
     /// The reason why a request waits if its token has no owner. If the bootstrap configuration of the claimed machine
     /// cannot be read, the token can belong to this machine. So the request does not fail after some time.
     async fn without_owner(&self, inventory: &dyn Inventory) -> Deferral {
-        // With evidence, the caller has already looked for the claimed machine.
+        // With evidence, the caller has already looked up the claimed machine.
         if self.request().evidence.is_some() {
             return Deferral::MachineNotFound;
         }

@@ -48,7 +48,7 @@ pub struct CaCertificate {
     pub spki: Vec<u8>,
     /// DER of the subject, byte for byte as in the certificate.
     pub(super) subject: Vec<u8>,
-    /// The subject key identifier, if there is one.
+    /// The subject key identifier, if it exists.
     pub(super) key_id: Option<Vec<u8>>,
     /// The public key in the encoding of its kind: DER of an RSA key, or the point of a curve.
     pub(super) public_key: Vec<u8>,

@@ -30,7 +30,7 @@ pub fn at(hours: u32) -> SystemTime {
     UNIX_EPOCH + 500_000 * HOUR + hours * HOUR
 }
 
-/// The generation that is opened at this hour, except for the first one.
+/// The generation that is opened at this hour, unless it is the first generation.
 pub fn opened_at(hours: u32) -> u64 {
     unix_seconds(at(hours))
 }

@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Waits until a replica other than the first one is the leader.
+    /// Waits until a replica other than the first is the leader.
     pub(crate) async fn other_leader(&self, at_most: Duration) -> Instant {
         let waiting = async {
             while self.management.leaders().len() < 2 {

@@ -110,7 +110,7 @@ impl ClusterCa {
         self.signer.as_ref()
     }
 
-    /// The certificates as DER. The first one signs.
+    /// The certificates as DER. The first certificate signs.
     pub fn certificates(&self) -> &[Vec<u8>] {
         &self.certificates
     }

@@ -193,7 +193,7 @@ impl Objects {
         clusters
     }
 
-    /// Calls `look` for each selected Cluster, in order. Does nothing before [`Objects::is_ready`].
+    /// Calls `look` for each selected Cluster, in order. Has no effect before [`Objects::is_ready`].
     pub(crate) fn each_cluster(&self, mut look: impl FnMut(&ObjectKey, &Cluster)) {
         let mut last = None;
         while self.is_ready() {
@@ -369,7 +369,7 @@ impl Objects {
         &self.0.departures
     }
 
-    /// Stores an object, or removes it. An object that is equal to the stored one does not cause a notification.
+    /// Stores an object, or removes it. An object that equals the stored object does not cause a notification.
     /// Returns the limit that prevents the storage of a part of the object.
     pub(super) fn put<W: Stored>(&self, key: &ObjectKey, object: Option<W>) -> Option<MemberLimit> {
         let Effect { is_change, cut } = W::put(&self.0.store, key, object);

@@ -22,7 +22,7 @@ const MAX_OF_NAMESPACE: usize = 5_000;
 /// The maximum number of all deletions, with names of at most 253 bytes.
 const MAX: usize = 50_000;
 
-/// The number of entries that are checked for removal when one is added.
+/// The number of entries that each addition checks for removal.
 const CHECKED: usize = 8;
 
 /// The Machines whose deletion was seen.
@@ -134,7 +134,7 @@ mod tests {
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", MAX_OF_NAMESPACE - 1)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
-        // A removed deletion makes room for another one.
+        // A removed deletion makes room for another deletion.
         departures.forget(&key("a", 0));
         departures.forget(&key("a", 0));
         note("a", MAX_OF_NAMESPACE + 1);

@@ -27,7 +27,7 @@ const DOCUMENT: &str = "value";
 
 /// The first reason to refuse a tenant's kubeconfig.
 ///
-/// `Display` repeats nothing from the kubeconfig except an address, so it is safe in a condition.
+/// `Display` contains only an address from the kubeconfig, so it is safe in a condition.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KubeconfigRefused {

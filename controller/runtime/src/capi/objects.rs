@@ -1,7 +1,7 @@
 //! Cluster API objects of the contracts v1beta1 and v1beta2, reduced to the fields that are used.
 //!
-//! An invalid value of a field (such as an invalid provider ID) counts as missing: the machine is then not ready, and
-//! nothing else is affected. The secret part of a bootstrap token is dropped during decoding.
+//! An invalid value of a field (such as an invalid provider ID) counts as missing. Only this machine is then not ready.
+//! The secret part of a bootstrap token is dropped during decoding.
 
 use std::fmt::Debug;
 
@@ -33,7 +33,8 @@ pub(super) use pool::{MachinePool, MemberLimit, label_value, last_segment};
 /// The group of Cluster, Machine and `MachinePool`.
 pub(super) const CORE_GROUP: &str = "cluster.x-k8s.io";
 
-/// The API version in references: the one that will be served the longest. Readers look up the served version by kind.
+/// The API version in references: the version that will be served the longest. Readers look up the served version by
+/// kind.
 pub(crate) const CORE_API_VERSION: &str = "cluster.x-k8s.io/v1beta2";
 
 /// The longest name of an object (RFC 1123).

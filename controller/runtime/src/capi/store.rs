@@ -62,7 +62,7 @@ static NO_MEMBERS: LazyLock<Members> = LazyLock::new(Members::default);
 /// The effect of storing an object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Effect {
-    /// Whether the stored object differs from the previous one.
+    /// Whether the stored object differs from the previous object.
     pub(super) is_change: bool,
     /// The limit because of which a part of the object is not stored.
     pub(super) cut: Option<MemberLimit>,

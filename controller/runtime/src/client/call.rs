@@ -181,10 +181,10 @@ impl PageSize {
     }
 }
 
-/// The pages of a list, so that a caller can process each before the next one is read.
+/// The pages of a list, so that a caller can process each page before the next page is read.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    /// The parameters of the next page. `None` after the last one.
+    /// The parameters of the next page. `None` after the last page.
     next: Option<ListParams>,
     size: PageSize,
 }
@@ -197,7 +197,7 @@ impl Pages {
         }
     }
 
-    /// Reads the next page. `None` after the last one.
+    /// Reads the next page. `None` after the last page.
     pub(crate) async fn next<T, F>(
         &mut self,
         list: impl Fn(ListParams) -> F,

@@ -4,7 +4,7 @@
 //!
 //! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
 //!   time.
-//! - A dead connection is detected, even while nothing is sent. After a call without a timely response, a connection
+//! - A dead connection is detected, even without traffic. After a call without a timely response, a connection
 //!   gets no further calls. If a call to an operator's API server is dropped early, other calls are not affected.
 //! - For each call and each connection, the number of received bytes that are not read yet is limited. Memory for these
 //!   bytes is reserved as long as the connection is open, and connections of one namespace take at most half of it.
@@ -186,7 +186,7 @@ impl Connections {
             Err(request) => request,
         };
         let _dialling = self.dialling.lock().await;
-        // Another call could have made a connection in the meantime.
+        // Another call could have opened a connection in the meantime.
         let request = match self.begin_on_open(request) {
             Ok(call) => return Ok(call),
             Err(request) => request,
@@ -349,8 +349,8 @@ struct Connection {
 
 /// A call, with the flag of its connection until the response arrives.
 ///
-/// If the call is dropped before that, and has waited for some time, no other call uses the connection. So other calls do
-/// not have to wait until pings fail.
+/// If the call is dropped before that, and has waited for some time, no other call uses the connection. So other calls
+/// do not need to wait until pings fail.
 struct Unanswered {
     is_silent: Option<Arc<AtomicBool>>,
     /// The time after which the response is late.

@@ -72,7 +72,7 @@ pub(super) fn reading(processor: &Processor) -> bool {
 #[derive(Debug)]
 pub(crate) struct Decoding<F> {
     inner: F,
-    /// The budget, from the first chunk on.
+    /// The budget, which is set with the first chunk.
     processor: Option<Processor>,
 }
 

@@ -48,7 +48,7 @@ impl InLine {
         }
     }
 
-    /// The next Event to write. `None` after the last one.
+    /// The next Event to write. `None` after the last Event.
     pub(super) async fn next(&mut self) -> Option<Addressed> {
         loop {
             if self.due.is_empty() && !self.is_open {

@@ -21,7 +21,7 @@ fn denied(denial: Denial) -> Decided {
     decided(Decision::Deny(denial))
 }
 
-/// The one event on the request.
+/// The only Event on the request.
 fn on_request(decided: &Decided) -> Event {
     let mut events = events_of(&valid(), decided, now());
     assert_eq!(events.len(), 1);
@@ -331,7 +331,7 @@ fn a_duplicated_tpm_causes_a_warning_on_the_machine_and_the_request() {
 }
 
 impl Events {
-    /// Events, and a function that returns the next one.
+    /// A sink for Events, and a function that returns the next Event.
     pub(crate) fn collected() -> (Self, impl FnMut() -> Option<Event>) {
         let (sender, mut receiver) = mpsc::channel(MAX_WAITING);
         let events = Self::sending(sender, &EventLimits::alone());

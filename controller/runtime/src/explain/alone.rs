@@ -28,8 +28,8 @@ use crate::standalone::{ClusterInFiles, certificates, uid};
 pub struct AloneSettings {
     /// The workload cluster. With `None`, requests can come only from files.
     pub workload: Option<ClusterAccess>,
-    /// The CA certificates of the cluster as PEM; the first one signs. If empty, the certificates of the kubeconfig are
-    /// used.
+    /// The CA certificates of the cluster as PEM. The first certificate signs. If empty, the certificates of the
+    /// kubeconfig are used.
     pub ca_certificates: Vec<u8>,
     /// The machines.
     pub inventory: ClusterInventory,

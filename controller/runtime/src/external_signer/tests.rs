@@ -114,7 +114,7 @@ impl Bed {
         self.folder.path().join("signer.sock")
     }
 
-    /// Starts the program, and replaces a previous one.
+    /// Starts the program, and replaces a previous program.
     fn serve(&self) -> JoinHandle<()> {
         drop(std::fs::remove_file(self.socket()));
         let listener = UnixListener::bind(self.socket()).unwrap();

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::client::{CALL_DEADLINE, CONTROLLER, CallError, in_time, post};
 use crate::watch::{Lenient, ReadAlone, one_of, readable_one_of};
 
-/// A call to the workload cluster failed. No variant is a statement about a node.
+/// A call to the workload cluster failed. The variants are not statements about a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HardeningError {

@@ -22,8 +22,8 @@ use super::bindings::{
     UNAUTHENTICATED,
 };
 
-/// The time for which a review can contradict the scan, because the authorizer watches bindings separately and sees a
-/// removal later.
+/// The time for which a review can contradict the scan, because the authorizer watches bindings separately, and detects
+/// a removal later.
 const SETTLING: Duration = Duration::from_secs(3);
 
 /// The interval between two such reviews.

@@ -8,7 +8,7 @@
 //! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names. The
 //!   memory is released when the budgets are full again.
 //! - No requester gains from the removal of its budget, because only full budgets are removed. While all budgets are in
-//!   use, unknown requesters share one.
+//!   use, unknown requesters share one budget.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

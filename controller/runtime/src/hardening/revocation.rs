@@ -48,7 +48,7 @@ use super::policies::Policy;
 /// The name of the policy and of its binding.
 pub const POLICY_NAME: &str = "node-attestation-revocation";
 
-/// The maximum time until the API server accepts objects of a new definition. One second is usual.
+/// The maximum time until the API server accepts objects of a new definition. The usual time is one second.
 const ESTABLISHING: Duration = Duration::from_secs(15);
 
 /// The interval between two attempts.
@@ -61,7 +61,7 @@ pub struct Revocation {
     /// The number of records in the list, whose certificates cannot write.
     pub listed: usize,
     /// The number of records and keys that are omitted because the list is full ([`MAX_REVOKED`],
-    /// [`MAX_REVOKED_KEYS`]). The omitted entries are those whose certificates expire first. If any are omitted,
+    /// [`MAX_REVOKED_KEYS`]). The omitted entries have the certificates that expire first. If any are omitted,
     /// operators must be informed.
     pub left_out: usize,
 }

@@ -1,4 +1,4 @@
-//! The addresses of a workload cluster's Services. No node gets a serving certificate for one of them.
+//! The addresses of a workload cluster's Services. Nodes never get a serving certificate for such an address.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The identity of a workload cluster. It distinguishes clusters that have used the same name.
+//! The identity of a workload cluster, which distinguishes clusters that have used the same name.
 
 use std::time::SystemTime;
 
@@ -23,7 +23,7 @@ pub struct WorkloadIdentity {
     pub began: SystemTime,
 }
 
-/// The identity of the workload cluster, if it already has one.
+/// The identity of the workload cluster, if it already exists.
 ///
 /// # Errors
 ///

@@ -76,7 +76,7 @@ impl Identities {
         Ok(restored)
     }
 
-    /// Resets the record if it comes from a backup, or if the operator named its node. `None` if it is not reset.
+    /// Resets the record if it comes from a backup, or if the operator specified its node. `None` if it is not reset.
     async fn reset_if_due(
         &self,
         record: NodeIdentity,
@@ -174,7 +174,7 @@ mod tests {
     /// The names of the patched records.
     type Patched = Arc<Mutex<Vec<String>>>;
 
-    /// The statuses of the first writes of this record, and its spec fields from then on.
+    /// The statuses of the first writes of this record, and its spec fields afterwards.
     type Refusals = (&'static str, Vec<u16>, Value);
 
     /// A management cluster with these records.

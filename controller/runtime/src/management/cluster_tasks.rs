@@ -195,7 +195,7 @@ async fn keep_up(mut upkeep: Box<Upkeep>, said: watch::Sender<Health>) {
             *known = health;
             changed
         });
-        // The jitter makes clusters that started together drift apart.
+        // The jitter separates the rounds of clusters that started together.
         let next = Instant::now() + jittered(period);
         while Instant::now() < next && !upkeep.is_inspection_urgent() {
             sleep(REVOCATIONS).await;

@@ -90,7 +90,8 @@ pub(super) fn status(
         }
         if health.identities.is_some() {
             status.identities = health.identities;
-            // The API server stores whole seconds. With fractions, the status would always differ from the stored one.
+            // The API server stores whole seconds. With fractions, the status would always differ from the stored
+            // status.
             let seconds = |time| Timestamp::from_second(Timestamp::try_from(time)?.as_second());
             let earliest = health.earliest_expiry.map(seconds);
             status.earliest_expiry = earliest.and_then(Result::ok).map(Time);

@@ -170,7 +170,7 @@ struct Weight(usize);
 
 impl io::Write for Weight {
     fn write(&mut self, json: &[u8]) -> io::Result<usize> {
-        // Each element of a list and each field begins with one of these.
+        // Each element of a list and each field begins with one of these characters.
         let is_value = |byte: &&u8| matches!(byte, b',' | b'[' | b'{');
         let values = json.iter().filter(is_value).count();
         self.0 += json.len() + values * VALUE_LEN;

@@ -72,7 +72,7 @@ impl Places {
 }
 
 impl Namespace {
-    /// Assigns free places to the oldest clusters without one, and moves places from younger clusters to older ones.
+    /// Assigns free places to the oldest clusters without a place, and moves places from younger to older clusters.
     /// Each change of a cluster affects at most one other cluster.
     fn settle(&mut self, limit: usize) {
         while let Some(oldest) = self.others.first_entry() {

@@ -46,7 +46,7 @@ impl ServedKind {
         self
     }
 
-    /// Serves the kind in these versions from now on.
+    /// Serves the kind in these versions after this call.
     pub(super) fn serve(&self, versions: &[&'static str]) {
         self.0.lock().unwrap().versions = versions.to_vec();
     }

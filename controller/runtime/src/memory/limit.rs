@@ -9,9 +9,9 @@ pub(super) struct Limit(pub(super) usize);
 impl Limit {
     /// The number of bytes that a namespace with `own` of `all` used bytes can still take, with this number of namespaces.
     ///
-    /// A single namespace can take three quarters. With two or more, each can take at most half. The last quarter is
-    /// divided equally among at least three namespaces. Memory in use is never taken away, so a new namespace needs a
-    /// part that no other namespace can take. Without a namespace, the operator can take the rest.
+    /// A single namespace can take three quarters. With two or more namespaces, each can take at most half. The last
+    /// quarter is divided equally among at least three namespaces. Memory in use is never taken away, so a new
+    /// namespace needs a part that no other namespace can take. Without a namespace, the operator can take the rest.
     pub(super) fn room(self, (own, all): (usize, usize), namespaces: usize) -> usize {
         let Self(bytes) = self;
         let left = bytes.saturating_sub(all);

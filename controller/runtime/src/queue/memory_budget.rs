@@ -16,7 +16,8 @@ pub(super) const MAX_OBJECT_BYTES: usize = 8 * 1024 * 1024;
 /// and slow requests do not delay others. The clients limit concurrent calls to an API server.
 pub(super) const MAX_RUNNING: usize = 256;
 
-/// The memory limit for concurrent requests: 256 small ones, or one of the largest that an API server stores.
+/// The memory limit for concurrent requests: 256 small requests, or one of the largest requests that an API server
+/// stores.
 const MAX_RUNNING_BYTES: usize = MAX_RUNNING * COPIES * SMALL;
 
 /// The minimum reservation for a request: more than most honest requests need, with a reserve for growth while they
@@ -59,7 +60,8 @@ impl Room {
 
     /// Keeps the request, which has `bytes` in memory, if there is enough memory.
     ///
-    /// A request with unused metadata is not kept. It is read again at its turn, so that its answer contains them.
+    /// A request with unused metadata is not kept. Such a request is read again at its turn, so that its answer
+    /// contains the metadata.
     pub(super) fn keep(
         &mut self,
         csr: CertificateSigningRequest,

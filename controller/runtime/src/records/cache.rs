@@ -314,7 +314,7 @@ impl State {
         Ok(found.into_values().flatten().cloned().collect())
     }
 
-    /// Whether the object is known in this version or a later one.
+    /// Whether the object is known in this version or a later version.
     pub(super) fn has(&self, object: &str, version: &Version) -> bool {
         let Some(Ok(known)) = self.get(object) else {
             return false;

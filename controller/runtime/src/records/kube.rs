@@ -39,7 +39,7 @@ pub struct KubeRecords {
     metrics: Metrics,
     /// The Cluster, when it is known. New records are deleted with the Cluster. Each cluster has a separate lock.
     owner: Unshared<Option<OwnerReference>>,
-    /// The watch, if these records have a separate one.
+    /// The watch, if these records have a separate watch.
     watching: JoinSet<()>,
 }
 
@@ -338,8 +338,8 @@ impl Records for KubeRecords {
         let boot = issued
             .seen_boot()
             .map(|seen| object::last_tpm_boot(issued.generation, seen));
-        // A missing boot does not clear the stored one: a certificate that was issued without a TPM has no information
-        // about boots.
+        // A missing boot does not clear the stored boot, because a certificate that was issued without a TPM has no
+        // information about boots.
         let renewed_until = moment(issued.not_after)?;
         let spec = match boot.transpose().map_err(Unavailable::new)? {
             Some(boot) => json!({"renewedUntil": renewed_until, "lastTpmBoot": boot}),

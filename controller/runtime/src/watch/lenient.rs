@@ -43,7 +43,7 @@ const TOLD: Rate = Rate {
 /// The number of logged versions per namespace to remember, so that a list does not log them again.
 const MAX_REMEMBERED: usize = 1000;
 
-/// The limit of namespaces with a separate rate. Additional namespaces share one.
+/// The limit of namespaces with a separate rate. Additional namespaces share one rate.
 const MAX_NAMESPACES: usize = 10_000;
 
 /// The maximum length of a name in the log, and of a namespace with a separate rate (RFC 1123).
@@ -263,7 +263,7 @@ struct Told {
     lines: ClusterLines,
     full_at: Instant,
     versions: BTreeSet<u64>,
-    /// The number of lines that were left out since the last one.
+    /// The number of lines that were left out since the last line.
     left_out: u64,
 }
 

@@ -45,7 +45,7 @@ struct WatchBody<F> {
     body: Body,
     /// `None` if the response is not an open watch.
     told: Option<F>,
-    /// The time at which the last chunk was read. `None` before the first one, and after the report.
+    /// The time at which the last chunk was read. `None` before the first chunk, and after the report.
     read: Option<Instant>,
 }
 

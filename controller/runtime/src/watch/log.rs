@@ -10,7 +10,7 @@ use node_attestation_core::log_lines::{LogLines, Unlimited};
 use crate::log_lines::ClusterLines;
 use crate::metrics::WatchMetrics;
 
-/// Logs the failures of a watch: the first one as a warning, the following ones at debug level.
+/// Logs the failures of a watch: the first failure as a warning, and further failures at debug level.
 #[derive(Debug)]
 pub struct WatchLog {
     kind: &'static str,

@@ -30,7 +30,7 @@ const DEFAULT_TIMEOUT: u32 = 290;
 /// - after each error;
 /// - after a watch without an event or a bookmark. An API server sends a bookmark each minute, and before the end of a
 ///   watch. Without a bookmark, it is possible that it has not reached the version of the watch;
-/// - if the first version of a continued watch is lower than the last known one.
+/// - if the first version of a continued watch is lower than the last known version.
 ///
 /// The list has pages of at most `most` objects. If a page is too long, only its objects are read in smaller pages, and
 /// the list continues. So a few large objects of one tenant do not slow down the lists of all tenants.
@@ -100,7 +100,7 @@ struct Watch<T> {
     events: Decoding<BoxStream<'static, kube::Result<WatchEvent<T>>>>,
     /// The last known version.
     version: String,
-    /// Whether another watch came before.
+    /// Whether the watch continues another watch.
     is_continued: bool,
     /// Whether the watch had an event or a bookmark.
     is_heard: bool,
@@ -155,7 +155,7 @@ where
         }
     }
 
-    /// Reads the page with this token, or the first one.
+    /// Reads the page with this token, or the first page.
     async fn list(&mut self, token: Option<String>) -> Step<Lenient<K, R>> {
         let wanted = ListParams {
             label_selector: self.config.label_selector.clone(),

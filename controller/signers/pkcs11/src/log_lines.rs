@@ -13,7 +13,7 @@ const BURST: u32 = 100;
 /// The interval between two lines of a namespace after its burst.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// The limit of namespaces with a separate rate. Additional namespaces share one.
+/// The limit of namespaces with a separate rate. Additional namespaces share one rate.
 const MAX_NAMESPACES: usize = 10_000;
 
 /// The lines that each namespace can write.

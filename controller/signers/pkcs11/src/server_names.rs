@@ -174,7 +174,7 @@ mod tests {
                 "2001:db8::7".parse().unwrap(),
             ],
         };
-        // A valid first name does not hide an invalid one.
+        // A valid first name does not hide an invalid name.
         check(&SubjectAltName(vec![dns("n1"), name]), &reserved)
     }
 

@@ -169,7 +169,7 @@ impl<T: Keys> Service<T> {
         }
     }
 
-    /// Returns the pending check of the token, or starts a new one.
+    /// Returns the pending check of the token, or starts a new check.
     fn check(&self) -> Checked {
         let mut last = self.checked.lock();
         let waits =

@@ -58,7 +58,7 @@ pub(crate) enum TokenError {
         /// The reason.
         source: Error,
     },
-    /// No token has the label.
+    /// A token with the label does not exist.
     #[error("token {0:?} does not exist")]
     NoToken(String),
     /// Several tokens have the label. The signer cannot determine the token of the PIN.
@@ -74,7 +74,7 @@ pub(crate) enum TokenError {
         "the token refused the PIN, and the signer does not retry it. Correct the PIN file, then restart the signer"
     )]
     PinRefused,
-    /// The number of private keys with the label is not one.
+    /// There is not exactly one private key with the label.
     #[error("{count} private keys have the label {label:?}, but exactly one is required")]
     Key {
         /// The label.

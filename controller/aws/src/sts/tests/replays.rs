@@ -1,4 +1,4 @@
-//! C11: a signature that was seen before.
+//! C11: repeated signatures.
 
 use std::collections::BTreeMap;
 

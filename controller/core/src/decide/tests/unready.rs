@@ -1,4 +1,4 @@
-//! Requests that wait: outages, and machines that are not ready. None of these is ever a denial.
+//! Requests that wait: outages, and machines that are not ready. These requests are never denied.
 
 use std::net::IpAddr;
 use std::sync::Arc;

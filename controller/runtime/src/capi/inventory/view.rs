@@ -41,7 +41,7 @@ pub(super) enum Need {
     Pools,
 }
 
-/// The unread `KubeadmConfig`s that an answer depends on.
+/// The unread `KubeadmConfig`s on which an answer depends.
 pub(super) struct Needed {
     pub(super) now: Instant,
     /// The maximum number of configs to collect.
@@ -222,7 +222,7 @@ impl<'a> View<'a> {
                 };
                 Some((owner, None))
             }
-            // A token that several machines share does not identify one.
+            // A token that several machines share does not identify a machine.
             _ => None,
         }
     }
@@ -235,7 +235,7 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    /// The machines that can have this name. If many hosts only report the name, the first ones are returned.
+    /// The machines that can have this name. If many hosts only report the name, the first of them are returned.
     ///
     /// # Errors
     ///

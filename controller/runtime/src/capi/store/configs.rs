@@ -1,6 +1,6 @@
 //! The `KubeadmConfig`s of a cluster, and the order of their reads.
 //!
-//! A config is read when an answer depends on it, and is kept for as long as a Machine or a pool refers to it.
+//! A config is read when an answer depends on it, and is kept as long as a Machine or a pool refers to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(in crate::capi) enum Referrer {
     Pool,
 }
 
-/// The `KubeadmConfig`s that a cluster's objects refer to.
+/// The `KubeadmConfig`s to which a cluster's objects refer.
 #[derive(Debug, Default)]
 pub(super) struct Configs {
     known: Table<BootstrapConfig>,

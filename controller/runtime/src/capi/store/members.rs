@@ -183,7 +183,7 @@ impl Members {
         }
     }
 
-    /// Stores a member. Returns whether it differs from the previous one.
+    /// Stores a member. Returns whether it differs from the previous member.
     pub(super) fn put<M: Member>(&mut self, name: &str, member: M) -> bool {
         if M::table(self).get(name) == Some(&member) {
             return false;

@@ -20,7 +20,7 @@ pub(super) struct PoolMemory {
     namespaces: BTreeMap<String, usize>,
     /// The used memory.
     all: usize,
-    /// The pools that are cut, by namespace: the memory that each one lacks, and its name.
+    /// The truncated pools by namespace: the memory that each pool lacks, and its name.
     cut: BTreeMap<String, BTreeSet<(usize, String)>>,
 }
 

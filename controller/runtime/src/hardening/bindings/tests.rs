@@ -175,7 +175,7 @@ fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
     }
 }
 
-/// Removes kubeadm's bindings. The API server answers calls about the first one with this status.
+/// Removes kubeadm's bindings. The API server answers calls about the first binding with this status.
 async fn removed_with(code: u16) -> (Result<Removed, HardeningError>, Vec<String>) {
     let access = ClusterAccess::in_memory(move |request: Request<Body>| async move {
         let is_first = request.uri().path().ends_with(KUBEADM[0].0);

@@ -156,7 +156,7 @@ impl<S, T> Default for Last<S, T> {
 }
 
 impl<S: PartialEq, T> Last<S, T> {
-    /// The result for `source`, which is parsed only if it differs from the last one.
+    /// The result for `source`, which is parsed only if it differs from the last source.
     fn get(&mut self, source: S, parse: impl FnOnce() -> T) -> Arc<T> {
         let known = self.known.take();
         let known = known.filter(|(known, _)| *known == source);

@@ -220,7 +220,7 @@ fn the_message_about_a_shared_ca_names_no_cluster_of_another_namespace() {
 /// Puts something in a cluster's way.
 type Change = fn(&mut World);
 
-/// Each problem is added to a cluster that already has all later problems. The reported problem is the one that an
+/// Each problem is added to a cluster that already has all later problems. The reported problem is the problem that an
 /// operator must resolve first.
 #[test]
 fn the_first_of_several_problems_is_reported() {

@@ -1,4 +1,4 @@
-//! One step for one Cluster: the decision and the writes.
+//! A step for a Cluster: the decision and the writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,7 @@ fn of_attestors(cluster: &Cluster, known: Option<&KubeletAuthentication>) -> Opt
     })
 }
 
-/// Executes the step, and reports a refusal. `is_repeated` is set if the same step has failed before.
+/// Executes the step, and reports a refusal. `is_repeated` is set if the same step has already failed.
 pub(super) async fn take(
     shared: Arc<Shared>,
     key: ObjectKey,

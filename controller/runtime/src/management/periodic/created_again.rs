@@ -6,7 +6,7 @@
 //! administrators of the workload cluster cannot write it.
 //!
 //! A `KubeletAuthentication` of the previous Cluster was deleted with that Cluster. So a workload cluster that is
-//! served for the first time gets this floor, too. The API server never deletes the namespace `kube-system`, and a
+//! served for the first time also gets this floor. The API server never deletes the namespace `kube-system`, and a
 //! generation above 1 is the Unix time of its claim. So such a certificate of this cluster is never below the floor.
 //! Without a floor, the first generation of a record is 1. A certificate with this generation has a record, unless its
 //! Cluster was deleted. So a cluster with records keeps its certificates.

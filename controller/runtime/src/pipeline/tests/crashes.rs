@@ -178,7 +178,7 @@ async fn before(story: &Story) -> (Arc<MemoryRecords>, Arc<MemoryStore>) {
     (records, Arc::new(MemoryStore::new((story.request)())))
 }
 
-/// One controller's turn.
+/// The turn of one controller.
 async fn turn(
     records: &Arc<MemoryRecords>,
     store: &Arc<MemoryStore>,

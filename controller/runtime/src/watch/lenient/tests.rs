@@ -1,4 +1,4 @@
-//! Each listed kind, with an unreadable object next to a valid one.
+//! Each listed kind, with an unreadable object next to a valid object.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

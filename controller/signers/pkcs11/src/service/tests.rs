@@ -45,8 +45,8 @@ fn logged(word: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// A token that reports the key of each signature call, and waits before it responds. It responds to a health check
-/// immediately, unless the check hangs too.
+/// A token that reports the key of each signature call, and waits before it responds. The token responds to a health
+/// check immediately, unless the check also hangs.
 pub(crate) struct Hanging {
     asked: mpsc::UnboundedSender<String>,
     may_answer: Mutex<mpsc::UnboundedReceiver<()>>,

@@ -85,7 +85,7 @@ fn a_chain_with_a_missing_certificate_is_denied() {
         let mut chain = maker.intermediates().to_vec();
         chain.remove(missing);
         assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
-        // A second copy of another authority does not replace the missing one.
+        // A second copy of another authority does not replace the missing authority.
         chain.push(chain[0].clone());
         assert_eq!(reason(decided(&maker, &chain)), untrusted(), "{missing}");
     }

@@ -173,7 +173,7 @@ fn a_valid_ca_is_preferred_to_an_expired_ca() {
         not_accepted.expired.is_none(),
         "only the listed authority has expired"
     );
-    // The expired root is listed before the renewed one with the same name.
+    // The expired root is listed before the renewed root with the same name.
     let (past, far) = (later() - day, later() + day);
     let good = vendors::ending(&spki(Kind::P256), far, far);
     let expired = vendors::ending(&spki(Kind::P256), far, past);

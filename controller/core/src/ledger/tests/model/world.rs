@@ -54,7 +54,7 @@ impl Scenario {
         }
     }
 
-    /// A deleted machine claimed the name before.
+    /// Adds a previous claim of a deleted machine.
     pub(super) fn held_by(self, claim: Claim) -> Self {
         Self {
             before: Some(claim),

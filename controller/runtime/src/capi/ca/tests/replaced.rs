@@ -8,7 +8,7 @@ use super::*;
 /// The content of the Secret and the kubeconfigs of the nodes after a step.
 struct Step<'a> {
     number: u8,
-    /// The certificates of the Secret, the signing one first.
+    /// The certificates of the Secret. The first certificate signs.
     secret: &'a [&'a Ca],
     /// The CAs in the kubeconfigs of the nodes.
     nodes: &'a [&'a Ca],

@@ -1,4 +1,4 @@
-//! `KubeadmConfig`s are read one by one, when an answer depends on them.
+//! `KubeadmConfig`s are read separately, when an answer depends on them.
 
 use std::sync::Mutex;
 
@@ -121,7 +121,7 @@ fn an_unserved_config_version_affects_only_the_machines_that_name_it() {
         let own = Some(token("0000m2"));
         assert_eq!(found("m2"), (MachineState::Ready, own));
     }
-    // One lookup of the unserved version, two calls for the served one, and the config of `m2`.
+    // One lookup of the unserved version, two calls for the served version, and the config of `m2`.
     assert_eq!(by_token(&inventory, "zzzzzz"), None);
     assert_eq!(calls.load(Ordering::Relaxed), 4);
 

@@ -1,4 +1,4 @@
-//! Reconciles without a change, which parse nothing.
+//! Reconciliations without a change, which do not parse objects.
 
 use node_attestation_core::crd::KubeletAuthenticationStatus;
 use node_attestation_core::signer::testing::parsed_keys;

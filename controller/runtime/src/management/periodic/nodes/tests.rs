@@ -70,7 +70,7 @@ async fn an_endless_list_of_nodes_fails_after_500_pages() {
 #[tokio::test]
 async fn a_node_with_a_name_that_no_api_server_accepts_is_ignored() {
     let longest: &str = Box::leak("n".repeat(MAX_NAME_LEN - 1).into_boxed_str());
-    // The names have one digit, or two from the tenth page on.
+    // The names have one digit on the first pages, and two digits from the tenth page.
     let client = pages_of(12, longest);
     let found = nodes_named(&client, None, |_| true);
 
