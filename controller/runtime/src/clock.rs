@@ -14,7 +14,7 @@ pub fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// The period plus a random addition of up to 10 %, so that tasks that start together drift apart.
+/// The period plus a random addition of up to 10 %, which separates tasks that start together.
 pub fn jittered(period: Duration) -> Duration {
     let mut random = [0];
     // Without random bytes, there is no jitter.

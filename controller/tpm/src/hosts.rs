@@ -6,7 +6,8 @@ use node_attestation_core::identifiers::KeyDigest;
 /// Hosts and their endorsement keys.
 ///
 /// A host is the provider ID of its machine. If it ends with a `/`, it is the beginning of the provider ID. A beginning
-/// consists of whole segments, so `metal3://metal/host-7/` does not match `host-70`. The comparison is case-sensitive.
+/// consists of complete segments, so `metal3://metal/host-7/` does not match `host-70`. The comparison is
+/// case-sensitive.
 ///
 /// The list is sorted, without a collection for each host, because
 /// [`ConfigMaps`](node_attestation_runtime::config_maps) counts this memory.

@@ -110,8 +110,8 @@ struct Batch {
 
 type Found = Result<Arc<HashMap<String, InstanceFacts>>, OutageKind>;
 
-/// The announcement of a request that will follow soon. Calls wait for this request for a limited time, until the
-/// reservation is dropped.
+/// The announcement of a request that follows within a short time. Calls wait for this request for a limited time,
+/// until the reservation is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     client: Arc<BatchedEc2>,

@@ -83,7 +83,7 @@ impl Client {
         })
     }
 
-    /// Sends `request` for this cluster, and reads the whole answer.
+    /// Sends `request` for this cluster, and reads the complete answer.
     ///
     /// # Errors
     ///

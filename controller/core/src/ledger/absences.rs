@@ -14,7 +14,7 @@ use super::record::Record;
 use crate::pace::{Pace, retain};
 use crate::unshared::Unshared;
 
-/// The default time for which a machine must be missing before it counts as gone.
+/// The default time for which a machine must be missing before it counts as deleted.
 pub const MISSING_MACHINE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The number of records that one round can always retire, in any cluster.
@@ -42,7 +42,7 @@ struct State {
     allowed: usize,
 }
 
-/// The records whose machines are gone.
+/// The records whose machines no longer exist.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     pub(super) holdings: BTreeSet<Holding>,
@@ -58,7 +58,7 @@ pub(super) fn holding(record: &Record) -> Holding {
 }
 
 impl Absences {
-    /// Creates the state. A machine counts as gone if it was missing for `timeout` and in at least two rounds.
+    /// Creates the state. A machine counts as deleted if it was missing for `timeout` and in at least two rounds.
     pub fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -72,8 +72,8 @@ impl Absences {
     }
 
     /// Records a round. In this round, exactly the machines of `missing` are missing. The machines of `leaving` are
-    /// being deleted, or are missing after an observed deletion. Returns the records whose machines are gone. `elapsed`
-    /// is a monotonic time.
+    /// being deleted, or are missing after an observed deletion. Returns the records whose machines no longer exist.
+    /// `elapsed` is a monotonic time.
     pub(super) async fn round(
         &self,
         missing: BTreeSet<Holding>,

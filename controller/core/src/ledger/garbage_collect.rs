@@ -57,8 +57,8 @@ pub struct SweepReport {
     pub revoked: usize,
     /// The number of retired records.
     pub tombstones: usize,
-    /// The number of live records whose machines are gone, if the sweep did not retire any of them because there are
-    /// too many. An operator must allow the retirement ([`Absences::allow`](super::Absences::allow)).
+    /// The number of live records whose machines no longer exist, if the sweep did not retire any of them because there
+    /// are too many. An operator must allow the retirement ([`Absences::allow`](super::Absences::allow)).
     pub held_back: Option<usize>,
     /// The actions of the sweep, for operators.
     pub done: Vec<SweepAction>,
@@ -93,7 +93,7 @@ pub struct FailedUpdates {
 /// An action of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Swept {
-    /// The record was retired, because its machine is gone.
+    /// The record was retired, because its machine no longer exists.
     Buried,
     /// The record was retired, because its Machine has a different provider ID.
     Contradicted,
@@ -179,7 +179,7 @@ pub(super) fn chore(
 impl RecordLedger {
     /// Sweeps all records.
     ///
-    /// The sweep retires records whose machine is gone, unless there are too many at the same time
+    /// The sweep retires records whose machine no longer exists, unless there are too many at the same time
     /// ([`SweepReport::held_back`]). It deletes retired records whose certificates have expired, and Nodes whose name
     /// has no holder. It writes an issued certificate to its record if the stored expiry or boot is outdated. This
     /// occurs at most once a day for each record, unless certificates have a shorter validity. The earliest expiry in

@@ -54,7 +54,7 @@ pub fn octets(content: &[u8]) -> Vec<u8> {
     tlv(0x04, content)
 }
 
-/// A bit string of whole bytes.
+/// A bit string with complete bytes.
 pub fn bits(content: &[u8]) -> Vec<u8> {
     tlv(0x03, &[&[0], content].concat())
 }

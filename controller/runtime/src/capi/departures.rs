@@ -134,7 +134,7 @@ mod tests {
         note("a", MAX_OF_NAMESPACE + 1);
         assert!(departures.has(&key("a", MAX_OF_NAMESPACE - 1)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
-        // A removed deletion makes room for another deletion.
+        // A removed deletion leaves space for another deletion.
         departures.forget(&key("a", 0));
         departures.forget(&key("a", 0));
         note("a", MAX_OF_NAMESPACE + 1);
@@ -147,7 +147,7 @@ mod tests {
         note("c", 1);
         assert!(!departures.has(&key("c", 0)), "it is full");
 
-        // Expired deletions make room, also the deletions of other namespaces.
+        // Expired deletions leave space, also the deletions of other namespaces.
         advance(KEPT).await;
         note("c", 1);
         assert!(departures.has(&key("c", 0)));

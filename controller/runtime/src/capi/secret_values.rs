@@ -22,7 +22,7 @@ pub(crate) const CA_KEYS: [&str; 2] = ["tls.crt", "tls.key"];
 ///
 /// A Secret is kept as long as its Cluster exists, and a tenant can write any number of keys into it. Other keys
 /// are skipped during decoding, because 1 MB of empty values would take ten times as much memory. A value that is too
-/// long is cut one byte after its limit, so that its reader refuses it.
+/// long is truncated one byte after its limit, so that its reader refuses it.
 #[derive(Clone)]
 pub(crate) struct SecretValues(Secret);
 

@@ -4,7 +4,7 @@
 //!
 //! - A call does not wait for another call. It can wait for a new connection, because connections are opened one at a
 //!   time.
-//! - A dead connection is detected, even without traffic. After a call without a timely response, a connection
+//! - A broken connection is detected, even without traffic. After a call without a timely response, a connection
 //!   gets no further calls. If a call to an operator's API server is dropped early, other calls are not affected.
 //! - For each call and each connection, the number of received bytes that are not read yet is limited. Memory for these
 //!   bytes is reserved as long as the connection is open, and connections of one namespace take at most half of it.
@@ -65,7 +65,7 @@ const MAX_CALLS: usize = 100;
 const MAX_ATTEMPTS: usize = 3;
 
 /// The time for a response from an operator's API server, after which a dropped call shows that its connection could be
-/// dead. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any time, for example by
+/// broken. It is shorter than the deadlines of all calls. A tenant can cause dropped calls at any time, for example by
 /// the deletion of a Cluster whose Secrets are listed. Without this limit, all tenants would then wait for a new
 /// connection.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -22,7 +22,7 @@ struct Server {
     objects: BTreeMap<String, Value>,
     refused: bool,
     hangs: bool,
-    /// Calls for a whole object, and for its metadata.
+    /// The numbers of calls for a complete object, and for its metadata.
     calls: (usize, usize),
 }
 

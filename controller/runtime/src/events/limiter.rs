@@ -102,7 +102,8 @@ impl Limiter {
         Some(event)
     }
 
-    /// The last dropped Event of each machine, with the number of dropped Events, within the budgets and the room.
+    /// The last dropped Event of each machine, with the number of dropped Events, within the budgets and the limit
+    /// `room`.
     pub(super) fn left_out(&mut self, now: Instant, room: usize) -> Vec<Event> {
         let mut told = Vec::new();
         for machine in self.machines.values_mut() {

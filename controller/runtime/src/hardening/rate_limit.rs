@@ -5,8 +5,8 @@
 //!
 //! # Guarantees
 //!
-//! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, whatever their names. The
-//!   memory is released when the budgets are full again.
+//! - Memory is limited: 64 bytes per requester, for up to [`MAX_REQUESTERS`] requesters, regardless of the length of
+//!   their names. The memory is released when the budgets are full again.
 //! - No requester gains from the removal of its budget, because only full budgets are removed. While all budgets are in
 //!   use, unknown requesters share one budget.
 

@@ -119,7 +119,7 @@ enum Life {
     Ends(Timestamp),
     /// The expiry was set by an extension of this controller.
     Extended(Timestamp),
-    /// The token could not be extended. This seldom changes, because new tokens get new IDs.
+    /// The token could not be extended. This rarely changes, because new tokens get new IDs.
     Missing {
         /// The time of the next read, by a monotonic clock.
         next: Duration,

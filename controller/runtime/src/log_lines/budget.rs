@@ -33,7 +33,7 @@ pub(crate) enum LineKind {
     Refusal,
     /// A request with valid evidence, or a request that gets a certificate.
     Grant,
-    /// Everything else.
+    /// Any other line.
     Other,
 }
 

@@ -126,7 +126,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     ///
-    /// A limit cut a pool.
+    /// A limit truncated a pool.
     pub(super) fn knows_all_members(self) -> Result<(), Unavailable> {
         match self.members.cut_pool() {
             None => Ok(()),
@@ -329,7 +329,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Replaces the state `Ready`, because another object must exist first.
+/// The state of a machine that must wait for another object: it cannot be ready.
 pub(super) fn waiting(state: MachineState) -> MachineState {
     match state {
         MachineState::Ready | MachineState::Unread | MachineState::Pending => MachineState::Pending,

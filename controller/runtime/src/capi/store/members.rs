@@ -135,7 +135,7 @@ impl Members {
         self.pools.with(Value::Member(member))
     }
 
-    /// A pool of which only a part of the members is known, with the limit that cut it.
+    /// A pool with unknown members, and the limit that truncated it.
     pub(in crate::capi) fn cut_pool(&self) -> Option<(&str, MemberLimit)> {
         let mut pools = self.pools.with(Value::Cut);
         pools.find_map(|(name, pool)| Some((name, pool.cut?)))

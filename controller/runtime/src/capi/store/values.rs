@@ -54,6 +54,6 @@ pub(super) enum Value<'a> {
     /// The name of a pool member.
     Member(&'a str),
     Token(&'a TokenId),
-    /// A pool of which only a part of the members is known.
+    /// A pool with unknown members.
     Cut,
 }

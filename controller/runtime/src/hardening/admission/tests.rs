@@ -98,7 +98,7 @@ fn an_update_of_a_request_has_the_same_limits_as_its_creation() {
     assert_eq!(operations, [&["CREATE", "UPDATE"]]);
 }
 
-/// A value of CEL. Numbers are whole.
+/// A CEL value. All numbers are integers.
 fn to_cel(value: &Value) -> cel::Value {
     match value {
         Value::Null => cel::Value::Null,

@@ -7,7 +7,7 @@ use crate::testing::pauses;
 
 const PAGES: usize = 4;
 
-/// A cluster with several pages of records, whose machines are gone.
+/// A cluster with several pages of records, whose machines no longer exist.
 fn many() -> World {
     let world = World::new();
     for number in 0..PAGES * PAGE {

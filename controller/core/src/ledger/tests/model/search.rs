@@ -183,7 +183,7 @@ impl Run {
         Ok(())
     }
 
-    /// Tries every request once more, one after the other, with caches that are up to date.
+    /// Tries every request one more time, in turn, with current caches.
     fn recover(&mut self) -> Result<(), String> {
         for task in [0, 1] {
             let written = self.shared().log.len();

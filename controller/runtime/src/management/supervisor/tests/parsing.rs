@@ -1,4 +1,4 @@
-//! Clusters whose objects are parsed in turn, and only once.
+//! Clusters whose objects are parsed once, in the turn of the cluster.
 
 use data_encoding::BASE64;
 use node_attestation_core::verifier::{InsecureVerifier, Verifier};
