@@ -20,8 +20,8 @@ pub fn section<'a>(
     format!(".SH \"{title}\"\n") + &entries.collect::<String>()
 }
 
-/// Escapes the text for roff, so that roff shows it unchanged. Without this, a period or a quote at the start of a line
-/// begins a command. A hyphen can become a different character, which breaks a copied command.
+/// Escapes the text for roff, so that roff shows it unchanged. Without the escape, a period or a quote at the start of
+/// a line begins a command. A hyphen can become a different character, which breaks a copied command.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) {

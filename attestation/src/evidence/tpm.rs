@@ -58,7 +58,7 @@ pub enum TpmEvidence {
 /// The public areas of two keys of one TPM, as the TPM returned them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicAreas {
-    /// `TPMT_PUBLIC` of the endorsement key. This identifies the key of the machine, but does not make the key trusted.
+    /// `TPMT_PUBLIC` of the endorsement key. It identifies the key of the machine, but does not make the key trusted.
     pub endorsement: Vec<u8>,
     /// `TPMT_PUBLIC` of the attestation key.
     pub attestation: Vec<u8>,

@@ -111,7 +111,7 @@ fn text(path: &Path) -> Result<String, io::Error> {
     let mut text = String::new();
     let mut file = File::open(path)?.take(MAX_FILE_LEN);
     file.read_to_string(&mut text)?;
-    // A file that is too long has at least one more byte.
+    // Reads one more byte, which only a file that is too long has.
     file.set_limit(1);
     if file.read(&mut [0])? > 0 {
         let what = format!("longer than {MAX_FILE_LEN} bytes");

@@ -375,7 +375,7 @@ fn read_pem(what: &'static str, path: &Path) -> Result<Zeroizing<Vec<u8>>, Stand
     let mut file = File::open(path).map_err(failed)?.take(MAX_PEM_LEN);
     let mut bytes = Zeroizing::new(Vec::new());
     file.read_to_end(&mut bytes).map_err(failed)?;
-    // A file that is too long has at least one more byte.
+    // Reads one more byte, which only a file that is too long has.
     file.set_limit(1);
     if file.read(&mut [0]).map_err(failed)? > 0 {
         let too_long = format!("longer than {MAX_PEM_LEN} bytes");

@@ -172,7 +172,7 @@ impl Worker {
     }
 
     fn ended(&mut self, ended: Result<(String, Option<Next>), JoinError>) {
-        // This does not occur, because no task is cancelled during this wait.
+        // An error does not occur, because no task is cancelled during this wait.
         let Ok((uid, next)) = ended else {
             return;
         };

@@ -9,7 +9,7 @@
 //! the same node.
 //!
 //! The ID identifies the challenge key and the Cluster. A challenge from a key that is not in use here is therefore not
-//! a contradiction, because replicas observe a key rotation at different times. This also applies to a Cluster that was
+//! a contradiction, because replicas observe a key rotation at different times. The same applies to a Cluster that was
 //! moved to another management cluster, where it has a different UID.
 
 use std::fmt;

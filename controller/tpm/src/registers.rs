@@ -36,7 +36,7 @@ pub(crate) fn separated(register: u8, value: &[u8]) -> Option<Vec<u8>> {
     Some(extended.finish().as_ref().to_vec())
 }
 
-/// Whether the register has the value from before any measurement, although the firmware must extend it. Some firmware
+/// Whether the register still has its initial value, although the firmware must extend it. Some firmware
 /// provides a SHA-256 bank, but measures only into the SHA-1 bank. Any system can then write the registers. systemd's
 /// separator does not change this.
 pub(crate) fn is_unmeasured(register: u8, value: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! The content of a document.
 //!
 //! Each field that is used must be present once, in the form that AWS documents. Other fields are ignored: AWS has
-//! added fields before, and a new unused field must not prevent all nodes from joining. For the same reason, the types
+//! already added fields, and a new unused field must not prevent all nodes from joining. For the same reason, the types
 //! of other fields are not checked (`privateIp` is null for an instance without IPv4).
 
 use std::time::SystemTime;

@@ -34,7 +34,7 @@ pub trait Describe: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// An outage. If EC2 does not list an instance, the answer does not contain it. This is not an error.
+    /// An outage. An instance that EC2 does not list is missing from the answer, without an error.
     async fn describe(
         &self,
         credentials: &Credentials,

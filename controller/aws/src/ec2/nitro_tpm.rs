@@ -41,7 +41,8 @@ const LIMITS: CallLimits = CallLimits {
         burst: 20,
         every: Duration::from_millis(100),
     },
-    // This is longer than the time between a machine's two requests. The key does not change while the instance exists.
+    // The duration exceeds the time between a machine's two requests. The key does not change while the instance
+    // exists.
     remembered: Duration::from_mins(5),
     credentials: Duration::from_secs(20),
     call: Duration::from_secs(12),

@@ -268,8 +268,8 @@ impl Record {
         until(self.not_after, self.opened.time)
     }
 
-    /// The time when all certificates of the generation have expired, if the generation ends at `now`. This includes
-    /// certificates that are not in the record.
+    /// The time when all certificates of the generation have expired, including certificates that are not in the
+    /// record, if the generation ends at `now`.
     fn ends_by(&self, longest: Duration, now: SystemTime) -> SystemTime {
         if let Some(tombstone) = &self.tombstone {
             return tombstone.until;

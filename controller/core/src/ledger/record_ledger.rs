@@ -218,7 +218,7 @@ impl RecordLedger {
     /// Whether the Machine with this name, which has the holder's provider ID, can be the holder. A holder without
     /// evidence is the Machine of its token, regardless of the claimed provider ID. The same applies to a holder that
     /// was attested with its TPM before its Machine had a provider ID: this Machine must not have a different provider
-    /// ID now. A pool member without a Machine has its provider ID as its name, and keeps its record when it gets one.
+    /// ID now. A pool member without a Machine is named by its provider ID. It keeps its record when it gets a Machine.
     pub(super) async fn can_be(
         &self,
         holder: &RecordHolder,

@@ -273,8 +273,8 @@ impl State {
 
 impl RevokedNodeCredentialsSpec {
     /// Returns the revoked certificates and keys of these records. `longest` is the maximum validity of a certificate.
-    /// The writer of a record chooses its UID and key, so several records can have the same. In this case, the stronger
-    /// revocation counts.
+    /// The writer of a record chooses its UID and key, so several records can have the same UID or key. In this case,
+    /// the stronger revocation counts.
     pub fn of_records<'a>(
         records: impl IntoIterator<Item = &'a Record>,
         longest: Duration,

@@ -327,7 +327,7 @@ impl Rules<'_> {
 
     fn reopen(&self, own: &Stored, stale_node: Option<String>) -> Checked<Step> {
         self.has_its_own_key()?;
-        // This also applies after a reset. Otherwise, an attacker with the key could claim the name again.
+        // The revoked key stays refused after a reset. Otherwise, an attacker with the key could claim the name again.
         let is_revoked = own.record.is_revoked() || self.is_refused(&own.record);
         let has_its_key = own.record.opened.key == self.claim.key;
         ensure!(

@@ -9,8 +9,8 @@ use crate::crd::conditions::ConditionReport;
 pub struct Findings {
     /// Conditions of the `KubeletAuthentication`.
     pub conditions: Vec<ConditionReport>,
-    /// The certificate that expires first. This includes only certificates that expire soon and that machines require
-    /// for their evidence.
+    /// The certificate that expires first, among the certificates that expire soon and that machines require for their
+    /// evidence.
     pub expiring: Option<Expiring>,
     /// The number of machines whose firmware does not measure their boot. `None` if no verifier checks it.
     pub unmeasured: Option<usize>,

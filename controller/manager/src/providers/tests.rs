@@ -224,7 +224,7 @@ fn the_error_names_an_unsupported_attestor() {
     );
 }
 
-/// The owner of a cluster keeps the settings, so that a reconcile parses them only after a change.
+/// The owner of a cluster keeps the settings, so that a reconciliation parses them only after a change.
 #[test]
 fn a_parsed_policy_is_kept_even_without_a_verifier() {
     let providers = providers(true);

@@ -133,7 +133,7 @@ impl ClusterCa {
 
     /// Reports why the CA cannot sign at `now`.
     ///
-    /// This is for information only: a request at that time waits for another CA
+    /// The result is for information only: a request at that time waits for another CA
     /// ([`Deferral::CaNotValid`](node_attestation_core::refusal::Deferral::CaNotValid)).
     pub fn out_of_time(&self, now: SystemTime) -> Option<CaOutOfTime> {
         if now > self.not_after {

@@ -29,8 +29,8 @@ use crate::watch::{Heard, ReadAlone, required_one_of};
 /// # Guarantees
 ///
 /// - The cache does not answer before it has listed each kind once. After that, a missing object does not exist.
-/// - If the API server is unavailable, the cache keeps the last known objects. Before a caller decides from them, it
-///   must check for kinds without recent events.
+/// - If the API server is unavailable, the cache keeps the last known objects. Before a decision that depends on them,
+///   a caller must check for kinds without recent events.
 /// - The cache keeps only the fields that are used, and no secrets.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Objects")]

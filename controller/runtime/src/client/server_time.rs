@@ -76,7 +76,7 @@ impl ServerTime {
     }
 
     /// The API server's time, for the ages of objects. A change of this machine's clock does not affect it. Before the
-    /// first response with a date, this is `now`, from this machine's clock.
+    /// first response with a date, the result is `now`, from this machine's clock.
     pub fn now_or(&self, now: SystemTime) -> SystemTime {
         self.now().unwrap_or(now)
     }

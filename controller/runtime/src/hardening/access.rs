@@ -24,8 +24,8 @@ pub enum HardeningError {
         /// The response of the API server.
         status: Box<Status>,
     },
-    /// The API server refused for another reason: it is too old, the object is invalid, or the object has changed since
-    /// it was read.
+    /// The API server refused the call for another reason: the server is too old, the object is invalid, or the object
+    /// has changed since it was read.
     #[error("cannot {call}: the API server returned {}: {}", status.code, status.message)]
     Refused {
         /// The verb and the object.

@@ -222,7 +222,7 @@ async fn enforce(client: &Client, spec: RevokedNodeCredentialsSpec) -> Result<()
     Ok(())
 }
 
-/// Writes the list under a new definition, which the API server serves shortly after it has accepted it.
+/// Writes the list under a new definition, which the API server serves shortly after it has accepted the definition.
 async fn write_until_served(
     client: &Client,
     wanted: &RevokedNodeCredentials,

@@ -274,8 +274,9 @@ impl Tokens {
     ///
     /// Tokens that are not in `wanted` count as not needed from now on.
     ///
-    /// This is a separate step that does not delay other steps, because it needs the permission to list Secrets. If
-    /// there are more than 10,000 tokens, or too many for the memory, the other tokens expire without a change.
+    /// The search is a separate step, because it needs the permission to list Secrets, and must not delay the other
+    /// steps. If there are more than 10,000 tokens, or too many for the memory, the other tokens expire without a
+    /// change.
     ///
     /// # Errors
     ///

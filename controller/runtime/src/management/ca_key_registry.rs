@@ -145,8 +145,8 @@ impl Keys {
         Some(changes)
     }
 
-    /// Another cluster that has proved that it has the same CA key. This is the next cluster by name, so that a change
-    /// affects only a few of the clusters with one key.
+    /// Another cluster that has proved that it has the same CA key. The result is the next cluster by name, so that a
+    /// change affects only a few of the clusters with one key.
     fn other(&self, cluster: &ObjectKey) -> Option<ObjectKey> {
         let own = self.clusters.get(cluster)?;
         let proved = &self.digests.get(&own.digest)?.proved;
@@ -191,7 +191,7 @@ impl CaKeyHolder {
         std::future::pending::<()>().await;
     }
 
-    /// Whether the last result is still valid. This includes the cluster's own entry, because a predecessor of this
+    /// Whether the last result is still valid. The cluster's own entry is also compared, because a predecessor of this
     /// holder can be dropped late.
     fn is_as_told(&self) -> bool {
         self.all.0.read(|keys| {

@@ -58,7 +58,7 @@ pub(super) enum ApiReachability {
     /// No call was made yet.
     #[default]
     Unknown,
-    /// The API server responds. This is its version.
+    /// The API server responds, and has this version.
     Yes(ServerVersion),
     /// The API server does not respond.
     No(String),

@@ -45,8 +45,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The longest wait if the API server does not respond.
 const LONGEST_OUTAGE: Duration = Duration::from_mins(1);
 
-/// The wait before a refused step is retried and reported again. Kubernetes keeps Events for one hour. This is also the
-/// longest wait before the controller restores a field that another client keeps changing.
+/// The wait before a refused step is retried and reported again. Kubernetes keeps Events for one hour. The same wait is
+/// the longest before the controller restores a field that another client keeps changing.
 const REFUSED: Duration = Duration::from_mins(10);
 
 /// The wait between a refusal, which created an Event, and a different step.

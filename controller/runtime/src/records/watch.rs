@@ -240,7 +240,7 @@ impl Caches {
                 let Listing { mut records, index } =
                     std::mem::replace(&mut watching.listing, listing);
                 let before = std::mem::replace(&mut watching.index, index);
-                // This precedes the update of the caches, because a decision must not miss a known record.
+                // The limits are set before the update of the caches, because a decision must not miss a known record.
                 let over = watching.index.over_the_limit();
                 let over: Vec<_> = over.map(|(namespace, _)| namespace.to_owned()).collect();
                 for namespace in over {
@@ -255,7 +255,7 @@ impl Caches {
                     self.set_limit(namespace, watching);
                 }
                 watching.plan_list();
-                // This follows the update of all caches, because waiters read the caches when they are notified.
+                // Waiters are notified after the update of all caches, because they then read the caches.
                 self.watched.heard.now();
                 self.clusters
                     .retain(Swept::entries_mut, |key, cache| !is_dead(key, cache));

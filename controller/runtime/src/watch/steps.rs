@@ -2,7 +2,7 @@
 //!
 //! kube's watcher is not used. It does not expose bookmarks, and continues each watch at its last resource version. After
 //! a restore of etcd from a backup, the API server accepts a version that it has not reached. It then sends no events
-//! until it has passed that version. This can take as long as the age of the backup.
+//! until it has passed that version. The silence can last as long as the age of the backup.
 
 use std::fmt::Debug;
 use std::mem;

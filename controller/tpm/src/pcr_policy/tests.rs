@@ -276,7 +276,7 @@ fn a_quote_of_unmeasured_registers_is_denied_with_every_policy() {
         with_alternatives(&[&[("7", &[1, 2])]]).unwrap(),
     ] {
         for number in [0, 1, 2, 3, 4, 5, 6] {
-            // This also applies to a register that is not in the policy.
+            // A register that is not in the policy is also denied.
             assert_eq!(
                 policy.allows(&registers(&[(7, 1), (number, 0)])),
                 Err(TpmDenial::RegisterNotMeasured(number))

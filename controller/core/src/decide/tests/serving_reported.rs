@@ -194,7 +194,7 @@ fn a_foreign_or_reserved_name_that_a_platform_reports_is_denied() {
 #[test]
 fn a_node_reported_address_is_ignored_if_the_platform_reports_some() {
     let claimed = ServingName::Ip([198, 51, 100, 7].into());
-    // This includes a machine without names, such as a machine that is being stopped.
+    // The second machine has no names, such as a machine that is being stopped.
     for reported in [vec![ServingName::Ip(ADDRESS.into())], Vec::new()] {
         let mut cluster = platform_reported(Some(reported));
         cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
@@ -225,7 +225,7 @@ fn a_name_that_only_an_unavailable_attestor_could_report_waits() {
         let why = VerifierUnavailable::Unknown(attestor.to_owned());
         let mut cluster = platform_reported(None);
         cluster.verifiers = [Err(why)].into_iter().collect();
-        // This also applies if reports from nodes are accepted, because the platform could report other names.
+        // Reports from nodes are accepted, but the platform could report other names.
         cluster.serving.guest_reported = Some(Arc::new(Guest(Some(vec![claimed.clone()]))));
         cluster
     };

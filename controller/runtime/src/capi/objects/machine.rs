@@ -62,7 +62,7 @@ pub(in crate::capi) struct Machine {
     pub(in crate::capi) deleting: bool,
     pub(in crate::capi) has_bootstrap_data: bool,
     /// Whether the infrastructure has reported all values for a booting machine. The addresses appear with this state,
-    /// after the provider ID. If the addresses or names exceed their limits, this is false, because the machine
+    /// after the provider ID. If the addresses or names exceed their limits, the field is false, because the machine
     /// can have more of them.
     pub(in crate::capi) provisioned: bool,
     pub(in crate::capi) provider_id: Option<ProviderId>,

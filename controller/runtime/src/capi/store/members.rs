@@ -193,7 +193,8 @@ impl Members {
         if let Some(config) = &config {
             self.queue_config(config);
         }
-        // This happens after the new object is stored, because the new object usually refers to the same config.
+        // The former config is released after the new object is stored, because the new object usually refers to the
+        // same config.
         let before = before.as_deref().and_then(Member::config);
         if let Some(former) = before.filter(|former| config.as_deref() != Some(*former)) {
             self.release_config(former);

@@ -31,7 +31,7 @@ fn filled_metadata() -> ObjectMeta {
     let text = || Some("x".to_owned());
     let map = || Some(BTreeMap::from([("x".to_owned(), "x".to_owned())]));
     let time = || Some(Time(Timestamp::UNIX_EPOCH));
-    // This has no default, so that a field of a later version also gets a limit.
+    // The value lists all fields, without a default, so that a field of a later version also gets a limit.
     ObjectMeta {
         annotations: map(),
         creation_timestamp: time(),

@@ -214,7 +214,7 @@ async fn a_kubeadm_binding_that_cannot_be_deleted_does_not_protect_the_other() {
         );
     }
 
-    // A binding is not open after its deletion, or if it no longer exists.
+    // A binding is not open after its deletion by this call or by another client.
     for code in [200, 404] {
         let (removed, left) = Box::pin(removed_with(code)).await;
 

@@ -231,7 +231,7 @@ async fn taken(
 
 /// Executes the step, and returns the error to report.
 ///
-/// This does not use server-side apply. For a list of this type, an apply removes only the items of the same field
+/// The writes do not use server-side apply. For a list of this type, an apply removes only the items of the same field
 /// manager. After `clusterctl move`, the items belong to another field manager. An apply would also change an object
 /// that a user created in the meantime.
 async fn write(

@@ -5,7 +5,7 @@ use node_attestation_core::signer::testing::parsed_keys;
 
 use super::*;
 
-/// The result of a reconcile, and the number of objects and keys that it parses.
+/// The result of a reconciliation, and the number of objects and keys that it parses.
 fn parses(
     world: &mut World,
     parsed: &mut Parsed,
