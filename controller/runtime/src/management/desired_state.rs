@@ -85,6 +85,10 @@ pub(super) fn service(
     let ca = match &sources.ca {
         Observed::Unknown => return Ok(None),
         Observed::Absent => Err(NotReady::CaNotFound(ca_name.clone())),
+        Observed::Unreadable(source) => Err(NotReady::CaUnreadable {
+            name: ca_name.clone(),
+            source: source.clone(),
+        }),
         Observed::Present(secret) => Ok(parsed.ca(secret, || {
             let external = settings.external_signer.as_ref()?;
             let namespace = authentication.metadata.namespace.as_deref();
@@ -94,7 +98,7 @@ pub(super) fn service(
     let shared = ca_key.hold(ca.as_ref().ok().and_then(|ca| ca.key));
     ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
     let cluster = match &sources.cluster {
-        Observed::Unknown | Observed::Absent => return Ok(None),
+        Observed::Unknown | Observed::Absent | Observed::Unreadable(_) => return Ok(None),
         Observed::Present(cluster) => cluster,
     };
     ensure!(!cluster.paused, NotReady::ClusterPaused);
@@ -110,6 +114,12 @@ pub(super) fn service(
     let of_kubeconfig = match &sources.kubeconfig {
         Observed::Unknown => return Ok(None),
         Observed::Absent => return Err(NotReady::KubeconfigNotFound(kubeconfig_name)),
+        Observed::Unreadable(source) => {
+            return Err(NotReady::KubeconfigUnreadable {
+                name: kubeconfig_name,
+                source: source.clone(),
+            });
+        }
         Observed::Present(secret) => parsed.kubeconfig(secret, settings.reach),
     };
     let kubeconfig = of_kubeconfig.kubeconfig.clone();

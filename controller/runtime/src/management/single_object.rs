@@ -10,7 +10,7 @@ use kube::runtime::watcher::Event;
 
 use crate::capi::SecretValues;
 use crate::log_lines::ClusterLines;
-use crate::watch::{Lenient, Skipped, WatchLog, on_management, watch_config};
+use crate::watch::{Lenient, Skipped, Unreadable, WatchLog, on_management, watch_config};
 
 /// The last known state of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,13 +22,24 @@ pub(super) enum Observed<K> {
     Absent,
     /// The object.
     Present(K),
+    /// The object exists, and no version of it could be read.
+    Unreadable(Unreadable),
 }
 
 impl<K> Observed<K> {
     pub(super) fn present(&self) -> Option<&K> {
         match self {
             Self::Present(object) => Some(object),
-            Self::Unknown | Self::Absent => None,
+            Self::Unknown | Self::Absent | Self::Unreadable(_) => None,
+        }
+    }
+
+    pub(super) fn map<T>(self, map: impl FnOnce(K) -> T) -> Observed<T> {
+        match self {
+            Self::Unknown => Observed::Unknown,
+            Self::Absent => Observed::Absent,
+            Self::Present(object) => Observed::Present(map(object)),
+            Self::Unreadable(error) => Observed::Unreadable(error),
         }
     }
 }
@@ -39,20 +50,22 @@ impl<K> From<Option<K>> for Observed<K> {
     }
 }
 
-/// Yields the Secret with this name, with the values of these keys, after each change, and `None` if it does not exist.
-/// The stream never ends.
+/// Yields the state of the Secret with this name, with the values of these keys, after each change. The stream never
+/// ends.
 ///
-/// Unlike `kube::runtime::watch_object`, it skips a Secret that cannot be decoded, lists in pages, and logs like all
-/// watches. The last known state stays valid while the API server is unavailable.
+/// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all watches. The
+/// last version that could be read stays valid while later versions cannot be read, and while the API server is
+/// unavailable.
 pub(super) fn follow(
     api: Api<Lenient<SecretValues, Secret>>,
     name: &str,
     keys: &'static [&'static str],
     lines: ClusterLines,
-) -> impl Stream<Item = Option<Secret>> + Send + use<> {
+) -> impl Stream<Item = Observed<Secret>> + Send + use<> {
     let mut skipped = Skipped::of_cluster("Secret", lines.clone());
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
+    let mut is_known = false;
     let mut log = WatchLog::of_one("Secret", name).within(lines);
     on_management(api, config).filter_map(move |event| {
         log.observe(&event, || {});
@@ -60,20 +73,130 @@ pub(super) fn follow(
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
                 seen = true;
                 match object.object {
-                    Ok(read) => Some(Some(read.only(keys))),
+                    Ok(read) => {
+                        is_known = true;
+                        Some(Observed::Present(read.only(keys)))
+                    }
                     Err(ref error) => {
                         skipped.note(object.meta(), error);
-                        None
+                        (!is_known).then(|| Observed::Unreadable(error.clone()))
                     }
                 }
             }
-            Ok(Event::Delete(_)) => Some(None),
+            Ok(Event::Delete(_)) => {
+                is_known = false;
+                Some(Observed::Absent)
+            }
             Ok(Event::Init) => {
                 seen = false;
                 None
             }
-            Ok(Event::InitDone) if !seen => Some(None),
+            Ok(Event::InitDone) if !seen => {
+                is_known = false;
+                Some(Observed::Absent)
+            }
             Ok(Event::InitDone) | Err(_) => None,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use futures::stream;
+    use http_body_util::combinators::UnsyncBoxBody;
+    use http_body_util::{BodyExt as _, Full, StreamBody};
+    use hyper::body::{Bytes, Frame};
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::capi::{CA_KEYS, ObjectKey};
+    use crate::client::ClusterAccess;
+
+    fn secret(version: u32, certificate: &Value) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": "prod-1-ca", "namespace": "a", "uid": "u", "resourceVersion": version.to_string(),
+            },
+            "data": {"tls.crt": certificate},
+        })
+    }
+
+    fn answer(
+        request: &Request<Body>,
+        listed: &[Value],
+        events: &[(&str, Value)],
+    ) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+        let query = request.uri().query().unwrap_or_default();
+        if !query.contains("watch=") {
+            let list = json!({
+                "apiVersion": "v1", "kind": "SecretList",
+                "metadata": {"resourceVersion": "1"}, "items": listed,
+            });
+            return Response::new(Full::new(Bytes::from(list.to_string())).boxed_unsync());
+        }
+        let lines = events.iter().map(|(kind, object)| {
+            let event = json!({"type": kind, "object": object});
+            Ok(Frame::data(Bytes::from(format!("{event}\n"))))
+        });
+        let lines: Vec<Result<_, Infallible>> = lines.collect();
+        let lines = stream::iter(lines).chain(stream::pending());
+        Response::new(StreamBody::new(lines).boxed_unsync())
+    }
+
+    /// The certificates of a Secret that is listed, and then changed by these events.
+    async fn states(
+        listed: Vec<Value>,
+        events: Vec<(&'static str, Value)>,
+    ) -> Vec<Observed<String>> {
+        let access = ClusterAccess::in_memory(move |request| {
+            let answer = answer(&request, &listed, &events);
+            async move { answer }
+        });
+        let api = Api::namespaced(access.client().clone(), "a");
+        let lines = ClusterLines::of(&ObjectKey::new("a", "prod-1"));
+        let mut followed = pin!(follow(api, "prod-1-ca", &CA_KEYS, lines));
+        let mut states = Vec::new();
+        while let Ok(Some(state)) = timeout(Duration::from_secs(1), followed.next()).await {
+            states.push(state.map(|secret| {
+                let certificate = secret.data.unwrap()["tls.crt"].0.clone();
+                String::from_utf8(certificate).unwrap()
+            }));
+        }
+        states
+    }
+
+    fn unreadable() -> Observed<String> {
+        Observed::Unreadable(Unreadable::because("tls.crt is not base64"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreadable_secret_is_reported_unless_a_version_is_known() {
+        let (invalid, valid) = (json!("-"), json!("YQ=="));
+        let known = Observed::Present("a".to_owned());
+
+        let listed = states(
+            vec![secret(2, &invalid)],
+            vec![
+                ("MODIFIED", secret(3, &valid)),
+                ("MODIFIED", secret(4, &invalid)),
+                ("DELETED", secret(5, &invalid)),
+                ("ADDED", secret(6, &invalid)),
+            ],
+        );
+        let created = states(Vec::new(), vec![("ADDED", secret(2, &invalid))]);
+
+        assert_eq!(
+            listed.await,
+            [unreadable(), known, Observed::Absent, unreadable()]
+        );
+        assert_eq!(created.await, [Observed::Absent, unreadable()]);
+    }
 }

@@ -142,7 +142,7 @@ fn is_selected(
     authentication: &KubeletAuthentication,
 ) -> bool {
     match cluster {
-        Observed::Unknown => selection.watch_filter.is_none(),
+        Observed::Unknown | Observed::Unreadable(_) => selection.watch_filter.is_none(),
         Observed::Absent => selection.has_label(authentication.metadata.labels.as_ref()),
         Observed::Present(_) => true,
     }

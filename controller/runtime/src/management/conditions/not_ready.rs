@@ -11,6 +11,7 @@ use crate::capi::{CaRefused, KubeconfigRefused};
 
 use crate::management::spec_mapping::InvalidServingAddressRange;
 use crate::settings_file::Contradiction;
+use crate::watch::Unreadable;
 
 /// The reason why a cluster is not served.
 ///
@@ -37,10 +38,14 @@ pub(in crate::management) enum NotReady {
         name: String,
         source: KubeconfigRefused,
     },
+    #[error("the controller cannot read Secret {name}: {source}")]
+    KubeconfigUnreadable { name: String, source: Unreadable },
     #[error("Secret {0} does not exist")]
     CaNotFound(String),
     #[error("the CA in Secret {name} is not accepted: {}", error_chain(source))]
     CaRefused { name: String, source: CaRefused },
+    #[error("the controller cannot read Secret {name}: {source}")]
+    CaUnreadable { name: String, source: Unreadable },
     /// Another Cluster has the private key of the CA. Its name is known only if it is in the same namespace: a CA
     /// certificate is public, and a tenant can put the certificate of any Cluster into its own Secret.
     #[error(
@@ -94,13 +99,15 @@ impl NotReady {
             Self::ClusterPaused | Self::Paused => reason::PAUSED,
             Self::Misnamed(_) => reason::MISNAMED,
             Self::KubeconfigNotFound(_) => reason::KUBECONFIG_NOT_FOUND,
-            Self::KubeconfigRefused { .. } => reason::KUBECONFIG_REFUSED,
+            Self::KubeconfigRefused { .. } | Self::KubeconfigUnreadable { .. } => {
+                reason::KUBECONFIG_REFUSED
+            }
             Self::CaNotFound(_) => reason::CA_NOT_FOUND,
             Self::CaRefused {
                 source: CaRefused::Invalid(InvalidCa::KeyMismatch),
                 ..
             } => reason::CA_KEY_MISMATCH,
-            Self::CaRefused { .. } => reason::CA_INVALID,
+            Self::CaRefused { .. } | Self::CaUnreadable { .. } => reason::CA_INVALID,
             Self::SharedCa(_) => reason::SHARED_CA,
             Self::NoAttestor { why, .. } => why.reason(),
             Self::Audience(_) => reason::AUDIENCE_INVALID,

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::*;
 use crate::capi::{CaRefused, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, OwnAttestors};
 use crate::management::ca_key_registry::{CaKey, CaKeys};
+use crate::watch::Unreadable;
 
 mod authentication;
 mod external;
@@ -160,7 +161,7 @@ impl World {
     fn cluster(&mut self) -> &mut Cluster {
         match &mut self.sources.cluster {
             Observed::Present(cluster) => cluster,
-            Observed::Unknown | Observed::Absent => panic!("it is there"),
+            Observed::Unknown | Observed::Absent | Observed::Unreadable(_) => panic!("it is there"),
         }
     }
 
@@ -279,6 +280,27 @@ fn the_reason_of_a_missing_cluster_names_the_log_of_unreadable_objects() {
         "Cluster prod-1 does not exist, or the controller cannot read it. Then its log contains the object's name and \
          the cause"
     );
+}
+
+#[test]
+fn an_unreadable_secret_is_named_with_the_cause() {
+    let cases: [(&str, &str, Change); 2] = [
+        ("kubeconfig", "KubeconfigRefused", |world| {
+            world.sources.kubeconfig = Observed::Unreadable(Unreadable::because("the cause"));
+        }),
+        ("ca", "CAInvalid", |world| {
+            world.sources.ca = Observed::Unreadable(Unreadable::because("the cause"));
+        }),
+    ];
+    for (suffix, reason, change) in cases {
+        let mut world = world();
+        change(&mut world);
+
+        let why = world.why();
+
+        let text = format!("the controller cannot read Secret prod-1-{suffix}: the cause");
+        assert_eq!((why.reason(), why.to_string()), (reason, text));
+    }
 }
 
 #[test]

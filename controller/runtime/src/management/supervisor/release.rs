@@ -90,7 +90,7 @@ impl Supervisor {
                 None => self.access().await,
                 served => served,
             },
-            Observed::Unknown => served.take(),
+            Observed::Unknown | Observed::Unreadable(_) => served.take(),
             Observed::Absent => match served.take() {
                 None => return ControlFlow::Break(()),
                 served => served,

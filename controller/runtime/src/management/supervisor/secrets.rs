@@ -40,7 +40,7 @@ impl Supervisor {
             Observed::Present(_) => self.place.is_placed(),
             Observed::Absent => false,
             // Running watches mean that the Cluster existed.
-            Observed::Unknown => watches.is_some(),
+            Observed::Unknown | Observed::Unreadable(_) => watches.is_some(),
         };
         if is_wanted && watches.is_none() {
             let mut following = JoinSet::new();
@@ -79,7 +79,7 @@ impl Supervisor {
         let versions = follow(api, &name, keys, self.lines.clone());
         let (sender, receiver) = watch::channel(Observed::Unknown);
         tasks.spawn(versions.for_each(move |secret| {
-            sender.send_replace(secret.map(Arc::new).into());
+            sender.send_replace(secret.map(Arc::new));
             ready(())
         }));
         receiver
