@@ -19,7 +19,7 @@ use super::objects::{
     ObjectKey, Raw, Reference, Watched as _,
 };
 use super::selection::Selection;
-use super::store::{Effect, Members, Store, Stored};
+use super::store::{Effect, Members, Store, Stored, Unread};
 use crate::shared::{Lock, Shared, Swept, page};
 use crate::turns::{FairTurns, TurnLimits};
 use crate::watch::{Heard, ReadAlone, required_one_of};
@@ -255,6 +255,12 @@ impl Objects {
         look: impl FnOnce(Option<&Cluster>, &Members) -> T,
     ) -> Option<T> {
         self.is_ready().then(|| self.0.store.look(cluster, look))
+    }
+
+    /// The Machines and pools of this Cluster that cannot be read. `None` also before [`Objects::is_ready`].
+    pub(super) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<Unread> {
+        self.is_ready()
+            .then(|| self.0.store.unreadable_members(cluster))?
     }
 
     /// Stores the result of reading a `KubeadmConfig` for this cluster. `None` means that it does not exist.

@@ -246,7 +246,7 @@ impl Bootstrap {
 }
 
 /// The cluster of an object: from its spec, where Cluster API requires it, or from its label.
-fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
+pub(super) fn cluster_of(spec: Option<String>, metadata: &ObjectMeta) -> Option<String> {
     let given = |name: &String| !name.is_empty() && name.len() <= MAX_NAME_LEN;
     let labelled = || label(metadata, CLUSTER_NAME_LABEL).cloned().filter(given);
     spec.filter(given).or_else(labelled)

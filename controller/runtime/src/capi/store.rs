@@ -22,11 +22,14 @@ use crate::table::{Indexed, Table};
 mod configs;
 mod members;
 mod pool_memory;
+mod unreadable;
 mod values;
 
 pub(super) use configs::Referrer;
 pub(super) use members::Members;
 use pool_memory::{OfPool, PoolMemory};
+pub(super) use unreadable::Unread;
+use unreadable::UnreadableMembers;
 pub(super) use values::Ground;
 
 /// The objects of all clusters. Only one task writes.
@@ -47,6 +50,7 @@ struct Places {
     machines: BTreeMap<ObjectKey, Arc<Place>>,
     /// The places of pools.
     pools: BTreeMap<ObjectKey, Arc<Place>>,
+    unreadable: UnreadableMembers,
 }
 
 /// The members of one Cluster.
@@ -75,6 +79,10 @@ pub(super) trait Stored: Watched {
 
     /// The sorted keys of the next objects after this key.
     fn keys_after(store: &Store, after: Option<&ObjectKey>) -> Vec<ObjectKey>;
+
+    /// Records that the object with this key cannot be read. The stored object stays unchanged. `labelled` is the
+    /// cluster in its label.
+    fn note_unreadable(_store: &Store, _key: &ObjectKey, _labelled: Option<&str>) {}
 
     /// Whether this Machine is being deleted. `None` for an object of another kind.
     fn is_leaving(&self) -> Option<bool> {
@@ -221,9 +229,10 @@ pub(super) fn retain<W: Stored>(store: &Store, listed: &BTreeSet<ObjectKey>) {
         }
         last = next.into_iter().next_back();
         if last.is_none() {
-            return;
+            break;
         }
     }
+    store.retain_unreadable::<W>(listed);
 }
 
 impl Stored for Cluster {
@@ -260,6 +269,7 @@ impl<M: Member> Stored for M {
         let cluster = member.as_ref().map(Self::cluster);
         let cluster = cluster.map(|cluster| ObjectKey::new(key.namespace.as_str(), cluster));
         let (place, former) = store.0.write(|places| {
+            places.unreadable.remove(Self::KIND, key);
             let place = cluster.map(|cluster| places.of(cluster));
             let all = Self::places(places);
             let former = match &place {
@@ -298,6 +308,16 @@ impl<M: Member> Stored for M {
             next.map(|(key, _)| key.clone()).collect()
         };
         store.0.read(keys)
+    }
+
+    fn note_unreadable(store: &Store, key: &ObjectKey, labelled: Option<&str>) {
+        store.0.write(|places| {
+            let known = Self::clusters(places).get(key);
+            let known = known.map(|place| place.cluster.clone());
+            let labelled = || ObjectKey::new(key.namespace.as_str(), labelled.unwrap_or_default());
+            let cluster = known.unwrap_or_else(labelled);
+            places.unreadable.put(Self::KIND, key, cluster);
+        });
     }
 
     fn is_leaving(&self) -> Option<bool> {

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::api_discovery::served;
 use super::cache::Objects;
 use super::objects::{
-    Cluster, ClusterObserver, Fields, Machine, MachinePool, ObjectKey, Raw, Watched,
+    Cluster, ClusterObserver, Fields, Machine, MachinePool, ObjectKey, Raw, Watched, cluster_of,
 };
 use super::rereads::Rereads;
 use super::selection::Selection;
@@ -247,6 +247,10 @@ impl Objects {
             resource_version: object.metadata.resource_version.clone(),
             ..ObjectMeta::default()
         };
+        if object.object.is_err() {
+            let labelled = cluster_of(None, &object.metadata);
+            W::note_unreadable(self.store(), &key, labelled.as_deref());
+        }
         if let Ok(object) = object.kept() {
             match object.as_ref().and_then(W::is_leaving) {
                 Some(true) => self.departures().note(&key),

@@ -182,6 +182,7 @@ impl Upkeep {
         }
         health.undone.extend(self.server_time.ahead(now()));
         health.undone.extend(self.inventory.unknown_members());
+        health.undone.extend(self.inventory.unreadable_members());
         self.own_records(&mut health).boxed().await;
         let revoked = self.revoke().boxed().await;
         health.note("revocation", revoked);
