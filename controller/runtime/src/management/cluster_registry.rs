@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::FutureExt as _;
 use futures::stream::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher::Event;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
+use super::condition_events::in_turn;
 use super::enablement::{Enablement, LeftOut};
 use super::kept_authentications::{
     Authentication, KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY,
@@ -24,6 +26,8 @@ use super::kept_authentications::{
 use super::supervisor::supervise;
 use super::{Controller, Shared};
 use crate::capi::ObjectKey;
+use crate::clock::now;
+use crate::events;
 use crate::log_lines::ClusterLines;
 use crate::watch::{
     Lenient, Recovery, RecoveryStep, Skipped, Unreadable, WatchLog, measured, on_management,
@@ -51,6 +55,7 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
         recovery: Recovery::default(),
         listed: BTreeSet::new(),
         tasks: JoinSet::new(),
+        reports: JoinSet::new(),
         skipped: Skipped::new("KubeletAuthentication"),
     };
     let mut events = authentications(&shared.controller).boxed();
@@ -92,6 +97,8 @@ struct ClusterRegistry {
     /// The digests of the keys of the current list, as far as it is complete.
     listed: BTreeSet<u64>,
     tasks: JoinSet<ObjectKey>,
+    /// The Events about unreadable objects that are being written. The log lines of a namespace limit their number.
+    reports: JoinSet<()>,
     skipped: Skipped,
     enablement: Enablement,
     /// Whether all objects have been listed once.
@@ -117,7 +124,11 @@ impl ClusterRegistry {
                 match seen.object {
                     Ok(authentication) => self.put(key, KeptAuthentication::new(authentication)),
                     // The last decoded state stays in use.
-                    Err(ref error) => self.skipped.note(seen.meta(), error),
+                    Err(ref error) => {
+                        if self.skipped.noted(seen.meta(), error) {
+                            self.report(key, seen.object_ref(&()), error);
+                        }
+                    }
                 }
             }
             Event::InitDone => {
@@ -147,6 +158,26 @@ impl ClusterRegistry {
         if !is_in_list {
             self.plan_list();
         }
+    }
+
+    /// Writes an Event on an object that cannot be read, unless its cluster can belong to another controller.
+    fn report(&mut self, key: ObjectKey, regarding: ObjectReference, error: &Unreadable) {
+        let shared = self.shared.clone();
+        let has_filter = shared.controller.settings.selection.watch_filter.is_some();
+        if has_filter && shared.objects.cluster(&key).is_none() {
+            return;
+        }
+        let note = format!(
+            "the controller cannot read the KubeletAuthentication, and does not apply this version: {error}"
+        );
+        while self.reports.try_join_next().is_some() {}
+        self.reports.spawn(async move {
+            if in_turn(&shared.condition_events, &key).await {
+                let management = shared.controller.management.clone();
+                let words = ("Warning", "Read", "Unreadable", note);
+                events::write_one(management, regarding, words, now()).await;
+            }
+        });
     }
 
     /// Plans the list of a namespace if there is now memory for an object that was not kept.

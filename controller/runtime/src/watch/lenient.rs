@@ -303,8 +303,13 @@ impl Skipped {
 
     /// Records that this object was skipped.
     pub fn note(&mut self, metadata: &ObjectMeta, error: &dyn Error) {
+        self.noted(metadata, error);
+    }
+
+    /// Records that this object was skipped. Returns whether the log has a new line about it.
+    pub(crate) fn noted(&mut self, metadata: &ObjectMeta, error: &dyn Error) -> bool {
         let Some((lines, left_out)) = self.take(metadata) else {
-            return;
+            return false;
         };
         // A tenant's API server can send any text.
         let shown = |text: Option<&String>| {
@@ -322,6 +327,7 @@ impl Skipped {
             error,
             "cannot use an object"
         );
+        left_out.is_some()
     }
 
     /// Takes a line for this version. Each version has one line, at the rate of its namespace. Returns the result of
