@@ -8,6 +8,8 @@
 //! <!-- example: The reason for which no test runs it. -->
 //! ```
 //!
+//! A block in another language, such as a manifest, can have a mark too.
+//!
 //! The named test, or script in the repository, has the text of each command, or reads it from a page. Whether it also runs
 //! the command is not checked.
 
@@ -61,7 +63,7 @@ fn blocks(page: &str) -> (Vec<Block>, Vec<usize>) {
         if let Some(language) = trimmed.strip_prefix("```") {
             let body = lines.by_ref().map(|(line, _)| line.trim());
             let body: Vec<&str> = body.take_while(|line| !line.starts_with("```")).collect();
-            if LANGUAGES.contains(&language) {
+            if LANGUAGES.contains(&language) || !marks.is_empty() {
                 blocks.push(Block {
                     line: number,
                     commands: commands(language, &body),
@@ -229,6 +231,18 @@ fn a_command_block_without_exactly_one_valid_mark_is_reported() {
     }
     let (found, stray) = blocks(&format!("{example}\nText.\n"));
     assert_eq!((found.len(), stray), (0, vec![2]));
+}
+
+#[test]
+fn a_marked_manifest_is_a_block_and_another_manifest_is_not() {
+    let manifest = "```yaml\nkind: ConfigMap\n```\n";
+    let text = format!("{manifest}<!-- run by: a_test -->\n{manifest}");
+
+    let (found, stray) = blocks(&text);
+
+    assert_eq!((found.len(), stray), (1, Vec::<usize>::new()));
+    assert_eq!(found[0].commands, ["kind: ConfigMap"]);
+    assert_eq!(found[0].marks, [Mark::RunBy("a_test".to_owned())]);
 }
 
 #[test]

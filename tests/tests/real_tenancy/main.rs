@@ -10,6 +10,7 @@ mod identities;
 mod logged;
 mod moved;
 mod options;
+mod quota;
 mod rights;
 mod service_accounts;
 mod unreadable;

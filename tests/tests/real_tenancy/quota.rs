@@ -1,0 +1,131 @@
+//! The ResourceQuota of the page.
+
+use std::fs;
+
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::page::repository;
+use serde_json::{Value, json};
+
+use crate::admin::Admin;
+use crate::bed::{PATIENCE, SITE, create_namespace};
+
+const NAMESPACE: &str = "with-quota";
+
+/// The ResourceQuota of the page for this namespace.
+fn quota() -> Value {
+    let page = fs::read_to_string(repository().join("docs").join("tenancy.md")).unwrap();
+    let mut blocks = page.split("```yaml\n").skip(1);
+    let block = blocks.find(|block| block.contains("kind: ResourceQuota"));
+    let (block, _) = block.unwrap().split_once("```").unwrap();
+    let block = block.replace("namespace: tenant-a", &format!("namespace: {NAMESPACE}"));
+    serde_saphyr::from_str(&block).unwrap()
+}
+
+/// The spec of a NodeIdentity.
+fn identity() -> Value {
+    json!({
+        "clusterName": "a", "nodeName": "a", "uid": "0123456789abcdef0123456789abcdef",
+        "providerID": "aws:///eu-west-1a/i-0123456789abcdef0", "attestor": "aws",
+        "instance": "i-0123456789abcdef0", "generation": 1, "notAfter": "2026-11-28T12:00:00Z",
+        "opened": {
+            "keySHA256": "c".repeat(64), "requestName": "a", "requestUID": "a",
+            "time": "2026-11-21T12:00:00Z",
+        },
+    })
+}
+
+/// Valid objects, with the resource that the quota has for each.
+fn objects() -> Vec<(&'static str, Value)> {
+    const CORE: &str = "cluster.x-k8s.io/v1beta2";
+    const OWN: &str = "attestation.cluster.x-k8s.io/v1alpha1";
+    let infrastructure = json!({
+        "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "AWSMachine", "name": "a",
+    });
+    let machine = json!({
+        "clusterName": "a", "bootstrap": {"dataSecretName": "a"}, "infrastructureRef": infrastructure,
+    });
+    let topology = json!({"classRef": {"name": "missing"}, "version": "v1.36.0"});
+    let spec = |version: &str, kind: &str, spec: Value| json!({"apiVersion": version, "kind": kind, "spec": spec});
+    let role = json!({"roleARN": "arn:aws:iam::200000000001:role/nodes"});
+    vec![
+        (
+            "configmaps",
+            json!({"apiVersion": "v1", "kind": "ConfigMap"}),
+        ),
+        ("secrets", json!({"apiVersion": "v1", "kind": "Secret"})),
+        (
+            "clusters.cluster.x-k8s.io",
+            spec(CORE, "Cluster", json!({"topology": topology})),
+        ),
+        (
+            "machines.cluster.x-k8s.io",
+            spec(CORE, "Machine", machine.clone()),
+        ),
+        (
+            "machinepools.cluster.x-k8s.io",
+            spec(
+                CORE,
+                "MachinePool",
+                json!({"clusterName": "a", "template": {"spec": machine}}),
+            ),
+        ),
+        (
+            "kubeletauthentications.attestation.cluster.x-k8s.io",
+            spec(
+                OWN,
+                "KubeletAuthentication",
+                json!({"clusterName": "a", "authorizedAttestors": ["aws"]}),
+            ),
+        ),
+        (
+            "nodeidentities.attestation.cluster.x-k8s.io",
+            spec(OWN, "NodeIdentity", identity()),
+        ),
+        (
+            "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io",
+            spec(
+                "infrastructure.cluster.x-k8s.io/v1alpha1",
+                "AWSServiceAccountIdentity",
+                role,
+            ),
+        ),
+    ]
+}
+
+#[test]
+fn a_tenant_with_a_full_quota_cannot_create_another_object() {
+    create_namespace(&SITE.management, NAMESPACE, &json!({}));
+    let admin = Admin::of(NAMESPACE);
+    for verb in ["create", "update", "patch", "delete"] {
+        assert!(!admin.may(verb, "resourcequotas", NAMESPACE), "{verb}");
+    }
+    let kubectl = SITE.management.kubectl();
+    let mut quota = quota();
+    let refusal = |object: &Value| {
+        let mut object = object.clone();
+        // The name of a NodeIdentity has its Cluster and its node.
+        let is_identity = object["kind"] == "NodeIdentity";
+        let name = if is_identity { "a.a" } else { "a" };
+        object["metadata"] = json!({"name": name, "namespace": NAMESPACE});
+        kubectl.dry_run(&object, false).err()
+    };
+    for (resource, object) in objects() {
+        assert_eq!(refusal(&object), None, "{resource}");
+    }
+
+    kubectl.apply_object(&quota);
+    // kube-controller-manager counts objects, which takes longer. Here, all numbers are reached.
+    let hard = quota["spec"]["hard"].clone();
+    quota["status"] = json!({"hard": hard, "used": hard});
+    kubectl.apply_statuses(&[quota]);
+
+    for (resource, object) in objects() {
+        let limit = hard[format!("count/{resource}")].as_str().unwrap();
+        let full = format!("limited: count/{resource}={limit}");
+        let is_full = |error: &String| {
+            error.contains("exceeded quota: node-attestation") && error.contains(&full)
+        };
+        let refused = poll(PATIENCE, || refusal(&object).filter(is_full));
+        assert!(refused.is_some(), "{resource}: {:?}", refusal(&object));
+    }
+}
