@@ -9,7 +9,7 @@ pub use log::ThreadLog;
 /// The nesting depth. The limit of `serde_json` is 128.
 const DEPTH: usize = 200;
 
-/// Values that are nested 200 levels deep, as an array and as an object, an oversized value, and values of each type.
+/// Values that are nested 200 levels deep, as an array and as an object, a long value, and values of each type.
 pub fn hostile_values() -> Vec<Value> {
     let nested = |wrap: fn(Value) -> Value| (0..DEPTH).fold(Value::Null, |inner, _| wrap(inner));
     vec![
@@ -22,6 +22,17 @@ pub fn hostile_values() -> Vec<Value> {
         json!(true),
         Value::Null,
     ]
+}
+
+/// More values than one object of any kind can have in a list or a watch.
+pub fn many_values() -> Value {
+    let members = (0..70_000).map(|number| (format!("a{number}"), json!("")));
+    Value::Object(members.collect())
+}
+
+/// A text with twice the size of an object that etcd accepts.
+pub fn long_text() -> Value {
+    json!("a".repeat(3 * 1024 * 1024))
 }
 
 /// The objects in which each value is replaced by each of `values`, with the location as a JSON pointer.

@@ -26,6 +26,8 @@ mod list;
 mod listening;
 mod log;
 mod one;
+#[cfg(test)]
+pub(crate) mod oversized;
 mod recovery;
 mod steps;
 #[cfg(feature = "testing")]

@@ -1,7 +1,7 @@
 //! A tenant's objects that cannot be read.
 
 use k8s_openapi::api::core::v1::Namespace;
-use node_attestation_runtime::testing::hostile_values;
+use node_attestation_runtime::testing::{hostile_values, long_text, many_values};
 use node_attestation_runtime::watch::NoFields;
 
 use super::*;
@@ -110,6 +110,8 @@ fn objects(fields: &[&str]) -> Vec<Value> {
         all.push(json!({"metadata": {"labels": value}, "spec": {}}));
         all.push(json!({"metadata": {"annotations": {"a": value}}, "spec": {}}));
     }
+    all.push(json!({"spec": {"unread": long_text()}}));
+    all.push(json!({"metadata": {"labels": many_values()}, "spec": {}}));
     all
 }
 

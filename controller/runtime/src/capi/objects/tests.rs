@@ -2,13 +2,16 @@ mod references;
 mod sizes;
 
 use kube::api::{ObjectList, WatchEvent};
+use kube::core::{ApiResource, GroupVersionKind};
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::TokenId;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::capi::testing::{BOTH, Contract, kept, with};
+use crate::client::NamedBy;
 use crate::testing::{hostile_values, with_each_value};
+use crate::watch::oversized::hides_no_other as hides_no_other_oversized;
 
 fn id(text: &str) -> ProviderId {
     ProviderId::parse(text).unwrap()
@@ -395,6 +398,21 @@ fn an_unusual_value_does_not_hide_other_clusters_or_machines() {
         hides_no_other::<InfraMachine>(&contract.machine("m1-infra"));
         hides_no_other::<InfraMachinePool>(&contract.machine("m1-infra"));
     }
+}
+
+/// Cluster API's objects of this kind in all namespaces.
+fn all<W: Watched>(client: kube::Client) -> kube::Api<Raw<W>> {
+    let kind = GroupVersionKind::gvk(CORE_GROUP, "v1beta2", W::KIND);
+    kube::Api::all_with(client, &ApiResource::from_gvk(&kind))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_oversized_object_does_not_hide_other_clusters_or_machines() {
+    let of = Contract::V1Beta2;
+    let pool = of.pool("p1", &["generic:///rack/a"]);
+    hides_no_other_oversized(NamedBy::Operator, &of.cluster(), all::<Cluster>).await;
+    hides_no_other_oversized(NamedBy::Operator, &of.machine("m1"), all::<Machine>).await;
+    hides_no_other_oversized(NamedBy::Operator, &pool, all::<MachinePool>).await;
 }
 
 #[test]

@@ -26,6 +26,7 @@ use tower::layer::layer_fn;
 use super::*;
 use crate::client::{Bounded, NamedBy};
 
+mod oversized;
 mod values;
 
 /// A time that Go can parse, and jiff cannot: its last `Timestamp` is one day earlier.

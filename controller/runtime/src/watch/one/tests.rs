@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::client::ClusterAccess;
-use crate::testing::{hostile_values, with_each_value};
+use crate::testing::{hostile_values, long_text, many_values, with_each_value};
 use crate::{capi, management, nodes};
 
 /// A valid object.
@@ -131,6 +131,12 @@ impl Table for Tried {
                 assert!(object.is_ok(), "{name}: unread in {place}: {object:?}");
             }
         }
+        // A single object is read whole. Its length has a limit, which no stored object reaches.
+        let mut oversized = good.clone();
+        oversized["metadata"]["unread"] = long_text();
+        oversized["status"]["unread"] = many_values();
+        let (_, object) = decoded(&oversized);
+        assert!(object.is_ok(), "{name}: oversized: {object:?}");
         self.0.push(name);
     }
 }
