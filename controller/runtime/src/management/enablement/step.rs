@@ -180,7 +180,7 @@ pub(super) async fn take(
     })
 }
 
-async fn taken(
+pub(super) async fn taken(
     (management, events): (&Client, &FairRate),
     (key, lines): (&ObjectKey, &ClusterLines),
     cluster_uid: &str,

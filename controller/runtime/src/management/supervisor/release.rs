@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
 use node_attestation_core::cluster_line;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::secrets::{self, SecretWatches};
 use super::{LOOK_AGAIN, RECONCILED, RESTART, Supervisor, cluster_now, other_cluster};
-use crate::capi::CORE_API_VERSION;
+use crate::capi::{CORE_API_VERSION, ObjectKey};
 use crate::client::ClusterAccess;
 use crate::clock::now;
 use crate::events;
@@ -19,6 +20,7 @@ use crate::management::desired_state::Parsed;
 use crate::management::periodic;
 use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
+use crate::turns::FairRate;
 
 /// The channels for the changes for which a release waits.
 pub(super) struct Sources {
@@ -149,20 +151,31 @@ impl Supervisor {
         let Some(cluster) = self.sources.cluster.present() else {
             return;
         };
-        if !in_turn(&self.shared.condition_events, &self.key).await {
-            return;
-        }
-        let regarding = ObjectReference {
-            api_version: Some(CORE_API_VERSION.to_owned()),
-            kind: Some("Cluster".to_owned()),
-            namespace: Some(self.key.namespace.clone()),
-            name: Some(self.key.name.clone()),
-            uid: Some(cluster.uid.clone()),
-            ..ObjectReference::default()
-        };
-        let management = self.shared.controller.management.clone();
-        events::write_one(management, regarding, words, now()).await;
+        let shared = &self.shared;
+        let to = (&shared.controller.management, &shared.condition_events);
+        write_event(to, &self.key, &cluster.uid, words).await;
     }
+}
+
+/// Writes an Event on the Cluster with this key and UID, if it has a turn in time.
+async fn write_event(
+    (management, rate): (&Client, &FairRate),
+    key: &ObjectKey,
+    uid: &str,
+    words: events::Words<'_>,
+) {
+    if !in_turn(rate, key).await {
+        return;
+    }
+    let regarding = ObjectReference {
+        api_version: Some(CORE_API_VERSION.to_owned()),
+        kind: Some("Cluster".to_owned()),
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    };
+    events::write_one(management.clone(), regarding, words, now()).await;
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
+use std::convert::Infallible;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use http_body_util::{BodyExt as _, StreamBody};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, Request, Response};
 use kube::client::Body;
@@ -15,6 +17,7 @@ use tokio::time::sleep;
 
 use super::super::tests::{Answer, discovery, whole};
 use super::*;
+use crate::management::condition_events::RATE;
 use crate::management::{Controller, Settings};
 
 fn failure(code: u16, reason: &str) -> Answer {
@@ -237,4 +240,40 @@ async fn a_recreated_cluster_is_served_only_after_its_release_completes() {
         served_again >= Some(deletions[0]),
         "{served_again:?} {deletions:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_events_of_a_flooding_namespace_leave_turns_to_others() {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = asked.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        noted.lock().push(request.uri().path().to_owned());
+        let response = Response::new(Full::new(Bytes::from_static(b"{}")));
+        ready(Ok::<_, Infallible>(response))
+    });
+    let client = Client::new(service, "default");
+    let rate = FairRate::new(RATE);
+    let write = |namespace: &str, name: String| {
+        let (key, to) = (ObjectKey::new(namespace, name), (&client, &rate));
+        Box::pin(async move {
+            let words = ("Normal", "Release", "PolicyRemoved", String::new());
+            write_event(to, &key, "uid", words).await;
+        })
+    };
+    let flood = (0..1000).map(|number| write("tenant-a", number.to_string()));
+    let flood = futures::future::join_all(flood);
+    let victim = async {
+        tokio::task::yield_now().await;
+        write("tenant-b", "prod-1".to_owned()).await;
+    };
+
+    futures::join!(flood, victim);
+
+    let of = |namespace: &str| {
+        let part = format!("/namespaces/{namespace}/");
+        let asked = asked.lock();
+        asked.iter().filter(|path| path.contains(&part)).count()
+    };
+    assert!((100..200).contains(&of("tenant-a")));
+    assert_eq!(of("tenant-b"), 1);
 }
