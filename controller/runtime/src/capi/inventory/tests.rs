@@ -11,6 +11,7 @@ use super::super::testing::{BOTH, Contract, NAMESPACE, answered_by, kept, object
 use super::*;
 
 mod configs;
+mod forged;
 mod limits;
 mod members;
 mod names;

@@ -1,6 +1,6 @@
 use futures::stream;
 use kubelet_attestation::errors::error_chain;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::shared::PAGE;
@@ -203,4 +203,73 @@ async fn lists_that_recover_records_are_ten_minutes_apart() {
 
     // Timers have a resolution of one millisecond.
     assert_eq!(lists, [0, 600, 1200]);
+}
+
+/// A record of `prod-1` in this namespace, with this status.
+fn with_status(namespace: &str, status: &Value) -> Lenient<NodeIdentity> {
+    let time = "2026-01-01T00:00:00Z";
+    let object = json!({
+        "metadata": {
+            "namespace": namespace, "name": "prod-1.n1", "resourceVersion": "7",
+            "labels": {CLUSTER_NAME_LABEL: "prod-1"},
+        },
+        "spec": {
+            "clusterName": "prod-1", "nodeName": "n1", "uid": "0123456789abcdef0123456789abcdef",
+            "providerID": "aws:///eu-west-1a/i-0123456789abcdef0", "attestor": "aws",
+            "generation": 1, "notAfter": time,
+            "opened": {
+                "time": time, "requestName": "r", "requestUID": "u", "keySHA256": "c".repeat(64),
+            },
+        },
+        "status": status,
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// The text of this record.
+fn record_of(caches: &Caches, namespace: &str) -> String {
+    let cache = caches.known(&ObjectKey::new(namespace, "prod-1")).unwrap();
+    cache.look(|state| {
+        let entry = state.get("prod-1.n1").unwrap();
+        assert!(entry.is_ok(), "{entry:?}");
+        format!("{entry:?}")
+    })
+}
+
+#[test]
+fn a_forged_status_does_not_change_a_record_in_another_namespace() {
+    let (caches, mut watching) = with_records(0, Limits::of_process());
+    let mut put = |namespace: &str, status: &Value| {
+        let object = with_status(namespace, status);
+        caches.apply(Event::Apply(object), &mut watching);
+    };
+    put("tenant-a", &json!({}));
+    put("tenant-b", &json!({}));
+    let [before, own] = ["tenant-a", "tenant-b"].map(|namespace| record_of(&caches, namespace));
+    let (time, boot) = (
+        "2036-01-01T00:00:00Z",
+        json!({"resetCount": 9, "restartCount": 9, "clock": 9}),
+    );
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "Forged", "message": "",
+        "lastTransitionTime": time,
+    });
+
+    for (status, is_read) in [
+        (json!({"serial": "0a"}), false),
+        (json!({"notAfter": time}), true),
+        (json!({"lastRenewal": time}), false),
+        (
+            json!({"lastTpmBoot": {"generation": 1, "time": time, "boot": boot}}),
+            true,
+        ),
+        (json!({"presentedGeneration": 9}), false),
+        (json!({"conditions": [condition]}), false),
+    ] {
+        put("tenant-b", &status);
+
+        assert_eq!(record_of(&caches, "tenant-a"), before, "{status}");
+        let is_changed = record_of(&caches, "tenant-b") != own;
+        assert_eq!(is_changed, is_read, "{status}");
+    }
 }

@@ -52,3 +52,32 @@ fn a_forged_status_does_not_change_the_service() {
 
     assert_eq!(world.fingerprint(), before);
 }
+
+#[test]
+fn a_forged_status_does_not_change_the_service_in_another_namespace() {
+    let mut world = world();
+    let before = world.fingerprint();
+    let mut other = self::world();
+    other.holder = world.keys.holder(ObjectKey::new("tenant-b", "prod-1"));
+    let time = "2026-01-01T00:00:00Z";
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+        "lastTransitionTime": time,
+    });
+    for forged in [
+        json!({"observedGeneration": 9}),
+        json!({"kubeletClientCertificateSigner": "example.com/forged"}),
+        json!({"kubeletServingCertificateSigner": "example.com/forged"}),
+        json!({"earliestExpiry": time}),
+        json!({"identities": {"live": 1000, "tombstones": 1000}}),
+        json!({"conditions": [condition]}),
+        json!({"caKey": {"digest": "00", "proved": true}}),
+    ] {
+        other.authentication.status = Some(serde_json::from_value(forged.clone()).unwrap());
+        // It has the CA's certificate of the other namespace, without the key.
+        other.sources.ca = world.shown();
+        assert_eq!(other.why().reason(), "SharedCA", "{forged}");
+
+        assert_eq!(world.fingerprint(), before, "{forged}");
+    }
+}
