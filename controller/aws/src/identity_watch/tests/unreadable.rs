@@ -214,6 +214,12 @@ async fn an_undecodable_object_can_be_fetched_by_its_name() {
 }
 
 impl Bed {
+    /// The text of the identity of this Cluster, without secrets.
+    fn plan(&self, namespace: &str, name: &str) -> Result<String, IdentityError> {
+        let tenant = ClusterTenant::new(ObjectKey::new(namespace, name));
+        self.store.resolve(&tenant).map(|plan| format!("{plan:?}"))
+    }
+
     fn evil(&self) -> IdentityError {
         let tenant = ClusterTenant::new(ObjectKey::new("evil", "evil"));
         self.store.resolve(&tenant).unwrap_err()
@@ -299,4 +305,56 @@ fn a_namespace_with_too_many_labels_keeps_its_last_known_labels() {
     assert_eq!(labels().unwrap(), [("team".into(), "a".into())].into());
     put_namespace(&store, &key, None).unwrap();
     assert_eq!(labels(), None);
+}
+
+/// Status fields of the kinds that name an identity, with values of another tenant.
+fn forged_statuses() -> Value {
+    let reference = json!({"kind": "AWSClusterStaticIdentity", "name": "a"});
+    let condition = json!({
+        "type": "Ready", "status": "True", "reason": "Ready", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    json!({
+        "ready": true,
+        "initialization": {"provisioned": true},
+        "identityRef": reference,
+        "region": "eu-west-1",
+        "roleARN": "arn:aws:iam::200000000001:role/nodes",
+        "conditions": [condition],
+        "kubeletClientCertificateSigner": "example.com/forged",
+        "kubeletServingCertificateSigner": "example.com/forged",
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forged_status_does_not_change_an_identity_in_any_namespace() {
+    let bed = Bed::with_a_victim(Ack::Carm);
+    bed.namespace("evil");
+    let _running = bed.begin().await;
+    let reference = json!({"kind": "AWSCluster", "name": "evil", "apiGroup": INFRASTRUCTURE});
+    let cluster = json!({"infrastructureRef": reference});
+    bed.server
+        .put(CLUSTERS[3], "evil", "evil", &json!({"spec": cluster}));
+    bed.server
+        .put(AWS_CLUSTERS[3], "evil", "evil", &json!({"spec": {}}));
+    settle().await;
+    let [before, own] = [bed.plan("tenant-a", "one"), bed.plan("evil", "evil")];
+    assert!(before.is_ok(), "{before:?}");
+
+    for (field, value) in forged_statuses().as_object().unwrap() {
+        for (plural, spec) in [
+            (CLUSTERS[3], cluster.clone()),
+            (AWS_CLUSTERS[3], json!({})),
+            (MANAGED_CONTROL_PLANES[3], json!({})),
+            (ROSA_CONTROL_PLANES[3], json!({})),
+            (SERVICE_ACCOUNTS[3], json!({})),
+        ] {
+            let forged = json!({"spec": spec, "status": {field: value}});
+            bed.server.put(plural, "evil", "evil", &forged);
+            settle().await;
+
+            assert_eq!(bed.plan("tenant-a", "one"), before, "{plural} {field}");
+            assert_eq!(bed.plan("evil", "evil"), own, "{plural} {field}");
+        }
+    }
 }
