@@ -257,7 +257,13 @@ impl Objects {
         self.is_ready().then(|| self.0.store.look(cluster, look))
     }
 
-    /// The Machines and pools of this Cluster that cannot be read. `None` also before [`Objects::is_ready`].
+    /// Whether this Cluster exists, and no version of it could be read.
+    pub(crate) fn is_unreadable(&self, cluster: &ObjectKey) -> bool {
+        let store = &self.0.store;
+        store.has_unreadable(cluster) && store.cluster(cluster).is_none()
+    }
+
+    /// This Cluster, and its Machines and pools, as far as they cannot be read. `None` also before [`Objects::is_ready`].
     pub(super) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<Unread> {
         self.is_ready()
             .then(|| self.0.store.unreadable_members(cluster))?

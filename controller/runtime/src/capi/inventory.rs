@@ -106,7 +106,7 @@ impl CapiInventory {
         cut.ok()?.map(|cut| cut.to_string())
     }
 
-    /// The first Machine or `MachinePool` that cannot be read, and the number of the others. `None` also while the
+    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of the others. `None` also while the
     /// inventory is unavailable.
     ///
     /// An object whose Cluster is unknown counts for each Cluster of its namespace.

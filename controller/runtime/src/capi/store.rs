@@ -82,7 +82,7 @@ pub(super) trait Stored: Watched {
 
     /// Records that the object with this key cannot be read. The stored object stays unchanged. `labelled` is the
     /// cluster in its label.
-    fn note_unreadable(_store: &Store, _key: &ObjectKey, _labelled: Option<&str>) {}
+    fn note_unreadable(store: &Store, key: &ObjectKey, labelled: Option<&str>);
 
     /// Whether this Machine is being deleted. `None` for an object of another kind.
     fn is_leaving(&self) -> Option<bool> {
@@ -237,6 +237,8 @@ pub(super) fn retain<W: Stored>(store: &Store, listed: &BTreeSet<ObjectKey>) {
 
 impl Stored for Cluster {
     fn put(store: &Store, key: &ObjectKey, cluster: Option<Self>) -> Effect {
+        let forget = |places: &mut Places| places.unreadable.remove(Self::KIND, key);
+        store.0.write(forget);
         let known = store.cluster(key);
         if known.as_deref() == cluster.as_ref() {
             return Effect::default();
@@ -260,6 +262,11 @@ impl Stored for Cluster {
             next.map(|(key, _)| key.clone()).collect()
         };
         store.0.read(keys)
+    }
+
+    fn note_unreadable(store: &Store, key: &ObjectKey, _labelled: Option<&str>) {
+        let note = |places: &mut Places| places.unreadable.put(Self::KIND, key, key.clone());
+        store.0.write(note);
     }
 }
 

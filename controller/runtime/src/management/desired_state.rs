@@ -74,11 +74,19 @@ pub(super) fn service(
         return Err(NotReady::Misnamed(name.to_owned()));
     }
     // If the Cluster does not exist, its Secrets are not read, and its CA does not block other clusters.
-    if sources.cluster == Observed::Absent {
+    let missing = match &sources.cluster {
+        Observed::Absent => Some(NotReady::ClusterNotFound(name.to_owned())),
+        Observed::Unreadable(source) => Some(NotReady::ClusterUnreadable {
+            name: name.to_owned(),
+            source: source.clone(),
+        }),
+        Observed::Unknown | Observed::Present(_) => None,
+    };
+    if let Some(missing) = missing {
         drop(ca_key.hold(None));
         parsed.of_attestors = None;
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
-        return Err(NotReady::ClusterNotFound(name.to_owned()));
+        return Err(missing);
     }
     // The CA is checked first, because a paused or broken cluster also blocks other clusters with its CA.
     let ca_name = format!("{name}-ca");

@@ -41,6 +41,7 @@ use crate::log_lines::ClusterLines;
 use crate::metrics::ClusterMetrics;
 use crate::records::KubeRecords;
 use crate::turns::{Line, TurnLimits};
+use crate::watch::Unreadable;
 
 /// The longest interval between two updates of the status, because a part of it depends on the time.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
@@ -133,17 +134,18 @@ async fn selected(
 
 /// Whether this controller serves the cluster.
 ///
-/// The label of the Cluster decides or, without a Cluster, the label of the `KubeletAuthentication`. With a watch
-/// filter, the controller does not write to a cluster of another controller, or to any cluster before it has read the
-/// label.
+/// The label of the Cluster decides or, without a readable Cluster, the label of the `KubeletAuthentication`. With a
+/// watch filter, the controller does not write to a cluster of another controller, or before it has read the label.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,
     authentication: &KubeletAuthentication,
 ) -> bool {
     match cluster {
-        Observed::Unknown | Observed::Unreadable(_) => selection.watch_filter.is_none(),
-        Observed::Absent => selection.has_label(authentication.metadata.labels.as_ref()),
+        Observed::Unknown => selection.watch_filter.is_none(),
+        Observed::Absent | Observed::Unreadable(_) => {
+            selection.has_label(authentication.metadata.labels.as_ref())
+        }
         Observed::Present(_) => true,
     }
 }
@@ -383,6 +385,9 @@ fn cluster_now(objects: &Objects, key: &ObjectKey) -> Observed<Cluster> {
     match objects.is_ready().then(|| objects.any_cluster(key)) {
         None => Observed::Unknown,
         Some(Some(cluster)) if !objects.selects(&cluster) => Observed::Unknown,
+        Some(None) if objects.is_unreadable(key) => {
+            Observed::Unreadable(Unreadable::because("the log contains the cause"))
+        }
         Some(cluster) => cluster.into(),
     }
 }

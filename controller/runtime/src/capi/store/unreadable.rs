@@ -1,8 +1,9 @@
-//! The Machines and pools that cannot be read, by cluster.
+//! The Clusters, Machines and pools that cannot be read, by cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Stored;
+use super::{Places, Stored};
+use crate::capi::objects::{Cluster, Watched as _};
 use crate::object_key::ObjectKey;
 use crate::shared::page;
 
@@ -63,6 +64,10 @@ impl UnreadableMembers {
         })
     }
 
+    fn contains(&self, kind: &'static str, key: &ObjectKey) -> bool {
+        !self.clusters.is_empty() && self.clusters.contains_key(&(kind, key.clone()))
+    }
+
     /// The next objects after this one, sorted.
     fn after(&self, after: Option<&Member>) -> Vec<Member> {
         let next = page(&self.clusters, after);
@@ -74,6 +79,12 @@ impl super::Store {
     /// The objects of this cluster that cannot be read.
     pub(in crate::capi) fn unreadable_members(&self, cluster: &ObjectKey) -> Option<Unread> {
         self.0.read(|places| places.unreadable.of(cluster))
+    }
+
+    /// Whether the last version of this Cluster cannot be read.
+    pub(in crate::capi) fn has_unreadable(&self, cluster: &ObjectKey) -> bool {
+        let has = |places: &Places| places.unreadable.contains(Cluster::KIND, cluster);
+        self.0.read(has)
     }
 
     /// Removes the objects of a kind that are not in `listed`.

@@ -525,3 +525,32 @@ fn unreadable_machines_among_many_are_counted_in_few_visits() {
     assert_eq!(unread(&objects, NAMESPACE, "prod-1"), None);
     assert!(visited[&Lock::Clusters] <= PAGE, "{visited:?}");
 }
+
+#[test]
+fn an_unreadable_cluster_is_known_until_it_is_read_or_deleted() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    let key = ObjectKey::new(NAMESPACE, "prod-1");
+    let cluster = || Contract::V1Beta2.cluster();
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    let mut apply = |event| apply::<Cluster>(&objects, event, &mut listing);
+
+    apply(Event::Apply(raw(without_spec(cluster()))));
+    assert!(objects.is_unreadable(&key));
+    apply(Event::Delete(raw(without_spec(cluster()))));
+    assert!(!objects.is_unreadable(&key));
+
+    apply(Event::Apply(raw(without_spec(cluster()))));
+    apply(Event::Apply(raw(cluster())));
+    assert!(!objects.is_unreadable(&key));
+    // The last version that could be read stays.
+    apply(Event::Apply(raw(cut(cluster()))));
+    assert!(!objects.is_unreadable(&key));
+    let text = "cannot read Cluster prod-1 (the log contains the cause)";
+    assert_eq!(unread(&objects, NAMESPACE, "prod-1").as_deref(), Some(text));
+    apply(Event::Init);
+    apply(Event::InitDone);
+    assert!(objects.cluster(&key).is_none());
+    assert_eq!(unread(&objects, NAMESPACE, "prod-1"), None);
+}

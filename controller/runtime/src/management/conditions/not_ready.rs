@@ -18,11 +18,10 @@ use crate::watch::Unreadable;
 /// Its `Display` is the message of a condition, without secrets.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::management) enum NotReady {
-    #[error(
-        "Cluster {0} does not exist, or the controller cannot read it. Then its log contains the object's name and \
-         the cause"
-    )]
+    #[error("Cluster {0} does not exist")]
     ClusterNotFound(String),
+    #[error("the controller cannot read Cluster {name}: {source}")]
+    ClusterUnreadable { name: String, source: Unreadable },
     #[error("the Cluster is paused")]
     ClusterPaused,
     #[error("annotation cluster.x-k8s.io/paused is set")]
@@ -95,7 +94,7 @@ impl NotReady {
     /// The reason of the condition.
     pub(in crate::management) fn reason(&self) -> &'static str {
         match self {
-            Self::ClusterNotFound(_) => reason::CLUSTER_NOT_FOUND,
+            Self::ClusterNotFound(_) | Self::ClusterUnreadable { .. } => reason::CLUSTER_NOT_FOUND,
             Self::ClusterPaused | Self::Paused => reason::PAUSED,
             Self::Misnamed(_) => reason::MISNAMED,
             Self::KubeconfigNotFound(_) => reason::KUBECONFIG_NOT_FOUND,

@@ -269,17 +269,22 @@ fn the_first_of_several_problems_is_reported() {
 }
 
 #[test]
-fn the_reason_of_a_missing_cluster_names_the_log_of_unreadable_objects() {
-    let mut world = world();
-    world.sources.cluster = Observed::Absent;
+fn an_unreadable_cluster_differs_from_a_missing_one() {
+    let unreadable = Observed::Unreadable(Unreadable::because("the cause"));
+    for (cluster, text) in [
+        (Observed::Absent, "Cluster prod-1 does not exist"),
+        (
+            unreadable,
+            "the controller cannot read Cluster prod-1: the cause",
+        ),
+    ] {
+        let mut world = world();
+        world.sources.cluster = cluster;
 
-    let why = world.why().to_string();
+        let why = world.why();
 
-    assert_eq!(
-        why,
-        "Cluster prod-1 does not exist, or the controller cannot read it. Then its log contains the object's name and \
-         the cause"
-    );
+        assert_eq!((why.reason(), &*why.to_string()), ("ClusterNotFound", text));
+    }
 }
 
 #[test]
