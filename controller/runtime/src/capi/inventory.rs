@@ -21,7 +21,6 @@ use super::cache::Objects;
 use super::objects::{
     self, Attested, BootstrapConfig, InfraMachine, InfraMachinePool, ObjectKey, Reference,
 };
-use super::store::Unread;
 use crate::shared::Turnstile;
 
 mod names;
@@ -106,18 +105,13 @@ impl CapiInventory {
         cut.ok()?.map(|cut| cut.to_string())
     }
 
-    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of the others. `None` also while the
-    /// inventory is unavailable.
+    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of the others. `None` also while
+    /// the inventory is unavailable.
     ///
     /// An object whose Cluster is unknown counts for each Cluster of its namespace.
     pub(crate) fn unreadable_members(&self) -> Option<String> {
-        let Unread { kind, name, count } = self.objects.unreadable_members(&self.cluster)?;
-        Some(match count.saturating_sub(1) {
-            0 => format!("cannot read {kind} {name} (the log contains the cause)"),
-            others => {
-                format!("cannot read {kind} {name} and {others} more (the log contains the causes)")
-            }
-        })
+        let unread = self.objects.unreadable_members(&self.cluster);
+        unread.map(|unread| unread.to_string())
     }
 
     /// The API version in which Clusters are watched, with its group.

@@ -1,6 +1,7 @@
 //! The Clusters, Machines and pools that cannot be read, by cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use super::{Places, Stored};
 use crate::capi::objects::{Cluster, Watched as _};
@@ -25,6 +26,22 @@ pub(in crate::capi) struct Unread {
     pub(in crate::capi) kind: &'static str,
     pub(in crate::capi) name: String,
     pub(in crate::capi) count: usize,
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, name, count } = self;
+        match count.saturating_sub(1) {
+            0 => write!(
+                formatter,
+                "cannot read {kind} {name} (the log contains the cause)"
+            ),
+            others => write!(
+                formatter,
+                "cannot read {kind} {name} and {others} more (the log contains the causes)"
+            ),
+        }
+    }
 }
 
 impl UnreadableMembers {

@@ -11,11 +11,11 @@ use serde_json::json;
 use super::*;
 use crate::capi::{CaRefused, KUBECONFIG_KEY, KubeconfigRefused, ObjectKey, OwnAttestors};
 use crate::management::ca_key_registry::{CaKey, CaKeys};
-use crate::watch::Unreadable;
 
 mod authentication;
 mod external;
 mod unchanged;
+mod unreadable;
 
 /// All inputs of a service, which are valid at the beginning.
 struct World {
@@ -265,46 +265,6 @@ fn the_first_of_several_problems_is_reported() {
         obstruct(&mut world);
 
         assert_eq!(world.why().reason(), reason);
-    }
-}
-
-#[test]
-fn an_unreadable_cluster_differs_from_a_missing_one() {
-    let unreadable = Observed::Unreadable(Unreadable::because("the cause"));
-    for (cluster, text) in [
-        (Observed::Absent, "Cluster prod-1 does not exist"),
-        (
-            unreadable,
-            "the controller cannot read Cluster prod-1: the cause",
-        ),
-    ] {
-        let mut world = world();
-        world.sources.cluster = cluster;
-
-        let why = world.why();
-
-        assert_eq!((why.reason(), &*why.to_string()), ("ClusterNotFound", text));
-    }
-}
-
-#[test]
-fn an_unreadable_secret_is_named_with_the_cause() {
-    let cases: [(&str, &str, Change); 2] = [
-        ("kubeconfig", "KubeconfigRefused", |world| {
-            world.sources.kubeconfig = Observed::Unreadable(Unreadable::because("the cause"));
-        }),
-        ("ca", "CAInvalid", |world| {
-            world.sources.ca = Observed::Unreadable(Unreadable::because("the cause"));
-        }),
-    ];
-    for (suffix, reason, change) in cases {
-        let mut world = world();
-        change(&mut world);
-
-        let why = world.why();
-
-        let text = format!("the controller cannot read Secret prod-1-{suffix}: the cause");
-        assert_eq!((why.reason(), why.to_string()), (reason, text));
     }
 }
 
