@@ -105,10 +105,8 @@ impl CapiInventory {
         cut.ok()?.map(|cut| cut.to_string())
     }
 
-    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of the others. `None` also while
-    /// the inventory is unavailable.
-    ///
-    /// An object whose Cluster is unknown counts for each Cluster of its namespace.
+    /// The first Cluster, Machine or `MachinePool` that cannot be read, and the number of the others. An object whose
+    /// Cluster is unknown counts for each Cluster of its namespace.
     pub(crate) fn unreadable_members(&self) -> Option<String> {
         let unread = self.objects.unreadable_members(&self.cluster);
         unread.map(|unread| unread.to_string())
