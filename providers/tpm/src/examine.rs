@@ -222,7 +222,7 @@ mod tests {
             "the TPM does not allow every user to read the certificate of its endorsement key";
         let unreadable = [&[0x30, 0x82, 1, 0][..], &[0; 256]].concat();
         assert!(
-            LIST.ends_with(") and do not require a certificate"),
+            LIST.ends_with("), and do not require a certificate"),
             "{LIST}"
         );
         let store = "store it: `tpm2_nvdefine 0x1c0000a -C o -s \"$(stat -c %s ek.der)\" -a \

@@ -384,10 +384,10 @@ impl Skipped {
     }
 }
 
-#[cfg(test)]
 #[expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
     reason = "they are of this module"
 )]
+#[cfg(test)]
 mod tests;

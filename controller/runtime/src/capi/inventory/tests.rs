@@ -2,7 +2,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::executor::block_on;
 use node_attestation_core::inventory::MachineState;
 use serde_json::{Value, json};
 
@@ -18,6 +17,13 @@ mod names;
 mod sizes;
 
 const V2: Contract = Contract::V1Beta2;
+
+/// Runs `future` with a clock, which does not advance while it can continue.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(future)
+}
 
 fn listed(objects: &Objects) {
     for kind in [Cluster::KIND, objects::Machine::KIND, MachinePool::KIND] {
