@@ -151,12 +151,17 @@ impl Session {
 
     /// The credentials. If a call is necessary, `tenant` first waits for its share of the calls.
     pub(super) async fn keys_for(self: &Arc<Self>, tenant: &ObjectKey) -> Answer {
-        if self.needs_call() {
+        if self.calls_sts() && self.needs_call() {
             // During the wait for the turn, another request can start the call.
             let share = self.calls.budget.take(tenant, || self.needs_call());
             share.await;
         }
         self.keys(tenant).await
+    }
+
+    /// Whether new credentials need a call of STS, which takes the share of a namespace.
+    fn calls_sts(&self) -> bool {
+        matches!(self.origin, Origin::ServiceAccount(_) | Origin::Role(..))
     }
 
     fn needs_call(&self) -> bool {
@@ -174,7 +179,7 @@ impl Session {
             let is_over = state.failed.as_ref().is_none_or(Failed::is_over);
             let begins = is_due && is_over && state.pending.is_none();
             // Without a call left, a later request begins the renewal.
-            if begins && self.calls.budget.try_take(tenant) {
+            if begins && (!self.calls_sts() || self.calls.budget.try_take(tenant)) {
                 drop(self.renew(state, tenant));
             }
             Ok(known)

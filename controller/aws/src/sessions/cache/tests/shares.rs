@@ -91,3 +91,25 @@ async fn renewals_of_many_sessions_take_the_share_of_their_namespace() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(sts.count(), before + 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_calls_of_sts_take_the_share_of_their_namespace() {
+    let sts = Arc::new(CountingSts::default());
+    let sessions = sessions(&sts);
+    let mut objects = objects();
+    let session = |name: String| {
+        static_identity(&mut objects, &name);
+        let id = format!("AKIA{name}");
+        let data = [("AccessKeyID", &*id), ("SecretAccessKey", "s3cret")];
+        secret(&mut objects, &name, &data);
+        let plan = plan(&objects, &format!("AWSClusterStaticIdentity/{name}"));
+        sessions.of_plan(&plan, REGION, &key("tenant-a"))
+    };
+    let all: Vec<_> = numbers(50).into_iter().map(session).collect();
+    let start = Instant::now();
+
+    let keys = join_all(all.iter().map(PlanCredentials::keys)).await;
+
+    assert!(keys.iter().all(Result::is_ok));
+    assert_eq!((sts.count(), start.elapsed()), (0, Duration::ZERO));
+}
