@@ -342,7 +342,7 @@ fmt:
 ##@ Pages and checks
 ## book: the pages of docs as a book, in target/book
 book:
-	@$(CARGO) test --locked --quiet --workspace --test book links::
+	@$(LINT) $(CARGO) test --locked --quiet --workspace --test book links::
 	@mdbook=$$($(call tool,mdbook@$(MDBOOK)) --no-default-features --features search); \
 	said=$$("$$mdbook" build docs 2>&1) || { echo "$$said" >&2; exit 1; }; \
 	if grep -E '(WARN|ERROR)' <<<"$$said" >&2; then exit 1; fi
