@@ -17,7 +17,8 @@ fn modified(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).ok()?.modified().ok()
 }
 
-/// The paths behind `PROGRAM:` in a list for `make`, where a backslash precedes each space of a path.
+/// The absolute paths behind `PROGRAM:` in a list for `make`, where a backslash precedes each space of a path. With the
+/// setting `dep-info-basedir`, cargo writes relative paths.
 fn sources(list: &str) -> Vec<PathBuf> {
     let Some((_, list)) = list.split_once(": ") else {
         return Vec::new();
@@ -26,6 +27,7 @@ fn sources(list: &str) -> Vec<PathBuf> {
     let paths = list.split(' ').filter(|path| !path.is_empty());
     paths
         .map(|path| PathBuf::from(path.replace('\0', " ")))
+        .filter(|path| path.is_absolute())
         .collect()
 }
 
