@@ -162,6 +162,13 @@ impl Outcome {
             Self::Refused { node, denied, .. } if held && (node.is_none() || !denied) => {
                 return None;
             }
+            // Otherwise, a denied machine could prevent its replacement with a request that fails: with each change of
+            // the status, the timeout of a MachineHealthCheck begins again.
+            Self::Refused { denied: false, .. }
+                if known.is_some_and(|known| known.status == False) =>
+            {
+                return None;
+            }
             Self::Refused {
                 reason,
                 message,
