@@ -59,6 +59,8 @@ pub(crate) struct Recovery<T> {
     next: Option<(Instant, String)>,
     /// The namespaces with a recent list, each with the earliest time of its next list.
     not_before: BTreeMap<String, Instant>,
+    /// The namespace of the last list. Of the namespaces that are due now, the next one after it has its turn.
+    last: Option<String>,
 }
 
 /// A list in progress.
@@ -85,6 +87,7 @@ impl<T> Default for Recovery<T> {
             list: None,
             next: None,
             not_before: BTreeMap::new(),
+            last: None,
         }
     }
 }
@@ -95,8 +98,11 @@ impl<T> Recovery<T> {
         let now = Instant::now();
         self.not_before.retain(|_, at| *at > now);
         let at = |namespace: &str| self.not_before.get(namespace).copied().unwrap_or(now);
-        let next = due.map(|namespace| (at(namespace), namespace)).min();
-        self.next = next.map(|(at, namespace)| (at, namespace.to_owned()));
+        let last = self.last.as_deref();
+        let is_later = |namespace: &str| last.is_some_and(|last| namespace <= last);
+        let next = due.map(|namespace| (at(namespace), is_later(namespace), namespace));
+        let next = next.min();
+        self.next = next.map(|(at, _, namespace)| (at, namespace.to_owned()));
     }
 
     /// Waits for the next step. Never returns without a list or a plan.
@@ -119,6 +125,7 @@ impl<T> Recovery<T> {
 
     /// Begins the list of this namespace.
     pub(crate) fn begin(&mut self, namespace: String, pages: PagesOf<T>) {
+        self.last = Some(namespace.clone());
         self.list = Some(List {
             namespace,
             pages,
@@ -148,6 +155,9 @@ impl<T> Recovery<T> {
             list.changed.insert(name.to_owned());
             if list.changed.len() > MAX_CHANGED {
                 self.end(AFTER_FAILURE);
+                // The end of this list plans the lists of the other namespaces.
+                let again = (Instant::now() + AFTER_FAILURE, namespace.to_owned());
+                self.next.get_or_insert(again);
             }
         }
     }
@@ -217,6 +227,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn slow_failing_lists_of_two_namespaces_do_not_block_a_third_one() {
+        let mut recovery = Recovery::default();
+        let slow = || {
+            let failure = async {
+                sleep_until(Instant::now() + 2 * AFTER_FAILURE).await;
+                Err::<Vec<u8>, _>(CallError::Deadline(Duration::ZERO))
+            };
+            stream::once(failure).boxed()
+        };
+        for namespace in ["a", "b", "z"] {
+            recovery.plan(["a", "b", "z"].into_iter());
+            begin(&mut recovery, namespace, slow()).await;
+            assert!(matches!(recovery.step().await, RecoveryStep::End));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_list_does_not_replace_objects_that_the_watch_has_changed() {
         let mut recovery = Recovery::default();
         assert!(!recovery.is_current("a", "r1"));
@@ -247,5 +274,8 @@ mod tests {
         recovery.changed("a", "one more");
 
         assert!(!recovery.is_current("a", "r1"));
+        let begun = Instant::now();
+        begin(&mut recovery, "a", stream::empty().boxed()).await;
+        assert_eq!(begun.elapsed(), AFTER_FAILURE, "it is planned again");
     }
 }
