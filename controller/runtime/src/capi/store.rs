@@ -120,6 +120,9 @@ trait Member: Watched + Indexed + PartialEq {
         None
     }
 
+    /// Notes that the present version of this object cannot be read, so that it is not read again alone.
+    fn forget_missing(_store: &Store, _key: &ObjectKey) {}
+
     fn table(members: &mut Members) -> &mut Table<Self>;
 
     fn places(places: &mut Places) -> &mut BTreeMap<ObjectKey, Arc<Place>>;
@@ -325,6 +328,7 @@ impl<M: Member> Stored for M {
             let cluster = known.unwrap_or_else(labelled);
             places.unreadable.put(Self::KIND, key, cluster);
         });
+        Self::forget_missing(store, key);
     }
 
     fn is_leaving(&self) -> Option<bool> {
@@ -394,6 +398,10 @@ impl Member for MachinePool {
 
     fn next_with_room(store: &Store, after: Option<&str>) -> Option<ObjectKey> {
         store.1.lock().next_that_fits(after)
+    }
+
+    fn forget_missing(store: &Store, key: &ObjectKey) {
+        store.1.lock().give_up(key);
     }
 
     fn config(&self) -> Option<&str> {

@@ -98,6 +98,13 @@ impl PoolMemory {
         }
     }
 
+    /// Forgets what this pool lacks, because its present version cannot be read. Otherwise, it would be the next pool of its
+    /// namespace forever.
+    pub(super) fn give_up(&mut self, pool: &ObjectKey) {
+        let used = self.of(pool).used;
+        self.set(pool, OfPool { used, missing: 0 });
+    }
+
     /// A truncated pool for all of whose members there is now memory, in the next namespace after this one. The pools of
     /// one namespace can use the memory that another namespace needs.
     pub(super) fn next_that_fits(&self, after: Option<&str>) -> Option<ObjectKey> {
@@ -195,6 +202,21 @@ mod tests {
         take(&mut memory, &own, 0);
         take(&mut memory, &hostile[1], 0);
         assert!(memory.is_empty());
+    }
+
+    #[test]
+    fn an_unreadable_pool_does_not_block_others_of_its_namespace() {
+        let mut memory = PoolMemory::new(KeptLimit::new(64));
+        let [first, second] = ["p1", "p2"].map(|name| pool("a", name));
+        for (pool, missing) in [(&first, 1), (&second, 2)] {
+            memory.set(pool, OfPool { used: 3, missing });
+        }
+        assert_eq!(memory.next_that_fits(None), Some(first.clone()));
+
+        memory.give_up(&first);
+
+        assert_eq!(memory.next_that_fits(None), Some(second));
+        assert_eq!(memory.of(&first).used, 3, "its known members stay");
     }
 
     #[test]
