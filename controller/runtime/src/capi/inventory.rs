@@ -152,17 +152,15 @@ impl CapiInventory {
         Some(tokens.await.ok()?.into_iter().collect())
     }
 
-    /// Those [tokens](Self::tokens) whose machines have not joined: Cluster API has not found their Nodes.
+    /// The [tokens](Self::tokens) of the machines that have not joined: Cluster API has not found their Nodes. Machines can
+    /// share a token.
     pub(crate) async fn joining_tokens(&self) -> Option<BTreeSet<TokenId>> {
-        let mut tokens = Box::pin(self.tokens()).await?;
-        let joined = self.each(|view, _, machine| {
-            machine.node.is_some().then_some(())?;
+        Box::pin(self.tokens()).await?;
+        let joining = self.each(|view, _, machine| {
+            (!machine.deleting && machine.node.is_none()).then_some(())?;
             view.config(machine)?.token.clone()
         });
-        for token in joined.await.ok()? {
-            tokens.remove(&token);
-        }
-        Some(tokens)
+        Some(joining.await.ok()?.into_iter().collect())
     }
 
     /// The Machines whose nodes rejoin with their own bootstrap token.

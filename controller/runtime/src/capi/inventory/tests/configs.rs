@@ -216,6 +216,10 @@ fn only_tokens_of_machines_without_a_node_are_joining() {
     seen::<objects::Machine>(&objects, joined("m1"));
 
     assert_eq!(joining(), [token("token2")].into());
+
+    // m2 shares the token of m1, which has joined.
+    configured(&objects, V2.config("m2", "token1"));
+    assert_eq!(joining(), [token("token1")].into());
 }
 
 #[test]
