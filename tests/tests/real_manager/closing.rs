@@ -94,14 +94,16 @@ fn rogue_nodes_do_not_delay_enforcement_and_cannot_renew() {
     let plane = cluster.control_plane().clone();
     plane.install_bindings(&OPEN);
     let machine = cluster.machine("own").create();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rogue-1"}});
+    plane.kubectl().create_object(&node);
     let scene = Scene::attend(&SITE, cluster, json!({"autoApproveBindings": "Remove"}));
-    // An attacker with the token joins another Node each time.
-    for name in ["rogue-1", "rogue-2"] {
-        create_node(&scene, name);
+    // An attacker with the token joins the next Node before the operator deletes the previous one.
+    for (name, next) in [("rogue-1", "rogue-2"), ("rogue-2", "rogue-3")] {
         scene.wait_for_paths("False", "WaitingForRecords", &[name]);
+        create_node(&scene, next);
         scene.kubectl().ok(["delete", "node", name]);
     }
-    create_node(&scene, "rogue-3");
+    scene.wait_for_paths("False", "WaitingForRecords", &["rogue-3"]);
 
     scene.change(&json!({"autoApproveBindings": "RemoveNow"}));
 
