@@ -166,6 +166,7 @@ fn authentication(name: &str) -> Subject {
             "bootstrapTokens": "Ignore",
             "adoption": "Allow",
             "builtInRenewal": "ControlPlane",
+            "exemptNodes": ["windows-1"],
             "guestReportedAddresses": "Allow",
             "servingAddressRanges": ["10.0.0.0/8", "2001:db8::/32"],
             "aws": {

@@ -58,7 +58,8 @@ fn without_removed(mut spec: Value) -> Value {
         let parent = spec.pointer_mut(pointer).and_then(Value::as_object_mut);
         parent.unwrap().remove(field).unwrap();
     }
-    // A default of the new definition.
+    // Defaults of the new definition.
+    spec["exemptNodes"] = json!([]);
     spec["tpm"]["pcrPolicy"]["osSeparator"] = json!("Permitted");
     spec
 }

@@ -299,7 +299,7 @@ fn an_unchanged_refusal_is_not_written_again() {
     };
 
     assert_eq!(outcome.condition(Some(known), time(300)), None);
-    let other = refused(TOKEN, &Decision::Retry(Deferral::MachineNotFound));
+    let other = refused(TOKEN, &Decision::Deny(Denial::AttestationUnexpected));
     assert!(other.condition(Some(known), time(300)).is_some());
 }
 

@@ -18,10 +18,10 @@ mod sizes;
 
 const V2: Contract = Contract::V1Beta2;
 
-/// Runs `future` with a clock, which does not advance while it can continue.
+/// Runs `future` with a clock.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+    let runtime = runtime.enable_time().build().unwrap();
     runtime.block_on(future)
 }
 
