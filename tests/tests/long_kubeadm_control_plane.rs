@@ -128,7 +128,7 @@ fn kubeadm_control_plane_machines_join_when_scaled_and_rolled_out() {
 
     let first = names(&control_plane.wait_until_running(1));
     let kubectl = cluster.wait_for_kubectl();
-    let settings = json!({ "builtInRenewal": "ControlPlane", "autoApproveBindings": "Remove" });
+    let settings = json!({ "exemptNodes": ["ControlPlane"], "autoApproveBindings": "Remove" });
     let authentication = authorize(&management, &cluster, &["insecure"], settings);
     authentication.wait_until_ready(management.kubectl());
     let by_kubeadm = built_in(&kubectl);

@@ -154,7 +154,7 @@ fn workers_and_late_control_planes_join_a_kubeadm_cluster() {
 
     let ca = (&*cluster.ca_cert_path(), &*cluster.ca_key_path());
     let controller = program("null-attestation-controller");
-    let duties = json!({"autoApproveBindings": "Remove", "builtInRenewal": "ControlPlane"});
+    let duties = json!({"autoApproveBindings": "Remove", "exemptNodes": ["ControlPlane"]});
     let setup = Setup::new(&controller, cluster.admin_kubeconfig(), ca, &[]).spec(&duties);
     setup.write_inventory(&inventory());
     let mut controller = setup.start();

@@ -20,6 +20,7 @@ mod aws;
 mod aws_service_account_identity;
 mod combinations;
 pub mod conditions;
+mod exempt_nodes;
 mod kubelet_authentication;
 mod manifests;
 mod name;
@@ -31,10 +32,10 @@ mod tpm;
 
 pub use aws::{AwsNodeName, AwsSettings};
 pub use aws_service_account_identity::{AWSServiceAccountIdentity, AWSServiceAccountIdentitySpec};
+pub use exempt_nodes::{ExemptNodes, Exemption};
 pub use kubelet_authentication::{
-    Adoption, AutoApproveBindings, BootstrapTokens, BuiltInRenewal, CertificateSettings,
-    GuestReportedAddresses, IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec,
-    KubeletAuthenticationStatus,
+    Adoption, AutoApproveBindings, BootstrapTokens, CertificateSettings, GuestReportedAddresses,
+    IdentityCounts, KubeletAuthentication, KubeletAuthenticationSpec, KubeletAuthenticationStatus,
 };
 pub use manifests::{manifests, workload_manifest, yaml};
 pub use name::object_name;

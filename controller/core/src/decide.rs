@@ -138,7 +138,7 @@ impl Deciding<'_> {
         if enforcement == EnforcementState::On || !is_as_before(request) {
             return self.checked(request).await;
         }
-        if self.context.has_exceptions()
+        if !self.context.exempt_nodes.is_empty()
             && let Ok(approved @ Decision::Approve(_)) = self.checked(request).await
         {
             return Ok(approved);
@@ -224,14 +224,13 @@ impl Deciding<'_> {
 
     async fn unattested_built_in(&mut self, csr: ParsedCsr) -> Result<Decision, Decision> {
         let context = self.context;
-        if !context.has_exceptions() {
-            let detail = "the cluster has no exception";
+        if context.exempt_nodes.is_empty() {
+            let detail = "the cluster has no exempt Nodes (exemptNodes)";
             return Err(Denial::UnattestedBuiltInRequest(detail).into());
         }
         let (inventory, ledger) = (context.inventory.as_ref(), context.ledger.as_ref());
-        let exceptions = (context.built_in_renewal, &context.exempt_nodes);
-        let renewal = csr.renew_control_plane(inventory, ledger, exceptions);
-        let renewal = self.steps.wait("control_plane", renewal).await?;
+        let renewal = csr.renew_exempt(inventory, ledger, &context.exempt_nodes);
+        let renewal = self.steps.wait("exempt", renewal).await?;
         if let Some(machine) = renewal.machine() {
             self.machine.clone_from(&machine.object);
             self.steps.saw(|| seen::machine(machine));

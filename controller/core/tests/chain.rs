@@ -21,6 +21,6 @@ fn code_that_runs_the_checks_in_order_compiles() {
     let _ = as_meant::chain;
     let _ = as_meant::serving;
     let _ = as_meant::approved;
-    let _ = as_meant::control_plane;
+    let _ = as_meant::exempt;
     let _ = as_meant::renewal;
 }

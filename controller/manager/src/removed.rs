@@ -39,7 +39,7 @@ pub(crate) const REMOVED: &[(&[&str], &str, Instead)] = &[
     (&["run"], "--aws-required-tag", Settings("aws.requiredTags: {KEY: VALUE}")),
     (&["run"], "--certificate-duration", Settings("certificate.expirationSeconds: 604800")),
     (&["run"], "--cluster", BREAK_GLASS),
-    (&["run"], "--control-plane-renewal", Settings("builtInRenewal: ControlPlane")),
+    (&["run"], "--control-plane-renewal", Settings("exemptNodes: [ControlPlane]")),
     (&["run"], "--deny-built-in", Settings("autoApproveBindings: Remove")),
     (&["run"], "--endpoint-host", Inventory("endpointHosts: [HOST]")),
     (&["run"], "--guest-reported-addresses", Settings("guestReportedAddresses: Allow")),

@@ -13,10 +13,10 @@ use crate::bed::{BUILT_IN, Bed, OURS, Request, SECRET, STOCK, assert_done, asser
 const BINDING: &str = "validatingadmissionpolicybinding";
 const POLICY: &str = "validatingadmissionpolicy";
 
-/// A cluster of AWS machines, in which one control-plane node renews like in kubeadm's clusters.
+/// A cluster of AWS machines, in which one exempt control-plane node renews like in kubeadm's clusters.
 static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
     let settings = Settings {
-        built_in_renewal: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
+        exempt: BTreeSet::from([NodeName::parse("control-plane-1").unwrap()]),
         enforced: true,
         ..settings()
     };
@@ -26,7 +26,7 @@ static CONFINED: LazyLock<Bed> = LazyLock::new(|| {
 fn settings() -> Settings {
     Settings {
         attestors: BTreeSet::from([Provider::AWS]),
-        built_in_renewal: BTreeSet::new(),
+        exempt: BTreeSet::new(),
         enforced: true,
     }
 }

@@ -24,7 +24,7 @@ fn every_missing_permission_is_named_and_stops_the_call() {
     let client = access.client();
     let admission = Settings {
         attestors: BTreeSet::from([Provider::INSECURE]),
-        built_in_renewal: BTreeSet::new(),
+        exempt: BTreeSet::new(),
         enforced: true,
     };
     let list = Revocations::unread();

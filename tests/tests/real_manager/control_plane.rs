@@ -31,14 +31,17 @@ fn the_first_control_plane_node_renews_without_blocking_enforcement() {
     let words = ["2 Nodes have no node identity", "cp-1, worker-1"];
     scene.wait_for_paths("False", "WaitingForRecords", &words);
 
-    scene.change(&json!({"builtInRenewal": "ControlPlane"}));
-    let words = ["1 Nodes have no node identity", "worker-1"];
-    let message = scene.wait_for_paths("False", "WaitingForRecords", &words);
-    assert!(!message.contains("cp-1"), "{message}");
+    scene.change(&json!({"exemptNodes": ["ControlPlane"]}));
+    let words = [
+        "1 Nodes have no node identity",
+        ": worker-1; 1 exempt Nodes can renew without evidence: cp-1",
+    ];
+    scene.wait_for_paths("False", "WaitingForRecords", &words);
 
     plane.kubectl().ok(["delete", "node", "worker-1"]);
     scene.change(&json!({"bootstrapTokens": "Ignore"}));
-    scene.wait_for_paths("True", "Closed", &[]);
+    let words = ["1 exempt Nodes can renew without evidence: cp-1"];
+    scene.wait_for_paths("True", "Closed", &words);
     for open in [
         KubeadmBinding::NodeAutoapproveBootstrap,
         KubeadmBinding::NodeAutoapproveCertificateRotation,

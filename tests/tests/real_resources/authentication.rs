@@ -40,7 +40,6 @@ fn an_authentication_without_options_gets_the_defaults() {
             "autoApproveBindings": "Report",
             "bootstrapTokens": "Manage",
             "adoption": "Refuse",
-            "builtInRenewal": "Refuse",
             "exemptNodes": [],
             "guestReportedAddresses": "Refuse",
             "servingAddressRanges": [],
@@ -280,7 +279,6 @@ fn an_unknown_enum_value_is_refused() {
         "autoApproveBindings",
         "bootstrapTokens",
         "adoption",
-        "builtInRenewal",
         "guestReportedAddresses",
     ] {
         authentication("prod-1").refuses(
@@ -323,6 +321,23 @@ fn too_many_and_duplicate_audiences_are_refused() {
             "may not be more than 256",
         ),
     ]);
+}
+
+#[test]
+fn an_exempt_entry_is_a_node_name_or_control_plane() {
+    let many: Vec<_> = (0..65).map(|n| format!("n{n}")).collect();
+    let twice = json!(["ControlPlane", "ControlPlane"]);
+    each_is_refused(&[
+        ("exemptNodes", json!(many), "must have at most 64 items"),
+        ("exemptNodes[1]", twice, "Duplicate value"),
+        ("exemptNodes[0]", json!(["Controlplane"]), "should match"),
+        ("exemptNodes[0]", json!(["control_plane"]), "should match"),
+        ("exemptNodes[0]", json!(["Windows-1"]), "should match"),
+        ("exemptNodes[0]", json!([""]), "should be at least 1 chars"),
+    ]);
+    for accepted in [json!(["ControlPlane"]), json!(["n1.example", "cp-1"])] {
+        valid().accepts("/spec/exemptNodes", &accepted);
+    }
 }
 
 #[test]

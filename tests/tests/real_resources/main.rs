@@ -165,8 +165,7 @@ fn authentication(name: &str) -> Subject {
             "autoApproveBindings": "Remove",
             "bootstrapTokens": "Ignore",
             "adoption": "Allow",
-            "builtInRenewal": "ControlPlane",
-            "exemptNodes": ["windows-1"],
+            "exemptNodes": ["ControlPlane", "windows-1"],
             "guestReportedAddresses": "Allow",
             "servingAddressRanges": ["10.0.0.0/8", "2001:db8::/32"],
             "aws": {

@@ -51,6 +51,7 @@ fn without_removed(mut spec: Value) -> Value {
         ("", "reenrolment"),
         ("", "nameReuse"),
         ("", "staleNodes"),
+        ("", "builtInRenewal"),
         ("/certificate", "insecureExpirationSeconds"),
         ("/tpm/pcrPolicy", "mode"),
         ("/tpm/pcrPolicy", "bank"),

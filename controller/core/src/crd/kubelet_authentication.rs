@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
-use kubelet_attestation::names::{NodeName, Provider};
+use kubelet_attestation::names::Provider;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::aws::AwsSettings;
 use super::combinations;
+use super::exempt_nodes::ExemptNodes;
 use super::schema::{self, immutable, rule};
 use super::tpm::TpmSettings;
 use crate::lifetimes::{ATTESTED_SECONDS, INSECURE_SECONDS, MAX_SECONDS};
@@ -134,17 +135,14 @@ pub struct KubeletAuthenticationSpec {
     /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate.
     #[serde(default)]
     pub adoption: Adoption,
-    /// Whether the built-in signer of Kubernetes can renew certificates without evidence. `ControlPlane`: only the
-    /// certificate that kubeadm issued to the first control-plane node, for a control-plane Machine.
-    #[serde(default)]
-    pub built_in_renewal: BuiltInRenewal,
-    /// Nodes without the plugin, such as Windows nodes and virtual kubelets. They renew their certificates with the
-    /// built-in signer of Kubernetes, without evidence, until they have a node identity. Enforcement does not wait for
-    /// them.
+    /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
+    /// node identity. Enforcement does not wait for them. An entry is the name of a Node without the plugin, such as a
+    /// Windows node or a virtual kubelet, or `ControlPlane`: the nodes of control-plane Machines, for the certificate
+    /// that kubeadm issued to the first one.
     #[serde(default)]
     #[schemars(
         length(max = 64),
-        inner(length(min = 1, max = 253), regex(pattern = schema::SUBDOMAIN)),
+        inner(length(min = 1, max = 253), regex(pattern = schema::NODE_OR_CONTROL_PLANE)),
         extend("x-kubernetes-list-type" = "set")
     )]
     pub exempt_nodes: Vec<String>,
@@ -176,10 +174,9 @@ impl KubeletAuthenticationSpec {
         }
     }
 
-    /// The names of the exempt Nodes. The schema refuses an invalid name, which no Node can have.
-    pub fn exempt(&self) -> impl Iterator<Item = NodeName> {
-        let names = self.exempt_nodes.iter();
-        names.filter_map(|name| NodeName::parse(name).ok())
+    /// The exempt Nodes.
+    pub fn exempt(&self) -> ExemptNodes {
+        self.exempt_nodes.iter().collect()
     }
 
     /// The maximum validity of certificates: from the spec, or the default for its attestation providers.
@@ -263,16 +260,6 @@ choice! {
         Allow,
         /// With only their kubelet certificate, once for each Node. Only for `insecure`.
         AllowWithoutEvidence,
-    }
-}
-
-choice! {
-    /// Whether the built-in signer of Kubernetes can renew certificates without evidence.
-    BuiltInRenewal {
-        /// Never.
-        Refuse,
-        /// For a control-plane Machine, with the node name in its current certificate.
-        ControlPlane,
     }
 }
 

@@ -27,8 +27,12 @@ A test writes this page from the schemas: `UPDATE=1 cargo test -p node-attestati
 ";
 
 /// The patterns with a name, and their names.
-const PATTERNS: [(&str, &str); 4] = [
+const PATTERNS: [(&str, &str); 5] = [
     (schema::SUBDOMAIN, "a DNS subdomain"),
+    (
+        schema::NODE_OR_CONTROL_PLANE,
+        "a DNS subdomain or `ControlPlane`",
+    ),
     (schema::LABEL, "a DNS label"),
     (schema::SHA256, "64 lower-case hexadecimal digits"),
     (schema::VISIBLE, "visible ASCII characters without spaces"),

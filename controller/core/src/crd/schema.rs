@@ -14,6 +14,9 @@ pub const MAX_REVOKED_KEYS: usize = 300;
 /// A DNS-1123 subdomain, the form of most object names.
 pub(super) const SUBDOMAIN: &str =
     r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+/// The name of a Node, or `ControlPlane`.
+pub(super) const NODE_OR_CONTROL_PLANE: &str =
+    r"^(ControlPlane|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$";
 /// A DNS label, the form of an attestation provider's name.
 pub(super) const LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// A SHA-256 digest in hexadecimal digits.

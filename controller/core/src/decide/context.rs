@@ -1,12 +1,11 @@
 //! The context of decisions: one workload cluster.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_attestation::names::{Audience, NodeName};
+use kubelet_attestation::names::Audience;
 
-use crate::crd::BuiltInRenewal;
+use crate::crd::ExemptNodes;
 use crate::inventory::Inventory;
 use crate::ledger::RecordLedger;
 use crate::request;
@@ -30,10 +29,8 @@ pub struct Context {
     pub signer: Arc<Signer>,
     /// The maximum validity of certificates.
     pub longest_lifetime: Duration,
-    /// Whether the built-in signer of Kubernetes can renew certificates without evidence.
-    pub built_in_renewal: BuiltInRenewal,
     /// The Nodes that renew with the built-in signer of Kubernetes, without evidence.
-    pub exempt_nodes: BTreeSet<NodeName>,
+    pub exempt_nodes: ExemptNodes,
     /// Whether nodes without a node identity are prevented from using the built-in signers.
     pub enforcement: Enforcement,
     /// The names and addresses that serving certificates must not contain.
@@ -44,11 +41,6 @@ impl Context {
     /// The names of the signers whose requests the controller watches and answers.
     pub fn signers(&self) -> Vec<String> {
         request::signers(&self.verifiers)
-    }
-
-    /// Whether a node can renew with the built-in signer of Kubernetes.
-    pub(super) fn has_exceptions(&self) -> bool {
-        self.built_in_renewal == BuiltInRenewal::ControlPlane || !self.exempt_nodes.is_empty()
     }
 
     /// The same signer names, without the signers of unavailable attestation providers, whose requests wait.

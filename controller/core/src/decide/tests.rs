@@ -17,7 +17,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 
 use super::*;
-use crate::crd::BuiltInRenewal;
+use crate::crd::ExemptNodes;
 use crate::decide::tests::built_in::stock_renewal;
 use crate::identifiers::{CertificateUid, RecordUid};
 use crate::inventory::Machine;
@@ -90,7 +90,7 @@ fn a_decision_contains_the_machine_object() {
         vec![machine]
     };
     let cluster = || Context {
-        built_in_renewal: BuiltInRenewal::ControlPlane,
+        exempt_nodes: [ExemptNodes::CONTROL_PLANE].into_iter().collect(),
         ..serving_cluster_of(of(serving_machine()))
     };
     for (request, cluster) in [

@@ -2,7 +2,7 @@
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
-use super::{ApprovalReason, Asked, ControlPlaneRenewal, CorroboratedCsr};
+use super::{ApprovalReason, Asked, CorroboratedCsr, ExemptRenewal};
 use crate::ledger::GrantReason;
 use crate::refusal::{Denial, Refusal};
 
@@ -34,7 +34,7 @@ impl CorroboratedCsr {
     }
 }
 
-impl ControlPlaneRenewal {
+impl ExemptRenewal {
     /// Approves the request, for kube-controller-manager to sign.
     pub fn approve(self) -> Approval {
         Approval {
@@ -57,7 +57,7 @@ impl Approval {
         &self.node_name
     }
 
-    /// The provider ID of the node's machine. `None` only for an exempt Node without a machine.
+    /// The provider ID of the node's machine. `None` only for a listed exempt Node without a machine.
     pub fn provider_id(&self) -> Option<&ProviderId> {
         self.provider_id.as_ref()
     }

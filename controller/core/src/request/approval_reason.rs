@@ -7,9 +7,9 @@ pub enum ApprovalReason {
     NodeNameClaimed,
     /// All names and addresses in the serving certificate belong to the requesting machine.
     ServingNamesCorroborated,
-    /// A control-plane machine renews kubeadm's certificate, and the operator allows it.
+    /// A control-plane machine renews kubeadm's certificate. `exemptNodes` contains `ControlPlane`.
     ControlPlaneRenewal,
-    /// A Node without the plugin renews its certificate, and the operator lists it.
+    /// A Node without the plugin renews its certificate. `exemptNodes` contains its name.
     ExemptRenewal,
 }
 

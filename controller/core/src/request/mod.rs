@@ -25,12 +25,12 @@
 //! | [`CorroboratedCsr`] | [`sign`](CorroboratedCsr::sign) | [`IssuedCertificate`] |
 //! | [`CorroboratedCsr`] | [`approve`](CorroboratedCsr::approve) | [`Approval`] |
 //!
-//! For the renewal of kubeadm's certificate by a control-plane machine:
+//! For the renewal of an exempt Node:
 //!
 //! | from | step | to |
 //! | --- | --- | --- |
-//! | [`ParsedCsr`] | [`renew_control_plane`](ParsedCsr::renew_control_plane) | [`ControlPlaneRenewal`] |
-//! | [`ControlPlaneRenewal`] | [`approve`](ControlPlaneRenewal::approve) | [`Approval`] |
+//! | [`ParsedCsr`] | [`renew_exempt`](ParsedCsr::renew_exempt) | [`ExemptRenewal`] |
+//! | [`ExemptRenewal`] | [`approve`](ExemptRenewal::approve) | [`Approval`] |
 
 mod approval;
 mod approval_reason;
@@ -38,8 +38,8 @@ mod attested;
 mod claimed;
 mod conformant;
 mod conformant_serving;
-mod control_plane;
 mod corroborated;
+mod exempt;
 mod issued;
 mod located;
 mod named;
@@ -53,8 +53,8 @@ pub use attested::AttestedCsr;
 pub use claimed::ClaimedCsr;
 pub use conformant::{ClientRequest, ConformantClientCsr};
 pub use conformant_serving::{ConformantServingCsr, ServingRequest};
-pub use control_plane::ControlPlaneRenewal;
 pub use corroborated::CorroboratedCsr;
+pub use exempt::ExemptRenewal;
 pub use issued::{Issued, IssuedCertificate};
 pub use located::LocatedCsr;
 pub use named::NamedCsr;

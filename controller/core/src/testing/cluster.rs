@@ -1,6 +1,5 @@
 //! A cluster with two machines, `m1` and `m2`, which have their own tokens, and a machine without one.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +8,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 
-use crate::crd::BuiltInRenewal;
+use crate::crd::ExemptNodes;
 use crate::decide::{Context, Decision, decide};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, StaticInventory};
@@ -157,8 +156,7 @@ impl Parts {
             ledger: Arc::new(ledger),
             signer: CA.clone(),
             longest_lifetime: WEEK,
-            built_in_renewal: BuiltInRenewal::Refuse,
-            exempt_nodes: BTreeSet::new(),
+            exempt_nodes: ExemptNodes::default(),
             enforcement,
             serving: ServingPolicy::default(),
         }

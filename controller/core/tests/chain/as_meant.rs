@@ -9,9 +9,8 @@ use node_attestation_core::decide::{Context, Decision};
 use node_attestation_core::identifiers::{CertificateUid, KeyDigest};
 use node_attestation_core::ledger::{Renewal, RequestRef};
 use node_attestation_core::request::{
-    Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr,
-    ControlPlaneRenewal, CorroboratedCsr, IssuedCertificate, LocatedCsr, NamedCsr, ParsedCsr,
-    RawRequest,
+    Approval, AttestedCsr, ClaimedCsr, ConformantClientCsr, ConformantServingCsr, CorroboratedCsr,
+    ExemptRenewal, IssuedCertificate, LocatedCsr, NamedCsr, ParsedCsr, RawRequest,
 };
 use node_attestation_core::signer::Signer;
 use node_attestation_core::verifier::{AttestedIdentity, Verifier};
@@ -59,15 +58,11 @@ pub(crate) fn approved(corroborated: CorroboratedCsr) -> Option<Approval> {
     corroborated.approve().ok()
 }
 
-/// The chain for the exception for control-plane machines.
-pub(crate) async fn control_plane(
-    parsed: ParsedCsr,
-    context: &Context,
-) -> Result<Approval, Decision> {
+/// The chain for exempt Nodes.
+pub(crate) async fn exempt(parsed: ParsedCsr, context: &Context) -> Result<Approval, Decision> {
     let (ledger, inventory) = (context.ledger.as_ref(), context.inventory.as_ref());
-    let exceptions = (context.built_in_renewal, &context.exempt_nodes);
-    let renewal: ControlPlaneRenewal = parsed
-        .renew_control_plane(inventory, ledger, exceptions)
+    let renewal: ExemptRenewal = parsed
+        .renew_exempt(inventory, ledger, &context.exempt_nodes)
         .await?;
     Ok(renewal.approve())
 }

@@ -13,7 +13,7 @@ fn copied(
     issued: &IssuedCertificate,
     serving: &ConformantServingCsr,
     corroborated: &CorroboratedCsr,
-    control_plane: &ControlPlaneRenewal,
+    exempt: &ExemptRenewal,
     approval: &Approval,
 ) {
     let _: RawRequest = raw.clone();
@@ -26,7 +26,7 @@ fn copied(
     let _: IssuedCertificate = issued.clone();
     let _: ConformantServingCsr = serving.clone();
     let _: CorroboratedCsr = corroborated.clone();
-    let _: ControlPlaneRenewal = control_plane.clone();
+    let _: ExemptRenewal = exempt.clone();
     let _: Approval = approval.clone();
 }
 
@@ -41,7 +41,7 @@ fn out_of_nothing() {
     let _ = IssuedCertificate::default();
     let _ = ConformantServingCsr::default();
     let _ = CorroboratedCsr::default();
-    let _ = ControlPlaneRenewal::default();
+    let _ = ExemptRenewal::default();
     let _ = Approval::default();
 }
 

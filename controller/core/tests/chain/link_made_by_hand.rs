@@ -13,7 +13,7 @@ fn by_hand() {
     let _ = IssuedCertificate {};
     let _ = ConformantServingCsr {};
     let _ = CorroboratedCsr {};
-    let _ = ControlPlaneRenewal {};
+    let _ = ExemptRenewal {};
     let _ = Approval {};
 }
 

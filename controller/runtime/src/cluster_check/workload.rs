@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
-use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, Provider};
-use node_attestation_core::crd::{BuiltInRenewal, KubeletAuthenticationSpec};
+use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, NodeName, Provider};
+use node_attestation_core::crd::KubeletAuthenticationSpec;
 use node_attestation_core::verifier::VerifierUnavailable;
 
 use super::{Finding, some};
@@ -158,26 +158,29 @@ impl Workload<'_> {
             Err(error) => return Finding::failed(&error, "list nodes"),
         };
         let count = nodes.len();
-        let without = nodes
-            .iter()
-            .filter(|node| !recorded.contains(&node.name_any()))
-            .filter(|node| !self.spec.exempt_nodes.contains(&node.name_any()));
-        let are_exempt = self.spec.built_in_renewal == BuiltInRenewal::ControlPlane;
-        let (planes, others): (Vec<_>, Vec<_>) =
-            without.partition(|node| are_exempt && node.labels().contains_key(CONTROL_PLANE));
+        let listed = self.spec.exempt();
+        let is_exempt = |node: &MetadataOf<Node>| {
+            let is_control_plane = node.labels().contains_key(CONTROL_PLANE);
+            NodeName::parse(&node.name_any())
+                .is_ok_and(|name| listed.of(&name, is_control_plane).is_some())
+        };
+        let without = nodes.iter();
+        let without = without.filter(|node| !recorded.contains(&node.name_any()));
+        let (exempt, others): (Vec<_>, Vec<_>) = without.partition(|node| is_exempt(node));
         let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();
-        let (planes, others): (Vec<String>, Vec<String>) = (names(planes), names(others));
-        if others.is_empty() && planes.is_empty() {
+        let (exempt, others): (Vec<String>, Vec<String>) = (names(exempt), names(others));
+        if others.is_empty() && exempt.is_empty() {
             Finding::pass(format!("{count}, each with a node identity"))
         } else if others.is_empty() {
-            let planes = some(&planes);
+            let exempt = some(&exempt);
             Finding::pass(format!(
-                "{count}; control-plane Nodes without a node identity: {planes}"
+                "{count}; exempt Nodes without a node identity: {exempt}"
             ))
         } else {
             Finding::warn(
                 format!("Nodes without a node identity: {}", some(&others)),
-                "they joined without attestation: adopt them (spec.adoption), or replace them",
+                "they joined without attestation: adopt them (spec.adoption), replace them, or exempt them \
+                 (spec.exemptNodes)",
             )
         }
     }
@@ -285,7 +288,6 @@ mod tests {
 
     #[tokio::test]
     async fn only_nodes_without_an_identity_or_exemption_are_a_warning() {
-        use BuiltInRenewal::{ControlPlane, Refuse};
         let access = ClusterAccess::in_memory(|_| async {
             let list = r#"{"metadata": {}, "items": [
                 {"metadata": {"name": "cp-1", "labels": {"node-role.kubernetes.io/control-plane": ""}}},
@@ -294,15 +296,23 @@ mod tests {
             Response::new(Full::new(Bytes::from(list)))
         });
         let recorded = BTreeSet::from(["worker-1".to_owned()]);
-        let cases: [(_, &[&str], _, _); 4] = [
-            (Refuse, &[], State::Warn, "identity: cp-1, windows-1"),
-            (ControlPlane, &[], State::Warn, "identity: windows-1"),
-            (Refuse, &["windows-1"], State::Warn, "identity: cp-1"),
-            (ControlPlane, &["windows-1"], State::Pass, "identity: cp-1"),
+        let cases: [(&[&str], _, _); 5] = [
+            (&[], State::Warn, "identity: cp-1, windows-1"),
+            (&["ControlPlane"], State::Warn, "identity: windows-1"),
+            (&["windows-1"], State::Warn, "identity: cp-1"),
+            (
+                &["ControlPlane", "windows-1"],
+                State::Pass,
+                "3; exempt Nodes without a node identity: cp-1, windows-1",
+            ),
+            (
+                &["cp-1", "windows-1"],
+                State::Pass,
+                "3; exempt Nodes without a node identity: cp-1, windows-1",
+            ),
         ];
-        for (built_in_renewal, exempt, state, words) in cases {
+        for (exempt, state, words) in cases {
             let spec = KubeletAuthenticationSpec {
-                built_in_renewal,
                 exempt_nodes: exempt.iter().map(ToString::to_string).collect(),
                 ..KubeletAuthenticationSpec::new("prod-1", &["aws"])
             };

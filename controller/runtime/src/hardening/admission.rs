@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | bootstrap token | the client signers of the authorized attestors | with the controller's prefix |
 //! | node | those, `kubernetes.io/kubelet-serving`, and this controller's serving signers | any |
-//! | listed control-plane or exempt node | also the built-in client signer | any |
+//! | exempt node | also the built-in client signer | any |
 //!
 //! The prefix is [`CSR_NAME_PREFIX`]. `spec.request` has at most 64 KiB. The rest of the stored object is also limited,
 //! because an API server stores up to 1.5 MB in any field. The API server itself sets or validates the other fields of
@@ -35,8 +35,8 @@ use kube::Client;
 use kubelet_attestation::csr::envelope::MAX_REQUEST_LEN;
 use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{
-    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NODE_USER_PREFIX, NodeName,
-    Provider, SERVING_SIGNER_PREFIX,
+    BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, CSR_NAME_PREFIX, NodeName, Provider,
+    SERVING_SIGNER_PREFIX,
 };
 
 use super::access::{HardeningError, delete, get};
@@ -50,9 +50,8 @@ pub const POLICY_NAME: &str = "node-attestation-requests";
 pub struct Settings {
     /// The attestors whose client signers are allowed.
     pub attestors: BTreeSet<Provider>,
-    /// The control-plane nodes and exempt Nodes that renew with the built-in signer. Empty, unless an operator
-    /// configures it.
-    pub built_in_renewal: BTreeSet<NodeName>,
+    /// The exempt Nodes, which renew with the built-in signer. Empty, unless an operator configures it.
+    pub exempt: BTreeSet<NodeName>,
     /// Whether other requests are refused. If this is false, the requester gets a warning, and the audit log gets an
     /// entry.
     pub enforced: bool,
@@ -118,9 +117,8 @@ const IS_TOKEN: &str = "request.userInfo.groups.exists(g, g == 'system:bootstrap
 
 fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
     let clients = settings.attestors.iter().map(Provider::client_signer);
-    let control_plane = settings.built_in_renewal.iter();
-    let control_plane = control_plane.map(|name| format!("{NODE_USER_PREFIX}{name}"));
-    let (clients, control_plane) = (list(clients), list(control_plane));
+    let exempt = settings.exempt.iter().map(NodeName::user_name);
+    let (clients, exempt) = (list(clients), list(exempt));
     // A policy sees bytes as base64 text.
     let request_length = "size(string(object.spec.request)) / 4 * 3 \
         - (string(object.spec.request).endsWith('==') ? 2 \
@@ -143,10 +141,7 @@ fn variables(settings: &Settings) -> Vec<(&'static str, String)> {
             format!("variables.signer == '{BUILT_IN_CLIENT_SIGNER}'"),
         ),
         ("servingSigner", serving),
-        (
-            "builtInRenewal",
-            format!("request.userInfo.username in {control_plane}"),
-        ),
+        ("exempt", format!("request.userInfo.username in {exempt}")),
         ("requestLength", request_length.to_owned()),
     ]
 }
@@ -170,7 +165,7 @@ fn validations() -> Vec<(String, &'static str, String)> {
         ),
         (
             "!variables.byNode || variables.ourSigner || variables.servingSigner \
-             || (variables.builtInSigner && variables.builtInRenewal)"
+             || (variables.builtInSigner && variables.exempt)"
                 .to_owned(),
             "nodes are not allowed to use this signer",
             "'nodes are not allowed to use signer ' + variables.signer + ': nodes of this cluster renew \

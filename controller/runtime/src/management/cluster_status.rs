@@ -21,7 +21,7 @@ pub(super) struct Health {
     pub(super) earliest_expiry: Option<SystemTime>,
     /// The number of Ready Nodes whose certificates are overdue for renewal. `None` if unknown.
     pub(super) overdue: Option<usize>,
-    /// The number of Nodes that the operator exempts. `None` before the first inspection.
+    /// The number of exempt Nodes without a record. `None` before the first inspection.
     pub(super) exempt: Option<usize>,
     /// The number of live records whose machines are gone, but are too many to retire together without an operator's
     /// permission.

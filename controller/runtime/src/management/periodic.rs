@@ -11,9 +11,7 @@ use futures::future::FutureExt as _;
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::cluster_line;
-use node_attestation_core::crd::{
-    AutoApproveBindings, BuiltInRenewal, IdentityCounts, KubeletAuthenticationSpec,
-};
+use node_attestation_core::crd::{AutoApproveBindings, IdentityCounts, KubeletAuthenticationSpec};
 use node_attestation_core::decide::Context;
 use node_attestation_core::ledger::{AllRecords, MISSING_MACHINE_TIMEOUT};
 use node_attestation_core::pace::Pace;
@@ -27,7 +25,7 @@ mod revocation_list;
 mod tokens;
 
 use inspection::{Counted, Inspection, count, refusal};
-use nodes::{exempt_nodes, nodes_named, without_identity};
+use nodes::{Unrecorded, exempt_nodes, nodes_named, without_identity};
 pub(super) use revocation_list::OfCluster;
 use revocation_list::RevocationList;
 
@@ -114,7 +112,7 @@ impl Upkeep {
             sync_period: settings.sync_period.unwrap_or(SYNC_PERIOD),
             admission: admission::Settings {
                 attestors: context.verifiers.providers().into_iter().collect(),
-                built_in_renewal: context.exempt_nodes.clone(),
+                exempt: context.exempt_nodes.names(BTreeSet::new()),
                 enforced: false,
             },
             is_policy_applied: false,
@@ -274,14 +272,13 @@ impl Upkeep {
             // Another client could have changed the list of revoked certificates, so it is written again.
             self.revoked.forget();
         }
-        health.exempt = Some(self.context.exempt_nodes.len());
         self.read_service_ranges(&mut health).await;
-        if self.spec.built_in_renewal == BuiltInRenewal::ControlPlane
-            && let Some(nodes) = self.inventory.control_plane_nodes().await
-        {
-            let exempt = self.context.exempt_nodes.iter().cloned();
-            self.admission.built_in_renewal = nodes.into_iter().chain(exempt).collect();
+        if let Some(nodes) = self.inventory.control_plane_nodes().await {
+            self.admission.exempt = self.context.exempt_nodes.names(nodes);
         }
+        let (exempt, records) = (&self.admission.exempt, self.records().await.ok());
+        let unrecorded = Unrecorded::of(exempt, &self.inventory, records.as_ref()).await;
+        health.exempt = Some(unrecorded.exempt.len());
         let has_tombstones = counted.is_some_and(|counted| counted.has_tombstones);
         let without = if has_tombstones || !self.is_enforcing() || self.enforces_now() {
             self.without_record(has_tombstones).await
@@ -292,7 +289,7 @@ impl Upkeep {
             self.listed = without;
         }
         let enforced = self.enforce(without).await;
-        let Some(without) = health.note("the admission policy for requests", enforced) else {
+        let Some(mut without) = health.note("the admission policy for requests", enforced) else {
             let error = "cannot read the admission policy".to_owned();
             health.paths = Some((AutoApprove::Unasked, error));
             return health;
@@ -301,7 +298,11 @@ impl Upkeep {
         let applied = part(admission::apply(client, &self.admission)).await;
         let applied = health.note("the admission policy for requests", applied);
         self.is_policy_applied = applied.is_some();
-        let paths = part(self.paths(without)).await;
+        if without.is_none() && self.is_enforcing() {
+            without = without_identity(Ok(unrecorded.of_machines), true);
+        }
+        let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
+        let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
         health
     }
@@ -400,10 +401,8 @@ impl Upkeep {
         Ok(without_identity(without, enforced))
     }
 
-    async fn paths(
-        &self,
-        without: Option<String>,
-    ) -> Result<(AutoApprove, String), HardeningError> {
+    /// The state of the auto-approval paths, and the message, which begins with `told`.
+    async fn paths(&self, mut told: Vec<String>) -> Result<(AutoApprove, String), HardeningError> {
         let client = self.access.client();
         let lines = self.machine_conditions.lines();
         let mut memory = bindings::memory_of(lines);
@@ -426,12 +425,9 @@ impl Upkeep {
         } else {
             AutoApprove::Open
         };
-        let said = without
-            .into_iter()
-            .chain(exempt_nodes(&self.context.exempt_nodes))
-            .chain([auto_approve_audit::message(&open)])
-            .chain(refusals.iter().map(|error| cut(error_chain(error))));
-        Ok((found, said.collect::<Vec<_>>().join("; ")))
+        told.push(auto_approve_audit::message(&open));
+        told.extend(refusals.iter().map(|error| cut(error_chain(error))));
+        Ok((found, told.join("; ")))
     }
 
     /// The names of Nodes without a live record, except Nodes that are allowed to renew without one. The result
@@ -440,8 +436,8 @@ impl Upkeep {
     /// The result has at most [`nodes::MAX_WITHOUT`] listed Nodes and, if `with_retired` is set, those of all retired records.
     async fn without_record(&self, with_retired: bool) -> Result<BTreeSet<String>, String> {
         let records = self.records().await?;
-        let built_in = self.admission.built_in_renewal.iter();
-        let mut accounted_for: BTreeSet<&str> = built_in.map(NodeName::as_str).collect();
+        let exempt = self.admission.exempt.iter();
+        let mut accounted_for: BTreeSet<&str> = exempt.map(NodeName::as_str).collect();
         let (mut retired, mut pace) = (BTreeSet::new(), Pace::default());
         for stored in &*records {
             let name = stored.record.node_name.as_str();

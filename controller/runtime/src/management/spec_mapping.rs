@@ -71,8 +71,7 @@ impl<N: Nodes + NodeReportedAddresses + 'static> ContextBuilder<'_, N> {
             ),
             signer: self.signer,
             longest_lifetime: spec.longest_lifetime(),
-            built_in_renewal: spec.built_in_renewal,
-            exempt_nodes: spec.exempt().collect(),
+            exempt_nodes: spec.exempt(),
             enforcement,
             serving,
         }

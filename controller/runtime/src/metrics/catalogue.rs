@@ -57,7 +57,7 @@ metrics! {
     OVERDUE = Gauge "node_attestation_overdue_nodes" CLUSTER,
         "Ready Nodes, up to 100, whose certificates are overdue for renewal";
     EXEMPT = Gauge "node_attestation_exempt_nodes" CLUSTER,
-        "Listed Nodes that can renew without evidence";
+        "Exempt Nodes without a node identity, which can renew without evidence";
     VENDOR_EXPIRY = Gauge "node_attestation_endorsement_certificate_expiry_timestamp_seconds" &["namespace", "cluster", "subject"],
         "The earliest expiry of an endorsement key certificate or its issuers, from 90 days before it";
     UNMEASURED = Gauge "node_attestation_unmeasured_machines" CLUSTER,

@@ -65,7 +65,7 @@ pub(crate) struct ClusterReport {
     pub(crate) earliest_expiry: Option<SystemTime>,
     /// The number of Ready Nodes whose certificates are overdue for renewal.
     pub(crate) overdue: Option<usize>,
-    /// The number of Nodes that the operator exempts.
+    /// The number of exempt Nodes without a record.
     pub(crate) exempt: Option<usize>,
     /// The certificate that expires first, among the certificates for endorsement keys that expire soon.
     pub(crate) expiring: Option<Expiring>,

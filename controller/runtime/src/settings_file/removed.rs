@@ -9,6 +9,10 @@ const REMOVED: &[(&str, &str)] = &[
         "write spec.certificate.expirationSeconds, whose default and maximum depend on the attestor",
     ),
     (
+        "spec.builtInRenewal",
+        "for ControlPlane, write exemptNodes: [ControlPlane]; otherwise, remove it",
+    ),
+    (
         "spec.reenrolment",
         "remove it: a machine gets a new certificate with evidence while its Node is down",
     ),

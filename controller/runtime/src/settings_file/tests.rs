@@ -238,19 +238,24 @@ fn a_removed_field_is_refused_with_its_replacement() {
     let schema = json!({"type": "object", "properties": {"spec": {
         "type": "object", "properties": {"adoption": {"type": "string"}},
     }}});
-    let mut found = Vec::new();
+    for (field, replacement) in [
+        ("reenrolment", "remove it"),
+        (
+            "builtInRenewal",
+            "for ControlPlane, write exemptNodes: [ControlPlane]",
+        ),
+    ] {
+        let mut found = Vec::new();
 
-    schema::check(
-        &schema,
-        &json!({"spec": {"reenrolment": "Never"}}),
-        &mut found,
-    );
+        schema::check(&schema, &json!({"spec": {field: "x"}}), &mut found);
 
-    let [fault] = &found[..] else {
-        panic!("{found:?}");
-    };
-    assert_eq!(fault.field, "spec.reenrolment");
-    assert!(fault.message.starts_with("was removed: "), "{fault}");
+        let [fault] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(fault.field, format!("spec.{field}"));
+        let expected = format!("was removed: {replacement}");
+        assert!(fault.message.starts_with(&expected), "{fault}");
+    }
 }
 
 #[test]

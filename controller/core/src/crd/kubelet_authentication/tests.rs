@@ -35,7 +35,7 @@ fn a_default_lifetime_stored_earlier_is_a_year_for_insecure() {
     );
 }
 
-/// The object has all fields of commit 7571c2c2, with the defaults of that commit.
+/// The object has all fields of commit 7571c2c2, most with the defaults of that commit.
 #[test]
 fn an_object_with_fields_of_earlier_versions_is_read() {
     let stored = json!({
@@ -49,7 +49,7 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
         "adoption": "Refuse",
         "nameReuse": "Allow",
         "staleNodes": "Delete",
-        "builtInRenewal": "Refuse",
+        "builtInRenewal": "ControlPlane",
         "guestReportedAddresses": "Refuse",
         "servingAddressRanges": [],
         "aws": {
@@ -66,6 +66,7 @@ fn an_object_with_fields_of_earlier_versions_is_read() {
     let spec: KubeletAuthenticationSpec = serde_json::from_value(stored).unwrap();
 
     assert_eq!(spec.longest_lifetime(), DAY);
+    assert!(spec.exempt().is_empty());
     let tpm = spec.tpm.as_ref().unwrap();
     assert_eq!(tpm.pcr_policy.allowed.len(), 1);
 }

@@ -8,7 +8,7 @@ use kubelet_attestation::names::{
     ProviderId,
 };
 
-use crate::crd::BuiltInRenewal;
+use crate::crd::ExemptNodes;
 use crate::decide::*;
 use crate::inventory::{Machine, MachineState, StaticInventory};
 use crate::ledger::{GrantReason, MemoryRecords, Records as _, Stored, Tombstone, TombstoneReason};
@@ -22,9 +22,13 @@ use crate::testing::{
     renewal, valid,
 };
 
-fn with(built_in_renewal: BuiltInRenewal) -> Context {
+/// The entry for control-plane nodes.
+const PLANES: &str = ExemptNodes::CONTROL_PLANE;
+
+/// The cluster with these entries in `exemptNodes`.
+fn exempting(entries: &[&str]) -> Context {
     Context {
-        built_in_renewal,
+        exempt_nodes: entries.iter().collect(),
         ..cluster()
     }
 }
@@ -75,6 +79,11 @@ fn unattested(request: &CertificateSigningRequest, cluster: &Context) -> &'stati
     detail
 }
 
+const NOT_EXEMPT: &str = "exemptNodes contains neither the node nor ControlPlane";
+
+const NO_CONTROL_PLANE: &str =
+    "the node is not exempt, and does not belong to a control-plane machine";
+
 #[test]
 fn a_cluster_watches_its_signers_and_the_built_in_signers() {
     assert_eq!(
@@ -91,11 +100,11 @@ fn a_cluster_watches_its_signers_and_the_built_in_signers() {
 
 #[test]
 fn a_built_in_request_without_evidence_is_denied() {
-    let cluster = with(BuiltInRenewal::Refuse);
+    let cluster = cluster();
     for request in [stock(), stock_renewal()] {
         assert_eq!(
             unattested(&request, &cluster),
-            "the cluster has no exception"
+            "the cluster has no exempt Nodes (exemptNodes)"
         );
     }
     let mut provider_only = stock();
@@ -106,8 +115,8 @@ fn a_built_in_request_without_evidence_is_denied() {
 
 #[test]
 fn built_in_requests_are_ignored_while_attestation_is_not_enforced() {
-    for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
-        let cluster = with(duty);
+    for entries in [&[PLANES][..], &[]] {
+        let cluster = exempting(entries);
         let unreadable = |mut request: CertificateSigningRequest| {
             request.spec.request = k8s_openapi::ByteString(b"x".to_vec());
             request
@@ -145,11 +154,11 @@ fn a_built_in_request_waits_until_the_enforcement_is_known() {
     status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
     let mut serving = stock_renewal();
     serving.spec.signer_name = BUILT_IN_SERVING_SIGNER.to_owned();
-    for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
+    for entries in [&[PLANES][..], &[]] {
         for request in [stock(), stock_renewal(), issued.clone(), serving.clone()] {
             let cluster = Context {
                 enforcement: Enforcement::new(EnforcementState::Unknown),
-                ..with(duty)
+                ..exempting(entries)
             };
             let decision = decided(&request, &cluster);
             let waits = matches!(decision, Decision::Retry(Deferral::EnforcementUnknown));
@@ -204,12 +213,12 @@ fn attested_requests_are_decided_while_attestation_is_not_enforced() {
         request
     };
 
-    let denial = denied(&named(with_evidence()), &off(with(BuiltInRenewal::Refuse)));
+    let denial = denied(&named(with_evidence()), &off(cluster()));
     assert!(
         matches!(denial, Denial::BuiltInSignerNotUsed(_)),
         "{denial:?}"
     );
-    unattested(&named(stock()), &off(with(BuiltInRenewal::Refuse)));
+    unattested(&named(stock()), &off(cluster()));
     let decision = decided(&valid(), &off(cluster()));
     assert!(matches!(decision, Decision::Issue(_)), "{decision:?}");
     let decision = decided(&serving_request(), &off(serving_cluster()));
@@ -221,7 +230,7 @@ fn a_built_in_request_approved_elsewhere_is_still_denied() {
     let mut request = stock();
     request.status.get_or_insert_default().conditions = Some(vec![condition("Approved")]);
 
-    unattested(&request, &with(BuiltInRenewal::Refuse));
+    unattested(&request, &cluster());
 }
 
 #[test]
@@ -231,7 +240,7 @@ fn a_built_in_certificate_approved_elsewhere_is_reported() {
     status.conditions = Some(vec![condition("Approved")]);
     status.certificate = Some(k8s_openapi::ByteString(b"x".to_vec()));
 
-    let decision = decided(&request, &with(BuiltInRenewal::Refuse));
+    let decision = decided(&request, &cluster());
 
     assert!(
         matches!(decision, Decision::Ignore(Ignored::IssuedByOthers)),
@@ -241,9 +250,9 @@ fn a_built_in_certificate_approved_elsewhere_is_reported() {
 
 #[test]
 fn evidence_for_the_built_in_signer_is_denied() {
-    for duty in [BuiltInRenewal::Refuse, BuiltInRenewal::ControlPlane] {
+    for entries in [&[PLANES][..], &[]] {
         assert_eq!(
-            denied(&with_evidence(), &with(duty)),
+            denied(&with_evidence(), &exempting(entries)),
             Denial::BuiltInSignerNotUsed(Provider::NULL.client_signer())
         );
     }
@@ -254,7 +263,7 @@ fn with_control_plane(change: impl FnOnce(&mut Machine)) -> Context {
     let mut machine = machine("m1", "n1", Some("abcdef"));
     machine.control_plane = true;
     change(&mut machine);
-    let mut cluster = with(BuiltInRenewal::ControlPlane);
+    let mut cluster = exempting(&[PLANES]);
     cluster.inventory = Arc::new(StaticInventory::new(vec![machine]).unwrap());
     cluster
 }
@@ -284,8 +293,7 @@ fn a_control_plane_node_is_identified_only_by_its_node_reference() {
     let decision = decided(&stock_renewal(), &named("n1"));
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 
-    let no_machine = "the node does not belong to a control-plane machine";
-    assert_eq!(unattested(&stock_renewal(), &named("n2")), no_machine);
+    assert_eq!(unattested(&stock_renewal(), &named("n2")), NO_CONTROL_PLANE);
 }
 
 #[test]
@@ -295,9 +303,8 @@ fn the_exception_applies_only_to_control_plane_machines() {
         machine.node_name = Some(NodeName::parse("n2").unwrap());
         machine.dns_names = vec!["n1".to_owned()];
     });
-    let no_machine = "the node does not belong to a control-plane machine";
-    assert_eq!(unattested(&stock_renewal(), &worker), no_machine);
-    assert_eq!(unattested(&stock_renewal(), &another), no_machine);
+    assert_eq!(unattested(&stock_renewal(), &worker), NO_CONTROL_PLANE);
+    assert_eq!(unattested(&stock_renewal(), &another), NO_CONTROL_PLANE);
 
     let going = with_control_plane(|machine| machine.state = MachineState::Deleting);
     assert!(matches!(
@@ -394,22 +401,14 @@ fn a_control_plane_node_with_a_retired_record_renews_despite_the_cache() {
     assert!(matches!(decision, Decision::Approve(_)), "{decision:?}");
 }
 
-/// The cluster that exempts this Node.
-fn exempting(node: &str) -> Context {
-    Context {
-        exempt_nodes: [NodeName::parse(node).unwrap()].into(),
-        ..with(BuiltInRenewal::Refuse)
-    }
-}
-
 #[test]
 fn an_exempt_node_renews_with_or_without_a_machine() {
     let without_machine = Context {
         inventory: Arc::new(StaticInventory::new(Vec::new()).unwrap()),
-        ..exempting("n1")
+        ..exempting(&["n1"])
     };
     for (cluster, machine) in [
-        (exempting("n1"), Some("metal:///rack/m1")),
+        (exempting(&["n1"]), Some("metal:///rack/m1")),
         (without_machine, None),
     ] {
         for is_enforced in [true, false] {
@@ -430,19 +429,19 @@ fn an_exempt_node_renews_with_or_without_a_machine() {
 #[test]
 fn an_exempt_node_gets_neither_another_name_nor_a_certificate_by_token() {
     assert_eq!(
-        unattested(&stock_renewal(), &exempting("n2")),
-        "the node is not exempt"
+        unattested(&stock_renewal(), &exempting(&["n2"])),
+        NOT_EXEMPT
     );
     let mut another = stock_renewal();
     another.spec.username = Some("system:node:n2".to_owned());
     for exempt in ["n1", "n2"] {
         assert!(matches!(
-            denied(&another, &exempting(exempt)),
+            denied(&another, &exempting(&[exempt])),
             Denial::RequesterIsAnotherNode { .. }
         ));
     }
     assert!(matches!(
-        denied(&stock(), &exempting("n1")),
+        denied(&stock(), &exempting(&["n1"])),
         Denial::RequesterNotAccepted { .. }
     ));
 }
@@ -450,22 +449,32 @@ fn an_exempt_node_gets_neither_another_name_nor_a_certificate_by_token() {
 #[test]
 fn an_exempt_list_does_not_permit_control_plane_renewal() {
     let mut cluster = with_control_plane(|_| {});
-    cluster.built_in_renewal = BuiltInRenewal::Refuse;
-    cluster.exempt_nodes = [NodeName::parse("n2").unwrap()].into();
+    cluster.exempt_nodes = ["n2"].iter().collect();
 
-    assert_eq!(
-        unattested(&stock_renewal(), &cluster),
-        "the node is not exempt"
-    );
+    assert_eq!(unattested(&stock_renewal(), &cluster), NOT_EXEMPT);
 }
 
 #[test]
 fn an_exempt_node_with_a_record_renews_with_evidence() {
-    let cluster = exempting("n1");
+    let cluster = exempting(&["n1"]);
     issued_at(&object(envelope(&Csr::valid().der())), &cluster, now());
 
     assert_eq!(
         unattested(&stock_renewal(), &cluster),
         "the node has a node identity, and must renew with evidence"
     );
+}
+
+#[test]
+fn a_listed_worker_renews_while_control_planes_are_exempt() {
+    let mut cluster = with_control_plane(|machine| machine.control_plane = false);
+    assert_eq!(unattested(&stock_renewal(), &cluster), NO_CONTROL_PLANE);
+
+    cluster.exempt_nodes = [PLANES, "n1"].iter().collect();
+
+    let decision = decided(&stock_renewal(), &cluster);
+    let Decision::Approve(approval) = decision else {
+        panic!("not approved: {decision:?}")
+    };
+    assert_eq!(approval.basis(), ApprovalReason::ExemptRenewal);
 }

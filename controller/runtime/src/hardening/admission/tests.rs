@@ -119,7 +119,7 @@ fn to_cel(value: &Value) -> cel::Value {
 fn settings() -> Settings {
     Settings {
         attestors: BTreeSet::from([Provider::AWS]),
-        built_in_renewal: BTreeSet::new(),
+        exempt: BTreeSet::new(),
         enforced: true,
     }
 }

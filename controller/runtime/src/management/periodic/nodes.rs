@@ -6,8 +6,11 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kubelet_attestation::names::NodeName;
+use node_attestation_core::ledger::AllRecords;
+use node_attestation_core::pace::Pace;
 
 use super::{MAX_NAMED, part};
+use crate::capi::CapiInventory;
 use crate::watch::{MetadataOf, metadata_page_of};
 
 /// The page size for lists of Nodes, which have a few kilobytes each.
@@ -89,6 +92,45 @@ pub(super) fn without_identity(
         "{at_least}{count} Nodes have no node identity, {effect}: {}",
         named.join(", ")
     ))
+}
+
+/// The Nodes without a live record that the controller knows without a call to the workload cluster.
+#[derive(Debug)]
+pub(super) struct Unrecorded {
+    /// The exempt Nodes. With a record, such a Node renews with evidence.
+    pub(super) exempt: BTreeSet<NodeName>,
+    /// The other Nodes that Cluster API has found for Machines. Under enforcement, they cannot renew.
+    pub(super) of_machines: BTreeSet<String>,
+}
+
+impl Unrecorded {
+    /// The Nodes without a record in `records`. If the records are unknown, the result has all exempt Nodes.
+    pub(super) async fn of(
+        exempt: &BTreeSet<NodeName>,
+        inventory: &CapiInventory,
+        records: Option<&AllRecords>,
+    ) -> Self {
+        let (mut exempt, mut of_machines) = (exempt.clone(), BTreeSet::new());
+        if let Some(records) = records {
+            let nodes = inventory.chosen_machines(|machine| machine.node.cloned());
+            let nodes = nodes.await.unwrap_or_default();
+            let nodes = nodes.into_iter().map(|(_, node)| node);
+            of_machines.extend(nodes.filter(|node| !exempt.contains(node)));
+            let mut pace = Pace::default();
+            for stored in &**records {
+                if stored.record.is_live() {
+                    exempt.remove(&stored.record.node_name);
+                    of_machines.remove(&stored.record.node_name);
+                }
+                pace.step().await;
+            }
+        }
+        let of_machines = of_machines.iter().map(ToString::to_string).collect();
+        Self {
+            exempt,
+            of_machines,
+        }
+    }
 }
 
 /// The message about exempt Nodes. `None` if there are none.

@@ -1,12 +1,17 @@
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response};
 use kube::client::Body;
+use node_attestation_core::identifiers::RecordUid;
+use node_attestation_core::ledger::{Record, Stored, Tombstone, TombstoneReason, Version};
+use node_attestation_core::testing::records::{at, claim};
 use serde_json::json;
 
 use super::*;
+use crate::capi::{ObjectKey, objects_with_tokens};
 
 /// An API server with this number of pages of Nodes, and one Node per page.
 fn pages(count: usize) -> Client {
@@ -89,4 +94,52 @@ async fn a_list_of_many_nodes_keeps_1000_names_and_the_retired_ones() {
     assert!(found.contains("n49") && found.contains("n50-99"));
     let few = nodes_named(&client, None, |_| true).await;
     assert_eq!(few.unwrap().len(), MAX_WITHOUT);
+}
+
+/// The records of this node: live, or retired.
+fn records_of(node: &str, tombstone: Option<Tombstone>) -> AllRecords {
+    let mut record = Record::first(
+        &claim("m2", node, 1, 0),
+        RecordUid::new([7; 16]),
+        None,
+        at(0),
+    );
+    record.tombstone = tombstone;
+    let version = Version::new("1");
+    AllRecords::from([Arc::new(Stored { record, version })])
+}
+
+#[tokio::test]
+async fn nodes_without_a_live_record_are_exempt_or_cannot_renew() {
+    // Cluster API has found the Node m2 of one of the two Machines.
+    let key = ObjectKey::new("tenant-a", "prod-1");
+    let inventory = CapiInventory::new(objects_with_tokens(), key);
+    let retired = Tombstone {
+        since: at(1),
+        reason: TombstoneReason::MachineGone,
+        until: at(9),
+    };
+    let none = Some(AllRecords::from([]));
+    let live = Some(records_of("m2", None));
+    let retired = Some(records_of("m2", Some(retired)));
+    let cases: [(&[&str], &Option<AllRecords>, &[&str], &[&str]); 7] = [
+        (&[], &none, &[], &["m2"]),
+        (&[], &retired, &[], &["m2"]),
+        (&[], &live, &[], &[]),
+        (&["windows-1"], &none, &["windows-1"], &["m2"]),
+        (&["m2", "windows-1"], &none, &["m2", "windows-1"], &[]),
+        (&["m2", "windows-1"], &live, &["windows-1"], &[]),
+        // Before the records are known, no Node is without one.
+        (&["m2"], &None, &["m2"], &[]),
+    ];
+    for (listed, records, exempt, of_machines) in cases {
+        let listed = listed.iter().map(|name| NodeName::parse(name).unwrap());
+
+        let found = Unrecorded::of(&listed.collect(), &inventory, records.as_ref()).await;
+
+        let still: Vec<_> = found.exempt.iter().map(NodeName::as_str).collect();
+        assert_eq!(still, exempt, "{found:?}");
+        let others: Vec<_> = found.of_machines.iter().map(String::as_str).collect();
+        assert_eq!(others, of_machines, "{found:?}");
+    }
 }

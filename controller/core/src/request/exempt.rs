@@ -1,23 +1,19 @@
-//! A control-plane machine that renews the certificate that kubeadm issued to it, or an exempt Node.
-
-use std::collections::BTreeSet;
+//! An exempt Node that renews its certificate with the built-in client signer.
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::{ApprovalReason, Asked, ParsedCsr};
-use crate::crd::BuiltInRenewal;
+use crate::crd::{ExemptNodes, Exemption};
 use crate::inventory::{Inventory, Machine};
 use crate::ledger::RecordLedger;
 use crate::policy::{extensions, machine, requester, subject, usages};
 use crate::refusal::{Deferral, Denial, Refusal};
 
-/// A request without evidence to the built-in client signer, from an existing control-plane machine or an exempt Node
-/// for itself.
+/// A request without evidence to the built-in client signer, from an exempt Node for itself.
 ///
-/// It is an exception to [`Denial::UnattestedBuiltInRequest`], only with [`BuiltInRenewal::ControlPlane`] or for a
-/// listed Node.
+/// It is an exception to [`Denial::UnattestedBuiltInRequest`].
 #[derive(Debug)]
-pub struct ControlPlaneRenewal {
+pub struct ExemptRenewal {
     node_name: NodeName,
     provider_id: Option<ProviderId>,
     machine: Option<Machine>,
@@ -25,14 +21,14 @@ pub struct ControlPlaneRenewal {
 }
 
 impl ParsedCsr {
-    /// Checks that the request is exactly the renewal of a kubelet without the plugin, and that the node is a permitted
-    /// control-plane node or `exempt`, without a node identity. A node with a node identity renews with evidence.
-    pub async fn renew_control_plane(
+    /// Checks that the request is exactly the renewal of a kubelet without the plugin, and that the node is `exempt`,
+    /// without a node identity. A node with a node identity renews with evidence.
+    pub async fn renew_exempt(
         self,
         inventory: &dyn Inventory,
         ledger: &RecordLedger,
-        (permitted, exempt): (BuiltInRenewal, &BTreeSet<NodeName>),
-    ) -> Result<ControlPlaneRenewal, Refusal> {
+        exempt: &ExemptNodes,
+    ) -> Result<ExemptRenewal, Refusal> {
         let raw = self.raw();
         if raw.asked != Asked::BuiltInClient {
             return Err(Denial::SignerPurpose.into());
@@ -57,24 +53,29 @@ impl ParsedCsr {
         let mut machines = machines
             .into_iter()
             .filter(|machine| machine.is_of_node(&node_name));
-        let is_exempt = exempt.contains(&node_name);
-        let machine = match (machines.next(), machines.next()) {
+        let (machine, is_only) = (machines.next(), machines.next().is_none());
+        let is_control_plane = is_only && machine.as_ref().is_some_and(|one| one.control_plane);
+        let basis = match exempt.of(&node_name, is_control_plane) {
             // Such a Node can have no Machine.
-            (machine, _) if is_exempt => machine,
-            _ if permitted == BuiltInRenewal::Refuse => {
-                return Err(unattested("the node is not exempt"));
-            }
-            (Some(machine), None) if machine.control_plane => {
-                machine::may_go_on(&machine)?;
-                if machine.provider_id.is_none() {
-                    return Err(Deferral::MachineNotReady(machine.name).into());
+            Some(Exemption::Listed) => ApprovalReason::ExemptRenewal,
+            Some(Exemption::ControlPlane) => {
+                if let Some(machine) = &machine {
+                    machine::may_go_on(machine)?;
+                    if machine.provider_id.is_none() {
+                        return Err(Deferral::MachineNotReady(machine.name.clone()).into());
+                    }
                 }
-                Some(machine)
+                ApprovalReason::ControlPlaneRenewal
             }
-            _ => {
+            None if exempt.has_control_plane() => {
                 are_known?;
                 return Err(unattested(
-                    "the node does not belong to a control-plane machine",
+                    "the node is not exempt, and does not belong to a control-plane machine",
+                ));
+            }
+            None => {
+                return Err(unattested(
+                    "exemptNodes contains neither the node nor ControlPlane",
                 ));
             }
         };
@@ -83,15 +84,11 @@ impl ParsedCsr {
                 "the node has a node identity, and must renew with evidence",
             ));
         }
-        Ok(ControlPlaneRenewal {
+        Ok(ExemptRenewal {
             node_name,
             provider_id: machine.as_ref().and_then(|one| one.provider_id.clone()),
             machine,
-            basis: if is_exempt {
-                ApprovalReason::ExemptRenewal
-            } else {
-                ApprovalReason::ControlPlaneRenewal
-            },
+            basis,
         })
     }
 }
@@ -100,23 +97,23 @@ fn unattested(detail: &'static str) -> Refusal {
     Denial::UnattestedBuiltInRequest(detail).into()
 }
 
-impl ControlPlaneRenewal {
+impl ExemptRenewal {
     /// The requesting node.
     pub fn node_name(&self) -> &NodeName {
         &self.node_name
     }
 
-    /// The provider ID of its machine. `None` only for an exempt Node.
+    /// The provider ID of its machine. `None` only for a listed Node.
     pub fn provider_id(&self) -> Option<&ProviderId> {
         self.provider_id.as_ref()
     }
 
-    /// The exception.
+    /// The reason of the approval, which is the reason of the exemption.
     pub fn basis(&self) -> ApprovalReason {
         self.basis
     }
 
-    /// The machine, from the inventory. `None` only for an exempt Node.
+    /// The machine, from the inventory. `None` only for a listed Node.
     pub fn machine(&self) -> Option<&Machine> {
         self.machine.as_ref()
     }
