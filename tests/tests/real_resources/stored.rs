@@ -109,6 +109,18 @@ fn an_object_of_the_previous_schema_is_served_without_removed_fields() {
     kubectl.patch(&["kubeauth", "everything"], &label);
     let limits = json!({"spec": {"aws": {"accounts": null, "requiredTags": null}}});
     kubectl.patch(&["kubeauth", "everything"], &limits);
+    // The command in the upgrade notes. The stored object has no exemptNodes.
+    let entry = r#"[{"op": "add", "path": "/spec/exemptNodes/-", "value": "ControlPlane"}]"#;
+    kubectl.ok([
+        "patch",
+        "kubeauth",
+        "everything",
+        "--type=json",
+        "-p",
+        entry,
+    ]);
+    let exempt = &get("everything")["spec"]["exemptNodes"];
+    assert_eq!(*exempt, json!(["ControlPlane"]));
     let adoption = json!({"spec": {"adoption": "AllowWithoutEvidence"}});
     kubectl.patch(&["kubeauth", "bare"], &adoption);
 }
