@@ -1,9 +1,13 @@
 //! Host lookup that also works in statically linked programs.
 
-use std::io;
+mod search;
+
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
-use dns_lookup::{AddrFamily, AddrInfoHints, SockType, getaddrinfo};
+use dns_lookup::{AddrFamily, AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
+
+pub use search::addresses_in_search_domains;
 
 type Addresses = io::Result<Vec<SocketAddr>>;
 
@@ -16,7 +20,8 @@ type Addresses = io::Result<Vec<SocketAddr>>;
 ///
 /// # Errors
 ///
-/// Returns an error if the host has no address of either family. The error comes from the combined lookup.
+/// Returns an error if the host has no address of either family. The error comes from the combined lookup. Its kind is
+/// [`ErrorKind::NotFound`] if the name servers know no address of the host.
 #[expect(clippy::disallowed_methods, reason = "a failure is not the last word")]
 pub fn addresses(host: &str) -> Addresses {
     let both = (host, 0).to_socket_addrs();
@@ -27,12 +32,22 @@ pub fn addresses(host: &str) -> Addresses {
 fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
     both.or_else(|error| {
         let families = [AddrFamily::Inet, AddrFamily::Inet6];
-        let found = families.into_iter().filter_map(|family| one(family).ok());
-        let found: Vec<_> = found.flatten().collect();
-        if found.is_empty() {
-            return Err(error);
+        let mut is_unknown = true;
+        let mut found = Vec::new();
+        for family in families {
+            match one(family) {
+                Ok(addresses) => found.extend(addresses),
+                Err(error) => is_unknown &= error.kind() == ErrorKind::NotFound,
+            }
         }
-        Ok(found)
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        Err(if is_unknown {
+            io::Error::new(ErrorKind::NotFound, error)
+        } else {
+            error
+        })
     })
 }
 
@@ -43,9 +58,24 @@ fn of(host: &str, family: AddrFamily) -> Addresses {
         socktype: SockType::Stream.into(),
         ..AddrInfoHints::default()
     };
-    getaddrinfo(Some(host), None, Some(hints))?
+    getaddrinfo(Some(host), None, Some(hints))
+        .map_err(of_lookup)?
         .map(|found| Ok(found?.sockaddr))
         .collect()
+}
+
+/// The error of a lookup. It distinguishes an unknown host from a name server that fails.
+fn of_lookup(error: LookupError) -> io::Error {
+    let is_unknown = matches!(
+        error.kind(),
+        LookupErrorKind::NoName | LookupErrorKind::NoData
+    );
+    let error = io::Error::from(error);
+    if is_unknown {
+        io::Error::new(ErrorKind::NotFound, error)
+    } else {
+        error
+    }
 }
 
 #[cfg(test)]
@@ -81,6 +111,26 @@ mod tests {
         assert_eq!(error.to_string(), "both refused");
         let error = either(refused("both"), |_| Ok(Vec::new())).unwrap_err();
         assert_eq!(error.to_string(), "both refused");
+    }
+
+    #[test]
+    fn a_host_is_unknown_only_if_it_is_unknown_in_both_families() {
+        let unknown = || Err(io::Error::from(ErrorKind::NotFound));
+        let error = either(refused("both"), |_| unknown()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(error.to_string(), "both refused");
+
+        for failing in [AddrFamily::Inet, AddrFamily::Inet6] {
+            let error = either(refused("both"), |asked| {
+                if asked == failing {
+                    refused("one")
+                } else {
+                    unknown()
+                }
+            });
+            let kind = error.unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::Other, "{failing:?}");
+        }
     }
 
     #[test]
