@@ -111,6 +111,16 @@ impl KubeletArguments {
         configuration::provider_id(machine, self.config.as_deref(), self.config_dir.as_deref())
     }
 
+    /// Whether the configuration file and its drop-ins make the kubelet renew its own certificate.
+    ///
+    /// # Errors
+    ///
+    /// One of these files cannot be read. The kubelet would not start with it.
+    pub(crate) fn rotates_certificates(&self, machine: &Machine) -> Result<bool, Failure> {
+        let (config, folder) = (self.config.as_deref(), self.config_dir.as_deref());
+        configuration::rotates_certificates(machine, config, folder)
+    }
+
     /// Accepts `--flag=value` and `--flag value`. An empty value counts as unset, as in the
     /// kubelet.
     pub(crate) fn collect(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
@@ -122,18 +132,29 @@ impl KubeletArguments {
                 Some((flag, value)) => (flag, Some(value.to_owned())),
                 None => (argument, None),
             };
-            let slot = match flag {
-                "--hostname-override" => &mut collected.hostname_override,
-                "--provider-id" => &mut collected.provider_id,
-                "--config" => &mut collected.config,
-                "--config-dir" => &mut collected.config_dir,
-                _ => continue,
+            let slot = if is_flag(flag, "--hostname-override") {
+                &mut collected.hostname_override
+            } else if is_flag(flag, "--provider-id") {
+                &mut collected.provider_id
+            } else if is_flag(flag, "--config") {
+                &mut collected.config
+            } else if is_flag(flag, "--config-dir") {
+                &mut collected.config_dir
+            } else {
+                continue;
             };
             let value = value.or_else(|| arguments.next().map(|next| next.as_ref().to_owned()));
             *slot = value.filter(|value| !value.is_empty());
         }
         collected
     }
+}
+
+/// Whether an argument is this flag. The kubelet also accepts `_` instead of `-` in the name of a flag
+/// (`WordSepNormalizeFunc` in Kubernetes' `component-base/cli/flag`).
+pub(crate) fn is_flag(argument: &str, flag: &str) -> bool {
+    let dashed = |byte| if byte == b'_' { b'-' } else { byte };
+    argument.starts_with("--") && argument.bytes().map(dashed).eq(flag.bytes())
 }
 
 /// The text of one of the kubelet's files; `None` if it does not exist.

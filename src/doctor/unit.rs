@@ -3,17 +3,15 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::kubelet::rendered;
 use super::{Doctor, fail, warn};
 use crate::finding::Finding;
-use crate::kubelet::{UNIT, environment_files, words};
+use crate::kubelet::{KubeletArguments, UNIT, environment_files, is_flag, words};
 use crate::leftovers::VARIABLE_PREFIX;
 use crate::machine::Machine;
 use crate::process::{command, output};
@@ -27,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The time limit of all reads. The files of a process that hangs in the kernel can be unreadable too.
 const ALL: Duration = Duration::from_millis(2500);
 
+/// The values that disable a flag (Go's `strconv.ParseBool`).
+const OFF: [&str; 6] = ["0", "f", "F", "false", "FALSE", "False"];
+
 /// The common part of this project's program and file names.
 const OURS: &str = "kubelet-authenticator";
 
@@ -35,13 +36,6 @@ pub(crate) struct Unit {
     properties: Vec<(String, String)>,
     arguments: Option<Vec<String>>,
     variables: Vec<OsString>,
-}
-
-/// The field of the kubelet's configuration file that makes it bypass the plugin.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Configuration {
-    rotate_certificates: Option<bool>,
 }
 
 impl Unit {
@@ -185,8 +179,13 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
         ));
     }
     let rotates = match value(arguments, "--rotate-certificates") {
-        Some(text) => text != "false",
-        None => value(arguments, "--config").is_some_and(|path| rotates(Path::new(path))),
+        Some(text) => !OFF.contains(&text),
+        None => {
+            let configured = KubeletArguments::collect(arguments);
+            let rotates = configured.rotates_certificates(&Machine::default());
+            // A kubelet does not start with a file that cannot be read.
+            rotates.unwrap_or_default()
+        }
     };
     rotates.then(|| {
         fail(
@@ -209,23 +208,16 @@ fn value<'a>(arguments: &'a [String], flag: &str) -> Option<&'a str> {
     let mut found = None;
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        if argument == flag {
-            let next = rest.clone().next().filter(|next| !next.starts_with('-'));
-            found = Some(next.map_or("", String::as_str));
-        } else if let Some(value) = argument
-            .strip_prefix(flag)
-            .and_then(|rest| rest.strip_prefix('='))
-        {
-            found = Some(value);
+        let (name, given) = match argument.split_once('=') {
+            Some((name, given)) => (name, Some(given)),
+            None => (argument.as_str(), None),
+        };
+        if is_flag(name, flag) {
+            let next = || rest.clone().next().filter(|next| !next.starts_with('-'));
+            found = Some(given.unwrap_or_else(|| next().map_or("", String::as_str)));
         }
     }
     found
-}
-
-fn rotates(configuration: &Path) -> bool {
-    let text = fs::read_to_string(configuration).unwrap_or_default();
-    let parsed: Option<Configuration> = serde_saphyr::from_str(&text).ok();
-    parsed.and_then(|it| it.rotate_certificates) == Some(true)
 }
 
 #[cfg(test)]
@@ -280,6 +272,11 @@ mod tests {
         )
         .unwrap();
         let config = format!("--config={}", path.display());
+        let drop_ins = folder.path().join("kubelet.conf.d");
+        fs::create_dir(&drop_ins).unwrap();
+        let twice = "rotateCertificates: false\nrotateCertificates: true\n";
+        fs::write(drop_ins.join("10.conf"), twice).unwrap();
+        let config_dir = format!("--config-dir={}", drop_ins.display());
 
         for (arguments, expected) in [
             (&["--bootstrap-kubeconfig=/b"][..], "--bootstrap-kubeconfig"),
@@ -289,7 +286,10 @@ mod tests {
                 &["--rotate-certificates=false", "--rotate-certificates=true"],
                 "rotateCertificates",
             ),
+            (&["--bootstrap_kubeconfig=/b"], "--bootstrap-kubeconfig"),
+            (&["--rotate_certificates=T"], "rotateCertificates: true"),
             (&[&config], "rotateCertificates: true"),
+            (&[&config_dir], "rotateCertificates: true"),
         ] {
             assert!(words_of(arguments).contains(expected), "{arguments:?}");
         }
@@ -297,6 +297,8 @@ mod tests {
             &[][..],
             &["--bootstrap-kubeconfig=", "--v=2"],
             &[&config, "--rotate-certificates=false"],
+            &[&config, "--rotate_certificates=0"],
+            &[&config_dir, "--rotate-certificates=False"],
             &["--config=/missing"],
         ] {
             assert_eq!(words_of(arguments), "", "{arguments:?}");

@@ -1,8 +1,9 @@
-//! The provider ID in the kubelet's configuration.
+//! The fields of the kubelet's configuration that matter to the plugin.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_saphyr::DuplicateKeyPolicy;
 
 use super::{folder_contents, read_text};
 use crate::failure::{Code, Failure, Invalid};
@@ -14,23 +15,46 @@ const EXTENSION: &str = "conf";
 /// The maximum depth of drop-in directories.
 const MAX_DEPTH: usize = 8;
 
-/// The fields of a `KubeletConfiguration` that identify the node.
+/// The fields of a `KubeletConfiguration`.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Configuration {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
+    rotate_certificates: Option<bool>,
 }
 
 /// The provider ID of the configuration file `config`, or of the last file in `folder` that has one; `None` if it is
 /// empty, as in the kubelet.
-///
-/// The kubelet merges the files of the directory into the configuration in the order of their names, including the
-/// files in subdirectories.
 pub(super) fn provider_id(
     machine: &Machine,
     config: Option<&str>,
     folder: Option<&str>,
 ) -> Result<Option<String>, Failure> {
+    let found = last(machine, config, folder, |it| it.provider_id)?;
+    Ok(found.filter(|id| !id.is_empty()))
+}
+
+/// Whether the configuration makes the kubelet renew its own certificate.
+pub(super) fn rotates_certificates(
+    machine: &Machine,
+    config: Option<&str>,
+    folder: Option<&str>,
+) -> Result<bool, Failure> {
+    let found = last(machine, config, folder, |it| it.rotate_certificates)?;
+    Ok(found == Some(true))
+}
+
+/// The field in the last of these files that has it.
+///
+/// The kubelet merges the files of the directory into the configuration in the order of their names, including the
+/// files in subdirectories.
+fn last<T>(
+    machine: &Machine,
+    config: Option<&str>,
+    folder: Option<&str>,
+    field: impl Fn(Configuration) -> Option<T>,
+) -> Result<Option<T>, Failure> {
     let mut files: Vec<_> = config.map(|file| machine.path(file)).into_iter().collect();
     if let Some(folder) = folder {
         drop_ins(&machine.path(folder), MAX_DEPTH, &mut files)?;
@@ -38,20 +62,23 @@ pub(super) fn provider_id(
     let mut found = None;
     for file in files {
         if let Some(text) = read_text(&file)? {
-            found = parse(&text).map_err(|why| unusable(&file, &why))?.or(found);
+            let parsed = parse(&text).map_err(|why| unusable(&file, &why))?;
+            found = parsed.and_then(&field).or(found);
         }
     }
-    Ok(found.filter(|id| !id.is_empty()))
+    Ok(found)
 }
 
-fn parse(text: &str) -> Result<Option<String>, Invalid> {
+/// Parses a file. Of repeated keys the last one counts, as in the kubelet, which only logs a warning about them.
+fn parse(text: &str) -> Result<Option<Configuration>, Invalid> {
     if text.trim().is_empty() {
         return Ok(None);
     }
+    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
     // The parser's error quotes the file, so it is dropped.
-    let parsed: Result<Configuration, _> = serde_saphyr::from_str(text);
-    let parsed = parsed.map_err(|_| Invalid::new("it is not a KubeletConfiguration in YAML"))?;
-    Ok(parsed.provider_id)
+    serde_saphyr::from_str_with_options(text, options)
+        .map(Some)
+        .map_err(|_| Invalid::new("it is not a KubeletConfiguration in YAML"))
 }
 
 /// Adds the drop-ins below `folder`, in order.
@@ -124,6 +151,14 @@ mod tests {
             );
         }
         assert_eq!(found(&[(&first, &one)], None).unwrap(), None);
+    }
+
+    #[test]
+    fn the_last_of_repeated_keys_counts_as_in_the_kubelet() {
+        let text = "providerID: a://1\nmaxPods: 9\nproviderID: a://2\nmaxPods: 8\n\
+                    featureGates: {A: true, A: false}\n";
+        let found = found(&[(CONFIG, text)], None).unwrap();
+        assert_eq!(found.as_deref(), Some("a://2"));
     }
 
     #[test]

@@ -40,6 +40,41 @@ fn both_flag_formats_are_read() {
 }
 
 #[test]
+fn a_flag_with_underscores_is_read_as_in_the_kubelet() {
+    for arguments in [
+        &["kubelet", "--hostname_override=n1", "--provider_id=a:///b"][..],
+        &[
+            "kubelet",
+            "--hostname_override",
+            "n1",
+            "--provider-id=a:///b",
+        ],
+        &[
+            "kubelet",
+            "--hostname-override=n_2",
+            "--hostname_override=n1",
+            "--provider_id",
+            "a:///b",
+        ],
+    ] {
+        let found = process(arguments).unwrap();
+        assert_eq!(found.hostname_override(), Some("n1"), "{arguments:?}");
+        assert_eq!(found.provider_id(), Some("a:///b"), "{arguments:?}");
+    }
+    for argument in [
+        "__hostname-override=n1",
+        "_-hostname-override=n1",
+        "-hostname-override=n1",
+        "--hostname.override=n1",
+        "--hostname-overrides=n1",
+        "--hostname_overrid=n1",
+    ] {
+        let found = process(&["kubelet", argument]).unwrap();
+        assert_eq!(found.hostname_override(), None, "{argument}");
+    }
+}
+
+#[test]
 fn an_empty_or_missing_flag_counts_as_unset() {
     for arguments in [
         &["kubelet"][..],
