@@ -1,13 +1,12 @@
 //! Host lookup that also works in statically linked programs.
 
+mod hosts;
 mod search;
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use dns_lookup::{AddrFamily, AddrInfoHints, LookupError, LookupErrorKind, SockType, getaddrinfo};
-
-pub use search::addresses_in_search_domains;
 
 type Addresses = io::Result<Vec<SocketAddr>>;
 
@@ -26,6 +25,26 @@ type Addresses = io::Result<Vec<SocketAddr>>;
 pub fn addresses(host: &str) -> Addresses {
     let both = (host, 0).to_socket_addrs();
     either(both.map(Iterator::collect), |family| of(host, family))
+}
+
+/// Like [`addresses`], for a program that must find the same hosts as a kubelet, which is a Go program.
+///
+/// - Go finds a name in `/etc/hosts` regardless of its case, and anywhere in its line. musl compares the case, and reads
+///   511 bytes of a line (`name_from_hosts` in `src/network/lookup_name.c`).
+/// - Go looks up a name without success also in the search domains, or in the domain of the host name (`nameList` and
+///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, ignores a list of
+///   search domains in a line of more than 255 bytes, and does not derive a domain from the host name
+///   (`name_from_dns_search`, and `src/network/resolvconf.c`).
+///
+/// # Errors
+///
+/// Returns the error of [`addresses`] if the host also has no address in any search domain.
+pub fn addresses_as_in_go(host: &str) -> Addresses {
+    let listed = hosts::addresses(host);
+    if !listed.is_empty() {
+        return Ok(listed);
+    }
+    search::searched(addresses(host), || search::names_of(host), addresses)
 }
 
 /// Returns `both`, or if it failed, the addresses of each family that has any.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 
-use super::{Addresses, addresses};
+use super::Addresses;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
@@ -14,26 +14,14 @@ const MAX_RESOLV_CONF_LEN: u64 = 64 * 1024;
 /// The maximum length of a domain name that ends with a dot, in bytes (RFC 1035, 3.1).
 const MAX_NAME_LEN: usize = 254;
 
-/// Like [`addresses`], for a program that must find the same hosts as a kubelet.
-///
-/// musl does not append a search domain to a name with a dot, ignores a list of search domains in a line of more than
-/// 255 bytes, and does not derive a domain from the host name (`name_from_dns_search` in `src/network/lookup_name.c`
-/// and `src/network/resolvconf.c`). Go does all of this (`nameList` and `dnsReadConfig` in the package `net`). So if
-/// the host is unknown, this function looks it up in each search domain.
-///
-/// # Errors
-///
-/// Returns the error of [`addresses`] if the host has no address in any search domain.
-pub fn addresses_in_search_domains(host: &str) -> Addresses {
-    let in_domains = || {
-        let host_name = dns_lookup::get_hostname().unwrap_or_default();
-        names(host, &resolv_conf(), &host_name)
-    };
-    searched(addresses(host), in_domains, addresses)
+/// The host in each search domain of this machine.
+pub(super) fn names_of(host: &str) -> Vec<String> {
+    let host_name = dns_lookup::get_hostname().unwrap_or_default();
+    names(host, &resolv_conf(), &host_name)
 }
 
 /// Returns `found`, or if the host is unknown, the addresses of the first of `names` that has any.
-fn searched(
+pub(super) fn searched(
     found: Addresses,
     names: impl FnOnce() -> Vec<String>,
     lookup: impl Fn(&str) -> Addresses,

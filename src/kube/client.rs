@@ -383,9 +383,8 @@ impl Resolve for Resolver {
         // This blocks only the client's own thread, which has no other work. No caller waits for it beyond a deadline.
         // The URL's port replaces port 0.
         Box::pin(async move {
-            let addresses: Addrs = Box::new(
-                kubelet_attestation_resolver::addresses_in_search_domains(&host)?.into_iter(),
-            );
+            let addresses: Addrs =
+                Box::new(kubelet_attestation_resolver::addresses_as_in_go(&host)?.into_iter());
             Ok(addresses)
         })
     }

@@ -78,7 +78,7 @@ fn ask(
     let host = proxy.host_str().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = proxy.port_or_known_default().unwrap_or_default();
-    let addresses = kubelet_attestation_resolver::addresses_in_search_domains(host)?;
+    let addresses = kubelet_attestation_resolver::addresses_as_in_go(host)?;
     let connected = addresses.into_iter().find_map(|mut address| {
         address.set_port(port);
         TcpStream::connect_timeout(&address, timeout).ok()
