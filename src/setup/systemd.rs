@@ -27,6 +27,10 @@ const PHASES: [&str; 4] = [
 /// The directories of the files that `setup` and the kubelet share.
 const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
 
+/// The time limit of `setup`, in seconds: more than its own limits, and the default of systemd. Some systems have a lower
+/// default. If systemd kills `setup`, the start of the kubelet fails, although systemd ignores other failures of `setup`.
+const START_SECONDS: u32 = 90;
+
 /// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts even if `setup` fails.
 ///
 /// `setup` makes the TPM quote its PCRs. The kubelet starts after the boot phases, and stops before they end, so that
@@ -37,7 +41,8 @@ pub(crate) fn drop_in(program: &Path, state_directory: &Path) -> String {
     let (folders, state) = (FOLDERS.join(" "), state_directory.display());
     format!(
         "[Unit]\nAfter={phases}\nRequiresMountsFor={folders} {state}\n\n\
-         [Service]\nExecStartPre=-{program} setup\nEnvironmentFile=-{ENVIRONMENT_FILE}\n"
+         [Service]\nTimeoutStartSec={START_SECONDS}\nExecStartPre=-{program} setup\n\
+         EnvironmentFile=-{ENVIRONMENT_FILE}\n"
     )
 }
 

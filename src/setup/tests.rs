@@ -109,10 +109,24 @@ RequiresMountsFor=/etc/kubernetes /var/lib/kubelet /data/store
 "
     );
     let service = "[Service]
+TimeoutStartSec=90
 ExecStartPre=-/usr/bin/kubelet-authenticator-aws setup
 EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env
 ";
     assert_eq!(text, unit + service);
+}
+
+#[test]
+fn systemd_gives_setup_more_time_than_it_needs() {
+    let text = drop_in(Path::new("/usr/bin/plugin"), Path::new("/data/store"));
+    let limits = text.lines();
+    let mut limits = limits.filter_map(|line| line.strip_prefix("TimeoutStartSec="));
+    let limit: u64 = limits.next().unwrap().parse().unwrap();
+
+    // The check of the stored certificate, and the request.
+    let needed = Duration::from_secs(5 + 55) + 2 * WAIT_FOR_OTHERS;
+    assert!(Duration::from_secs(limit) > needed, "{limit}");
+    assert_eq!(limits.next(), None);
 }
 
 #[test]

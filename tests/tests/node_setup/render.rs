@@ -18,7 +18,7 @@ fn a_drop_in_contains_the_path_of_the_plugin_on_the_node() {
             "[Unit]\nAfter=systemd-pcrosseparator.service systemd-pcrnvdone.service \
              systemd-pcrphase-sysinit.service systemd-pcrphase.service\n\
              RequiresMountsFor=/etc/kubernetes /var/lib/kubelet {}\n\n\
-             [Service]\nExecStartPre=-{path} setup\n\
+             [Service]\nTimeoutStartSec=90\nExecStartPre=-{path} setup\n\
              EnvironmentFile=-/etc/kubernetes/kubelet-authenticator/kubelet.env\n",
             state.display()
         )
