@@ -55,7 +55,7 @@ const ENVIRONMENT_FILE: &str = "/etc/kubernetes/kubelet-authenticator/kubelet.en
 /// The directory of the certificates that the kubelet requests by itself.
 pub(crate) const CERT_DIR: &str = "/var/lib/kubelet/pki";
 
-/// The maximum wait for other runs. systemd allows 90 seconds for the whole start of the kubelet.
+/// The maximum wait for other runs. The drop-in allows 90 seconds for all of `setup`.
 const WAIT_FOR_OTHERS: Duration = Duration::from_secs(5);
 
 /// The files of a machine, and the program that provides its kubelet's credential.

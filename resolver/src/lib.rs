@@ -31,10 +31,10 @@ pub fn addresses(host: &str) -> Addresses {
 ///
 /// - Go finds a name in `/etc/hosts` regardless of its case, and anywhere in its line. musl compares the case, and reads
 ///   511 bytes of a line (`name_from_hosts` in `src/network/lookup_name.c`).
-/// - Go looks up a name without success also in the search domains, or in the domain of the host name (`nameList` and
-///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, ignores a list of
-///   search domains in a line of more than 255 bytes, and does not derive a domain from the host name
-///   (`name_from_dns_search`, and `src/network/resolvconf.c`).
+/// - Go also looks up an unknown name in the search domains, or in the domain of the host name (`nameList` and
+///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, and ignores a list
+///   of search domains in a line of more than 255 bytes (`name_from_dns_search`, and `src/network/resolvconf.c`). It does
+///   not derive a domain from the host name.
 ///
 /// # Errors
 ///

@@ -9,7 +9,7 @@ use crate::clock::Deadline;
 /// kube-controller-manager waits 50 seconds: both must be renewed in time.
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
-/// The time limit of an enrollment by `setup`. systemd allows 90 seconds for the whole start of the kubelet.
+/// The time limit of an enrollment by `setup`. The drop-in allows 90 seconds for all of `setup`.
 const FOR_SETUP: Duration = Duration::from_secs(55);
 
 /// The time limit of a run with a valid credential. The kubelet's heartbeat client times out after ten seconds.

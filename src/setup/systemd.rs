@@ -27,8 +27,9 @@ const PHASES: [&str; 4] = [
 /// The directories of the files that `setup` and the kubelet share.
 const FOLDERS: [&str; 2] = ["/etc/kubernetes", "/var/lib/kubelet"];
 
-/// The time limit of `setup`, in seconds: more than its own limits, and the default of systemd. Some systems have a lower
-/// default. If systemd kills `setup`, the start of the kubelet fails, although systemd ignores other failures of `setup`.
+/// The time limit of `setup`, in seconds: more than its own limits, and the default of systemd. Some systems have a
+/// lower default. If systemd kills `setup`, the start of the kubelet fails, although systemd ignores all other failures
+/// of `setup`.
 const START_SECONDS: u32 = 90;
 
 /// The drop-in that runs `program`, the absolute path of the plugin. The kubelet starts even if `setup` fails.
