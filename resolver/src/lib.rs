@@ -29,12 +29,12 @@ pub fn addresses(host: &str) -> Addresses {
 
 /// Like [`addresses`], for a program that must find the same hosts as a kubelet, which is a Go program.
 ///
-/// - Go finds a name in `/etc/hosts` regardless of its case, and anywhere in its line. musl compares the case, and reads
-///   511 bytes of a line (`name_from_hosts` in `src/network/lookup_name.c`).
+/// - Go finds a name in `/etc/hosts` regardless of its case, and anywhere in its line. musl compares the case, and
+///   reads 511 bytes of a line (`name_from_hosts` in `src/network/lookup_name.c`).
 /// - Go also looks up an unknown name in the search domains, or in the domain of the host name (`nameList` and
-///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, and ignores a list
-///   of search domains in a line of more than 255 bytes (`name_from_dns_search`, and `src/network/resolvconf.c`). It does
-///   not derive a domain from the host name.
+///   `dnsReadConfig` in the package `net`). musl does not append a search domain to a name with a dot, and ignores a
+///   list of search domains in a line of more than 255 bytes (`name_from_dns_search`, and `src/network/resolvconf.c`).
+///   It does not derive a domain from the host name.
 ///
 /// # Errors
 ///
