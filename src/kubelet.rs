@@ -153,7 +153,7 @@ impl KubeletArguments {
 /// Whether an argument is this flag. The kubelet also accepts `_` instead of `-` in the name of a flag
 /// (`WordSepNormalizeFunc` in Kubernetes' `component-base/cli/flag`).
 pub(crate) fn is_flag(argument: &str, flag: &str) -> bool {
-    let dashed = |byte| if byte == b'_' { b'-' } else { byte };
+    let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
     argument.starts_with("--") && argument.bytes().map(dashed).eq(flag.bytes())
 }
 
