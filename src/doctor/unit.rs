@@ -178,14 +178,13 @@ fn bypass(arguments: &[String]) -> Option<Finding> {
             set_up("; without kubeadm, remove the flag"),
         ));
     }
-    let rotates = match value(arguments, "--rotate-certificates") {
-        Some(text) => !OFF.contains(&text),
-        None => {
-            let configured = KubeletArguments::collect(arguments);
-            let rotates = configured.rotates_certificates(&Machine::default());
-            // A kubelet does not start with a file that cannot be read.
-            rotates.unwrap_or_default()
-        }
+    let rotates = if let Some(text) = value(arguments, "--rotate-certificates") {
+        !OFF.contains(&text)
+    } else {
+        let configured = KubeletArguments::collect(arguments);
+        let rotates = configured.rotates_certificates(&Machine::default());
+        // A kubelet does not start with a file that cannot be read.
+        rotates.unwrap_or_default()
     };
     rotates.then(|| {
         fail(
