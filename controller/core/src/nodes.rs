@@ -23,6 +23,21 @@ pub trait Nodes: Debug + Send + Sync {
     /// Reads the current Node with this name. `None` if there is no such Node.
     async fn state(&self, name: &NodeName) -> Result<Option<Node>, Unavailable>;
 
+    /// Whether each of these Nodes is Ready, in any order. A missing Node is not Ready. The answer does not contain the
+    /// Nodes that could not be read.
+    ///
+    /// An implementation that calls an API server has one deadline for all Nodes together.
+    async fn ready(&self, names: Vec<NodeName>) -> Vec<(NodeName, bool)> {
+        let mut read = Vec::with_capacity(names.len());
+        for name in names {
+            let node = self.state(&name).await;
+            if let Ok(node) = node {
+                read.push((name, node.is_some_and(|node| node.ready)));
+            }
+        }
+        read
+    }
+
     /// Deletes the Node with this name if it has this UID. Has no effect if the Node no longer exists or has a
     /// different UID.
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable>;

@@ -1,7 +1,9 @@
 //! The Nodes of a workload cluster, in its API server.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
+use futures::future;
+use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node as KubeNode, NodeAddress};
 use k8s_openapi::jiff::Timestamp;
@@ -13,6 +15,7 @@ use node_attestation_core::nodes::{Node, Nodes};
 use node_attestation_core::refusal::Unavailable;
 use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
+use tokio::time::sleep;
 
 use crate::client::{ServerTime, call};
 use crate::watch::{Lenient, one_of, read_alone};
@@ -22,6 +25,12 @@ const MAX_ADDRESSES: usize = 1024;
 
 /// The maximum length of an address, a UID or a provider ID.
 const MAX_TEXT_LEN: usize = 2048;
+
+/// The number of concurrent reads of the Nodes of a cluster.
+const READS: usize = 8;
+
+/// The deadline for the reads of many Nodes. The rounds of the cluster wait for it, and with them its revocations.
+const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// A field of a Node is too long. The Node is kept in memory while a request is checked.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +131,17 @@ impl Nodes for KubeNodes {
         }))
     }
 
+    async fn ready(&self, names: Vec<NodeName>) -> Vec<(NodeName, bool)> {
+        let reads = stream::iter(names).map(|name| async move {
+            let node = call(one_of(&self.nodes, name.as_str())).await.ok()?;
+            let node = node.map(used).transpose().ok()?;
+            Some((name, node.is_some_and(|node| node.ready)))
+        });
+        let read = reads.buffer_unordered(READS);
+        let read = read.take_until(sleep(READY_WITHIN));
+        read.filter_map(future::ready).collect().await
+    }
+
     async fn delete(&self, name: &NodeName, uid: &str) -> Result<(), Unavailable> {
         let only = Preconditions {
             uid: Some(uid.to_owned()),
@@ -201,6 +221,7 @@ mod tests {
     use hyper::Response;
     use hyper::body::Bytes;
     use serde_json::{Value, json};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::client::ClusterAccess;
@@ -254,5 +275,44 @@ mod tests {
 
         assert!(state.is_err());
         assert_eq!(calls.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unanswered_reads_of_nodes_end_together_within_seconds() {
+        let most: Arc<AtomicUsize> = Arc::default();
+        let (open, seen) = (Arc::<AtomicUsize>::default(), most.clone());
+        let access = ClusterAccess::in_memory(move |request| {
+            let (open, seen) = (open.clone(), seen.clone());
+            let number = request.uri().path().rsplit('n').next();
+            let number: usize = number.unwrap().parse().unwrap();
+            async move {
+                if number >= 20 {
+                    let now = open.fetch_add(1, Ordering::Relaxed) + 1;
+                    seen.fetch_max(now, Ordering::Relaxed);
+                    future::pending::<()>().await;
+                }
+                let conditions = json!([{"type": "Ready", "status": "True"}]);
+                let node = match number {
+                    0 => json!({"metadata": {"uid": "x".repeat(MAX_TEXT_LEN + 1)}}),
+                    1 => json!({"metadata": {"uid": "u"}}),
+                    _ => json!({"metadata": {"uid": "u"}, "status": {"conditions": conditions}}),
+                };
+                Response::new(Full::new(Bytes::from(node.to_string())))
+            }
+        });
+        let names = (0..100).map(|number| NodeName::parse(&format!("n{number}")).unwrap());
+        let start = Instant::now();
+
+        let mut read = KubeNodes::new(access.client().clone())
+            .ready(names.collect())
+            .await;
+
+        assert_eq!(start.elapsed().as_secs(), READY_WITHIN.as_secs());
+        let most = most.load(Ordering::Relaxed);
+        assert!((2..=READS).contains(&most), "{most}");
+        read.sort();
+        let not_ready = read.iter().filter(|(_, is_ready)| !is_ready);
+        let not_ready: Vec<&str> = not_ready.map(|(name, _)| name.as_str()).collect();
+        assert_eq!((read.len(), not_ready), (19, vec!["n1"]));
     }
 }

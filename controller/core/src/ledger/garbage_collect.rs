@@ -35,9 +35,6 @@ const FIRST_NOTE_AFTER: Duration = Duration::from_hours(1);
 /// renews daily, or after at most 70 % of a shorter validity.
 const OVERDUE_BELOW: Duration = Duration::from_hours(24);
 
-/// The maximum number of Nodes that a sweep reads, to count those whose certificates are overdue for renewal.
-const MAX_OVERDUE: usize = 100;
-
 /// The maximum age of a stored expiry. A node that renews causes at most one write a day.
 const END_MAY_LAG: Duration = Duration::from_hours(24);
 
@@ -46,8 +43,8 @@ const END_MAY_LAG: Duration = Duration::from_hours(24);
 pub struct SweepReport {
     /// The earliest known expiry of a live record's certificate, without revoked records and expired certificates.
     pub earliest_expiry: Option<SystemTime>,
-    /// The number of Ready Nodes, up to 100, whose certificates are overdue for renewal. `None` if a Node could not be
-    /// read.
+    /// The number of Ready Nodes, up to 100, whose certificates are overdue for renewal, without those that could not be
+    /// read. `None` if all of them could not be read.
     pub overdue: Option<usize>,
     /// The number of records with a holder.
     pub live: usize,
@@ -236,12 +233,12 @@ impl RecordLedger {
             swept.held_back = Some(gone.holdings.len());
             gone = Gone::default();
         }
-        let mut overdue = Vec::new();
+        let mut overdue = BTreeSet::new();
         for (stored, holder) in found {
             pace.step().await;
             let issued = self.last_issued(&stored.record);
-            if overdue.len() < MAX_OVERDUE && is_overdue(issued.as_ref(), &stored.record, now) {
-                overdue.push(&stored.record.node_name);
+            if is_overdue(issued.as_ref(), &stored.record, now) {
+                overdue.insert(&stored.record.node_name);
             }
             self.write_down(&stored.record, issued.as_ref(), (now, elapsed))
                 .await;
@@ -262,7 +259,7 @@ impl RecordLedger {
                 Some(chore) => self.carry_out(chore, stored, &mut swept, now).await,
             }
         }
-        swept.overdue = self.count_ready(&overdue).await.ok();
+        swept.overdue = self.count_overdue(&overdue).await;
         Ok(swept)
     }
 

@@ -27,6 +27,7 @@ mod deliberation;
 mod holders;
 mod nodes;
 mod others;
+mod overdue;
 
 use deliberation::Deliberation;
 

@@ -1,17 +1,20 @@
 //! The Nodes of the cluster: their owners, and their deletion by the rules of `node_removal`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 
 use super::RecordLedger;
+use super::overdue::OverdueNodes;
 use crate::cluster_line;
 use crate::identifiers::KeyDigest;
 use crate::ledger::node_removal::{NodeOwner, OwnedNode, Removal};
 use crate::nodes::Nodes;
-use crate::refusal::{Deferral, Unavailable};
+use crate::refusal::Deferral;
 use crate::scope::Enforcement;
+use crate::unshared::Unshared;
 use crate::verifier::Identity;
 
 /// The Nodes of the cluster. Only this module can delete a Node.
@@ -20,11 +23,17 @@ pub(in crate::ledger) struct ClusterNodes {
     nodes: Arc<dyn Nodes>,
     /// Whether attestation is enforced in the cluster.
     pub(super) enforcement: Enforcement,
+    /// Only the sweep of this cluster uses it.
+    overdue: Unshared<OverdueNodes>,
 }
 
 impl ClusterNodes {
     pub(super) fn new(nodes: Arc<dyn Nodes>, enforcement: Enforcement) -> Self {
-        Self { nodes, enforcement }
+        Self {
+            nodes,
+            enforcement,
+            overdue: Unshared::default(),
+        }
     }
 }
 
@@ -47,17 +56,18 @@ impl RecordLedger {
         Ok(Some(OwnedNode { node, owner, read }))
     }
 
-    /// The number of these Nodes that are Ready.
-    pub(in crate::ledger) async fn count_ready(
+    /// The number of Ready Nodes among those whose certificates are overdue for renewal. One call reads
+    /// at most 100, and the next calls continue with the others. `None` if no Node could be read.
+    pub(in crate::ledger) async fn count_overdue(
         &self,
-        names: &[&NodeName],
-    ) -> Result<usize, Unavailable> {
-        let mut count = 0;
-        for name in names {
-            let node = self.nodes.nodes.state(name).await?;
-            count += usize::from(node.is_some_and(|node| node.ready));
+        overdue: &BTreeSet<&NodeName>,
+    ) -> Option<usize> {
+        let wanted = self.nodes.overdue.lock().choose(overdue);
+        if wanted.is_empty() {
+            return Some(0);
         }
-        Ok(count)
+        let read = self.nodes.nodes.ready(wanted).await;
+        (!read.is_empty()).then(|| self.nodes.overdue.lock().note(read))
     }
 
     async fn owner(&self, name: &NodeName, text: &str) -> Result<NodeOwner, Deferral> {

@@ -1,6 +1,8 @@
 //! Expiries and boots of issued certificates, and when they are written to records.
 
 use super::*;
+use crate::nodes::Nodes;
+use crate::testing::nodes::MemoryNodes;
 
 fn issued(hour: u32) -> LastIssued {
     LastIssued {
@@ -208,5 +210,60 @@ fn a_reset_or_restart_of_the_tpm_is_recorded_immediately() {
             due,
             "{seen:?}"
         );
+    }
+}
+
+/// Nodes of which some cannot be read.
+#[derive(Debug)]
+struct Partial {
+    nodes: Arc<MemoryNodes>,
+    unreadable: Vec<NodeName>,
+}
+
+#[async_trait::async_trait]
+impl Nodes for Partial {
+    async fn state(&self, node: &NodeName) -> Result<Option<Node>, Unavailable> {
+        if self.unreadable.contains(node) {
+            return Err(Unavailable::new("invalid"));
+        }
+        self.nodes.state(node).await
+    }
+
+    async fn delete(&self, node: &NodeName, uid: &str) -> Result<(), Unavailable> {
+        self.nodes.delete(node, uid).await
+    }
+}
+
+#[test]
+fn an_unreadable_node_does_not_hide_other_overdue_nodes() {
+    for (unreadable, count) in [
+        (Vec::new(), Some(2)),
+        (vec![name("n1")], Some(1)),
+        (vec![name("n1"), name("n2")], None),
+    ] {
+        let world = World::held(policy());
+        world.claims(&claim("m2", "n2", 2, 0), 0).unwrap();
+        for node in ["n1", "n2"] {
+            world.node(node, true, 8);
+        }
+        let machines = StaticInventory::new(world.machines.clone()).unwrap();
+        let nodes = Partial {
+            nodes: world.nodes.clone(),
+            unreadable,
+        };
+        let ledger = RecordLedger::new(
+            world.records.clone(),
+            Arc::new(machines),
+            Arc::new(nodes),
+            policy(),
+            Enforcement::default(),
+        );
+        for node in ["n1", "n2"] {
+            ledger.issued(&name(node), issued(0));
+        }
+
+        let swept = block_on(ledger.sweep_at(at(8), &BTreeSet::new())).unwrap();
+
+        assert_eq!(swept.overdue, count);
     }
 }

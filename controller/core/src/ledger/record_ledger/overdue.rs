@@ -1,0 +1,98 @@
+//! The order in which sweeps read the Nodes whose certificates are overdue for renewal.
+
+use std::collections::BTreeSet;
+
+use kubelet_attestation::names::NodeName;
+
+/// The maximum number of Nodes that a sweep reads.
+const MAX_READ: usize = 100;
+
+/// The Nodes that the last sweep read.
+///
+/// Most overdue Nodes belong to machines that are off. With more of them than one sweep reads, the same machines would
+/// otherwise hide all others.
+#[derive(Debug, Default)]
+pub(super) struct OverdueNodes {
+    /// The Nodes that were Ready, at most [`MAX_READ`].
+    ready: BTreeSet<NodeName>,
+    /// The last of the other Nodes.
+    last: Option<NodeName>,
+}
+
+impl OverdueNodes {
+    /// The Nodes that the next sweep reads: those that were Ready, then the others in turn.
+    pub(super) fn choose(&mut self, overdue: &BTreeSet<&NodeName>) -> Vec<NodeName> {
+        self.ready.retain(|name| overdue.contains(name));
+        let last = self.last.as_ref();
+        let others = overdue.iter().copied();
+        let others = others.filter(|name| !self.ready.contains(*name));
+        let (later, earlier): (Vec<_>, Vec<_>) = others.partition(|name| Some(*name) > last);
+        let room = MAX_READ.saturating_sub(self.ready.len());
+        let others = later.into_iter().chain(earlier).take(room);
+        let others: Vec<NodeName> = others.cloned().collect();
+        let last = others.last().cloned();
+        let next = self.ready.iter().cloned().chain(others).collect();
+        self.last = last.or_else(|| self.last.take());
+        next
+    }
+
+    /// Notes which Nodes are Ready, and returns their number.
+    pub(super) fn note(&mut self, read: Vec<(NodeName, bool)>) -> usize {
+        let ready = read.into_iter().filter(|(_, is_ready)| *is_ready);
+        self.ready = ready.map(|(name, _)| name).collect();
+        self.ready.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_that_are_off_do_not_hide_overdue_ready_nodes() {
+        let name = |number: usize| NodeName::parse(&format!("n{number:03}")).unwrap();
+        let all: Vec<NodeName> = (0..250).map(name).collect();
+        let mut overdue: BTreeSet<&NodeName> = all.iter().collect();
+        let on = BTreeSet::from([name(7), name(240), name(249)]);
+        let mut nodes = OverdueNodes::default();
+        let mut sweep = |overdue: &BTreeSet<&NodeName>| {
+            let next = nodes.choose(overdue);
+            assert!(next.len() <= MAX_READ, "{}", next.len());
+            let read = next.into_iter().map(|name| {
+                let is_on = on.contains(&name);
+                (name, is_on)
+            });
+            nodes.note(read.collect())
+        };
+
+        let counts = [(); 6].map(|()| sweep(&overdue));
+        let renewed = name(240);
+        overdue.remove(&renewed);
+
+        assert_eq!(counts, [1, 1, 3, 3, 3, 3]);
+        assert_eq!(sweep(&overdue), 2);
+    }
+
+    #[test]
+    fn an_overdue_node_that_cannot_be_read_loses_its_precedence() {
+        let name = |number: usize| NodeName::parse(&format!("n{number:03}")).unwrap();
+        let all: Vec<NodeName> = (0..=MAX_READ).map(name).collect();
+        let overdue: BTreeSet<&NodeName> = all.iter().collect();
+        let mut nodes = OverdueNodes::default();
+        let first = nodes.choose(&overdue);
+        assert!(!first.contains(&name(MAX_READ)));
+        assert_eq!(
+            nodes.note(first.into_iter().map(|name| (name, true)).collect()),
+            MAX_READ
+        );
+        let second = nodes.choose(&overdue);
+        assert!(!second.contains(&name(MAX_READ)), "there is no room");
+
+        // All Nodes except the first can be read.
+        let readable = second.into_iter().filter(|read| *read != name(0));
+        let count = nodes.note(readable.map(|name| (name, true)).collect());
+
+        assert_eq!(count, MAX_READ - 1);
+        assert!(nodes.choose(&overdue).contains(&name(MAX_READ)));
+    }
+}
