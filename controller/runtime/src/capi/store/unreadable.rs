@@ -5,19 +5,45 @@ use std::fmt;
 
 use super::{Places, Stored};
 use crate::capi::objects::{Cluster, Watched as _};
+use crate::memory::KeptLimit;
 use crate::object_key::ObjectKey;
 use crate::shared::page;
+
+/// The part of the container's memory for the entries of all objects: 16 MiB of 1 GiB. A namespace has at most half:
+/// more than 10,000 objects.
+const PART: usize = 64;
+
+/// The memory of an entry in addition to its names.
+const ENTRY_LEN: usize = 320;
 
 /// The kind and the key of an object.
 type Member = (&'static str, ObjectKey);
 
-/// The objects that cannot be read. Each has one entry here, like an object that can be read.
-#[derive(Debug, Default)]
+/// The objects that cannot be read. Each has one entry here, like an object that can be read, within the limit of its
+/// namespace.
+#[derive(Debug)]
 pub(super) struct UnreadableMembers {
+    limit: KeptLimit,
     /// The cluster of each object. Its name is empty if the cluster is unknown.
     clusters: BTreeMap<Member, ObjectKey>,
     /// The kinds and the names of each cluster's objects.
     members: BTreeMap<ObjectKey, BTreeSet<(&'static str, String)>>,
+    namespaces: BTreeMap<String, OfNamespace>,
+    /// The memory of all entries.
+    all: usize,
+    cut: Cut,
+    /// The same as `cut`, since the last complete list of each kind.
+    recently_cut: Cut,
+}
+
+/// The namespaces with objects that have no entry, because the memory was used, by kind.
+type Cut = BTreeMap<&'static str, BTreeSet<String>>;
+
+/// The entries of a namespace.
+#[derive(Debug, Default)]
+struct OfNamespace {
+    bytes: usize,
+    count: usize,
 }
 
 /// The first object of a cluster that cannot be read, and the number of all such objects.
@@ -26,12 +52,23 @@ pub(in crate::capi) struct Unread {
     pub(in crate::capi) kind: &'static str,
     pub(in crate::capi) name: String,
     pub(in crate::capi) count: usize,
+    /// Whether not all objects of the namespace are known. Then the count is that of the namespace.
+    pub(in crate::capi) is_cut: bool,
 }
 
 impl fmt::Display for Unread {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, name, count } = self;
+        let Self {
+            kind,
+            name,
+            count,
+            is_cut,
+        } = self;
         match count.saturating_sub(1) {
+            _ if *is_cut => write!(
+                formatter,
+                "cannot read at least {count} objects of the namespace, such as {kind} {name} (the log contains the causes)"
+            ),
             0 => write!(
                 formatter,
                 "cannot read {kind} {name} (the log contains the cause)"
@@ -44,21 +81,74 @@ impl fmt::Display for Unread {
     }
 }
 
+/// The memory of an entry. Its names are in both maps.
+fn memory(key: &ObjectKey, cluster: &ObjectKey) -> usize {
+    let names = 2 * (key.name.len() + cluster.name.len());
+    ENTRY_LEN + names + 3 * key.namespace.len()
+}
+
+impl Default for UnreadableMembers {
+    fn default() -> Self {
+        Self::new(KeptLimit::of_memory(PART, 1))
+    }
+}
+
 impl UnreadableMembers {
-    /// Adds an object of this cluster.
+    pub(super) const fn new(limit: KeptLimit) -> Self {
+        Self {
+            limit,
+            clusters: BTreeMap::new(),
+            members: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            all: 0,
+            cut: Cut::new(),
+            recently_cut: Cut::new(),
+        }
+    }
+
+    /// Adds an object of this cluster, if there is memory for it. A namespace always has memory for its first object,
+    /// and for an object that it has already.
     pub(super) fn put(&mut self, kind: &'static str, key: &ObjectKey, cluster: ObjectKey) {
-        self.remove(kind, key);
+        let (bytes, former) = (memory(key, &cluster), self.take(kind, key));
+        let is_new = !self.namespaces.contains_key(&key.namespace);
+        let namespaces = self.namespaces.len() + usize::from(is_new);
+        let of_namespace = self.namespaces.entry(key.namespace.clone()).or_default();
+        let room = self.limit.room((of_namespace.bytes, self.all), namespaces);
+        if of_namespace.count > 0 && bytes > room.max(former) {
+            for cut in [&mut self.cut, &mut self.recently_cut] {
+                cut.entry(kind).or_default().insert(key.namespace.clone());
+            }
+            return;
+        }
+        of_namespace.bytes += bytes;
+        of_namespace.count += 1;
+        self.all += bytes;
         let members = self.members.entry(cluster.clone()).or_default();
         members.insert((kind, key.name.clone()));
         self.clusters.insert((kind, key.clone()), cluster);
     }
 
+    /// Removes an object. Without entries, nothing is known about the namespace until its objects change or are listed.
     pub(super) fn remove(&mut self, kind: &'static str, key: &ObjectKey) {
         if self.clusters.is_empty() {
             return;
         }
+        self.take(kind, key);
+        let of_namespace = self.namespaces.get(&key.namespace);
+        if of_namespace.is_some_and(|of_namespace| of_namespace.count == 0) {
+            self.namespaces.remove(&key.namespace);
+            for cut in [&mut self.cut, &mut self.recently_cut] {
+                for namespaces in cut.values_mut() {
+                    namespaces.remove(&key.namespace);
+                }
+            }
+        }
+    }
+
+    /// Removes the entry of an object, and returns its memory.
+    fn take(&mut self, kind: &'static str, key: &ObjectKey) -> usize {
         let Some(cluster) = self.clusters.remove(&(kind, key.clone())) else {
-            return;
+            return 0;
         };
         if let Some(members) = self.members.get_mut(&cluster) {
             members.remove(&(kind, key.name.clone()));
@@ -66,6 +156,19 @@ impl UnreadableMembers {
                 self.members.remove(&cluster);
             }
         }
+        let bytes = memory(key, &cluster);
+        if let Some(of_namespace) = self.namespaces.get_mut(&key.namespace) {
+            of_namespace.bytes = of_namespace.bytes.saturating_sub(bytes);
+            of_namespace.count = of_namespace.count.saturating_sub(1);
+        }
+        self.all = self.all.saturating_sub(bytes);
+        bytes
+    }
+
+    /// Forgets that objects of this kind had no entry before its last list. Returns the previous namespaces.
+    fn listed(&mut self, kind: &'static str) -> Option<BTreeSet<String>> {
+        let recently = self.recently_cut.remove(kind).unwrap_or_default();
+        self.cut.insert(kind, recently)
     }
 
     /// The objects of this cluster, and those of its namespace whose cluster is unknown.
@@ -73,16 +176,36 @@ impl UnreadableMembers {
         let unknown = ObjectKey::new(cluster.namespace.as_str(), "");
         let groups = [cluster, &unknown].into_iter();
         let groups: Vec<_> = groups.filter_map(|key| self.members.get(key)).collect();
-        let &(kind, ref name) = groups.first()?.first()?;
+        let of_namespace = self.namespaces.get(&cluster.namespace)?;
+        let mut cut = self.cut.values();
+        let is_cut = cut.any(|namespaces| namespaces.contains(&cluster.namespace));
+        let others = self
+            .members
+            .range::<ObjectKey, _>(&unknown..)
+            .map(|(_, members)| members);
+        // The objects without an entry can be of any cluster of the namespace.
+        let others = others.take(usize::from(is_cut));
+        let mut named = groups.iter().copied().chain(others);
+        let &(kind, ref name) = named.next()?.first()?;
+        let count = if is_cut {
+            of_namespace.count
+        } else {
+            groups.iter().map(|members| members.len()).sum()
+        };
         Some(Unread {
             kind,
             name: name.clone(),
-            count: groups.iter().map(|members| members.len()).sum(),
+            count,
+            is_cut,
         })
     }
 
+    /// Whether this object cannot be read. An object without an entry counts as one of those that have none.
     fn contains(&self, kind: &'static str, key: &ObjectKey) -> bool {
-        !self.clusters.is_empty() && self.clusters.contains_key(&(kind, key.clone()))
+        let is_cut = |namespaces: &BTreeSet<String>| namespaces.contains(&key.namespace);
+        !self.clusters.is_empty()
+            && (self.clusters.contains_key(&(kind, key.clone()))
+                || self.cut.get(kind).is_some_and(is_cut))
     }
 
     /// The next objects after this one, sorted.
@@ -104,6 +227,13 @@ impl super::Store {
         self.0.read(has)
     }
 
+    /// Sets the limit for the objects that cannot be read. There are none yet.
+    #[cfg(test)]
+    pub(in crate::capi) fn limit_unreadable(&self, limit: KeptLimit) {
+        let limited = UnreadableMembers::new(limit);
+        self.0.write(|places| places.unreadable = limited);
+    }
+
     /// Removes the objects of a kind that are not in `listed`.
     pub(super) fn retain_unreadable<W: Stored>(&self, listed: &BTreeSet<ObjectKey>) {
         let mut last = None;
@@ -116,8 +246,11 @@ impl super::Store {
             }
             last = next.into_iter().next_back();
             if last.is_none() {
-                return;
+                break;
             }
         }
+        let former = self.0.write(|places| places.unreadable.listed(W::KIND));
+        // Dropped without the lock, because there can be many namespaces.
+        drop(former);
     }
 }

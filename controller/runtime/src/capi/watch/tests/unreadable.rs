@@ -125,3 +125,111 @@ fn an_unreadable_cluster_is_known_until_it_is_read_or_deleted() {
     assert!(objects.cluster(&key).is_none());
     assert_eq!(unread(&objects, NAMESPACE, "prod-1"), None);
 }
+
+#[test]
+fn unreadable_members_of_a_namespace_use_bounded_memory() {
+    let objects = objects();
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    objects.store().limit_unreadable(KeptLimit::new(16 * 1024));
+    let machine = |namespace: &str, number: usize| {
+        let machine = Contract::V1Beta2.machine(&format!("m{number:02}"));
+        without_spec(with(machine, "/metadata/namespace", json!(namespace)))
+    };
+    let apply = |event| apply::<Machine>(&objects, event, &mut BTreeSet::new());
+    let known = || {
+        let text = unread(&objects, NAMESPACE, "prod-1").unwrap();
+        let rest = text.strip_prefix("cannot read at least ").unwrap();
+        let (count, rest) = rest.split_once(' ').unwrap();
+        assert_eq!(
+            rest,
+            "objects of the namespace, such as Machine m00 (the log contains the causes)"
+        );
+        count.parse::<usize>().unwrap()
+    };
+    for number in 0..90 {
+        apply(Event::Apply(raw(machine(NAMESPACE, number))));
+    }
+
+    // Half of the limit, with 320 bytes and the names of each.
+    let count = known();
+    assert!((15..=25).contains(&count), "{count}");
+    assert!(unread(&objects, NAMESPACE, "prod-2").is_some());
+    let other = "cannot read Machine m00 (the log contains the cause)";
+    apply(Event::Apply(raw(machine("tenant-b", 0))));
+    assert_eq!(
+        unread(&objects, "tenant-b", "prod-1").as_deref(),
+        Some(other)
+    );
+    // An object with an entry keeps it.
+    apply(Event::Apply(raw(machine(NAMESPACE, 0))));
+    assert_eq!(known(), count);
+
+    // Each deleted object leaves memory to a later one.
+    apply(Event::Delete(raw(machine(NAMESPACE, 1))));
+    assert_eq!(known(), count - 1);
+    apply(Event::Apply(raw(machine(NAMESPACE, 89))));
+    assert_eq!(known(), count);
+
+    for number in 0..90 {
+        apply(Event::Delete(raw(machine(NAMESPACE, number))));
+    }
+    assert_eq!(unread(&objects, NAMESPACE, "prod-1"), None);
+    assert_eq!(
+        unread(&objects, "tenant-b", "prod-1").as_deref(),
+        Some(other)
+    );
+}
+
+#[test]
+fn unreadable_members_are_complete_again_after_a_list() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    objects.store().limit_unreadable(KeptLimit::new(16 * 1024));
+    let machine = |number: usize| without_spec(Contract::V1Beta2.machine(&format!("m{number:02}")));
+    let mut relist = |numbers: std::ops::Range<usize>| {
+        apply::<Machine>(&objects, Event::Init, &mut listing);
+        for number in numbers {
+            apply::<Machine>(
+                &objects,
+                Event::InitApply(raw(machine(number))),
+                &mut listing,
+            );
+        }
+        apply::<Machine>(&objects, Event::InitDone, &mut listing);
+        unread(&objects, NAMESPACE, "prod-1").unwrap()
+    };
+
+    let all = relist(0..90);
+    let again = relist(0..90);
+    let few = relist(0..2);
+
+    assert!(all.contains(" at least "), "{all}");
+    assert_eq!(again, all);
+    assert_eq!(
+        few,
+        "cannot read Machine m00 and 1 more (the log contains the causes)"
+    );
+}
+
+#[test]
+fn a_cluster_is_unreadable_beyond_the_memory_of_its_namespace() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    objects.store().limit_unreadable(KeptLimit::new(1));
+    let key = |name: &str| ObjectKey::new(NAMESPACE, name);
+    for name in ["prod-0", "prod-1"] {
+        let cluster = with(Contract::V1Beta2.cluster(), "/metadata/name", json!(name));
+        let event = Event::Apply(raw(without_spec(cluster)));
+        apply::<Cluster>(&objects, event, &mut listing);
+    }
+
+    assert!(objects.is_unreadable(&key("prod-0")));
+    assert!(objects.is_unreadable(&key("prod-1")));
+    assert!(!objects.is_unreadable(&ObjectKey::new("tenant-b", "prod-1")));
+}
