@@ -44,14 +44,22 @@ impl<K> Observed<K> {
     }
 }
 
+/// A change of a Secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Change<K> {
+    /// The state of the Secret.
+    State(Observed<K>),
+    /// The last version cannot be read. The previous version stays valid.
+    Outdated(Unreadable),
+}
+
 impl<K> From<Option<K>> for Observed<K> {
     fn from(object: Option<K>) -> Self {
         object.map_or(Self::Absent, Self::Present)
     }
 }
 
-/// Yields the state of the Secret with this name, with the values of these keys, after each change. The stream never
-/// ends.
+/// Yields each change of the Secret with this name, with the values of these keys. The stream never ends.
 ///
 /// Unlike `kube::runtime::watch_object`, it decodes a Secret leniently, lists in pages, and logs like all watches. The
 /// last version that could be read stays valid while later versions cannot be read, and while the API server is
@@ -61,7 +69,7 @@ pub(super) fn follow(
     name: &str,
     keys: &'static [&'static str],
     lines: ClusterLines,
-) -> impl Stream<Item = Observed<Secret>> + Send + use<> {
+) -> impl Stream<Item = Change<Secret>> + Send + use<> {
     let mut skipped = Skipped::of_cluster("Secret", lines.clone());
     let config = watch_config().fields(&format!("metadata.name={name}"));
     let mut seen = false;
@@ -69,7 +77,7 @@ pub(super) fn follow(
     let mut log = WatchLog::of_one("Secret", name).within(lines);
     on_management(api, config).filter_map(move |event| {
         log.observe(&event, || {});
-        ready(match event {
+        let state = match event {
             Ok(Event::Apply(object) | Event::InitApply(object)) => {
                 seen = true;
                 match object.object {
@@ -79,7 +87,10 @@ pub(super) fn follow(
                     }
                     Err(ref error) => {
                         skipped.note(object.meta(), error);
-                        (!is_known).then(|| Observed::Unreadable(error.clone()))
+                        if is_known {
+                            return ready(Some(Change::Outdated(error.clone())));
+                        }
+                        Some(Observed::Unreadable(error.clone()))
                     }
                 }
             }
@@ -96,7 +107,8 @@ pub(super) fn follow(
                 Some(Observed::Absent)
             }
             Ok(Event::InitDone) | Err(_) => None,
-        })
+        };
+        ready(state.map(Change::State))
     })
 }
 
@@ -152,10 +164,7 @@ mod tests {
     }
 
     /// The certificates of a Secret that is listed, and then changed by these events.
-    async fn states(
-        listed: Vec<Value>,
-        events: Vec<(&'static str, Value)>,
-    ) -> Vec<Observed<String>> {
+    async fn states(listed: Vec<Value>, events: Vec<(&'static str, Value)>) -> Vec<Change<String>> {
         let access = ClusterAccess::in_memory(move |request| {
             let answer = answer(&request, &listed, &events);
             async move { answer }
@@ -165,22 +174,31 @@ mod tests {
         let mut followed = pin!(follow(api, "prod-1-ca", &CA_KEYS, lines));
         let mut states = Vec::new();
         while let Ok(Some(state)) = timeout(Duration::from_secs(1), followed.next()).await {
-            states.push(state.map(|secret| {
+            let certificate = |secret: Secret| {
                 let certificate = secret.data.unwrap()["tls.crt"].0.clone();
                 String::from_utf8(certificate).unwrap()
-            }));
+            };
+            states.push(match state {
+                Change::State(state) => Change::State(state.map(certificate)),
+                Change::Outdated(why) => Change::Outdated(why),
+            });
         }
         states
     }
 
-    fn unreadable() -> Observed<String> {
-        Observed::Unreadable(Unreadable::because("tls.crt is not base64"))
+    fn cause() -> Unreadable {
+        Unreadable::because("tls.crt is not base64")
+    }
+
+    fn unreadable() -> Change<String> {
+        Change::State(Observed::Unreadable(cause()))
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_unreadable_secret_is_reported_unless_a_version_is_known() {
+    async fn an_unreadable_secret_is_reported_and_a_known_version_stays() {
         let (invalid, valid) = (json!("-"), json!("YQ=="));
-        let known = Observed::Present("a".to_owned());
+        let known = Change::State(Observed::Present("a".to_owned()));
+        let absent = || Change::State(Observed::Absent);
 
         let listed = states(
             vec![secret(2, &invalid)],
@@ -193,10 +211,14 @@ mod tests {
         );
         let created = states(Vec::new(), vec![("ADDED", secret(2, &invalid))]);
 
-        assert_eq!(
-            listed.await,
-            [unreadable(), known, Observed::Absent, unreadable()]
-        );
-        assert_eq!(created.await, [Observed::Absent, unreadable()]);
+        let listed_and_changed = [
+            unreadable(),
+            known,
+            Change::Outdated(cause()),
+            absent(),
+            unreadable(),
+        ];
+        assert_eq!(listed.await, listed_and_changed);
+        assert_eq!(created.await, [absent(), unreadable()]);
     }
 }

@@ -12,10 +12,17 @@ use tokio::task::JoinSet;
 use super::Supervisor;
 use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues};
 use crate::management::resume_panic;
-use crate::management::single_object::{Observed, follow};
-use crate::watch::Lenient;
+use crate::management::single_object::{Change, Observed, follow};
+use crate::watch::{Lenient, Unreadable};
 
-type SecretReceiver = watch::Receiver<Observed<Arc<Secret>>>;
+type SecretReceiver = watch::Receiver<Followed>;
+
+/// The last version of a Secret that could be read, and the reason why a later version could not.
+#[derive(Clone, Default)]
+struct Followed {
+    secret: Observed<Arc<Secret>>,
+    outdated: Option<Unreadable>,
+}
 
 /// The watches of a Cluster's Secrets. They run only while the Cluster exists, so a `KubeletAuthentication` without a
 /// Cluster uses no watch.
@@ -28,9 +35,36 @@ pub(super) struct SecretWatches {
 }
 
 /// A version of each Secret.
+#[derive(Default)]
 pub(super) struct Secrets {
-    kubeconfig: Observed<Arc<Secret>>,
-    ca: Observed<Arc<Secret>>,
+    kubeconfig: Followed,
+    ca: Followed,
+}
+
+impl Followed {
+    fn change(&mut self, change: Change<Secret>) {
+        match change {
+            Change::State(secret) => {
+                *self = Self {
+                    secret: secret.map(Arc::new),
+                    outdated: None,
+                };
+            }
+            Change::Outdated(why) => self.outdated = Some(why),
+        }
+    }
+}
+
+/// The messages about the kubeconfig and the CA of this cluster whose last version cannot be read.
+fn outdated(cluster: &str, secrets: [&Followed; 2]) -> Vec<String> {
+    let named = ["kubeconfig", "ca"].into_iter().zip(secrets);
+    let outdated = named.filter_map(|(suffix, followed)| {
+        let why = followed.outdated.as_ref()?;
+        Some(format!(
+            "cannot read the last version of Secret {cluster}-{suffix}: {why}"
+        ))
+    });
+    outdated.collect()
 }
 
 impl Supervisor {
@@ -50,16 +84,15 @@ impl Supervisor {
                 following,
             });
         } else if !is_wanted && watches.take().is_some() {
-            self.secrets_changed(Secrets {
-                kubeconfig: Observed::Unknown,
-                ca: Observed::Unknown,
-            });
+            self.secrets_changed(Secrets::default());
         }
     }
 
     pub(super) fn secrets_changed(&mut self, secrets: Secrets) {
-        self.sources.kubeconfig = secrets.kubeconfig;
-        self.sources.ca = secrets.ca;
+        let Secrets { kubeconfig, ca } = secrets;
+        self.outdated = outdated(&self.key.name, [&kubeconfig, &ca]);
+        self.sources.kubeconfig = kubeconfig.secret;
+        self.sources.ca = ca.secret;
     }
 
     /// Follows these values of a Secret of the cluster in a task of this set.
@@ -77,9 +110,9 @@ impl Supervisor {
         let api = Api::<Lenient<SecretValues, Secret>>::namespaced(management, namespace);
         let name = format!("{name}-{suffix}");
         let versions = follow(api, &name, keys, self.lines.clone());
-        let (sender, receiver) = watch::channel(Observed::Unknown);
-        tasks.spawn(versions.for_each(move |secret| {
-            sender.send_replace(secret.map(Arc::new));
+        let (sender, receiver) = watch::channel(Followed::default());
+        tasks.spawn(versions.for_each(move |change| {
+            sender.send_modify(|followed| followed.change(change));
             ready(())
         }));
         receiver
@@ -100,5 +133,34 @@ pub(super) async fn changed(watches: &mut Option<SecretWatches>) -> Secrets {
     Secrets {
         kubeconfig: watches.kubeconfigs.borrow_and_update().clone(),
         ca: watches.cas.borrow_and_update().clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_version_of_a_secret_is_named_until_it_is_replaced() {
+        let present = || Change::State(Observed::Present(Secret::default()));
+        let invalid = || Change::Outdated(Unreadable::because("tls.crt is not base64"));
+        let (mut kubeconfig, mut ca) = (Followed::default(), Followed::default());
+        let of = |kubeconfig: &Followed, ca: &Followed| outdated("prod-1", [kubeconfig, ca]);
+        kubeconfig.change(present());
+        ca.change(present());
+        assert_eq!(of(&kubeconfig, &ca), [""; 0]);
+
+        ca.change(invalid());
+        assert_eq!(
+            of(&kubeconfig, &ca),
+            ["cannot read the last version of Secret prod-1-ca: tls.crt is not base64"]
+        );
+        assert!(ca.secret.present().is_some(), "the previous version stays");
+        kubeconfig.change(invalid());
+        assert_eq!(of(&kubeconfig, &ca).len(), 2);
+
+        ca.change(present());
+        kubeconfig.change(Change::State(Observed::Absent));
+        assert_eq!(of(&kubeconfig, &ca), [""; 0]);
     }
 }
