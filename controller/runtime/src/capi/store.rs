@@ -241,10 +241,13 @@ pub(super) fn retain<W: Stored>(store: &Store, listed: &BTreeSet<ObjectKey>) {
 impl Stored for Cluster {
     fn put(store: &Store, key: &ObjectKey, cluster: Option<Self>) -> Effect {
         let forget = |places: &mut Places| places.unreadable.remove(Self::KIND, key);
-        store.0.write(forget);
+        let was_unreadable = store.0.write(forget);
         let known = store.cluster(key);
         if known.as_deref() == cluster.as_ref() {
-            return Effect::default();
+            return Effect {
+                is_change: was_unreadable,
+                cut: None,
+            };
         }
         let cluster = cluster.map(Arc::new);
         let former = store.0.write(|places| match cluster {

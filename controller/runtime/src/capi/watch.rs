@@ -249,7 +249,11 @@ impl Objects {
         };
         if object.object.is_err() {
             let labelled = cluster_of(None, &object.metadata);
+            let is_new = W::IS_CLUSTER && !self.store().has_unreadable(&key);
             W::note_unreadable(self.store(), &key, labelled.as_deref());
+            if is_new {
+                self.cluster_changed(&key);
+            }
         }
         if let Ok(object) = object.kept() {
             match object.as_ref().and_then(W::is_leaving) {

@@ -129,11 +129,12 @@ impl UnreadableMembers {
     }
 
     /// Removes an object. Without entries, nothing is known about the namespace until its objects change or are listed.
-    pub(super) fn remove(&mut self, kind: &'static str, key: &ObjectKey) {
+    /// Returns whether the object had an entry.
+    pub(super) fn remove(&mut self, kind: &'static str, key: &ObjectKey) -> bool {
         if self.clusters.is_empty() {
-            return;
+            return false;
         }
-        self.take(kind, key);
+        let is_known = self.take(kind, key) > 0;
         let of_namespace = self.namespaces.get(&key.namespace);
         if of_namespace.is_some_and(|of_namespace| of_namespace.count == 0) {
             self.namespaces.remove(&key.namespace);
@@ -143,6 +144,7 @@ impl UnreadableMembers {
                 }
             }
         }
+        is_known
     }
 
     /// Removes the entry of an object, and returns its memory.
@@ -241,7 +243,9 @@ impl super::Store {
             let next = self.0.read(|places| places.unreadable.after(last.as_ref()));
             for &(kind, ref key) in &next {
                 if kind == W::KIND && !listed.contains(key) {
-                    self.0.write(|places| places.unreadable.remove(kind, key));
+                    self.0.write(|places| {
+                        places.unreadable.remove(kind, key);
+                    });
                 }
             }
             last = next.into_iter().next_back();

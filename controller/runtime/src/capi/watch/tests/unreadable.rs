@@ -233,3 +233,23 @@ fn a_cluster_is_unreadable_beyond_the_memory_of_its_namespace() {
     assert!(objects.is_unreadable(&key("prod-1")));
     assert!(!objects.is_unreadable(&ObjectKey::new("tenant-b", "prod-1")));
 }
+
+#[test]
+fn an_unreadable_cluster_is_noticed_when_it_appears_and_disappears() {
+    let (objects, mut listing) = (objects(), BTreeSet::new());
+    for kind in [Cluster::KIND, Machine::KIND, MachinePool::KIND] {
+        objects.listed(kind);
+    }
+    let mut changes = objects.changes_of(&ObjectKey::new(NAMESPACE, "prod-1"));
+    let unreadable = || raw::<Cluster>(without_spec(Contract::V1Beta2.cluster()));
+    let mut is_noticed = |event| {
+        changes.borrow_and_update();
+        apply::<Cluster>(&objects, event, &mut listing);
+        changes.has_changed().unwrap()
+    };
+
+    assert!(is_noticed(Event::Apply(unreadable())));
+    assert!(!is_noticed(Event::Apply(unreadable())), "the same state");
+    assert!(is_noticed(Event::Delete(unreadable())));
+    assert!(!is_noticed(Event::Delete(unreadable())), "the same state");
+}
