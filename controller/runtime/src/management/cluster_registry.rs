@@ -16,16 +16,15 @@ use node_attestation_core::cluster_line;
 use node_attestation_core::crd::KubeletAuthentication;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::condition_events::in_turn;
 use super::enablement::{Enablement, LeftOut};
 use super::kept_authentications::{
     Authentication, KeptAuthentication, KeptMemory, TOO_MUCH_MEMORY,
 };
-use super::supervisor::supervise;
+use super::supervisor::{supervise, until_selected};
 use super::{Controller, Shared};
-use crate::capi::ObjectKey;
+use crate::capi::{ObjectKey, WATCH_FILTER_LABEL};
 use crate::clock::now;
 use crate::events;
 use crate::log_lines::ClusterLines;
@@ -40,8 +39,12 @@ const BEAT: Duration = Duration::from_secs(5);
 /// The maximum time without a heartbeat. A loop iteration takes milliseconds.
 const SILENCE: Duration = Duration::from_mins(1);
 
-/// The wait before a supervisor restarts after a panic.
+/// The wait before a supervisor restarts after a panic, and before a failed Event is written again.
 const RESTART: Duration = Duration::from_secs(30);
+
+/// The deadline for an Event about an unreadable object. Its turn comes after one Event of each other namespace, and its
+/// Cluster can be read later. Until then, a namespace has a task for each of about 100 log lines.
+const REPORTED_WITHIN: Duration = Duration::from_mins(10);
 
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
@@ -126,7 +129,8 @@ impl ClusterRegistry {
                     // The last decoded state stays in use.
                     Err(ref error) => {
                         if self.skipped.noted(seen.meta(), error) {
-                            self.report(key, seen.object_ref(&()), error);
+                            let labels = seen.meta().labels.clone();
+                            self.report(key, labels, seen.object_ref(&()), error);
                         }
                     }
                 }
@@ -160,23 +164,38 @@ impl ClusterRegistry {
         }
     }
 
-    /// Writes an Event on an object that cannot be read, unless its cluster can belong to another controller.
-    fn report(&mut self, key: ObjectKey, regarding: ObjectReference, error: &Unreadable) {
+    /// Writes an Event on an object that cannot be read. The task waits until this controller selects the cluster, and
+    /// then for its turn.
+    fn report(
+        &mut self,
+        key: ObjectKey,
+        labels: Option<BTreeMap<String, String>>,
+        regarding: ObjectReference,
+        error: &Unreadable,
+    ) {
         let shared = self.shared.clone();
-        let has_filter = shared.controller.settings.selection.watch_filter.is_some();
-        if has_filter && shared.objects.cluster(&key).is_none() {
-            return;
-        }
+        let filter = |(key, _): &(String, String)| key == WATCH_FILTER_LABEL;
+        let labels: Option<BTreeMap<String, String>> =
+            labels.map(|labels| labels.into_iter().filter(filter).collect());
         let note = format!(
             "the controller cannot read the KubeletAuthentication, and does not apply this version: {error}"
         );
         while self.reports.try_join_next().is_some() {}
         self.reports.spawn(async move {
-            if in_turn(&shared.condition_events, &key).await {
-                let management = shared.controller.management.clone();
-                let words = ("Warning", "Read", "Unreadable", note);
-                events::write_one(management, regarding, words, now()).await;
-            }
+            let reported = async {
+                until_selected(&shared, &key, labels.as_ref()).await;
+                loop {
+                    shared.condition_events.take(&key).await;
+                    let management = shared.controller.management.clone();
+                    let words = ("Warning", "Read", "Unreadable", note.clone());
+                    if events::write_one(management, regarding.clone(), words, now()).await {
+                        return;
+                    }
+                    sleep(RESTART).await;
+                }
+            };
+            let reported = reported.boxed();
+            drop(timeout(REPORTED_WITHIN, reported).await);
         });
     }
 

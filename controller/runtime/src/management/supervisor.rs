@@ -1,5 +1,6 @@
 //! Supervises one cluster: observes its configuration, and runs its tasks while the configuration is valid.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +124,7 @@ async fn selected(
         // The channel is closed when this replica stops being the leader.
         authentication.has_changed().ok()?;
         let current = authentication.borrow_and_update().clone()?;
-        if is_selected(selection, &cluster, &current) {
+        if is_selected(selection, &cluster, current.metadata.labels.as_ref()) {
             return Some((cluster, current));
         }
         tokio::select! {
@@ -133,20 +134,32 @@ async fn selected(
     }
 }
 
-/// Whether this controller serves the cluster.
+/// Waits until this controller serves the cluster, whose `KubeletAuthentication` has these labels.
+pub(super) async fn until_selected(
+    shared: &Shared,
+    key: &ObjectKey,
+    labels: Option<&BTreeMap<String, String>>,
+) {
+    let selection = &shared.controller.settings.selection;
+    let mut objects = shared.objects.changes_of(key);
+    let mut cluster = Observed::Unknown;
+    while !is_selected(selection, &cluster, labels) {
+        cluster = other_cluster(&shared.objects, key, &mut objects, &cluster).await;
+    }
+}
+
+/// Whether this controller serves the cluster, whose `KubeletAuthentication` has these labels.
 ///
 /// The label of the Cluster decides or, without a readable Cluster, the label of the `KubeletAuthentication`. With a
 /// watch filter, the controller does not write to a cluster of another controller, or before it has read the label.
 fn is_selected(
     selection: &Selection,
     cluster: &Observed<Cluster>,
-    authentication: &KubeletAuthentication,
+    labels: Option<&BTreeMap<String, String>>,
 ) -> bool {
     match cluster {
         Observed::Unknown => selection.watch_filter.is_none(),
-        Observed::Absent | Observed::Unreadable(_) => {
-            selection.has_label(authentication.metadata.labels.as_ref())
-        }
+        Observed::Absent | Observed::Unreadable(_) => selection.has_label(labels),
         Observed::Present(_) => true,
     }
 }
@@ -198,7 +211,8 @@ impl Supervisor {
                 return Box::pin(self.release(sources)).await;
             };
             let selection = &self.shared.controller.settings.selection;
-            if !is_selected(selection, &self.sources.cluster, &authentication) {
+            let labels = authentication.metadata.labels.as_ref();
+            if !is_selected(selection, &self.sources.cluster, labels) {
                 break;
             }
             self.follow_secrets(&mut secrets);

@@ -52,7 +52,7 @@ fn selects(filter: Option<&str>, cluster: &Observed<Cluster>, label: Option<&str
     let mut authentication = KubeletAuthentication::new("prod-1", spec);
     let label = label.map(|value| (WATCH_FILTER_LABEL.to_owned(), value.to_owned()));
     authentication.metadata.labels = Some(label.into_iter().collect());
-    is_selected(&selection, cluster, &authentication)
+    is_selected(&selection, cluster, authentication.metadata.labels.as_ref())
 }
 
 #[test]

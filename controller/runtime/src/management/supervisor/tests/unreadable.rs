@@ -2,59 +2,86 @@
 
 use super::*;
 
-/// A management cluster with a `KubeletAuthentication` that is listed and then changed, and cannot be read. Notes
-/// Events.
-async fn unreadable(request: Request<kube::client::Body>, noted: Arc<Mutex<Vec<Value>>>) -> Answer {
+/// A management cluster with a `KubeletAuthentication` that is listed and then changed, and cannot be read. Its Cluster
+/// appears 5 seconds later, with this label. Notes Events, the first of which fails.
+async fn unreadable(
+    request: Request<kube::client::Body>,
+    labels: [Option<&'static str>; 2],
+    noted: Arc<Mutex<Vec<Value>>>,
+) -> Answer {
+    let [label, label_of_cluster] =
+        labels.map(|label| label.map_or(json!({}), |label| json!({WATCH_FILTER_LABEL: label})));
     let path = request.uri().path().to_owned();
     let query = request.uri().query().unwrap_or_default();
     let is_watch = query.contains("watch=");
     if path.ends_with("/events") {
         let event = request.into_body().collect().await.unwrap().to_bytes();
         let event: Value = serde_json::from_slice(&event).unwrap();
-        noted.lock().unwrap().push(event.clone());
-        return whole(201, &event);
-    }
-    if !path.ends_with("/kubeletauthentications") {
-        return answer(request, Written::default()).await;
+        let mut noted = noted.lock().unwrap();
+        noted.push(event.clone());
+        let code = if noted.len() == 1 { 503 } else { 201 };
+        return whole(code, &event);
     }
     let version = |number| {
         let mut object = authentication(0, number);
+        object["metadata"]["labels"] = label.clone();
         object["spec"]["clusterName"] = json!(["a secret"]);
         object
     };
-    if is_watch {
+    let mut of_watch = cluster(0);
+    of_watch["metadata"]["labels"] = label_of_cluster;
+    let (events, items) = match path.rsplit('/').next().unwrap() {
         // The first version again, and another one.
-        let events = [1, 2].map(|number| {
-            let event = json!({"type": "MODIFIED", "object": version(number)});
-            Ok(Frame::data(Bytes::from(format!("{event}\n"))))
+        "kubeletauthentications" => (vec![version(1), version(2)], vec![version(1)]),
+        "clusters" => (vec![of_watch], Vec::new()),
+        _ => return answer(request, Written::default()).await,
+    };
+    if is_watch {
+        let after = Duration::from_secs(if path.ends_with("/clusters") { 5 } else { 0 });
+        let event =
+            |object: Value| json!({"type": "MODIFIED", "object": object}).to_string() + "\n";
+        let events: Vec<String> = events.into_iter().map(event).collect();
+        let events = stream::once(async move {
+            sleep(after).await;
+            Ok(Frame::data(Bytes::from(events.concat())))
         });
-        let events = stream::iter(events).chain(stream::pending());
+        let events = events.chain(stream::pending());
         return Response::new(StreamBody::new(events).boxed_unsync());
     }
     let metadata = json!({"resourceVersion": "1"});
-    let items = [version(1)];
     let list = json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items});
     whole(200, &list)
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_event_names_each_unreadable_version_of_an_authentication() {
-    for (filter, expected) in [(None, 2), (Some("blue".to_owned()), 0)] {
+    let (blue, green) = (Some("blue"), Some("green"));
+    for (filter, labels, expected) in [
+        (None, [None, None], 2),
+        // The label of the Cluster decides.
+        (blue, [None, blue], 2),
+        (blue, [None, None], 0),
+        (blue, [green, green], 0),
+        // Until the Cluster exists, the other label decides.
+        (blue, [blue, green], 2),
+    ] {
         let events: Arc<Mutex<Vec<Value>>> = Arc::default();
         let noted = events.clone();
         let management =
-            ClusterAccess::in_memory(move |request| unreadable(request, noted.clone()));
+            ClusterAccess::in_memory(move |request| unreadable(request, labels, noted.clone()));
         let mut settings = Settings::default();
-        settings.selection.watch_filter = filter;
+        settings.selection.watch_filter = filter.map(str::to_owned);
         let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
         let controller = Controller::new(&management, settings, Arc::new(verifiers));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
 
-        sleep(Duration::from_secs(10)).await;
+        sleep(Duration::from_mins(1)).await;
 
         let events = events.lock().unwrap().clone();
-        assert_eq!(events.len(), expected, "{events:?}");
+        // The first one was written again.
+        let expected = if expected > 0 { expected + 1 } else { 0 };
+        assert_eq!(events.len(), expected, "{filter:?} {labels:?}: {events:?}");
         for event in events {
             assert_eq!(event["type"], "Warning");
             assert_eq!(event["reason"], "Unreadable");
@@ -67,6 +94,63 @@ async fn an_event_names_each_unreadable_version_of_an_authentication() {
         drop(stop);
         running.await.unwrap();
     }
+}
+
+/// The number of unreadable `KubeletAuthentication`s in each of two namespaces. Together, they exceed the burst of Events.
+const MANY: usize = 90;
+
+/// A management cluster with many `KubeletAuthentication`s that cannot be read. Notes the objects of Events.
+async fn many_unreadable(
+    request: Request<kube::client::Body>,
+    noted: Arc<Mutex<BTreeSet<String>>>,
+) -> Answer {
+    let path = request.uri().path().to_owned();
+    let query = request.uri().query().unwrap_or_default();
+    let is_watch = query.contains("watch=");
+    if path.ends_with("/events") {
+        let event = request.into_body().collect().await.unwrap().to_bytes();
+        let event: Value = serde_json::from_slice(&event).unwrap();
+        noted.lock().unwrap().insert(event["regarding"].to_string());
+        return whole(201, &event);
+    }
+    if is_watch {
+        return Response::new(StreamBody::new(stream::pending()).boxed_unsync());
+    }
+    let items: Vec<Value> = match path.rsplit('/').next().unwrap() {
+        "kubeletauthentications" => {
+            let object = |number| {
+                let mut object = authentication(number, 1);
+                let namespace = ["many-a", "many-b"][number % 2];
+                object["metadata"]["namespace"] = json!(namespace);
+                object["spec"] = json!("unreadable");
+                object
+            };
+            (0..2 * MANY).map(object).collect()
+        }
+        "clusters" => Vec::new(),
+        _ => return answer(request, Written::default()).await,
+    };
+    let metadata = json!({"resourceVersion": "1"});
+    let list = json!({"apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items});
+    whole(200, &list)
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_about_many_unreadable_authentications_wait_for_turns() {
+    let reported: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+    let noted = reported.clone();
+    let management =
+        ClusterAccess::in_memory(move |request| many_unreadable(request, noted.clone()));
+    let verifiers = |_: &KubeletAuthentication, _: &str| Verifiers::default();
+    let controller = Controller::new(&management, Settings::default(), Arc::new(verifiers));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(controller.run(async move { drop(stopped.await) }));
+
+    sleep(Duration::from_mins(1)).await;
+
+    assert_eq!(reported.lock().unwrap().len(), 2 * MANY);
+    drop(stop);
+    running.await.unwrap();
 }
 
 /// A management cluster with one `KubeletAuthentication`, whose Cluster cannot be read. Notes the condition Ready.
