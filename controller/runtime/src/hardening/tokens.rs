@@ -178,13 +178,40 @@ impl Tokens {
         now: SystemTime,
         elapsed: Duration,
     ) -> Result<Kept, HardeningError> {
+        self.round(client, wanted, (now, elapsed), true).await
+    }
+
+    /// Extends no token, and expires extended tokens that have not been among the `wanted` for a while. Used while
+    /// attestation is not enforced.
+    ///
+    /// # Errors
+    ///
+    /// The same set as in [`Tokens::keep`].
+    pub async fn release(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeSet<TokenId>,
+        now: SystemTime,
+        elapsed: Duration,
+    ) -> Result<Kept, HardeningError> {
+        self.round(client, wanted, (now, elapsed), false).await
+    }
+
+    /// Expires tokens that are not needed and, if `extends` is set, first extends the `wanted` ones.
+    async fn round(
+        &mut self,
+        client: &Client,
+        wanted: &BTreeSet<TokenId>,
+        (now, elapsed): (SystemTime, Duration),
+        extends: bool,
+    ) -> Result<Kept, HardeningError> {
         let mut kept = Kept::default();
         let Ok(now) = Timestamp::try_from(now) else {
             return Ok(kept);
         };
         self.mark(wanted, elapsed);
         let begin = Instant::now();
-        for token in wanted {
+        for token in wanted.iter().filter(|_| extends) {
             let before = self.known.get(token).map(|known| known.life);
             if before.is_some_and(|life| !life.is_due(now, elapsed)) {
                 continue;
@@ -204,28 +231,6 @@ impl Tokens {
                 kept.extended.extend(is_new.then(|| token.clone()));
             }
         }
-        self.end_unwanted(client, now, elapsed, &mut kept).await?;
-        Ok(kept)
-    }
-
-    /// Extends no token, and expires extended tokens that have not been among the `wanted` for a while. Used while
-    /// attestation is not enforced.
-    ///
-    /// # Errors
-    ///
-    /// The same set as in [`Tokens::keep`].
-    pub async fn release(
-        &mut self,
-        client: &Client,
-        wanted: &BTreeSet<TokenId>,
-        now: SystemTime,
-        elapsed: Duration,
-    ) -> Result<Kept, HardeningError> {
-        let mut kept = Kept::default();
-        let Ok(now) = Timestamp::try_from(now) else {
-            return Ok(kept);
-        };
-        self.mark(wanted, elapsed);
         self.end_unwanted(client, now, elapsed, &mut kept).await?;
         Ok(kept)
     }
