@@ -50,6 +50,8 @@ mod condition_events;
 mod conditions;
 mod desired_state;
 mod enablement;
+#[cfg(test)]
+mod flood;
 mod infra_cluster;
 mod kept_authentications;
 mod leader;

@@ -134,22 +134,16 @@ fn written<'a>(authentication: &'a KubeletAuthentication, of: &str) -> Option<[&
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-    use std::future::ready;
     use std::slice::from_ref;
-    use std::sync::Arc;
 
-    use http_body_util::Full;
     use hyper::body::Bytes;
-    use hyper::{Request, Response};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
-    use kube::client::Body;
     use node_attestation_core::crd::KubeletAuthenticationSpec;
     use node_attestation_core::crd::conditions::AWS_CREDENTIALS_READY;
-    use node_attestation_core::unshared::Unshared;
 
     use super::*;
+    use crate::management::flood::flooded;
 
     fn object() -> KubeletAuthentication {
         KubeletAuthentication::new("a", KubeletAuthenticationSpec::new("a", &["aws"]))
@@ -314,40 +308,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn condition_events_of_a_flooding_namespace_leave_turns_to_others() {
-        let asked: Arc<Unshared<Vec<String>>> = Arc::default();
-        let noted = asked.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            noted.lock().push(request.uri().path().to_owned());
-            let response = Response::new(Full::new(Bytes::from_static(b"{}")));
-            ready(Ok::<_, Infallible>(response))
-        });
-        let client = Client::new(service, "default");
-        let rate = FairRate::new(RATE);
-        let write = |namespace: &str, name: String| {
+        let nothing = |_: &str| Bytes::from_static(b"{}");
+        let flooded = flooded(RATE, nothing, |client, rate, key| async move {
             let mut object = object();
-            object.metadata.namespace = Some(namespace.to_owned());
-            object.metadata.name = Some(name);
-            let management = (&client, &rate);
-            Box::pin(async move {
-                let mut events = ConditionEvents::default();
-                events.write(management, &object, &[refused()]).await;
-            })
-        };
-        let flood = (0..1000).map(|number| write("tenant-a", number.to_string()));
-        let flood = futures::future::join_all(flood);
-        let victim = async {
-            tokio::task::yield_now().await;
-            write("tenant-b", "prod-1".to_owned()).await;
-        };
+            object.metadata.namespace = Some(key.namespace);
+            object.metadata.name = Some(key.name);
+            let mut events = ConditionEvents::default();
+            let management = (&client, &*rate);
+            events.write(management, &object, &[refused()]).await;
+        });
+        let [flood, victim] = flooded.await.calls;
 
-        futures::join!(flood, victim);
-
-        let of = |namespace: &str| {
-            let part = format!("/namespaces/{namespace}/");
-            let asked = asked.lock();
-            asked.iter().filter(|path| path.contains(&part)).count()
-        };
-        assert!((100..200).contains(&of("tenant-a")));
-        assert_eq!(of("tenant-b"), 1);
+        assert!((100..200).contains(&flood), "{flood}");
+        assert_eq!(victim, 1);
     }
 }

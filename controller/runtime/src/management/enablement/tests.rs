@@ -1,19 +1,11 @@
-use std::convert::Infallible;
-use std::future::ready;
-
-use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::{Request, Response};
-use kube::Client;
-use kube::client::Body;
-use node_attestation_core::unshared::Unshared;
 use serde_json::json;
 
 use super::step::{EnableError, taken};
 use super::*;
 use crate::log_lines::ClusterLines;
 use crate::management::condition_events::RATE;
-use crate::turns::FairRate;
+use crate::management::flood::flooded;
 
 fn wanted(attestor: &str) -> Wanted {
     let attestors = vec![attestor.to_owned()];
@@ -225,8 +217,6 @@ async fn a_queued_cluster_that_changed_runs_its_current_step() {
 
 #[tokio::test(start_paused = true)]
 async fn step_events_of_a_flooding_namespace_leave_turns_to_others() {
-    let asked: Arc<Unshared<Vec<String>>> = Arc::default();
-    let noted = asked.clone();
     let kind = json!({
         "name": "clusters", "kind": "Cluster", "namespaced": true, "singularName": "", "verbs": ["list"],
     });
@@ -234,42 +224,24 @@ async fn step_events_of_a_flooding_namespace_leave_turns_to_others() {
         "kind": "APIResourceList", "groupVersion": "cluster.x-k8s.io/v1beta2", "resources": [kind],
     });
     let kinds = Bytes::from(kinds.to_string());
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let path = request.uri().path();
-        noted.lock().push(path.to_owned());
-        let text = if path.ends_with("/v1beta2") {
+    let answer = move |path: &str| {
+        if path.ends_with("/v1beta2") {
             kinds.clone()
         } else {
             Bytes::from_static(b"{}")
-        };
-        ready(Ok::<_, Infallible>(Response::new(Full::new(text))))
+        }
+    };
+    let flooded = flooded(RATE, answer, |client, rate, key| async move {
+        let lines = ClusterLines::of(&key);
+        let step = Step::Report(EnableError::MadeByPerson);
+        let taken = taken((&client, &*rate), (&key, &lines), "uid", step);
+        taken.await.unwrap()
     });
-    let client = Client::new(service, "default");
-    let rate = FairRate::new(RATE);
-    let report = |namespace: &str, name: String| {
-        let (key, to) = (ObjectKey::new(namespace, name), (&client, &rate));
-        Box::pin(async move {
-            let lines = ClusterLines::of(&key);
-            let step = Step::Report(EnableError::MadeByPerson);
-            taken(to, (&key, &lines), "uid", step).await.unwrap()
-        })
-    };
-    let flood = (0..1000).map(|number| report("tenant-a", number.to_string()));
-    let flood = futures::future::join_all(flood);
-    let victim = async {
-        tokio::task::yield_now().await;
-        report("tenant-b", "prod-1".to_owned()).await
-    };
+    let flooded = flooded.await;
 
-    let (flood, victim) = futures::join!(flood, victim);
-
-    assert_eq!(victim, Outcome::Refused);
-    let reported = flood.iter().filter(|one| **one == Outcome::Refused).count();
+    assert_eq!(flooded.victim, Outcome::Refused);
+    let reported = flooded.flood.iter();
+    let reported = reported.filter(|one| **one == Outcome::Refused).count();
     assert!((100..200).contains(&reported), "{reported}");
-    let of = |namespace: &str| {
-        let part = format!("/namespaces/{namespace}/");
-        let asked = asked.lock();
-        asked.iter().filter(|path| path.contains(&part)).count()
-    };
-    assert_eq!([of("tenant-a"), of("tenant-b")], [reported, 1]);
+    assert_eq!(flooded.calls, [reported, 1]);
 }

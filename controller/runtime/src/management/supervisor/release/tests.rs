@@ -1,10 +1,8 @@
-use std::convert::Infallible;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use http_body_util::{BodyExt as _, Full, StreamBody};
+use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
 use hyper::{Method, Request, Response};
 use kube::client::Body;
@@ -18,6 +16,7 @@ use tokio::time::sleep;
 use super::super::tests::{Answer, discovery, whole};
 use super::*;
 use crate::management::condition_events::RATE;
+use crate::management::flood::flooded;
 use crate::management::{Controller, Settings};
 
 fn failure(code: u16, reason: &str) -> Answer {
@@ -244,36 +243,13 @@ async fn a_recreated_cluster_is_served_only_after_its_release_completes() {
 
 #[tokio::test(start_paused = true)]
 async fn release_events_of_a_flooding_namespace_leave_turns_to_others() {
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = asked.clone();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        noted.lock().push(request.uri().path().to_owned());
-        let response = Response::new(Full::new(Bytes::from_static(b"{}")));
-        ready(Ok::<_, Infallible>(response))
+    let nothing = |_: &str| Bytes::from_static(b"{}");
+    let flooded = flooded(RATE, nothing, |client, rate, key| async move {
+        let words = ("Normal", "Release", "PolicyRemoved", String::new());
+        write_event((&client, &*rate), &key, "uid", words).await;
     });
-    let client = Client::new(service, "default");
-    let rate = FairRate::new(RATE);
-    let write = |namespace: &str, name: String| {
-        let (key, to) = (ObjectKey::new(namespace, name), (&client, &rate));
-        Box::pin(async move {
-            let words = ("Normal", "Release", "PolicyRemoved", String::new());
-            write_event(to, &key, "uid", words).await;
-        })
-    };
-    let flood = (0..1000).map(|number| write("tenant-a", number.to_string()));
-    let flood = futures::future::join_all(flood);
-    let victim = async {
-        tokio::task::yield_now().await;
-        write("tenant-b", "prod-1".to_owned()).await;
-    };
+    let [flood, victim] = flooded.await.calls;
 
-    futures::join!(flood, victim);
-
-    let of = |namespace: &str| {
-        let part = format!("/namespaces/{namespace}/");
-        let asked = asked.lock();
-        asked.iter().filter(|path| path.contains(&part)).count()
-    };
-    assert!((100..200).contains(&of("tenant-a")));
-    assert_eq!(of("tenant-b"), 1);
+    assert!((100..200).contains(&flood), "{flood}");
+    assert_eq!(victim, 1);
 }
