@@ -42,6 +42,9 @@ const TEXT_LEN: usize = 48;
 /// The number of copies of an open binding: in the scan, and as a path.
 const COPIES: usize = 2;
 
+/// The number of copies of a group of tokens: in the scan, in a question, and in a call.
+const GROUP_COPIES: usize = 3;
+
 /// The limit of the roles of such bindings. A cluster has about 5.
 const MAX_ROLES: usize = 200;
 
@@ -277,21 +280,31 @@ impl Candidate {
         })
     }
 
-    /// An upper bound for the memory of the candidate, and of the bindings and paths that are created from it. Each of
-    /// them contains the name and the role of the candidate.
+    /// The memory of the candidate, and of the bindings, paths and groups that are created from it, if its role has both
+    /// permissions.
     fn len(&self) -> usize {
         let of_text = |text: &str| text.len() + TEXT_LEN;
         let uid = self.uid.as_deref().map_or(0, of_text);
-        let texts = of_text(&self.name) + of_text(&self.role) + uid;
+        let names = of_text(&self.name) + of_text(&self.role);
+        let of_open = size_of::<OpenBinding>() + names + if self.is_kubeadms { uid } else { 0 };
         let of_holder = |holder: &Holder| {
             let (Holder::Group(name) | Holder::User(name)) = holder;
             let name = of_text(name);
-            let open = size_of::<OpenBinding>() + texts + name;
-            // A group is also in the set of groups, and in a question about this set.
-            size_of::<Holder>() + 3 * name + COPIES * Grant::ALL.len() * open
+            let is_tokens = matches!(holder, Holder::Group(group) if is_bootstrappers(group));
+            let groups = if is_tokens { GROUP_COPIES * name } else { 0 };
+            let grants = self.grants_of(holder).count();
+            size_of::<Holder>() + name + groups + COPIES * grants * (of_open + name)
         };
         let holders: usize = self.holders.iter().map(of_holder).sum();
-        size_of::<Self>() + texts + holders
+        size_of::<Self>() + names + uid + holders
+    }
+
+    /// The grants that the holder can use. A role that is not built-in can have each of them.
+    fn grants_of(&self, holder: &Holder) -> impl Iterator<Item = Grant> {
+        let built_in = Grant::of_cluster_role(&self.role);
+        let all = Grant::ALL.into_iter();
+        let granted = all.filter(move |grant| built_in.is_none_or(|own| own == *grant));
+        granted.filter(move |grant| holder.can_use(*grant))
     }
 }
 

@@ -150,28 +150,67 @@ fn a_modified_kubeadm_binding_is_not_attributed_to_kubeadm() {
     }
 }
 
+/// The memory of a text with its place in a set.
+fn of_text(text: &str) -> usize {
+    text.len() + TEXT_LEN
+}
+
+/// The memory of a holder.
+fn of_holder(holder: &Holder) -> usize {
+    let (Holder::Group(name) | Holder::User(name)) = holder;
+    size_of_val(holder) + of_text(name)
+}
+
+/// The memory of an open binding. Its holder has no separate place.
+fn of_open(open: &OpenBinding) -> usize {
+    let uid = open.uid.as_deref().map_or(0, of_text);
+    let holder = of_holder(&open.holder) - size_of_val(&open.holder);
+    size_of_val(open) + of_text(&open.name) + of_text(&open.role) + holder + uid
+}
+
 #[test]
 fn the_size_of_a_candidate_covers_all_bindings_derived_from_it() {
-    let subjects = |count: usize| {
-        let mut binding = binding(&"n".repeat(100), &"r".repeat(100), "User", "system:node:a");
+    let (name, role) = ("n".repeat(100), "r".repeat(90));
+    let grants_of = BTreeMap::from([(role.clone(), Grant::ALL.to_vec())]);
+    let custom = |kind: &str, subject: &str, count: usize| {
+        let mut binding = binding(&name, &role, kind, subject);
         let subjects = binding.subjects.as_mut().unwrap();
         subjects.extend(vec![subjects[0].clone(); count - 1]);
         binding.metadata.uid = Some("u".repeat(1000));
-        Candidate::of(&binding).unwrap()
+        binding
     };
-    let grants_of = BTreeMap::from([("r".repeat(100), Grant::ALL.to_vec())]);
-    for candidate in [subjects(1), subjects(2), subjects(100)] {
+    let tokens = format!("{BOOTSTRAPPERS}:{}", "t".repeat(100));
+    let [first, second] = KUBEADM.map(of_kubeadm);
+    for (binding, open) in [
+        (custom("User", "system:node:a", 1), 2),
+        (custom("User", "system:node:a", 100), 200),
+        (custom("User", "system:anonymous", 2), 2),
+        (custom("Group", NODES, 3), 6),
+        (custom("Group", &tokens, 1), 1),
+        (first, 1),
+        (second, 1),
+    ] {
+        let candidate = Candidate::of(&binding).unwrap();
         let len = candidate.len();
-        let memory = |open: &OpenBinding| {
-            let (Holder::Group(holder) | Holder::User(holder)) = &open.holder;
-            let uid = open.uid.as_ref().map_or(0, String::len);
-            size_of_val(open) + open.name.len() + open.role.len() + holder.len() + uid
-        };
-        let made = evaluate(&[candidate], &grants_of).open;
-        assert!(!made.is_empty());
-        let memory: usize = made.iter().map(memory).sum();
-        // Each binding is also a path.
-        assert!(2 * memory + 1000 <= len, "{len}");
+        let Candidate {
+            name,
+            uid,
+            role,
+            is_kubeadms: _,
+            holders,
+        } = &candidate;
+        let texts = of_text(name) + of_text(role) + uid.as_deref().map_or(0, of_text);
+        let holders: usize = holders.iter().map(of_holder).sum();
+        let own = size_of_val(&candidate) + texts + holders;
+
+        let scan = evaluate(&[candidate], &grants_of);
+
+        assert_eq!(scan.open.len(), open);
+        let bindings: usize = scan.open.iter().map(of_open).sum();
+        // Each binding is also a path. Each group is also in a question and in a call.
+        let groups = scan.token_groups.iter().map(|group| 3 * of_text(group));
+        let groups: usize = groups.sum();
+        assert_eq!(len, own + 2 * bindings + groups, "{binding:?}");
     }
 }
 
@@ -247,7 +286,7 @@ async fn bindings_over_the_memory_of_their_namespace_are_an_error() {
         let binding = json!({
             "metadata": {"name": "b"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": vec![subject; 100],
+            "subjects": vec![subject; 200],
         });
         let list = json!({"metadata": {"resourceVersion": "1"}, "items": [binding]});
         Response::new(Full::new(Bytes::from(list.to_string())))
@@ -259,7 +298,7 @@ async fn bindings_over_the_memory_of_their_namespace_are_an_error() {
         scan.map(|scan| scan.open.len())
     };
 
-    assert_eq!(scanned(256 * 1024).await.unwrap(), 100);
+    assert_eq!(scanned(256 * 1024).await.unwrap(), 200);
     let error = error_chain(&scanned(OWN_MEMORY).await.unwrap_err());
     assert!(
         error.starts_with("cannot list clusterrolebindings: "),
