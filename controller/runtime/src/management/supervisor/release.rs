@@ -22,6 +22,9 @@ use crate::management::single_object::Observed;
 use crate::metrics::ClusterMetrics;
 use crate::turns::FairRate;
 
+/// The number of attempts to write the last Event of a release: about 20 minutes.
+const EVENT_TRIES: u32 = 10;
+
 /// The channels for the changes for which a release waits.
 pub(super) struct Sources {
     pub(super) objects: watch::Receiver<()>,
@@ -41,6 +44,7 @@ impl Supervisor {
         self.parsed = Parsed::default();
         self.metrics = ClusterMetrics::default();
         let (mut failures, mut tries) = (Failures::default(), 0_u32);
+        let mut is_told = false;
         let mut full_at = Instant::now();
         loop {
             // A tenant can change its objects at any rate.
@@ -60,7 +64,8 @@ impl Supervisor {
                 ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
                     Ok(()) => return self.tell_release(tries > 0).await,
                     Err(error) => {
-                        self.tell_failure(&error, failures.is_first()).await;
+                        self.log_failure(&error, failures.is_first());
+                        is_told = is_told || self.tell_failure(&error).await;
                         again = Instant::now() + RESTART.after(tries);
                         tries = tries.saturating_add(1);
                     }
@@ -112,7 +117,7 @@ impl Supervisor {
         kubeconfig.access(&self.key).ok()
     }
 
-    async fn tell_release(&self, is_late: bool) {
+    async fn tell_release(&mut self, is_late: bool) {
         cluster_line!(
             &self.lines,
             INFO,
@@ -121,12 +126,21 @@ impl Supervisor {
         if is_late {
             let message =
                 "removed the admission policy for requests: kubelets without the plugin can join";
-            self.write_event(("Normal", "Release", "PolicyRemoved", message.to_owned()))
-                .await;
+            for tries in 0..EVENT_TRIES {
+                let words = ("Normal", "Release", "PolicyRemoved", message.to_owned());
+                if self.write_event(words).await {
+                    return;
+                }
+                tokio::select! {
+                    // The object exists again, or this replica is no longer the leader.
+                    _ = self.authentication.changed() => return,
+                    () = sleep_until(Instant::now() + RESTART.after(tries)) => {}
+                }
+            }
         }
     }
 
-    async fn tell_failure(&self, error: &str, is_first: bool) {
+    fn log_failure(&self, error: &str, is_first: bool) {
         if !is_first {
             let cluster = self.key.to_string();
             tracing::debug!(cluster, error, "the admission policy still exists");
@@ -138,34 +152,38 @@ impl Supervisor {
             error,
             "cannot remove the admission policy for requests, which refuses kubelets without the plugin; the controller retries"
         );
+    }
+
+    /// Writes an Event about the failure. Returns `false` if it must be written again.
+    async fn tell_failure(&self, error: &str) -> bool {
         let message = format!(
             "the KubeletAuthentication was deleted, but the admission policy for requests cannot be removed. It \
              refuses kubelets without the plugin. The controller retries: {error}"
         );
         self.write_event(("Warning", "Release", "PolicyNotRemoved", message))
-            .await;
+            .await
     }
 
-    /// Writes an Event on the Cluster.
-    async fn write_event(&self, words: events::Words<'_>) {
+    /// Writes an Event on the Cluster, if it exists. Returns `false` if the Event must be written again.
+    async fn write_event(&self, words: events::Words<'_>) -> bool {
         let Some(cluster) = self.sources.cluster.present() else {
-            return;
+            return true;
         };
         let shared = &self.shared;
         let to = (&shared.controller.management, &shared.condition_events);
-        write_event(to, &self.key, &cluster.uid, words).await;
+        write_event(to, &self.key, &cluster.uid, words).await
     }
 }
 
-/// Writes an Event on the Cluster with this key and UID, if it has a turn in time.
+/// Writes an Event on the Cluster with this key and UID, if it has a turn in time. Returns whether it was written.
 async fn write_event(
     (management, rate): (&Client, &FairRate),
     key: &ObjectKey,
     uid: &str,
     words: events::Words<'_>,
-) {
+) -> bool {
     if !in_turn(rate, key).await {
-        return;
+        return false;
     }
     let regarding = ObjectReference {
         api_version: Some(CORE_API_VERSION.to_owned()),
@@ -175,7 +193,7 @@ async fn write_event(
         uid: Some(uid.to_owned()),
         ..ObjectReference::default()
     };
-    events::write_one(management.clone(), regarding, words, now()).await;
+    events::write_one(management.clone(), regarding, words, now()).await
 }
 
 #[cfg(test)]

@@ -70,7 +70,11 @@ async fn management(
         if object["kind"] == "Event" || !object["regarding"].is_null() {
             assert_eq!(object["regarding"]["kind"], "Cluster");
             let reason = object["reason"].as_str().unwrap();
-            noted.lock().told.push(reason.to_owned());
+            let told = &mut noted.lock().told;
+            told.push(reason.to_owned());
+            if case.events_fail && told.len() % 2 == 1 {
+                return failure(503, "ServiceUnavailable");
+            }
         }
         if object["metadata"]["uid"] == "again" {
             let served = &mut noted.lock().served_again;
@@ -109,6 +113,8 @@ struct Case {
     away: Duration,
     /// The time in which the API server is available.
     slow: Duration,
+    /// Each Event is written only at the second attempt.
+    events_fail: bool,
     /// The time between the deletion and the creation of another object with the same name.
     created_again: Option<Duration>,
 }
@@ -190,6 +196,18 @@ async fn a_failed_policy_removal_is_reported_and_retried() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_event_about_a_policy_removal_that_fails_is_written_again() {
+    let noted = released(Case {
+        away: AWAY,
+        events_fail: true,
+        ..Case::default()
+    });
+
+    let [failed, removed] = ["PolicyNotRemoved", "PolicyRemoved"];
+    assert_eq!(noted.await.told, [failed, failed, removed, removed]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_policy_of_a_paused_cluster_stays_after_the_deletion() {
     let noted = released(Case {
         paused: true,
@@ -246,7 +264,7 @@ async fn release_events_of_a_flooding_namespace_leave_turns_to_others() {
     let nothing = |_: &str| Bytes::from_static(b"{}");
     let flooded = flooded(RATE, nothing, |client, rate, key| async move {
         let words = ("Normal", "Release", "PolicyRemoved", String::new());
-        write_event((&client, &*rate), &key, "uid", words).await;
+        write_event((&client, &*rate), &key, "uid", words).await
     });
     let [flood, victim] = flooded.await.calls;
 
