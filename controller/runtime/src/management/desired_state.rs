@@ -19,6 +19,7 @@ use super::conditions::not_ready::NotReady;
 use super::kept_authentications::KeptAuthentication;
 use super::single_object::Observed;
 use super::{Settings, VerifierFactory};
+use crate::watch::Unreadable;
 
 mod parsed;
 
@@ -31,6 +32,28 @@ pub(super) struct Sources {
     pub(super) cluster: Observed<Cluster>,
     pub(super) kubeconfig: Observed<Arc<Secret>>,
     pub(super) ca: Observed<Arc<Secret>>,
+    pub(super) outdated: Outdated,
+}
+
+/// The reasons why the last versions of the Secrets cannot be read. Their previous versions stay in use.
+#[derive(Debug, Default)]
+pub(super) struct Outdated {
+    pub(super) kubeconfig: Option<Unreadable>,
+    pub(super) ca: Option<Unreadable>,
+}
+
+impl Outdated {
+    /// The messages about the Secrets of this cluster.
+    pub(super) fn messages(&self, cluster: &str) -> Vec<String> {
+        let secrets = [("kubeconfig", &self.kubeconfig), ("ca", &self.ca)];
+        let messages = secrets.into_iter().filter_map(|(suffix, why)| {
+            let why = why.as_ref()?;
+            Some(format!(
+                "cannot read the last version of Secret {cluster}-{suffix}: {why}"
+            ))
+        });
+        messages.collect()
+    }
 }
 
 /// The configuration of a served cluster.
@@ -131,9 +154,12 @@ pub(super) fn service(
         Observed::Present(secret) => parsed.kubeconfig(secret, settings.reach),
     };
     let kubeconfig = of_kubeconfig.kubeconfig.clone();
-    let kubeconfig = kubeconfig.map_err(|source| NotReady::KubeconfigRefused {
-        name: kubeconfig_name,
-        source,
+    let kubeconfig = kubeconfig.map_err(|source| {
+        let name = kubeconfig_name;
+        match sources.outdated.kubeconfig.clone() {
+            Some(source) => NotReady::KubeconfigUnreadable { name, source },
+            None => NotReady::KubeconfigRefused { name, source },
+        }
     })?;
     let of_ca = ca?;
     let signer_unused = settings.external_signer.is_some() && of_ca.has_own_key;
@@ -142,9 +168,12 @@ pub(super) fn service(
         let name = ca_key.is_neighbor(&other).then_some(other.name);
         return Err(NotReady::SharedCa(name));
     }
-    let ca = of_ca.ca.clone().map_err(|source| NotReady::CaRefused {
-        name: ca_name.clone(),
-        source,
+    let ca = of_ca.ca.clone().map_err(|source| {
+        let name = ca_name.clone();
+        match sources.outdated.ca.clone() {
+            Some(source) => NotReady::CaUnreadable { name, source },
+            None => NotReady::CaRefused { name, source },
+        }
     })?;
     let signer = ca.signer().cloned();
     let signer = signer.ok_or(NotReady::CaKeyNotFound(ca_name))?;

@@ -87,7 +87,6 @@ pub(super) async fn supervise(
             metrics: settings.metrics.cluster(&key.namespace, &key.name),
             ca_key: shared.ca_keys.holder(key.clone()),
             parsed: Parsed::default(),
-            outdated: Vec::new(),
             no_client: None,
             parsing: shared.parsing.line(&key),
             place: shared.places.place(&key, &selected),
@@ -172,8 +171,6 @@ struct Supervisor {
     metrics: ClusterMetrics,
     ca_key: CaKeyHolder,
     parsed: Parsed,
-    /// The messages about Secrets whose last version cannot be read.
-    outdated: Vec<String>,
     /// The last service for which no client could be created. So the kubeconfig is refused only once.
     no_client: Option<(Fingerprint, KubeconfigRefused)>,
     /// The turns to parse objects, which alternate between namespaces.
@@ -344,7 +341,8 @@ impl Supervisor {
         let conditions = std::mem::take(&mut findings.conditions);
         let mut health = Box::new(running.health.borrow().clone());
         health.signer_unused = service.signer_unused;
-        health.undone.extend(self.outdated.iter().cloned());
+        let outdated = self.sources.outdated.messages(&self.key.name);
+        health.undone.extend(outdated);
         ClusterPhase::Serving {
             ca: running.ca.out_of_time(now()),
             health,

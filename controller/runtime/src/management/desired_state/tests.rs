@@ -98,6 +98,7 @@ fn world() -> World {
             cluster: Observed::Present(cluster),
             kubeconfig: kubeconfig(&ca.0, SERVER),
             ca: ca_secret(&ca),
+            outdated: Outdated::default(),
         },
         holder: keys.holder(key_of("prod-1")),
         keys,

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use super::Supervisor;
 use crate::capi::{CA_KEYS, KUBECONFIG_KEY, ObjectKey, SecretValues};
+use crate::management::desired_state::Outdated;
 use crate::management::resume_panic;
 use crate::management::single_object::{Change, Observed, follow};
 use crate::watch::{Lenient, Unreadable};
@@ -55,18 +56,6 @@ impl Followed {
     }
 }
 
-/// The messages about the kubeconfig and the CA of this cluster whose last version cannot be read.
-fn outdated(cluster: &str, secrets: [&Followed; 2]) -> Vec<String> {
-    let named = ["kubeconfig", "ca"].into_iter().zip(secrets);
-    let outdated = named.filter_map(|(suffix, followed)| {
-        let why = followed.outdated.as_ref()?;
-        Some(format!(
-            "cannot read the last version of Secret {cluster}-{suffix}: {why}"
-        ))
-    });
-    outdated.collect()
-}
-
 impl Supervisor {
     /// Starts the watches if the Cluster exists and has a place. Otherwise, stops them.
     pub(super) fn follow_secrets(&mut self, watches: &mut Option<SecretWatches>) {
@@ -90,7 +79,10 @@ impl Supervisor {
 
     pub(super) fn secrets_changed(&mut self, secrets: Secrets) {
         let Secrets { kubeconfig, ca } = secrets;
-        self.outdated = outdated(&self.key.name, [&kubeconfig, &ca]);
+        self.sources.outdated = Outdated {
+            kubeconfig: kubeconfig.outdated,
+            ca: ca.outdated,
+        };
         self.sources.kubeconfig = kubeconfig.secret;
         self.sources.ca = ca.secret;
     }
@@ -145,7 +137,10 @@ mod tests {
         let present = || Change::State(Observed::Present(Secret::default()));
         let invalid = || Change::Outdated(Unreadable::because("tls.crt is not base64"));
         let (mut kubeconfig, mut ca) = (Followed::default(), Followed::default());
-        let of = |kubeconfig: &Followed, ca: &Followed| outdated("prod-1", [kubeconfig, ca]);
+        let of = |kubeconfig: &Followed, ca: &Followed| {
+            let [kubeconfig, ca] = [kubeconfig, ca].map(|followed| followed.outdated.clone());
+            Outdated { kubeconfig, ca }.messages("prod-1")
+        };
         kubeconfig.change(present());
         ca.change(present());
         assert_eq!(of(&kubeconfig, &ca), [""; 0]);
