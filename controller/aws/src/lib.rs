@@ -7,9 +7,9 @@
 //! - `denial`: the reasons to deny an instance
 //! - `error_codes`: the meaning of AWS error codes
 //! - `partition`: AWS partitions: regions, and STS hosts
+//! - `document`: the instance identity document and its signature
 //! - `proxy`: the operator's proxy
 //! - `credentials`: the credentials for EC2, and their health
-//! - `document`: the instance identity document and its signature
 //! - `policy`: the instance policy of a cluster
 //! - `sts`: the STS call in the evidence
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM

@@ -3,6 +3,7 @@
 //! The table is part of this project, so that a name from a node never becomes a host. A new region is recognized by
 //! the form of its name, as the SDKs do (`partitions.json` of botocore). Its signer comes from the operator's file.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use kubelet_attestation::evidence::aws::is_region;
@@ -59,6 +60,13 @@ const fn partition(name: &'static str, dns_suffix: &'static str, home: &'static 
         dns_suffix,
         home,
     }
+}
+
+/// The domains of all partitions, each once.
+pub(crate) fn domains() -> impl Iterator<Item = &'static str> {
+    let others = OTHERS.iter().map(|(_, partition)| partition.dns_suffix);
+    let domains: BTreeSet<_> = others.chain([AWS.dns_suffix]).collect();
+    domains.into_iter()
 }
 
 /// The partition of a region; `None` if the name does not have the form of a known partition's regions.

@@ -1,5 +1,6 @@
 //! The connection to AWS: through the operator's proxy, if there is one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::LazyLock;
@@ -14,6 +15,9 @@ use node_attestation_runtime::client::addresses_in;
 use node_attestation_runtime::turns::{FairTurns, Line, Owner, TurnLimits};
 use reqwest::NoProxy;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use crate::document::Signers;
+use crate::partition;
 
 /// A proxy for HTTPS, from the environment of the manager: for STS, for EC2, and for the sources of credentials.
 ///
@@ -33,11 +37,12 @@ pub struct Proxy {
 #[error("HTTPS_PROXY is not a plain HTTP proxy of the form http://[user:password@]host[:port]")]
 pub struct InvalidProxy;
 
-/// The limits of concurrent lookups: for all names, and for one. The system's resolver cannot be interrupted, and each
-/// lookup occupies one of tokio's 512 blocking threads. One name can have all turns of its domain: all tenants use it.
+/// The limits of concurrent lookups of one group of hosts. The system's resolver cannot be interrupted, and each lookup
+/// occupies one of tokio's 512 blocking threads. All groups together occupy fewer than 128. A host can have all turns
+/// of its group: all tenants use it.
 const LOOKUPS: TurnLimits = TurnLimits {
-    all: 128,
-    of_cluster: 64,
+    all: 8,
+    of_cluster: 8,
 };
 
 /// The lookups of this process.
@@ -45,22 +50,36 @@ static PROCESS: LazyLock<Lookups> = LazyLock::new(Lookups::default);
 
 /// The turns of lookups.
 ///
-/// A tenant can name any number of regions, and so of hosts. Name servers can fail to respond for the domain of a
-/// partition that this network does not reach. So one domain has at most half of the turns.
+/// A tenant can name any number of regions, and so of hosts in each domain of AWS. Name servers can fail to respond for
+/// the domain of a partition that this network does not reach, or for names of unknown regions. So each domain has
+/// separate turns, for the regions that AWS has published and for all others. The other hosts are the operator's.
+///
+/// A connection belongs to no tenant, so there are no turns of tenants.
 #[derive(Debug)]
 struct Lookups {
-    turns: FairTurns,
-    /// The line of another domain: a domain with all lines would have all turns.
-    _other: Line,
+    published: BTreeSet<String>,
+    domains: BTreeMap<&'static str, OfDomain>,
+    of_operator: FairTurns,
+}
+
+/// The turns of one domain.
+#[derive(Debug)]
+struct OfDomain {
+    published: FairTurns,
+    other: FairTurns,
 }
 
 impl Default for Lookups {
     fn default() -> Self {
-        let turns = FairTurns::new(LOOKUPS);
-        let other = turns.line(&Host::of(""));
+        let turns = || FairTurns::new(LOOKUPS);
+        let of_domain = |domain| {
+            let (published, other) = (turns(), turns());
+            (domain, OfDomain { published, other })
+        };
         Self {
-            turns,
-            _other: other,
+            published: Signers::embedded().regions().map(str::to_owned).collect(),
+            domains: partition::domains().map(of_domain).collect(),
+            of_operator: turns(),
         }
     }
 }
@@ -68,33 +87,37 @@ impl Default for Lookups {
 impl Lookups {
     /// The line of a host.
     fn line(&self, host: &str) -> Line {
-        self.turns.line(&Host::of(host))
+        self.turns(host).line(&Host(host))
     }
-}
 
-/// A host, and its domain. A host of AWS has the form `SERVICE.REGION.DOMAIN`.
-#[derive(Debug)]
-struct Host<'a> {
-    domain: &'a str,
-    name: &'a str,
-}
-
-impl<'a> Host<'a> {
-    fn of(name: &'a str) -> Self {
-        Self {
-            domain: name.splitn(3, '.').nth(2).unwrap_or(name),
-            name,
+    fn turns(&self, host: &str) -> &FairTurns {
+        let place = region_and_domain(host);
+        let place = place.and_then(|(region, domain)| Some((region, self.domains.get(domain)?)));
+        match place {
+            Some((region, domain)) if self.published.contains(region) => &domain.published,
+            Some((_, domain)) => &domain.other,
+            None => &self.of_operator,
         }
     }
 }
 
+/// The region and the domain of a host of AWS, which has the form `SERVICE.REGION.DOMAIN`.
+fn region_and_domain(host: &str) -> Option<(&str, &str)> {
+    let (_, place) = host.split_once('.')?;
+    place.split_once('.')
+}
+
+/// A host. The turns of its group alternate between hosts.
+#[derive(Debug)]
+struct Host<'a>(&'a str);
+
 impl Owner for Host<'_> {
     fn namespace(&self) -> &str {
-        self.domain
+        self.0
     }
 
     fn name(&self) -> &str {
-        self.name
+        ""
     }
 }
 
@@ -206,29 +229,74 @@ mod tests {
 
     use super::*;
 
+    /// The turns that lookups of these hosts get.
+    fn hanging(lookups: &Lookups, hosts: &[String]) -> Vec<Turn> {
+        let turns = hosts
+            .iter()
+            .filter_map(|host| lookups.line(host).try_turn());
+        turns.collect()
+    }
+
+    fn invented_in(domain: &str) -> Vec<String> {
+        let hosts = (0..100).map(|number| format!("ec2.us-x{number}-1.{domain}"));
+        hosts.collect()
+    }
+
     #[test]
     fn lookups_in_a_slow_domain_leave_turns_to_other_domains() {
         let lookups = Lookups::default();
-        let slow = (0..1000).map(|number| format!("ec2.us-isob-x{number}-1.sc2s.sgov.gov"));
-        let slow: Vec<Line> = slow.map(|host| lookups.line(&host)).collect();
+        let slow: Vec<_> = partition::domains()
+            .filter(|domain| *domain != "amazonaws.com")
+            .flat_map(invented_in)
+            .collect();
 
-        let hanging: Vec<Turn> = slow.iter().filter_map(Line::try_turn).collect();
+        let turns = hanging(&lookups, &slow);
 
-        assert_eq!(hanging.len(), LOOKUPS.all / 2);
-        let other = lookups.line("ec2.eu-west-1.amazonaws.com");
-        let turns: Vec<_> = (0..100).map(|_| other.try_turn()).collect();
-        assert_eq!(turns.iter().flatten().count(), LOOKUPS.all / 2);
+        let domains = partition::domains().count() - 1;
+        assert_eq!(turns.len(), LOOKUPS.all * domains);
+        for host in ["ec2.us-x1-1.amazonaws.com", "proxy.example"] {
+            let others = vec![host.to_owned(); 100];
+            assert_eq!(hanging(&lookups, &others).len(), LOOKUPS.all, "{host}");
+        }
+    }
+
+    #[test]
+    fn lookups_of_unknown_regions_leave_turns_to_published_regions() {
+        let lookups = Lookups::default();
+
+        let turns = hanging(&lookups, &invented_in("amazonaws.com"));
+
+        assert_eq!(turns.len(), LOOKUPS.all);
+        for host in [
+            "ec2.eu-west-1.amazonaws.com",
+            "sts.us-gov-west-1.amazonaws.com",
+        ] {
+            let others = vec![host.to_owned(); 100];
+            assert_eq!(hanging(&lookups, &others).len(), LOOKUPS.all, "{host}");
+        }
+    }
+
+    #[test]
+    fn all_lookups_of_aws_names_together_use_fewer_than_128_threads() {
+        let groups = 2 * partition::domains().count() + 1;
+        assert!(groups * LOOKUPS.all < 128, "{groups}");
     }
 
     #[test]
     fn the_domain_of_an_aws_host_begins_after_its_region() {
-        for (host, domain) in [
-            ("sts.eu-west-1.amazonaws.com", "amazonaws.com"),
-            ("ec2.cn-north-1.amazonaws.com.cn", "amazonaws.com.cn"),
-            ("proxy.example", "proxy.example"),
-            ("proxy", "proxy"),
+        for (host, place) in [
+            (
+                "sts.eu-west-1.amazonaws.com",
+                Some(("eu-west-1", "amazonaws.com")),
+            ),
+            (
+                "ec2.cn-north-1.amazonaws.com.cn",
+                Some(("cn-north-1", "amazonaws.com.cn")),
+            ),
+            ("proxy.example", None),
+            ("proxy", None),
         ] {
-            assert_eq!(Host::of(host).domain, domain);
+            assert_eq!(region_and_domain(host), place);
         }
     }
 }
