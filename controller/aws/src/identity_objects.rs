@@ -138,11 +138,14 @@ pub(crate) fn put_custom(
                 Identity::parse(*kind, spec)
             });
             let is_readable = identity.as_ref().is_none_or(Identity::is_readable);
-            let former = store.update(|objects| match identity {
+            let not_kept: Vec<_> = store.update(|objects| match identity {
                 Some(identity) => objects.put_identity(namespace, name, identity),
-                None => objects.remove_identity(*kind, namespace, name),
+                None => {
+                    let former = objects.remove_identity(*kind, namespace, name);
+                    former.into_iter().collect()
+                }
             });
-            drop(former);
+            drop(not_kept);
             ensure!(is_readable, Unreadable::because("its spec is invalid"));
         }
         Source::Infrastructure(kind) => {

@@ -5,7 +5,7 @@
 //! - Each resolution uses the current objects. Its cost is the same with 100 clusters and with 10,000.
 //! - A resolution fails if its objects were not all read, or if their watch has been broken for two minutes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use kubelet_attestation::ensure;
@@ -15,14 +15,19 @@ use node_attestation_runtime::shared::{Lock, Shared, page};
 use node_attestation_runtime::watch::Unreadable;
 use tokio::time::Instant;
 
+use crate::bounded::Bounded;
 use crate::credentials::ClusterTenant;
 use crate::tenancy::{
-    Ack, Cluster, Explanation, IdentityKind, Infrastructure, ObjectRef, Objects, Plan,
-    ResolutionError, TenancySettings, explain,
+    Ack, Cluster, Explanation, IdentityKind, Infrastructure, MAX_SERVICE_ACCOUNTS, ObjectRef,
+    Objects, Plan, ResolutionError, TenancySettings, explain,
 };
 
+mod error;
+mod size;
 mod source;
 
+pub use error::IdentityError;
+use size::{OF_CLUSTERS, TOO_LARGE};
 pub use source::Source;
 
 /// The longest time for which objects are used while their watch is broken.
@@ -35,56 +40,6 @@ const CATCHES_UP: Duration = Duration::from_secs(10);
 /// such Secrets.
 pub const MAX_SECRETS: usize = 1024;
 
-/// The reason why a cluster's identity cannot be determined.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum IdentityError {
-    /// Objects of this source were not read yet.
-    #[error("the controller has not read the {0} objects of the management cluster yet")]
-    NotRead(Source),
-    /// The watch of these objects is broken.
-    #[error(
-        "the watch of {0} objects of the management cluster has been broken for more than two minutes"
-    )]
-    WatchBroken(Source),
-    /// The watch of these objects is interrupted, so it is not a basis for denials.
-    #[error("the watch of {0} objects of the management cluster is broken")]
-    WatchInterrupted(Source),
-    /// Identities name more Secrets than the controller watches.
-    #[error(
-        "the controller does not read the Secret {0:?}: identities name more than {MAX_SECRETS} Secrets"
-    )]
-    TooManySecrets(String),
-    /// The Cluster does not exist.
-    #[error("Cluster {0} does not exist")]
-    ClusterNotFound(ObjectKey),
-    /// The Cluster cannot be read.
-    #[error("cannot parse Cluster {cluster}: {detail}")]
-    ClusterUnreadable {
-        /// The Cluster.
-        cluster: ObjectKey,
-        /// The error.
-        detail: Unreadable,
-    },
-    /// The objects do not name a usable identity.
-    #[error(transparent)]
-    Unresolved(#[from] ResolutionError),
-}
-
-impl IdentityError {
-    /// The reason in a condition; `None` while the objects are unknown.
-    pub fn reason(&self) -> Option<&'static str> {
-        match self {
-            Self::Unresolved(error) => Some(error.reason()),
-            Self::TooManySecrets(_) => Some("TooManySecrets"),
-            Self::ClusterUnreadable { .. } => Some("ClusterInvalid"),
-            Self::NotRead(_)
-            | Self::WatchBroken(_)
-            | Self::WatchInterrupted(_)
-            | Self::ClusterNotFound(_) => None,
-        }
-    }
-}
-
 /// The objects that name identities.
 #[derive(Debug)]
 pub struct IdentityStore {
@@ -95,12 +50,12 @@ pub struct IdentityStore {
 /// A parsed object, or the reason why it cannot be parsed.
 pub type Seen<T> = Result<T, Unreadable>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     objects: Objects,
-    clusters: BTreeMap<ObjectKey, Seen<Cluster>>,
+    clusters: Bounded<ObjectKey, Seen<Cluster>>,
     /// The objects that name an identity, by kind, namespace and name.
-    infrastructure: BTreeMap<(String, ObjectKey), Seen<Infrastructure>>,
+    infrastructure: Bounded<(String, ObjectKey), Seen<Infrastructure>>,
     watches: HashMap<Source, WatchState>,
     /// The Secrets that are not watched because there are too many.
     unwatched: BTreeSet<String>,
@@ -127,7 +82,10 @@ impl IdentityStore {
                 Lock::Identities,
                 State {
                     objects,
-                    ..State::default()
+                    clusters: Bounded::new(OF_CLUSTERS),
+                    infrastructure: Bounded::new(OF_CLUSTERS),
+                    watches: HashMap::new(),
+                    unwatched: BTreeSet::new(),
                 },
             ),
         }
@@ -175,10 +133,19 @@ impl IdentityStore {
 
     /// Replaces a Cluster; `None` removes it.
     pub fn put_cluster(&self, key: ObjectKey, cluster: Option<Seen<Cluster>>) {
-        self.state.write(|state| match cluster {
-            Some(cluster) => state.clusters.insert(key, cluster),
-            None => state.clusters.remove(&key),
+        let too_large = || Err(Unreadable::because(TOO_LARGE));
+        let cluster = cluster.map(|cluster| {
+            let bytes = size::of_cluster(&key, &cluster);
+            (cluster, bytes)
         });
+        let dropped: Vec<_> = self.state.write(|state| match cluster {
+            Some(cluster) => {
+                let namespace = key.namespace.clone();
+                state.clusters.put(&namespace, key, cluster, too_large)
+            }
+            None => state.clusters.remove(&key).into_iter().collect(),
+        });
+        drop(dropped);
     }
 
     /// Replaces an object that names an identity; `None` removes it.
@@ -188,11 +155,18 @@ impl IdentityStore {
         key: ObjectKey,
         found: Option<Seen<Infrastructure>>,
     ) {
-        let key = (kind.to_owned(), key);
-        self.state.write(|state| match found {
-            Some(found) => state.infrastructure.insert(key, found),
-            None => state.infrastructure.remove(&key),
+        let too_large = || Err(Unreadable::because(TOO_LARGE));
+        let namespace = key.namespace.clone();
+        let found = found.map(|found| {
+            let bytes = size::of_infrastructure(&key, &found);
+            (found, bytes)
         });
+        let key = (kind.to_owned(), key);
+        let dropped: Vec<_> = self.state.write(|state| match found {
+            Some(found) => state.infrastructure.put(&namespace, key, found, too_large),
+            None => state.infrastructure.remove(&key).into_iter().collect(),
+        });
+        drop(dropped);
     }
 
     /// Removes the Clusters or other objects that are not in a new list.
@@ -200,15 +174,15 @@ impl IdentityStore {
         let has_name = |name: &String| listed.contains(&ObjectKey::new("", name.as_str()));
         match source {
             Source::Clusters => self.state.retain(
-                |state| &mut state.clusters,
+                |state| state.clusters.entries_mut(),
                 |key: &ObjectKey, _| listed.contains(key),
             ),
             Source::Infrastructure(kind) => self.state.retain(
-                |state| &mut state.infrastructure,
+                |state| state.infrastructure.entries_mut(),
                 |(of, key): &(String, ObjectKey), _| of != kind || listed.contains(key),
             ),
             Source::Identities(IdentityKind::ServiceAccount) => self.state.retain(
-                |state| &mut state.objects.service_accounts,
+                |state| state.objects.service_accounts.entries_mut(),
                 |(namespace, name): &(String, String), _| {
                     listed.contains(&ObjectKey::new(namespace.as_str(), name.as_str()))
                 },
@@ -308,7 +282,7 @@ impl IdentityStore {
             let last = clusters.last();
             let next: Vec<ObjectKey> = self.state.read(|state| {
                 state.is_current(Source::Clusters, now).ok()?;
-                let next = page(&state.clusters, last);
+                let next = page(state.clusters.entries(), last);
                 Some(next.map(|(key, _)| key.clone()).collect())
             })?;
             if next.is_empty() {
@@ -362,7 +336,7 @@ impl IdentityStore {
     ///
     /// # Errors
     ///
-    /// [`IdentityError::ClusterNotFound`].
+    /// The Cluster cannot be read, or an object is beyond the limit of its namespace.
     pub fn explain(&self, tenant: &ClusterTenant) -> Result<Explanation, IdentityError> {
         self.state
             .read(|state| state.explain(tenant, self.settings))
@@ -403,7 +377,14 @@ impl State {
         tenant: &ClusterTenant,
         settings: TenancySettings,
     ) -> Result<Explanation, IdentityError> {
-        let not_found = || IdentityError::ClusterNotFound(tenant.cluster.clone());
+        let ObjectKey { namespace, name } = &tenant.cluster;
+        let not_found = || {
+            if self.clusters.has_omitted(namespace) {
+                IdentityError::too_many("Cluster", name, namespace, OF_CLUSTERS)
+            } else {
+                IdentityError::ClusterNotFound(tenant.cluster.clone())
+            }
+        };
         let cluster = self.clusters.get(&tenant.cluster).ok_or_else(not_found)?;
         let cluster = cluster.as_ref();
         let cluster = cluster.map_err(|detail| IdentityError::ClusterUnreadable {
@@ -435,7 +416,35 @@ impl State {
                 detail: unreadable.to_string(),
             });
         }
+        if let Err(error) = &explanation.plan
+            && let Some(omitted) = self.omitted(error, namespace)
+        {
+            return Err(omitted);
+        }
         Ok(explanation)
+    }
+
+    /// The error of an object that is missing because its namespace has too many.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "only a tenant's own missing objects can be omitted"
+    )]
+    fn omitted(&self, error: &ResolutionError, namespace: &str) -> Option<IdentityError> {
+        let (is_omitted, kind, name, limits) = match error {
+            ResolutionError::InfrastructureNotFound { kind, name, .. } => {
+                let is_omitted = self.infrastructure.has_omitted(namespace);
+                (is_omitted, kind.as_str(), name, OF_CLUSTERS)
+            }
+            ResolutionError::IdentityNotFound { identity }
+                if identity.kind == IdentityKind::ServiceAccount =>
+            {
+                let is_omitted = self.objects.service_accounts.has_omitted(namespace);
+                let kind = identity.kind.kind();
+                (is_omitted, kind, &identity.name, MAX_SERVICE_ACCOUNTS)
+            }
+            _ => return None,
+        };
+        is_omitted.then(|| IdentityError::too_many(kind, name, namespace, limits))
     }
 
     fn infrastructure_of(

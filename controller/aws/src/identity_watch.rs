@@ -338,7 +338,12 @@ impl Filled<'_> {
             log.observe(&event, || {});
             match event {
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => drop(listed.insert(seen(&object))),
+                Ok(Event::InitApply(object)) => {
+                    let key = seen(&object);
+                    if store.keeps(source, &key) {
+                        listed.insert(key);
+                    }
+                }
                 Ok(Event::InitDone) => {
                     store.retain(source, &listed);
                     store.read(source);

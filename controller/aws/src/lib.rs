@@ -13,6 +13,7 @@
 //! - `policy`: the instance policy of a cluster
 //! - `sts`: the STS call in the evidence
 //! - `ec2`: EC2: batches, rate limits, the checks of an instance, its TPM
+//! - `bounded`: objects of tenants, within the limits of each namespace
 //! - `tenancy`: the AWS identity of a workload cluster
 //! - `sessions`: role sessions, each shared by all tenants with the same calls
 //! - `identity_store`: the objects that name the identities of clusters
@@ -28,6 +29,7 @@
     expect(clippy::disallowed_types, reason = "no tenant shares a lock of a test")
 )]
 
+pub mod bounded;
 pub mod credentials;
 pub mod denial;
 pub mod document;

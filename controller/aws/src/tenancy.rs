@@ -42,8 +42,8 @@ pub use self::identity::{
     ControllerIdentity, IdentityKind, IdentityRef, RawIdentityRef, RoleIdentity, StaticIdentity,
 };
 pub use self::objects::{
-    ACCOUNT_MAP, Identity, MissingKeys, Namespace, Objects, Readable, TEAM_MAP, Unreadable,
-    access_key,
+    ACCOUNT_MAP, Identity, MAX_SERVICE_ACCOUNTS, MissingKeys, Namespace, Objects, Readable,
+    ServiceAccounts, TEAM_MAP, Unreadable, access_key,
 };
 pub use self::plan::{AccessKey, DigestKey, Link, Plan, Root, ServiceAccount, Warning};
 pub use self::role::{InvalidRoleArn, InvalidRoleSpec, Role, RoleArn, RoleSpec};

@@ -228,7 +228,8 @@ impl TenantCredentials {
             IdentityError::Unresolved(_)
             | IdentityError::ClusterNotFound(_)
             | IdentityError::ClusterUnreadable { .. }
-            | IdentityError::TooManySecrets(_) => true,
+            | IdentityError::TooManySecrets(_)
+            | IdentityError::TooManyObjects { .. } => true,
             IdentityError::NotRead(_)
             | IdentityError::WatchBroken(_)
             | IdentityError::WatchInterrupted(_) => false,

@@ -1,11 +1,13 @@
+use std::collections::BTreeMap;
+
 use node_attestation_runtime::shared::testing::most_visited;
 use node_attestation_runtime::shared::{Lock, PAGE};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::advance;
 
 use super::*;
-use crate::tenancy::TEAM_MAP;
 use crate::tenancy::testing::{TENANT, arn, namespace, objects, put, role, secret, summary};
+use crate::tenancy::{Identity, TEAM_MAP};
 
 const CONTROLLER: &str = "AWSClusterControllerIdentity/default";
 const ROLE: &str = "AWSClusterRoleIdentity/a";
@@ -358,4 +360,106 @@ async fn an_interrupted_watch_denies_nothing_until_it_has_caught_up() {
     advance(BROKEN_WATCH).await;
     let broken = IdentityError::WatchBroken(source);
     assert_eq!(store.resolve(&tenant()).unwrap_err(), broken);
+}
+
+/// The identity that a Cluster `one` in this namespace gets from a service account identity.
+fn of_account(store: &IdentityStore, namespace: &str, name: &str) -> Result<(), IdentityError> {
+    let key = ObjectKey::new(namespace, "one");
+    let cluster = Cluster {
+        namespace: namespace.to_owned(),
+        ..aws_cluster().unwrap()
+    };
+    store.put_cluster(key.clone(), Some(Ok(cluster)));
+    let tenant = ClusterTenant {
+        service_account_identity: Some(name.to_owned()),
+        ..ClusterTenant::new(key)
+    };
+    store.resolve(&tenant).map(drop)
+}
+
+fn put_account(store: &IdentityStore, namespace: &str, name: &str, spec: &Value) {
+    let identity = Identity::parse(IdentityKind::ServiceAccount, &spec.to_string());
+    drop(store.update(|all| all.put_identity(namespace, name, identity)));
+}
+
+#[test]
+fn identities_beyond_the_number_of_their_namespace_hide_no_others() {
+    let store = store();
+    let spec = json!({"roleARN": arn("nodes")});
+    for number in 0..MAX_SERVICE_ACCOUNTS.objects {
+        put_account(&store, TENANT, &format!("n{number}"), &spec);
+    }
+    assert_eq!(of_account(&store, TENANT, "n999"), Ok(()));
+    let missing = of_account(&store, TENANT, "last").unwrap_err();
+    assert_eq!(missing.reason(), Some("IdentityNotFound"));
+
+    put_account(&store, TENANT, "last", &spec);
+
+    let error = of_account(&store, TENANT, "last").unwrap_err();
+    assert_eq!(error.reason(), Some("TooManyObjects"));
+    let limit = "namespace tenant-a has more than 1000 such objects";
+    assert!(error.to_string().contains(limit), "{error}");
+    let source = Source::Identities(IdentityKind::ServiceAccount);
+    let kept = ["n0", "last"].map(|name| store.keeps(&source, &ObjectKey::new(TENANT, name)));
+    assert_eq!(kept, [true, false], "in a list");
+    put_account(&store, "tenant-b", "nodes", &spec);
+    assert_eq!(of_account(&store, "tenant-b", "nodes"), Ok(()));
+    store.update(|all| all.remove_identity(IdentityKind::ServiceAccount, TENANT, "n0"));
+    put_account(&store, TENANT, "last", &spec);
+    assert_eq!(of_account(&store, TENANT, "last"), Ok(()));
+}
+
+#[test]
+fn identities_beyond_the_size_of_their_namespace_hide_no_others() {
+    let store = store();
+    let spec = json!({"roleARN": arn("nodes"), "inlinePolicy": "a".repeat(2 << 20)});
+    for name in ["a", "b", "c"] {
+        put_account(&store, TENANT, name, &spec);
+        let error = of_account(&store, TENANT, name).unwrap_err();
+        assert_eq!(error.reason(), Some("InvalidRole"), "{name}");
+    }
+
+    put_account(&store, TENANT, "d", &spec);
+
+    let error = of_account(&store, TENANT, "d").unwrap_err();
+    assert_eq!(error.reason(), Some("IdentityInvalid"));
+    assert!(error.to_string().contains("more than 8 MiB"), "{error}");
+    let small = json!({"roleARN": arn("nodes")});
+    for namespace in [TENANT, "tenant-b"] {
+        put_account(&store, namespace, "small", &small);
+        assert_eq!(of_account(&store, namespace, "small"), Ok(()));
+    }
+}
+
+#[test]
+fn clusters_beyond_the_number_of_their_namespace_hide_no_others() {
+    let store = store();
+    let key = |number: usize| ObjectKey::new("tenant-b", format!("c{number}"));
+    for number in 0..=OF_CLUSTERS.objects {
+        let infrastructure = ObjectRef {
+            kind: "AWSCluster".to_owned(),
+            name: format!("c{}", OF_CLUSTERS.objects),
+        };
+        let cluster = Cluster {
+            namespace: "tenant-b".to_owned(),
+            infrastructure: Some(infrastructure),
+            ..Cluster::default()
+        };
+        store.put_cluster(key(number), Some(Ok(cluster)));
+        store.put_infrastructure("AWSCluster", key(number), naming(ROLE).map(Ok));
+    }
+
+    // The last Cluster, and the AWSCluster of the first one.
+    for number in [OF_CLUSTERS.objects, 0] {
+        let tenant = ClusterTenant::new(key(number));
+        let error = store.resolve(&tenant).unwrap_err();
+        assert_eq!(error.reason(), Some("TooManyObjects"), "{number}");
+        let limit = "Cluster c20000 if it exists: namespace tenant-b has more than 20000 such";
+        assert!(error.to_string().contains(limit), "{error}");
+    }
+    for source in [Source::Clusters, Source::Infrastructure("AWSCluster")] {
+        let kept = [0, OF_CLUSTERS.objects].map(|number| store.keeps(&source, &key(number)));
+        assert_eq!(kept, [true, false], "{source} in a list");
+    }
+    assert_eq!(roles(&store), Ok(vec![arn("a")]));
 }

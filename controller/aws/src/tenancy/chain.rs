@@ -90,13 +90,13 @@ pub(super) fn resolve(
                 (assumed(&next, found)?, link)
             }
             IdentityKind::ServiceAccount => {
-                let key = (tenant.namespace.to_owned(), next.name.clone());
                 let link = Link {
                     identity: next.clone(),
                     permission: Permission::OwnNamespace,
                 };
                 let permit = |_: Option<&AllowedNamespaces>| Ok(link.clone());
-                let found = found(&next, objects.service_accounts.get(&key), permit)?;
+                let account = objects.service_accounts.get(tenant.namespace, &next.name);
+                let found = found(&next, account, permit)?;
                 (
                     Step::Root(service_account(&next, found, tenant.namespace)?),
                     link,

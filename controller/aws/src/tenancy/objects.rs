@@ -15,6 +15,7 @@ use super::identity::{
 };
 use super::plan::{AccessKey, Plan};
 use super::role_selector::RoleSelector;
+use crate::bounded::{Bounded, Kept, NamespaceLimits};
 
 /// The keys in the Secret of an `AWSClusterStaticIdentity`, from the code of Cluster API Provider AWS.
 const ACCESS_KEY_ID: &str = "AccessKeyID";
@@ -32,6 +33,17 @@ pub const ACCOUNT_MAP: &str = "ack-role-account-map";
 
 /// The `ConfigMap` with roles by team.
 pub const TEAM_MAP: &str = "ack-role-team-map";
+
+/// The limits of the `AWSServiceAccountIdentity` objects in one namespace, which its tenant can create. One has up to
+/// 40 KB, and usually a few hundred bytes. A namespace rarely has more than one for each of its Clusters.
+pub const MAX_SERVICE_ACCOUNTS: NamespaceLimits = NamespaceLimits {
+    objects: 1000,
+    bytes: 8 * 1024 * 1024,
+};
+
+/// The reason why an `AWSServiceAccountIdentity` beyond the size of its namespace is not used.
+const TOO_LARGE: &str = "the AWSServiceAccountIdentity objects of its namespace have more than 8 MiB; delete some of \
+                         them, then change this one";
 
 /// A parsed object, or the reason why it cannot be parsed.
 pub type Readable<T> = Result<T, Unreadable>;
@@ -59,7 +71,7 @@ pub struct Objects {
     /// `AWSClusterRoleIdentity`, by name.
     pub roles: HashMap<String, Readable<RoleIdentity>>,
     /// `AWSServiceAccountIdentity`, by namespace and name.
-    pub service_accounts: BTreeMap<(String, String), Readable<AWSServiceAccountIdentitySpec>>,
+    pub service_accounts: ServiceAccounts,
     /// Namespaces, by name.
     pub namespaces: HashMap<String, Namespace>,
     /// The namespace of Cluster API Provider AWS, which has the Secrets.
@@ -74,6 +86,40 @@ pub struct Objects {
     pub role_selectors: BTreeMap<String, Readable<RoleSelector>>,
 }
 
+/// `AWSServiceAccountIdentity`, by namespace and name.
+#[derive(Debug)]
+pub struct ServiceAccounts(Bounded<(String, String), Readable<AWSServiceAccountIdentitySpec>>);
+
+/// The kept objects, by namespace and name.
+type KeptAccounts = BTreeMap<(String, String), Kept<Readable<AWSServiceAccountIdentitySpec>>>;
+
+impl Default for ServiceAccounts {
+    fn default() -> Self {
+        Self(Bounded::new(MAX_SERVICE_ACCOUNTS))
+    }
+}
+
+impl ServiceAccounts {
+    /// The identity with this name.
+    pub fn get(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Option<&Readable<AWSServiceAccountIdentitySpec>> {
+        self.0.get(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Whether an identity of this namespace was omitted, because there are too many.
+    pub fn has_omitted(&self, namespace: &str) -> bool {
+        self.0.has_omitted(namespace)
+    }
+
+    /// All identities, to remove some.
+    pub(crate) fn entries_mut(&mut self) -> &mut KeptAccounts {
+        self.0.entries_mut()
+    }
+}
+
 /// The metadata of a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespace {
@@ -84,27 +130,39 @@ pub struct Namespace {
 }
 
 impl Objects {
-    /// Replaces an identity, and returns the previous one. Only an `AWSServiceAccountIdentity` has a namespace.
+    /// Replaces an identity. Only an `AWSServiceAccountIdentity` has a namespace, and so limits.
+    ///
+    /// Returns what is not kept, so that the caller can drop it without a lock: the previous identity, or this one.
     pub fn put_identity(
         &mut self,
         namespace: &str,
         name: &str,
         identity: Identity,
-    ) -> Option<Identity> {
+    ) -> Vec<Identity> {
         let owned = name.to_owned();
-        match identity {
+        let former = match identity {
             Identity::Controller(found) => {
                 let former = self.controllers.insert(owned, found);
                 former.map(Identity::Controller)
             }
             Identity::Static(found) => self.statics.insert(owned, found).map(Identity::Static),
             Identity::Role(found) => self.roles.insert(owned, found).map(Identity::Role),
-            Identity::ServiceAccount(found) => {
+            Identity::ServiceAccount { found, bytes } => {
                 let key = (namespace.to_owned(), owned);
-                let former = self.service_accounts.insert(key, found);
-                former.map(Identity::ServiceAccount)
+                let bytes = bytes + namespace.len() + name.len();
+                let dropped = self
+                    .service_accounts
+                    .0
+                    .put(namespace, key, (found, bytes), || {
+                        Err(Unreadable {
+                            detail: TOO_LARGE.to_owned(),
+                            allowed_namespaces: Some(None),
+                        })
+                    });
+                return dropped.into_iter().map(Identity::not_kept).collect();
             }
-        }
+        };
+        former.into_iter().collect()
     }
 
     /// Replaces an `IAMRoleSelector` with this `spec`, as JSON; `None` removes it. Returns whether it can be parsed.
@@ -158,8 +216,8 @@ impl Objects {
             IdentityKind::Role => self.roles.remove(name).map(Identity::Role),
             IdentityKind::ServiceAccount => {
                 let key = (namespace.to_owned(), name.to_owned());
-                let former = self.service_accounts.remove(&key);
-                former.map(Identity::ServiceAccount)
+                let former = self.service_accounts.0.remove(&key);
+                former.map(Identity::not_kept)
             }
         }
     }
@@ -175,17 +233,48 @@ pub enum Identity {
     /// `AWSClusterRoleIdentity`.
     Role(Readable<RoleIdentity>),
     /// `AWSServiceAccountIdentity`.
-    ServiceAccount(Readable<AWSServiceAccountIdentitySpec>),
+    ServiceAccount {
+        /// Its `spec`.
+        found: Readable<AWSServiceAccountIdentitySpec>,
+        /// Its size in memory, in bytes.
+        bytes: usize,
+    },
 }
 
 impl Identity {
+    /// An identity that is dropped, so its size is not needed.
+    fn not_kept(found: Readable<AWSServiceAccountIdentitySpec>) -> Self {
+        Self::ServiceAccount { found, bytes: 0 }
+    }
+
+    fn service_account(found: Readable<AWSServiceAccountIdentitySpec>) -> Self {
+        let texts: usize = match &found {
+            Ok(spec) => {
+                let texts = [&spec.role_arn, &spec.session_name, &spec.inline_policy];
+                let lists = spec.policy_arns.iter().chain(&spec.audiences);
+                let texts = texts.into_iter().chain(lists);
+                texts.map(|text| size_of_val(text) + text.len()).sum()
+            }
+            Err(unreadable) => unreadable.detail.len(),
+        };
+        let bytes = size_of_val(&found) + texts;
+        Self::ServiceAccount { found, bytes }
+    }
+
     /// Parses the `spec` of an identity, as JSON.
     pub fn parse(kind: IdentityKind, spec: &str) -> Self {
         match kind {
             IdentityKind::Controller => Self::Controller(readable(spec)),
             IdentityKind::Static => Self::Static(readable(spec)),
             IdentityKind::Role => Self::Role(role_identity(spec)),
-            IdentityKind::ServiceAccount => Self::ServiceAccount(readable(spec)),
+            IdentityKind::ServiceAccount => {
+                // Its namespace is the only one that uses it, so a list of namespaces is not kept.
+                let found = readable(spec).map_err(|unreadable| Unreadable {
+                    allowed_namespaces: unreadable.allowed_namespaces.map(|_| None),
+                    ..unreadable
+                });
+                Self::service_account(found)
+            }
         }
     }
 
@@ -195,7 +284,7 @@ impl Identity {
             Self::Controller(found) => found.is_ok(),
             Self::Static(found) => found.is_ok(),
             Self::Role(found) => found.is_ok(),
-            Self::ServiceAccount(found) => found.is_ok(),
+            Self::ServiceAccount { found, .. } => found.is_ok(),
         }
     }
 }

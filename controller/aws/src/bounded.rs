@@ -1,0 +1,215 @@
+//! Objects of tenants, within the limits of each namespace.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use node_attestation_runtime::shared::Swept;
+
+/// The limits of one namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamespaceLimits {
+    /// The number of objects.
+    pub objects: usize,
+    /// The size of all objects in bytes.
+    pub bytes: usize,
+}
+
+/// The objects of all namespaces. An object beyond the limits of its namespace does not affect other namespaces.
+///
+/// # Guarantees
+///
+/// - Beyond the number of objects, a new object is omitted.
+/// - Beyond the size, an object is replaced by a small one.
+/// - The cost of a change does not depend on the number of objects.
+#[derive(Debug)]
+pub struct Bounded<K, V> {
+    limits: NamespaceLimits,
+    entries: BTreeMap<K, Kept<V>>,
+    namespaces: Swept<String, Weak<Used>>,
+}
+
+/// An object, which counts for its namespace until it is dropped.
+#[derive(Debug)]
+pub struct Kept<V> {
+    value: V,
+    part: Part,
+}
+
+/// The kept objects of one namespace.
+#[derive(Debug, Default)]
+struct Used {
+    objects: AtomicUsize,
+    bytes: AtomicUsize,
+    /// Whether an object was omitted while others were kept.
+    has_omitted: AtomicBool,
+}
+
+/// The part of one object.
+#[derive(Debug)]
+struct Part {
+    used: Arc<Used>,
+    bytes: usize,
+}
+
+impl Part {
+    fn new(used: Arc<Used>, bytes: usize) -> Self {
+        used.objects.fetch_add(1, Ordering::Relaxed);
+        used.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Self { used, bytes }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.used.objects.fetch_sub(1, Ordering::Relaxed);
+        self.used.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl<K: Ord, V> Bounded<K, V> {
+    /// No objects, with these limits of each namespace.
+    pub fn new(limits: NamespaceLimits) -> Self {
+        Self {
+            limits,
+            entries: BTreeMap::new(),
+            namespaces: Swept::default(),
+        }
+    }
+
+    /// The object with this key.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.entries.get(key).map(|kept| &kept.value)
+    }
+
+    /// All objects, sorted.
+    pub fn entries(&self) -> &BTreeMap<K, Kept<V>> {
+        &self.entries
+    }
+
+    /// All objects, to remove some.
+    pub fn entries_mut(&mut self) -> &mut BTreeMap<K, Kept<V>> {
+        &mut self.entries
+    }
+
+    /// Whether an object of this namespace was omitted. This is forgotten with the last object of the namespace.
+    pub fn has_omitted(&self, namespace: &str) -> bool {
+        let used = self.namespaces.get(namespace).and_then(Weak::upgrade);
+        used.is_some_and(|used| used.has_omitted.load(Ordering::Relaxed))
+    }
+
+    /// Replaces an object of this namespace, which has this size in bytes. If the objects of the namespace are too large,
+    /// `instead` is kept.
+    ///
+    /// Returns the objects that are not kept, so that the caller can drop large ones without a lock.
+    pub fn put(
+        &mut self,
+        namespace: &str,
+        key: K,
+        (value, bytes): (V, usize),
+        instead: impl FnOnce() -> V,
+    ) -> Vec<V> {
+        let used = self.used(namespace);
+        // The former object no longer counts.
+        let mut dropped: Vec<V> = self.remove(&key).into_iter().collect();
+        if used.objects.load(Ordering::Relaxed) >= self.limits.objects {
+            used.has_omitted.store(true, Ordering::Relaxed);
+            dropped.push(value);
+            return dropped;
+        }
+        let all = used.bytes.load(Ordering::Relaxed).saturating_add(bytes);
+        let (value, bytes) = if all <= self.limits.bytes {
+            (value, bytes)
+        } else {
+            dropped.push(value);
+            (instead(), 0)
+        };
+        let part = Part::new(used, bytes);
+        self.entries.insert(key, Kept { value, part });
+        dropped
+    }
+
+    /// Removes the object with this key, and returns it.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        let Kept { value, part } = self.entries.remove(key)?;
+        drop(part);
+        Some(value)
+    }
+
+    fn used(&mut self, namespace: &str) -> Arc<Used> {
+        if let Some(known) = self.namespaces.get(namespace).and_then(Weak::upgrade) {
+            return known;
+        }
+        let used = Arc::<Used>::default();
+        let is_dead = |_: &String, known: &mut Weak<Used>| known.strong_count() == 0;
+        let dead = self
+            .namespaces
+            .insert(namespace.to_owned(), Arc::downgrade(&used), is_dead);
+        drop(dead);
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: NamespaceLimits = NamespaceLimits {
+        objects: 3,
+        bytes: 10,
+    };
+
+    /// Puts an object of this size, and returns what is kept of it.
+    fn put(all: &mut Bounded<String, usize>, key: &str, bytes: usize) -> Option<usize> {
+        let (namespace, _) = key.split_once('/').unwrap();
+        all.put(namespace, key.to_owned(), (bytes, bytes), || 0);
+        all.get(&key.to_owned()).copied()
+    }
+
+    #[test]
+    fn objects_beyond_the_number_of_their_namespace_are_omitted() {
+        let mut all = Bounded::new(LIMITS);
+        for key in ["a/1", "a/2", "a/3"] {
+            assert_eq!(put(&mut all, key, 1), Some(1));
+        }
+        assert!(!all.has_omitted("a"));
+
+        assert_eq!(put(&mut all, "a/4", 1), None);
+
+        assert!(all.has_omitted("a") && !all.has_omitted("b"));
+        assert_eq!(put(&mut all, "b/1", 1), Some(1));
+        // A known one can change.
+        assert_eq!(put(&mut all, "a/3", 2), Some(2));
+        all.remove(&"a/1".to_owned());
+        assert_eq!(put(&mut all, "a/4", 1), Some(1));
+    }
+
+    #[test]
+    fn objects_beyond_the_size_of_their_namespace_are_replaced() {
+        let mut all = Bounded::new(LIMITS);
+        assert_eq!(put(&mut all, "a/1", 8), Some(8));
+
+        assert_eq!(put(&mut all, "a/2", 3), Some(0));
+
+        assert_eq!(put(&mut all, "b/1", 10), Some(10));
+        assert_eq!(put(&mut all, "b/1", 11), Some(0));
+        // The previous size of a changed object does not count.
+        assert_eq!(put(&mut all, "a/1", 7), Some(7));
+        assert_eq!(put(&mut all, "a/2", 3), Some(3));
+        all.entries_mut().retain(|key, _| key == "a/2");
+        assert_eq!(put(&mut all, "a/1", 7), Some(7));
+        assert_eq!(put(&mut all, "b/1", 10), Some(10));
+    }
+
+    #[test]
+    fn namespaces_without_objects_are_forgotten() {
+        let mut all = Bounded::new(LIMITS);
+        for number in 0..1000 {
+            let key = format!("{number}/1");
+            put(&mut all, &key, 1);
+            all.remove(&key);
+        }
+
+        assert!(all.namespaces.len() < 10, "{}", all.namespaces.len());
+    }
+}

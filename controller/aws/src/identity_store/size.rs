@@ -1,0 +1,84 @@
+//! The limits of kept objects, and their sizes in memory.
+
+use node_attestation_runtime::capi::ObjectKey;
+
+use super::{IdentityStore, Seen, Source};
+use crate::bounded::NamespaceLimits;
+use crate::tenancy::{Cluster, IdentityKind, Infrastructure};
+
+/// The limits of the Clusters in one namespace, and of the objects that name their identities. A namespace with this
+/// many Clusters is far beyond `--max-clusters-per-namespace`.
+pub(super) const OF_CLUSTERS: NamespaceLimits = NamespaceLimits {
+    objects: 20_000,
+    bytes: 16 * 1024 * 1024,
+};
+
+/// The reason why an object beyond the size of its namespace is not used.
+pub(super) const TOO_LARGE: &str = "the objects of this kind in its namespace have more than 16 MiB; delete some of \
+                                    them, then change this one";
+
+impl IdentityStore {
+    /// Whether an object is kept. A list does not remember the names of omitted objects, because a tenant can have any
+    /// number of them.
+    pub(crate) fn keeps(&self, source: &Source, key: &ObjectKey) -> bool {
+        self.state.read(|state| match source {
+            Source::Clusters => state.clusters.get(key).is_some(),
+            Source::Infrastructure(kind) => {
+                let key = ((*kind).to_owned(), key.clone());
+                state.infrastructure.get(&key).is_some()
+            }
+            Source::Identities(IdentityKind::ServiceAccount) => {
+                let accounts = &state.objects.service_accounts;
+                accounts.get(&key.namespace, &key.name).is_some()
+            }
+            // Tenants cannot create the other kinds, which are never omitted.
+            Source::Identities(_)
+            | Source::Namespaces
+            | Source::Secret(_)
+            | Source::ConfigMap(_)
+            | Source::RoleSelectors => true,
+        })
+    }
+}
+
+/// The size of a Cluster in bytes. Its namespace and its name are also in its key.
+pub(super) fn of_cluster(key: &ObjectKey, found: &Seen<Cluster>) -> usize {
+    let fields: usize = match found {
+        Ok(cluster) => {
+            let references = [&cluster.infrastructure, &cluster.control_plane];
+            let references = references.into_iter().flatten();
+            let references = references.map(|found| found.kind.len() + found.name.len());
+            let labels = cluster.labels.iter();
+            let labels = labels.map(|(key, value)| of_text(key) + of_text(value));
+            references.chain(labels).sum()
+        }
+        Err(unreadable) => unreadable.to_string().len(),
+    };
+    size_of_val(found) + 2 * of_key(key) + fields
+}
+
+/// The size of an object that names an identity, in bytes.
+pub(super) fn of_infrastructure(key: &ObjectKey, found: &Seen<Infrastructure>) -> usize {
+    let fields: usize = match found {
+        Ok(found) => {
+            let identity = found.identity_ref.iter();
+            let identity = identity.map(|identity| {
+                let namespace = identity.namespace.as_ref().map_or(0, String::len);
+                identity.kind.len() + identity.name.len() + namespace
+            });
+            let region = found.region.as_ref().map_or(0, String::len);
+            let identity: usize = identity.sum();
+            identity + region
+        }
+        Err(unreadable) => unreadable.to_string().len(),
+    };
+    size_of_val(found) + of_key(key) + fields
+}
+
+fn of_key(key: &ObjectKey) -> usize {
+    of_text(&key.namespace) + of_text(&key.name)
+}
+
+fn of_text(text: &str) -> usize {
+    size_of::<String>() + text.len()
+}
