@@ -11,11 +11,13 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::CallError;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError, Restored};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use selected::Change;
 
 use crate::error::{BoxError, Hinted};
-use crate::query::{Confirmation, QueryOptions, aligned};
+use crate::query::{Confirmation, Format, QueryOptions, aligned};
 
 #[derive(Debug, Args)]
 pub(crate) struct IdentitiesCommand {
@@ -182,7 +184,7 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
         Act::Reset(reset) => {
             let changed = match Box::pin(reset_of(&identities, reset, of)).await? {
                 Ok(changed) => changed,
-                Err(text) => return Ok((text.to_owned(), errors)),
+                Err(unchanged) => return Ok((unchanged.print(output)?, errors)),
             };
             let identity = &changed.identity;
             output.print(identity, || {
@@ -197,7 +199,7 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             let node = node.as_deref().unwrap_or_default();
             let found = identities.of_node(&of, cluster, node).await?;
             if !confirmation.ask(&effect_of_revocation(&found))? {
-                return Ok((UNCHANGED.to_owned(), errors));
+                return Ok((unchanged(output, &found)?, errors));
             }
             let changed = identities.revoke(&found, now()).await?;
             let identity = &changed.identity;
@@ -219,12 +221,14 @@ async fn output_of(command: IdentitiesCommand) -> Result<(String, Vec<String>), 
             let floor = seconds(before.as_deref())?;
             let cluster = ObjectKey::new(of, cluster);
             let event_error = identities.raise_floor(&cluster, floor, now()).await?;
-            let text = format!(
-                "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations before \
-                 {floor}. Nodes with such a certificate become NotReady, and rejoin with another key, a bootstrap token and \
-                 their evidence."
-            );
-            Ok(with_warning(text, event_error.as_ref()))
+            output.print(&floor_of(&cluster, floor), || {
+                let text = format!(
+                    "Within seconds, the controller and Cluster {cluster} refuse all certificates of generations \
+                     before {floor}. Nodes with such a certificate become NotReady, and rejoin with another key, a \
+                     bootstrap token and their evidence."
+                );
+                with_warning(text, event_error.as_ref())
+            })
         }
     };
     Ok((text?, errors))
@@ -245,13 +249,47 @@ const RELEASED: &str =
 
 const UNCHANGED: &str = "Nothing was changed.\n";
 
-/// Resets the record. Returns a text instead if the record does not exist, and only its machine was released, or if
+/// The output of a command that changed no record: the records as they are, in the format of a command that changes
+/// them, or a text.
+fn unchanged(output: Format, found: &impl Serialize) -> Result<String, BoxError> {
+    output.print(found, || UNCHANGED.to_owned())
+}
+
+/// The generation floor of a Cluster.
+fn floor_of(cluster: &ObjectKey, floor: u64) -> Value {
+    json!({
+        "namespace": cluster.namespace,
+        "cluster": cluster.name,
+        "lowestValidGeneration": floor,
+    })
+}
+
+/// A reset that changed no record.
+struct Unchanged {
+    /// The record; `None` if it does not exist.
+    identity: Option<Box<NodeIdentity>>,
+    text: &'static str,
+}
+
+impl Unchanged {
+    fn print(&self, output: Format) -> Result<String, BoxError> {
+        output.print(&self.identity, || self.text.to_owned())
+    }
+}
+
+/// Only the machine was released.
+const ONLY_RELEASED: Unchanged = Unchanged {
+    identity: None,
+    text: RELEASED,
+};
+
+/// Resets the record. Returns [`Unchanged`] if the record does not exist, and only its machine was released, or if
 /// nothing was to be changed.
 async fn reset_of(
     identities: &Identities,
     reset: &Reset,
     namespace: String,
-) -> Result<Result<Changed, &'static str>, BoxError> {
+) -> Result<Result<Changed, Unchanged>, BoxError> {
     let Reset {
         target: Target { cluster, node, .. },
         revoked,
@@ -265,12 +303,15 @@ async fn reset_of(
         (found, _) => Some(found?),
     };
     if !confirmation.ask(&effect_of_reset(node, *revoked))? {
-        return Ok(Err(UNCHANGED));
+        return Ok(Err(Unchanged {
+            identity: found.map(Box::new),
+            text: UNCHANGED,
+        }));
     }
     if !revoked {
         return match found {
             Some(found) => Ok(Ok(identities.reset(&found, now()).await?)),
-            None => Ok(Err(RELEASED)),
+            None => Ok(Err(ONLY_RELEASED)),
         };
     }
     let recorded = found.as_ref().map(|found| &found.spec.provider_id);
@@ -281,7 +322,7 @@ async fn reset_of(
     identities.release(&key, machine, now()).await?;
     match found {
         Some(found) => Ok(Ok(identities.reset_revoked(&found, now()).await?)),
-        None => Ok(Err(RELEASED)),
+        None => Ok(Err(ONLY_RELEASED)),
     }
 }
 
@@ -430,36 +471,4 @@ fn shown(identity: &NodeIdentity) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_about_a_wrong_name_has_the_command_that_lists_the_names() {
-        let not_found = IdentitiesError::NotFound {
-            namespace: "team-a".to_owned(),
-            name: "prod-1.n1".to_owned(),
-        };
-        let no_authentication =
-            IdentitiesError::NoAuthentication(ObjectKey::new("team-a", "prod-1"));
-        for (error, text, command) in [
-            (
-                not_found,
-                "NodeIdentity team-a/prod-1.n1 does not exist",
-                "node-attestation-controller identities list -n team-a",
-            ),
-            (
-                no_authentication,
-                "Cluster team-a/prod-1 has no KubeletAuthentication",
-                "node-attestation-controller clusters",
-            ),
-        ] {
-            let error = hinted(error.into());
-
-            assert_eq!(error.to_string(), text);
-            let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
-            assert!(hint.ends_with(command), "{hint}");
-        }
-        let other = hinted(IdentitiesError::FloorInFuture(7).into());
-        assert!(other.downcast_ref::<Hinted>().is_none(), "{other}");
-    }
-}
+mod tests;

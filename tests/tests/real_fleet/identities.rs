@@ -64,6 +64,10 @@ fn an_operator_can_show_revoke_and_reset_a_record() {
         assert_eq!(rehearsed.stdout, b"Nothing was changed.\n", "{rehearsed:?}");
         let effect = String::from_utf8_lossy(&rehearsed.stderr);
         assert!(effect.contains("node node-1"), "{effect}");
+        // For programs, the record as it is.
+        let rehearsed = [act, "--dry-run", "-o", "json", "prod-1", "node-1"];
+        let document: Value = serde_json::from_str(&printed(&management, &rehearsed)).unwrap();
+        assert_eq!(document["spec"], json[0]["spec"], "{document}");
     }
     let unchanged: Value =
         serde_json::from_str(&printed(&management, &["list", "-o", "json"])).unwrap();

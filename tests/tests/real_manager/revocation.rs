@@ -7,7 +7,7 @@ use kubelet_authenticator_test_support::process::poll;
 use kubelet_authenticator_tests::fleet::{allow_short_certificates, kubelet};
 use kubelet_authenticator_tests::program;
 use kubelet_authenticator_tests::scene::{SWEPT, Scene};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::SITE;
 
@@ -72,6 +72,11 @@ fn nodes_are_revoked_and_reset_by_the_labels_of_their_machines() {
         "{effect}"
     );
     assert!(effect.contains("Revokes 2 nodes: in-1, in-2. "), "{effect}");
+    let (code, text, error) = run(&["revoke", "--dry-run", "-o", "json"], "rack=7");
+    assert_eq!(code, Some(0), "{error}");
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let names = [0, 1].map(|number| document[number]["spec"]["nodeName"].clone());
+    assert_eq!(names, ["in-1", "in-2"], "{document}");
     assert_eq!(is_revoked(), [false; 3]);
 
     let (code, text, error) = run(&["revoke", "--yes"], "rack=7");

@@ -8,7 +8,7 @@ use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::now;
 use node_attestation_runtime::identities::{Changed, Identities, IdentitiesError};
 
-use super::{UNCHANGED, with_warning};
+use super::{unchanged, with_warning};
 use crate::error::BoxError;
 use crate::query::{Confirmation, Format};
 
@@ -51,7 +51,7 @@ pub(super) async fn change(
         ),
     };
     if !confirmation.ask(&effect)? {
-        return Ok((UNCHANGED.to_owned(), Vec::new()));
+        return Ok((unchanged(output, &found)?, Vec::new()));
     }
     let (mut changed, mut failed, mut event_error) = (Vec::new(), Vec::new(), None);
     for identity in &found {

@@ -1,0 +1,49 @@
+use super::*;
+
+#[test]
+fn an_error_about_a_wrong_name_has_the_command_that_lists_the_names() {
+    let not_found = IdentitiesError::NotFound {
+        namespace: "team-a".to_owned(),
+        name: "prod-1.n1".to_owned(),
+    };
+    let no_authentication = IdentitiesError::NoAuthentication(ObjectKey::new("team-a", "prod-1"));
+    for (error, text, command) in [
+        (
+            not_found,
+            "NodeIdentity team-a/prod-1.n1 does not exist",
+            "node-attestation-controller identities list -n team-a",
+        ),
+        (
+            no_authentication,
+            "Cluster team-a/prod-1 has no KubeletAuthentication",
+            "node-attestation-controller clusters",
+        ),
+    ] {
+        let error = hinted(error.into());
+
+        assert_eq!(error.to_string(), text);
+        let hint = &error.downcast_ref::<Hinted>().unwrap().hint;
+        assert!(hint.ends_with(command), "{hint}");
+    }
+    let other = hinted(IdentitiesError::FloorInFuture(7).into());
+    assert!(other.downcast_ref::<Hinted>().is_none(), "{other}");
+}
+
+/// Valid objects in the formats for programs, and the text for the terminal.
+#[test]
+fn a_command_that_changes_no_record_prints_one_document() {
+    let machine = json!({"name": "n1"});
+    assert_eq!(unchanged(Format::Table, &machine).unwrap(), UNCHANGED);
+    let text = unchanged(Format::Json, &machine).unwrap();
+    assert_eq!(text, "{\n  \"name\": \"n1\"\n}\n");
+    assert_eq!(unchanged(Format::Yaml, &machine).unwrap(), "name: n1\n");
+
+    assert_eq!(ONLY_RELEASED.print(Format::Table).unwrap(), RELEASED);
+    assert_eq!(ONLY_RELEASED.print(Format::Json).unwrap(), "null\n");
+
+    let floor = floor_of(&ObjectKey::new("team-a", "prod-1"), 7);
+    let text = Format::Json.print(&floor, String::new).unwrap();
+    let expected = json!({"namespace": "team-a", "cluster": "prod-1", "lowestValidGeneration": 7});
+    let found: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(found, expected);
+}
