@@ -15,8 +15,11 @@ use crate::cloud::{ACCOUNT, Cloud, REGION};
 /// The security groups that the provider requires for an AWSCluster that it manages itself.
 const SECURITY_GROUPS: [&str; 5] = ["apiserver-lb", "bastion", "controlplane", "lb", "node"];
 
-/// The control planes of EKS, which name an identity too.
-const MANAGED_CONTROL_PLANES: &str = "awsmanagedcontrolplanes.controlplane.cluster.x-k8s.io";
+/// The control planes of EKS and of ROSA, which name an identity too.
+const MANAGED_CONTROL_PLANES: [&str; 2] = [
+    "awsmanagedcontrolplanes.controlplane.cluster.x-k8s.io",
+    "rosacontrolplanes.controlplane.cluster.x-k8s.io",
+];
 
 /// The identities, by plural.
 const IDENTITIES: [&str; 3] = [
@@ -29,14 +32,13 @@ const IDENTITIES: [&str; 3] = [
 const MANAGED_BY: &str = "cluster.x-k8s.io/managed-by";
 
 impl Management {
-    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, AWSManagedControlPlanes and identities of Cluster
-    /// API Provider AWS, whose provider is then the test. Also creates its identity for every namespace, like the
-    /// provider.
+    /// Defines the AWSClusters, AWSMachines, AWSMachineTemplates, managed control planes and identities of Cluster API
+    /// Provider AWS, whose provider is then the test. Also creates its identity for every namespace, like the provider.
     #[track_caller]
     pub fn define_aws(&self) {
         let wanted = [AWS_CLUSTER, AWS_MACHINE, AWS_MACHINE_TEMPLATE];
         let mut wanted = wanted.map(|kind| json!(kind.resource())).to_vec();
-        wanted.push(json!(MANAGED_CONTROL_PLANES));
+        wanted.extend(MANAGED_CONTROL_PLANES.map(|kind| json!(kind)));
         wanted.extend(IDENTITIES.map(|kind| json!(format!("{kind}.{INFRASTRUCTURE}"))));
         let mut definitions = capa::manifests();
         definitions.retain(|object| wanted.contains(&object["metadata"]["name"]));

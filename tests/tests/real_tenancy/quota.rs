@@ -34,62 +34,61 @@ fn identity() -> Value {
     })
 }
 
-/// Valid objects, with the resource that the quota has for each.
-fn objects() -> Vec<(&'static str, Value)> {
+/// The resources that the quota limits.
+fn resources(quota: &Value) -> Vec<String> {
+    let hard = quota["spec"]["hard"].as_object().unwrap();
+    let names = hard.keys().map(|name| name.strip_prefix("count/").unwrap());
+    names.map(str::to_owned).collect()
+}
+
+/// A valid object of this resource.
+fn object_of(resource: &str) -> Value {
     const CORE: &str = "cluster.x-k8s.io/v1beta2";
     const OWN: &str = "attestation.cluster.x-k8s.io/v1alpha1";
+    const INFRASTRUCTURE: &str = "infrastructure.cluster.x-k8s.io/v1beta2";
+    const CONTROL_PLANES: &str = "controlplane.cluster.x-k8s.io/v1beta2";
     let infrastructure = json!({
         "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "AWSMachine", "name": "a",
     });
     let machine = json!({
         "clusterName": "a", "bootstrap": {"dataSecretName": "a"}, "infrastructureRef": infrastructure,
     });
-    let topology = json!({"classRef": {"name": "missing"}, "version": "v1.36.0"});
-    let spec = |version: &str, kind: &str, spec: Value| json!({"apiVersion": version, "kind": kind, "spec": spec});
-    let role = json!({"roleARN": "arn:aws:iam::200000000001:role/nodes"});
-    vec![
-        (
-            "configmaps",
-            json!({"apiVersion": "v1", "kind": "ConfigMap"}),
+    let (version, kind, spec) = match resource {
+        "configmaps" => return json!({"apiVersion": "v1", "kind": "ConfigMap"}),
+        "secrets" => return json!({"apiVersion": "v1", "kind": "Secret"}),
+        "clusters.cluster.x-k8s.io" => {
+            let topology = json!({"classRef": {"name": "missing"}, "version": "v1.36.0"});
+            (CORE, "Cluster", json!({"topology": topology}))
+        }
+        "machines.cluster.x-k8s.io" => (CORE, "Machine", machine),
+        "machinepools.cluster.x-k8s.io" => {
+            let pool = json!({"clusterName": "a", "template": {"spec": machine}});
+            (CORE, "MachinePool", pool)
+        }
+        "awsclusters.infrastructure.cluster.x-k8s.io" => (INFRASTRUCTURE, "AWSCluster", json!({})),
+        "awsmanagedcontrolplanes.controlplane.cluster.x-k8s.io" => {
+            (CONTROL_PLANES, "AWSManagedControlPlane", json!({}))
+        }
+        "rosacontrolplanes.controlplane.cluster.x-k8s.io" => {
+            let rosa = json!({
+                "region": "eu-west-1", "rosaClusterName": "a", "version": "4.18.0",
+                "versionGate": "WaitForAcknowledge",
+            });
+            (CONTROL_PLANES, "ROSAControlPlane", rosa)
+        }
+        "kubeletauthentications.attestation.cluster.x-k8s.io" => {
+            let settings = json!({"clusterName": "a", "authorizedAttestors": ["aws"]});
+            (OWN, "KubeletAuthentication", settings)
+        }
+        "nodeidentities.attestation.cluster.x-k8s.io" => (OWN, "NodeIdentity", identity()),
+        "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io" => (
+            "infrastructure.cluster.x-k8s.io/v1alpha1",
+            "AWSServiceAccountIdentity",
+            json!({"roleARN": "arn:aws:iam::200000000001:role/nodes"}),
         ),
-        ("secrets", json!({"apiVersion": "v1", "kind": "Secret"})),
-        (
-            "clusters.cluster.x-k8s.io",
-            spec(CORE, "Cluster", json!({"topology": topology})),
-        ),
-        (
-            "machines.cluster.x-k8s.io",
-            spec(CORE, "Machine", machine.clone()),
-        ),
-        (
-            "machinepools.cluster.x-k8s.io",
-            spec(
-                CORE,
-                "MachinePool",
-                json!({"clusterName": "a", "template": {"spec": machine}}),
-            ),
-        ),
-        (
-            "kubeletauthentications.attestation.cluster.x-k8s.io",
-            spec(
-                OWN,
-                "KubeletAuthentication",
-                json!({"clusterName": "a", "authorizedAttestors": ["aws"]}),
-            ),
-        ),
-        (
-            "nodeidentities.attestation.cluster.x-k8s.io",
-            spec(OWN, "NodeIdentity", identity()),
-        ),
-        (
-            "awsserviceaccountidentities.infrastructure.cluster.x-k8s.io",
-            spec(
-                "infrastructure.cluster.x-k8s.io/v1alpha1",
-                "AWSServiceAccountIdentity",
-                role,
-            ),
-        ),
-    ]
+        _ => panic!("the quota limits {resource}, which has no object here"),
+    };
+    json!({"apiVersion": version, "kind": kind, "spec": spec})
 }
 
 #[test]
@@ -101,6 +100,7 @@ fn a_tenant_with_a_full_quota_cannot_create_another_object() {
     }
     let kubectl = SITE.management.kubectl();
     let mut quota = quota();
+    let resources = resources(&quota);
     let refusal = |object: &Value| {
         let mut object = object.clone();
         // The name of a NodeIdentity has its Cluster and its node.
@@ -109,8 +109,8 @@ fn a_tenant_with_a_full_quota_cannot_create_another_object() {
         object["metadata"] = json!({"name": name, "namespace": NAMESPACE});
         kubectl.dry_run(&object, false).err()
     };
-    for (resource, object) in objects() {
-        assert_eq!(refusal(&object), None, "{resource}");
+    for resource in &resources {
+        assert_eq!(refusal(&object_of(resource)), None, "{resource}");
     }
 
     kubectl.apply_object(&quota);
@@ -119,7 +119,8 @@ fn a_tenant_with_a_full_quota_cannot_create_another_object() {
     quota["status"] = json!({"hard": hard, "used": hard});
     kubectl.apply_statuses(&[quota]);
 
-    for (resource, object) in objects() {
+    for resource in &resources {
+        let object = object_of(resource);
         let full = format!("requested: count/{resource}=1, ");
         let is_full = |error: &String| {
             error.contains("exceeded quota: node-attestation") && error.contains(&full)
