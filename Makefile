@@ -8,6 +8,10 @@ MAKEFLAGS += --no-print-directory
 export LC_ALL := C.UTF-8
 unexport LANGUAGE
 
+# Arguments of make have common names. A variable of the user's shell with such a name is not an argument.
+$(foreach variable,VERSION IMAGE BUILDER PROVIDER CONTROL_PLANE SUITE TEST PART,$(if \
+  $(filter environment,$(origin $(variable))),$(eval undefine $(variable))))
+
 # A recipe never gets text that a shell would expand: a git tag name can contain it.
 space := $() $()
 characters := a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T U V W X Y Z \
