@@ -15,7 +15,7 @@ use super::budget::Budget;
 use super::error::CredentialsError;
 use super::session::{Calls, Origin, Session};
 use crate::credentials::{CredentialsKey, Lease};
-use crate::tenancy::{DigestKey, Plan, Root};
+use crate::tenancy::{DigestKey, Plan, Role, Root, ServiceAccount};
 
 /// The sessions of all plans.
 ///
@@ -23,12 +23,17 @@ use crate::tenancy::{DigestKey, Plan, Root};
 ///
 /// - Only plans with identical AWS calls share a session, link by link.
 /// - A session is dropped with the last plan that uses it.
+/// - The parameters of a plan's calls, which can be long, are kept once for all regions.
 #[derive(Debug)]
 pub struct Sessions {
     own: SharedCredentialsProvider,
     calls: Arc<Calls>,
     digest_key: DigestKey,
     shared: InUse<CredentialsKey, Session>,
+    /// By a digest that does not depend on the region.
+    roles: InUse<CredentialsKey, Role>,
+    /// By a digest that does not depend on the region.
+    accounts: InUse<CredentialsKey, ServiceAccount>,
 }
 
 /// The credentials of a plan.
@@ -60,6 +65,8 @@ impl Sessions {
             }),
             digest_key,
             shared: InUse::new(Lock::RoleSessions),
+            roles: InUse::new(Lock::RoleSessions),
+            accounts: InUse::new(Lock::RoleSessions),
         }
     }
 
@@ -73,10 +80,15 @@ impl Sessions {
             self.shared.get_or_insert_with(key, new)
         };
         let mut key = root;
-        let mut session = shared(root, &|| self.origin(&plan.root));
-        for (role, digest) in plan.roles.iter().zip(digests) {
+        let mut session = shared(root, &|| self.origin(plan));
+        for ((index, role), digest) in plan.roles.iter().enumerate().zip(digests) {
             let source = session.clone();
-            session = shared(digest, &|| Origin::Role(role.clone(), source.clone()));
+            session = shared(digest, &|| {
+                // The first digest is the digest of the root.
+                let new = || Arc::new(role.clone());
+                let role = self.in_any_region(plan, index + 1, &self.roles, &new);
+                Origin::Role(role, source.clone())
+            });
             key = digest;
         }
         PlanCredentials {
@@ -94,8 +106,23 @@ impl Sessions {
         session.is_some_and(|session| session.forget(since))
     }
 
-    fn origin(&self, root: &Root) -> Origin {
-        match root {
+    /// The parameters of this step of the plan, which all regions share. Only a new session needs them.
+    fn in_any_region<T>(
+        &self,
+        plan: &Plan,
+        step: usize,
+        shared: &InUse<CredentialsKey, T>,
+        new: &dyn Fn() -> Arc<T>,
+    ) -> Arc<T> {
+        let digests = plan.digests(&self.digest_key, "");
+        match digests.get(step) {
+            Some(digest) => shared.get_or_insert_with(*digest, new),
+            None => new(),
+        }
+    }
+
+    fn origin(&self, plan: &Plan) -> Origin {
+        match &plan.root {
             Root::Controller => Origin::Controller(self.own.clone()),
             Root::Static(key) => Origin::Static(Keys::new(
                 &*key.id,
@@ -106,8 +133,17 @@ impl Sessions {
                 None,
                 "AWSClusterStaticIdentity",
             )),
-            Root::ServiceAccount(account) => Origin::ServiceAccount((**account).clone()),
+            Root::ServiceAccount(account) => {
+                let new = || Arc::new((**account).clone());
+                Origin::ServiceAccount(self.in_any_region(plan, 0, &self.accounts, &new))
+            }
         }
+    }
+
+    /// The number of roles and service accounts that sessions use.
+    #[cfg(test)]
+    pub(crate) fn parameters(&self) -> usize {
+        self.roles.count() + self.accounts.count()
     }
 
     /// The number of sessions that have an owner.

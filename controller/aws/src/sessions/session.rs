@@ -55,9 +55,9 @@ pub(super) enum Origin {
     /// An access key.
     Static(Keys),
     /// A service account token.
-    ServiceAccount(ServiceAccount),
+    ServiceAccount(Arc<ServiceAccount>),
     /// A role, which the previous link assumes.
-    Role(Role, Arc<Session>),
+    Role(Arc<Role>, Arc<Session>),
 }
 
 /// The clients and the budget of all sessions.

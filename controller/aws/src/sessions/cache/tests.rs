@@ -1,3 +1,4 @@
+mod parameters;
 mod refused;
 mod shares;
 mod visits;
