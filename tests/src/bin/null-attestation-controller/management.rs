@@ -89,6 +89,7 @@ pub(crate) async fn serve(
     Ok(())
 }
 
+/// Writes the file twice a second, in real time. The benchmark reads the latest one.
 async fn write_lock_times(file: PathBuf) {
     let new = file.with_extension("new");
     loop {
