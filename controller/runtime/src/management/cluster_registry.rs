@@ -46,6 +46,10 @@ const RESTART: Duration = Duration::from_secs(30);
 /// Cluster can be read later. Until then, a namespace has a task for each of about 100 log lines.
 const REPORTED_WITHIN: Duration = Duration::from_mins(10);
 
+/// The limit for the time in which the tasks of all clusters end. Until then, the Lease is held, and no other replica
+/// serves any cluster. So a cluster whose API server does not answer must not delay the others.
+const HANDOVER: Duration = Duration::from_secs(5);
+
 /// Serves every cluster until `stop` is ready, and then waits for their tasks.
 pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output = ()>) {
     let mut registry = ClusterRegistry {
@@ -79,8 +83,21 @@ pub(super) async fn supervise_all(shared: &Arc<Shared>, stop: impl Future<Output
     }
     metrics.left_out_clusters(0);
     registry.clusters.clear();
-    // This wait ends, because each task has a deadline.
-    while registry.tasks.join_next().await.is_some() {}
+    end(registry.tasks).await;
+}
+
+/// Waits until the tasks of all clusters have ended, up to [`HANDOVER`]. The next leader continues the work of the
+/// others.
+async fn end(mut tasks: JoinSet<ObjectKey>) {
+    let ending = async { while tasks.join_next().await.is_some() {} };
+    if timeout(HANDOVER, ending).await.is_err() {
+        let clusters = tasks.len();
+        tracing::warn!(
+            clusters,
+            "stopped before the work of some clusters was complete; the next leader continues it"
+        );
+        tasks.shutdown().await;
+    }
 }
 
 struct ClusterRegistry {
@@ -339,4 +356,34 @@ fn authentications(
         log.observe(&event, || {});
         std::future::ready(event.ok())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hanging_cluster_delays_the_handover_by_at_most_5_seconds() {
+        let second = Duration::from_secs(1);
+        for (lasts, expected) in [(second, second), (Duration::from_hours(1), HANDOVER)] {
+            let kept = Arc::new(());
+            let mut tasks = JoinSet::new();
+            for time in [Duration::ZERO, lasts] {
+                let kept = kept.clone();
+                tasks.spawn(async move {
+                    sleep(time).await;
+                    drop(kept);
+                    ObjectKey::new("tenant-a", "prod-1")
+                });
+            }
+            let begun = Instant::now();
+
+            end(tasks).await;
+
+            assert_eq!(begun.elapsed().as_secs(), expected.as_secs());
+            assert_eq!(Arc::strong_count(&kept), 1, "a task still runs");
+        }
+    }
 }
