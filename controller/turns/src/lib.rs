@@ -10,6 +10,8 @@
 //!   callers of one Cluster are served in the order of arrival.
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all of them.
+//! - While several namespaces have lines, the last sixteenth of the turns is for namespaces without a running turn. So
+//!   two namespaces together cannot have all turns.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time under the lock grows with the logarithm of the number of lines.
 
@@ -31,6 +33,10 @@ pub mod shared;
 
 /// The longest name of an owner that is kept, which is the longest name of an object.
 const MAX_NAME_LEN: usize = 253;
+
+/// The part of the turns that is for namespaces without a running turn. Otherwise, two namespaces could have all turns,
+/// and a third one would wait until one of them ends, for example with the deadline of a call.
+const RESERVED_PART: usize = 16;
 
 /// The owner of a line: a Cluster, or a CA.
 pub trait Owner: Debug {
@@ -303,14 +309,15 @@ impl State {
         while self.running < limits.all {
             visit();
             let is_alone = self.namespaces.len() < 2;
-            let most = if is_alone {
-                limits.all
+            let (most, reserved) = if is_alone {
+                (limits.all, 0)
             } else {
-                limits.all.div_ceil(2)
+                (limits.all.div_ceil(2), limits.all / RESERVED_PART)
             };
-            let Some((_, _, namespace)) =
-                self.ready.first().filter(|(running, ..)| *running < most)
-            else {
+            let are_reserved = self.running >= limits.all - reserved;
+            let can_begin = |running: usize| running < most && (running == 0 || !are_reserved);
+            let next = self.ready.first();
+            let Some((_, _, namespace)) = next.filter(|(running, ..)| can_begin(*running)) else {
                 return;
             };
             let clusters = self.namespaces.get(namespace).map(|found| &found.ready);

@@ -184,6 +184,32 @@ async fn a_namespace_whose_turns_never_end_does_not_block_others() {
 }
 
 #[tokio::test]
+async fn the_hung_turns_of_two_namespaces_leave_a_turn_to_each_of_two_more() {
+    let turns = turns(32, 32);
+    let hung = ["a", "b"].map(|namespace| turns.line(&key(namespace, "1")));
+    let begun: Vec<_> = hung
+        .iter()
+        .flat_map(|line| (0..32).map(move |_| line.try_turn()))
+        .flatten()
+        .collect();
+    assert_eq!(begun.len(), 30);
+
+    let others = ["c", "d"].map(|namespace| turns.line(&key(namespace, "1")));
+    for _ in 0..100 {
+        let each = others.each_ref().map(Line::try_turn);
+        assert!(each.iter().all(Option::is_some));
+    }
+    let _first = others[0].try_turn().unwrap();
+    assert!(
+        others[0].try_turn().is_none(),
+        "the last turn is for another namespace"
+    );
+
+    drop(begun);
+    assert!(others[0].try_turn().is_some());
+}
+
+#[tokio::test]
 async fn any_number_of_queues_gives_a_cluster_only_its_limit_of_turns() {
     let turns = turns(8, 2);
     let lines: Vec<_> = (0..4).map(|_| turns.line(&key("a", "1"))).collect();
