@@ -1,6 +1,6 @@
 //! The checks of the management cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use futures::future::join_all;
@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
-use node_attestation_core::crd;
+use node_attestation_core::crd::{self, KubeletAuthentication};
 use node_attestation_core::time::age;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ use crate::capi::cluster_resource;
 use crate::client::{CONTROLLER, ClusterAccess, call};
 use crate::clock;
 use crate::preflight;
-use crate::watch::{Lenient, all_of, one_of};
+use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of, one_of};
 
 /// The duration of a Lease that does not specify one.
 const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -122,25 +122,63 @@ async fn rights(management: &ClusterAccess) -> Finding {
 /// Checks that a controller is the leader and renews its Lease.
 async fn leader(management: &ClusterAccess) -> Finding {
     let api: Api<Lenient<Lease>> = Api::all(management.client().clone());
+    let tenants = namespaces_of_tenants(management).await;
     match all_of(&api, ListParams::default()).await {
         Ok(all) => leadership(
             all.into_iter().filter_map(|one| one.object.ok()),
+            &tenants,
             management.server_time().now_or(clock::now()),
         ),
         Err(error) => Finding::failed(&error, "list leases"),
     }
 }
 
+/// The namespaces with a `KubeletAuthentication`. A tenant can write Leases in its namespace, with the `ClusterRole`
+/// `edit` of Kubernetes.
+async fn namespaces_of_tenants(management: &ClusterAccess) -> BTreeSet<String> {
+    let api: Api<MetadataOf<KubeletAuthentication>> = Api::all(management.client().clone());
+    // Another check reports the error.
+    let all = all_metadata_of(&api, ListParams::default()).await;
+    let all = all.unwrap_or_default().into_iter();
+    all.filter_map(|one| one.metadata.namespace).collect()
+}
+
 /// Whether a controller renews its Lease at `now`. A controller that was removed from a fleet leaves its Lease behind.
-/// So a Lease without renewals is only a warning in a namespace with another Lease that is held.
-fn leadership(all: impl Iterator<Item = Lease>, now: SystemTime) -> Finding {
-    const CURE: &str = "check that the controller runs, and read its log";
+/// So a Lease without renewals is only a warning in a namespace with another Lease that is held. Leases in the namespaces
+/// of tenants count only if there are no others.
+fn leadership(
+    all: impl Iterator<Item = Lease>,
+    tenants: &BTreeSet<String>,
+    now: SystemTime,
+) -> Finding {
     let ours = |lease: &Lease| {
         let name = lease.name_any();
         name == CONTROLLER || name.starts_with(&format!("{CONTROLLER}-"))
     };
+    let is_of_tenant = |lease: &Lease| tenants.contains(&lease.namespace().unwrap_or_default());
+    let (of_tenants, own): (Vec<_>, Vec<_>) = all.filter(ours).partition(is_of_tenant);
+    if own.is_empty() {
+        return leadership_of(of_tenants, now);
+    }
+    let mut finding = leadership_of(own, now);
+    let ignored = of_tenants.iter().map(|lease| {
+        let namespace = lease.namespace().unwrap_or_default();
+        format!("{namespace}/{}", lease.name_any())
+    });
+    let ignored: Vec<String> = ignored.collect();
+    if !ignored.is_empty() {
+        let ignored = some(&ignored);
+        let what = format!("; ignored, because tenants can write them: {ignored}");
+        finding.what.push_str(&what);
+    }
+    finding
+}
+
+/// Whether a controller renews one of these Leases.
+fn leadership_of(leases: Vec<Lease>, now: SystemTime) -> Finding {
+    const CURE: &str = "check that the controller runs, and read its log";
     let (mut held, mut lapsed) = (BTreeMap::new(), Vec::new());
-    for lease in all.filter(ours) {
+    for lease in leases {
         let (name, namespace) = (lease.name_any(), lease.namespace().unwrap_or_default());
         let spec = lease.spec.clone().unwrap_or_default();
         let seconds = spec
@@ -210,8 +248,13 @@ mod tests {
     }
 
     fn found(leases: &[Lease]) -> (State, String) {
+        found_with(leases, &[])
+    }
+
+    fn found_with(leases: &[Lease], tenants: &[&str]) -> (State, String) {
         let now = NOW.parse::<k8s_openapi::jiff::Timestamp>().unwrap();
-        let finding = leadership(leases.iter().cloned(), now.into());
+        let tenants = tenants.iter().map(ToString::to_string).collect();
+        let finding = leadership(leases.iter().cloned(), &tenants, now.into());
         (finding.state, finding.what)
     }
 
@@ -252,6 +295,32 @@ mod tests {
         );
         let (state, what) = found(&[released]);
         assert_eq!(state, State::Fail, "{what}");
+    }
+
+    #[test]
+    fn a_lease_of_a_tenant_neither_fails_nor_passes_the_check_of_others() {
+        let [held, down] = [NOW, LONG_AGO].map(|at| lease("system", CONTROLLER, "a", at));
+        let [forged, expired] = [NOW, LONG_AGO].map(|at| lease("tenant-a", CONTROLLER, "b", at));
+        let found = |leases: &[&Lease]| {
+            let leases: Vec<Lease> = leases.iter().map(|lease| (*lease).clone()).collect();
+            found_with(&leases, &["tenant-a"])
+        };
+        let ignored =
+            "; ignored, because tenants can write them: tenant-a/node-attestation-controller";
+        for (own, others, expected) in [
+            (&held, &expired, State::Pass),
+            (&held, &forged, State::Pass),
+            (&down, &forged, State::Fail),
+        ] {
+            let (state, what) = found(&[own, others]);
+            assert_eq!(state, expected, "{what}");
+            assert!(what.ends_with(ignored), "{what}");
+        }
+        for (only, expected) in [(&forged, State::Pass), (&expired, State::Fail)] {
+            let (state, what) = found(&[only]);
+            assert_eq!(state, expected, "{what}");
+            assert!(!what.contains("ignored"), "{what}");
+        }
     }
 
     #[test]
