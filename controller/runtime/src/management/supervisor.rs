@@ -73,7 +73,27 @@ pub(super) async fn supervise(
     key: ObjectKey,
     mut authentication: watch::Receiver<Authentication>,
 ) {
-    while let Some((cluster, selected)) = selected(&shared, &key, &mut authentication).await {
+    // The budget outlives the object, which a tenant can delete and create at any rate.
+    let mut full_at = Instant::now();
+    loop {
+        let served = serve_selected(&shared, &key, &mut authentication, &mut full_at);
+        served.boxed().await;
+        let again = timeout_at(full_at, authentication.changed()).await;
+        if !matches!(again, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// Serves the cluster while this controller selects it, until its `KubeletAuthentication` is deleted. `full_at` is the
+/// budget of [`RECONCILED`].
+async fn serve_selected(
+    shared: &Arc<Shared>,
+    key: &ObjectKey,
+    authentication: &mut watch::Receiver<Authentication>,
+    full_at: &mut Instant,
+) {
+    while let Some((cluster, selected)) = selected(shared, key, authentication).await {
         let settings = &shared.controller.settings;
         let missing_machine_timeout = settings.missing_machine_timeout;
         let supervisor = Supervisor {
@@ -88,14 +108,14 @@ pub(super) async fn supervise(
             ca_key: shared.ca_keys.holder(key.clone()),
             parsed: Parsed::default(),
             no_client: None,
-            parsing: shared.parsing.line(&key),
-            place: shared.places.place(&key, &selected),
-            records: Arc::new(shared.records.of_cluster(&key)),
+            parsing: shared.parsing.line(key),
+            place: shared.places.place(key, &selected),
+            records: Arc::new(shared.records.of_cluster(key)),
             absences: Absences::new(missing_machine_timeout.unwrap_or(MISSING_MACHINE_TIMEOUT)),
             revocations: Revocations::unread(),
             running: None,
             restarts: Restarts::new(Instant::now()),
-            status_writer: StatusWriter::new(&shared, &key),
+            status_writer: StatusWriter::new(shared, key),
             condition_events: ConditionEvents::default(),
             infra_cluster: InfraCluster::new(
                 shared.controller.management.clone(),
@@ -103,9 +123,9 @@ pub(super) async fn supervise(
                 (shared.definitions.clone(), shared.status_writes.clone()),
                 key.clone(),
             ),
-            lines: ClusterLines::of(&key),
+            lines: ClusterLines::of(key),
         };
-        supervisor.run().boxed().await;
+        supervisor.run(full_at).boxed().await;
     }
 }
 
@@ -192,12 +212,11 @@ impl Supervisor {
     ///
     /// The steps are boxed: a task reserves space for its largest step as long as it exists, and each cluster has a
     /// task.
-    async fn run(mut self) {
+    async fn run(mut self, full_at: &mut Instant) {
         let mut secrets = None;
         let mut objects = self.shared.objects.changes_of(&self.key);
-        let mut full_at = Instant::now();
         loop {
-            while let Err(next) = RECONCILED.take(&mut full_at, Instant::now()) {
+            while let Err(next) = RECONCILED.take(full_at, Instant::now()) {
                 self.pause(next).await;
                 if self.authentication.has_changed().is_err() {
                     return self.stop().await;
@@ -205,7 +224,7 @@ impl Supervisor {
             }
             let Some(authentication) = self.authentication.borrow_and_update().clone() else {
                 let sources = release::Sources { objects, secrets };
-                return Box::pin(self.release(sources)).await;
+                return Box::pin(self.release(sources, full_at)).await;
             };
             let selection = &self.shared.controller.settings.selection;
             let labels = authentication.metadata.labels.as_ref();

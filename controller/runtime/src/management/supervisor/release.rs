@@ -37,7 +37,7 @@ impl Supervisor {
     /// The removal is retried until the Cluster is deleted, its `KubeletAuthentication` is created again, or this
     /// replica stops being the leader. A paused Cluster is not changed, because another management cluster can manage
     /// it.
-    pub(super) async fn release(mut self, mut sources: Sources) {
+    pub(super) async fn release(mut self, mut sources: Sources, full_at: &mut Instant) {
         let mut served = self.running.as_ref().map(|running| running.access.clone());
         self.stop().await;
         self.ca_key.hold(None);
@@ -45,10 +45,9 @@ impl Supervisor {
         self.metrics = ClusterMetrics::default();
         let (mut failures, mut tries) = (Failures::default(), 0_u32);
         let mut is_told = false;
-        let mut full_at = Instant::now();
         loop {
             // A tenant can change its objects at any rate.
-            while let Err(next) = RECONCILED.take(&mut full_at, Instant::now()) {
+            while let Err(next) = RECONCILED.take(full_at, Instant::now()) {
                 sleep_until(next).await;
             }
             let is_leading = self.authentication.has_changed().is_ok();

@@ -19,6 +19,7 @@ use crate::client::ClusterAccess;
 use crate::management::{Controller, Settings};
 
 mod parsing;
+mod recreated;
 mod unreadable;
 
 fn allowed(annotations: &Value) -> usize {
