@@ -29,6 +29,9 @@ mod workload;
 /// The deadline for one check.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// The maximum length of a finding. A tenant can operate a workload API server, and a finding is for a terminal.
+const MAX_LEN: usize = 16 * 1024;
+
 /// The page about the checks. Each check has an anchor with its name.
 const PAGE: &str = page_url!("cluster-check.md#check-");
 
@@ -102,10 +105,14 @@ impl Finding {
     }
 
     fn of(state: State, what: impl Into<String>, cure: impl Into<String>) -> Self {
+        let bounded = |mut text: String| {
+            text.truncate(text.floor_char_boundary(MAX_LEN));
+            text
+        };
         Self {
             state,
-            what: what.into(),
-            cure: cure.into(),
+            what: bounded(what.into()),
+            cure: bounded(cure.into()),
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::Api;
 use kubelet_attestation::csr::{envelope, parse, subject};
-use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::errors::{error_chain, shortened};
 use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, BUILT_IN_SERVING_SIGNER, Provider};
 use node_attestation_core::decide::{self, Context, Decided, Decision};
 use node_attestation_core::refusal::{Deferral, NotAsked};
@@ -50,6 +50,14 @@ const NOT_ASKED: &str = "NotAsked";
 
 /// The deadline for all checks.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The maximum length of a text. A tenant can operate the workload API server, and an explanation is for a terminal.
+const MAX_TEXT_LEN: usize = 4096;
+
+/// Truncates a text of the workload API server.
+fn bounded(text: &str) -> String {
+    shortened(text, MAX_TEXT_LEN).to_owned()
+}
 
 /// A cluster whose requests can be explained.
 #[derive(Debug)]
@@ -203,10 +211,10 @@ impl Explainer {
         let status = request.status.as_ref();
         let certificate = status.and_then(|status| status.certificate.as_ref());
         Explanation {
-            name: request.metadata.name.clone().unwrap_or_default(),
+            name: bounded(request.metadata.name.as_deref().unwrap_or_default()),
             cluster: self.management.as_ref().map(|(_, key)| key.to_string()),
-            signer_name: spec.signer_name.clone(),
-            requester: spec.username.clone().unwrap_or_default(),
+            signer_name: bounded(&spec.signer_name),
+            requester: bounded(spec.username.as_deref().unwrap_or_default()),
             node: claimed_node(&spec.request.0),
             created: request
                 .metadata
@@ -223,7 +231,7 @@ impl Explainer {
             conditions: answers::conditions(request),
             issued: certificate.is_some_and(|certificate| !certificate.0.is_empty()),
             events: told,
-            notes,
+            notes: notes.iter().map(|note| bounded(note)).collect(),
         }
     }
 
@@ -311,7 +319,7 @@ fn checks(decided: &Decided, not_asked: Option<NotAsked>) -> Vec<Check> {
                 "skipped",
                 format!("{not_asked}; the other parts of this check pass"),
             ),
-            (Some(saw), None) => ("passed", saw.clone()),
+            (Some(saw), None) => ("passed", bounded(saw)),
             (None, _) if place == last && !is_granted => (outcome, message.clone()),
             (None, _) => ("passed", String::new()),
         };

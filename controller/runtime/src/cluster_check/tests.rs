@@ -16,3 +16,13 @@ async fn a_hanging_check_fails_at_its_deadline() {
     assert_eq!(found.state, State::Fail);
     assert_eq!(found.what, "no answer in 10 s");
 }
+
+#[test]
+fn a_finding_with_a_long_name_is_truncated() {
+    let finding = Finding::fail("n".repeat(1 << 20), "é".repeat(1 << 20));
+
+    assert_eq!(
+        [finding.what, finding.cure].map(|text| text.len()),
+        [MAX_LEN; 2]
+    );
+}

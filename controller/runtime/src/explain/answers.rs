@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 use kubelet_attestation::errors::error_chain;
 use serde::Serialize;
 
-use super::{Explainer, is_answered};
+use super::{Explainer, bounded, is_answered};
 use crate::client::{CallError, call};
 use crate::watch::{Lenient, page_of};
 
@@ -51,14 +51,19 @@ pub struct ToldEvent {
     pub note: String,
 }
 
+/// The maximum number of conditions. A request has at most one of each of three types.
+const MAX_CONDITIONS: usize = 16;
+
 pub(super) fn conditions(request: &CertificateSigningRequest) -> Vec<Condition> {
+    let text = |text: &Option<String>| bounded(text.as_deref().unwrap_or_default());
     let status = request.status.iter();
     let conditions = status.flat_map(|status| status.conditions.iter().flatten());
     conditions
+        .take(MAX_CONDITIONS)
         .map(|one| Condition {
-            kind: one.type_.clone(),
-            reason: one.reason.clone().unwrap_or_default(),
-            message: one.message.clone().unwrap_or_default(),
+            kind: bounded(&one.type_),
+            reason: text(&one.reason),
+            message: text(&one.message),
             time: one.last_update_time.as_ref().map(|time| time.0.to_string()),
         })
         .collect()
@@ -139,16 +144,78 @@ fn keep(
         Ok(events) => told.extend(events.into_iter().map(|event| {
             let on = event.regarding.unwrap_or_default();
             let (kind, name) = (on.kind.unwrap_or_default(), on.name.unwrap_or_default());
+            let text = |text: Option<String>| bounded(&text.unwrap_or_default());
             ToldEvent {
-                on: format!("{kind} {name}"),
+                on: bounded(&format!("{kind} {name}")),
                 time: event.event_time.map(|time| format!("{:.0}", time.0)),
-                reason: event.reason.unwrap_or_default(),
-                note: event.note.unwrap_or_default(),
+                reason: text(event.reason),
+                note: text(event.note),
             }
         })),
         Err(error) => {
             let error = error_chain(&error);
             notes.push(format!("cannot read the Events on {of}: {error}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::certificates::v1::{
+        CertificateSigningRequestCondition, CertificateSigningRequestStatus,
+    };
+
+    use super::super::MAX_TEXT_LEN;
+    use super::*;
+
+    fn long() -> String {
+        "n".repeat(1 << 16)
+    }
+
+    #[test]
+    fn many_long_conditions_of_a_request_are_truncated() {
+        let condition = CertificateSigningRequestCondition {
+            type_: long(),
+            reason: Some(long()),
+            message: Some(long()),
+            ..CertificateSigningRequestCondition::default()
+        };
+        let status = CertificateSigningRequestStatus {
+            conditions: Some(vec![condition; 1000]),
+            ..CertificateSigningRequestStatus::default()
+        };
+        let request = CertificateSigningRequest {
+            status: Some(status),
+            ..CertificateSigningRequest::default()
+        };
+
+        let shown = conditions(&request);
+
+        assert_eq!(shown.len(), MAX_CONDITIONS);
+        for one in shown {
+            let lengths = [one.kind, one.reason, one.message].map(|text| text.len());
+            assert_eq!(lengths, [MAX_TEXT_LEN; 3]);
+        }
+    }
+
+    #[test]
+    fn long_texts_of_an_event_are_truncated() {
+        let regarding = ObjectReference {
+            name: Some(long()),
+            ..ObjectReference::default()
+        };
+        let event = Event {
+            reason: Some(long()),
+            note: Some(long()),
+            regarding: Some(regarding),
+            ..Event::default()
+        };
+        let (mut notes, mut told) = (Vec::new(), Vec::new());
+
+        keep(Ok(vec![event]), "the request", &mut notes, &mut told);
+
+        let one = told.remove(0);
+        let lengths = [one.on, one.reason, one.note].map(|text| text.len());
+        assert_eq!(lengths, [MAX_TEXT_LEN; 3]);
     }
 }
