@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::objects::ObjectKey;
+use crate::memory::KeptLimit;
 use crate::shared::{Lock, Shared, Swept};
 
 /// The time for which a deletion is kept. The next sweep reads the deletion, and keeps it as long as the Machine is
@@ -21,6 +22,9 @@ const MAX_OF_NAMESPACE: usize = 5_000;
 
 /// The maximum number of all deletions, with names of at most 253 bytes.
 const MAX: usize = 50_000;
+
+/// Several namespaces together leave a part of [`MAX`] to another one.
+const ALL: KeptLimit = KeptLimit::new(MAX);
 
 /// The number of entries that each addition checks for removal.
 const CHECKED: usize = 8;
@@ -59,9 +63,11 @@ impl Departures {
                 *at = now;
                 return;
             }
-            let count = of_namespace.get(&machine.namespace).copied();
-            let count = count.unwrap_or_default();
-            if seen.len() < MAX && count < MAX_OF_NAMESPACE {
+            let known = of_namespace.get(&machine.namespace).copied();
+            let namespaces = of_namespace.len() + usize::from(known.is_none());
+            let count = known.unwrap_or_default();
+            let has_room = ALL.room((count, seen.len()), namespaces) > 0;
+            if has_room && count < MAX_OF_NAMESPACE {
                 of_namespace.insert(machine.namespace.clone(), count + 1);
                 seen.insert(machine.clone(), now, |_, _| false);
             }
@@ -125,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn deletions_are_limited_by_namespace_and_in_total() {
+    async fn the_deletions_of_a_namespace_are_limited() {
         let departures = Departures::default();
         let note = |namespace: &str, count: usize| {
             let numbers = 0..count;
@@ -141,12 +147,6 @@ mod tests {
         assert!(departures.has(&key("a", 0)));
         assert!(!departures.has(&key("a", MAX_OF_NAMESPACE)));
 
-        for number in 1..MAX / MAX_OF_NAMESPACE {
-            note(&format!("b{number}"), MAX_OF_NAMESPACE);
-        }
-        note("c", 1);
-        assert!(!departures.has(&key("c", 0)), "it is full");
-
         // Expired deletions leave space, also the deletions of other namespaces.
         advance(KEPT).await;
         note("c", 1);
@@ -156,6 +156,21 @@ mod tests {
             .0
             .read(|state| (state.seen.len(), state.of_namespace.clone()));
         assert_eq!(left, (1, BTreeMap::from([("c".to_owned(), 1)])));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deletions_of_many_namespaces_leave_a_part_to_another() {
+        let departures = Departures::default();
+        for namespace in 0..2 * MAX / MAX_OF_NAMESPACE {
+            let namespace = namespace.to_string();
+            (0..MAX_OF_NAMESPACE).for_each(|number| departures.note(&key(&namespace, number)));
+        }
+        let all = departures.0.read(|state| state.seen.len());
+        assert!(all <= MAX, "{all}");
+
+        departures.note(&key("c", 0));
+
+        assert!(departures.has(&key("c", 0)));
     }
 
     #[tokio::test]
