@@ -22,7 +22,8 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 /// The limit of remembered refusals. At the limit, STS is called again.
 pub(super) const MAX_REFUSED: usize = 4096;
 
-/// The limit of remembered refusals of one namespace, because a tenant can cause any number of refusals.
+/// The limit of remembered refusals of one namespace, because a tenant can cause any number of refusals. A namespace can
+/// also not have more than is still free. So several namespaces together leave a part to another one.
 pub(super) const MAX_OF_NAMESPACE: usize = MAX_REFUSED / 4;
 
 /// The number of entries that are checked for removal at the limit.
@@ -109,7 +110,8 @@ impl Refused {
             } = inner;
             let share = namespaces.of(namespace);
             let is_over = |_: &Subject, known: &mut Remembered| known.until <= now;
-            if refusals.len() < MAX_REFUSED && share.count() <= MAX_OF_NAMESPACE {
+            let left = MAX_REFUSED.saturating_sub(refusals.len());
+            if share.count() <= left.min(MAX_OF_NAMESPACE) {
                 let known = Remembered {
                     until: now + REMEMBERED,
                     denial,

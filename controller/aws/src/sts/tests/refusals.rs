@@ -26,7 +26,7 @@ async fn a_full_refusal_cache_keeps_each_refusal_until_it_expires() {
     let refusal = Refusal::from(mismatch());
     // No namespace is at its limit before the cache is full.
     let remember = |number: usize| {
-        let namespace = format!("tenant-{}", number / MAX_OF_NAMESPACE);
+        let namespace = format!("tenant-{number}");
         memory.remember(&namespace, &refusal, &call(number), &proof, document);
     };
     let is_known = |number: usize| {
@@ -73,6 +73,24 @@ async fn refusals_of_one_namespace_leave_room_for_other_namespaces() {
     advance(Duration::from_mins(1)).await;
     let all = (0..MAX_OF_NAMESPACE).filter(|number| remember("tenant-a", *number).is_some());
     assert!(all.count() > MAX_OF_NAMESPACE / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_of_many_namespaces_leave_room_for_another() {
+    let node = Bed::start().instance();
+    let (proof, document) = (node.proof(), &node.document);
+    let memory = Refused::default();
+    let refusal = Refusal::from(mismatch());
+    let remember = |namespace: &str, number: usize| {
+        memory.remember(namespace, &refusal, &call(number), &proof, document);
+        memory.look(&call(number), &proof, document)
+    };
+    for number in 0..2 * MAX_REFUSED {
+        let namespace = format!("tenant-{}", number / MAX_OF_NAMESPACE);
+        remember(&namespace, number);
+    }
+
+    assert_eq!(remember("another", 2 * MAX_REFUSED), Some(mismatch()));
 }
 
 #[tokio::test]
