@@ -6,6 +6,7 @@
 //! | [`bindings`] | finds bindings that approve kubelet CSRs without evidence, and removes kubeadm's two |
 //! | [`auto_approve_audit`] | verifies that no such path is open, or lists the open paths |
 //! | [`admission`] | restricts the requests that tokens and nodes can create |
+//! | [`floor`] | the policies of a management cluster that its tenants cannot go below; it does no I/O |
 //! | [`revocation`] | refuses every write with a revoked certificate |
 //! | [`workload_identity`] | distinguishes a cluster from a previous cluster with the same name |
 //! | [`tokens`] | extends bootstrap tokens while they are needed |
@@ -17,12 +18,15 @@
 //! - Every part can be repeated, and does not write if the state is already correct.
 //! - No part decides on a node. A failure is an outage or a missing permission.
 //! - A failed part does not stop the others.
-//! - All parts need only the permissions in `packaging/rbac/workload-cluster.yaml`.
+//! - All parts need only the permissions in `packaging/rbac/workload-cluster.yaml`. An operator applies the floor.
 
 mod access;
 pub mod admission;
 pub mod auto_approve_audit;
 pub mod bindings;
+#[cfg(test)]
+mod evaluated;
+pub mod floor;
 mod policies;
 pub mod rate_limit;
 pub mod revocation;

@@ -95,7 +95,8 @@ fn policy(settings: &Settings) -> Policy {
     let by_either = format!("{IS_NODE} || {IS_TOKEN}");
     Policy {
         name: POLICY_NAME,
-        about: ["certificates.k8s.io", "certificatesigningrequests"],
+        group: "certificates.k8s.io",
+        resources: &["certificatesigningrequests"],
         operations: &["CREATE", "UPDATE"],
         failure_policy: "Fail",
         params: None,

@@ -18,8 +18,10 @@ use super::access::{HardeningError, put};
 )]
 pub(super) struct Policy {
     pub(super) name: &'static str,
-    /// The group and resource that the policy matches, in any version and scope.
-    pub(super) about: [&'static str; 2],
+    /// The group that the policy matches, in any version.
+    pub(super) group: &'static str,
+    /// The resources that the policy matches, in any scope.
+    pub(super) resources: &'static [&'static str],
     /// The operations that the policy matches.
     pub(super) operations: &'static [&'static str],
     /// The failure policy, for a request that cannot be evaluated.
@@ -51,13 +53,13 @@ impl Policy {
 
     /// The object with the API server's defaults, because it is compared with the stored object.
     pub(super) fn policy(self) -> ValidatingAdmissionPolicy {
-        let [group, resource] = self.about.map(|only| Some(vec![only.to_owned()]));
+        let resources = self.resources.iter().map(ToString::to_string);
         let operations = self.operations.iter().map(ToString::to_string);
         let rule = NamedRuleWithOperations {
-            api_groups: group,
+            api_groups: Some(vec![self.group.to_owned()]),
             api_versions: Some(vec!["*".to_owned()]),
             operations: Some(operations.collect()),
-            resources: resource,
+            resources: Some(resources.collect()),
             scope: Some("*".to_owned()),
             ..NamedRuleWithOperations::default()
         };
@@ -73,6 +75,7 @@ impl Policy {
             name: name.to_owned(),
             expression,
         });
+        let conditions: Vec<_> = conditions.collect();
         let variables = self.variables.into_iter();
         let variables = variables.map(|(name, expression)| Variable {
             name: name.to_owned(),
@@ -90,7 +93,7 @@ impl Policy {
             failure_policy: Some(self.failure_policy.to_owned()),
             param_kind: self.params.map(|(kind, _)| kind),
             match_constraints: Some(about),
-            match_conditions: Some(conditions.collect()),
+            match_conditions: (!conditions.is_empty()).then_some(conditions),
             variables: Some(variables.collect()),
             validations: Some(validations.collect()),
             ..ValidatingAdmissionPolicySpec::default()

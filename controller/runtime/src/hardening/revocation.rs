@@ -306,7 +306,8 @@ fn policy() -> Policy {
     Policy {
         name: POLICY_NAME,
         // All resources and their subresources.
-        about: ["*", "*/*"],
+        group: "*",
+        resources: &["*/*"],
         operations: &["*"],
         failure_policy: "Ignore",
         params: Some((params, list)),

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use cel::{Context, Program};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
     ManagedFieldsEntry, ObjectMeta, OwnerReference, Time,
@@ -10,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::super::evaluated;
 use super::*;
 
 /// The expressions of the policy. Each must be true for a request.
@@ -98,24 +98,6 @@ fn an_update_of_a_request_has_the_same_limits_as_its_creation() {
     assert_eq!(operations, [&["CREATE", "UPDATE"]]);
 }
 
-/// A CEL value. All numbers are integers.
-fn to_cel(value: &Value) -> cel::Value {
-    match value {
-        Value::Null => cel::Value::Null,
-        Value::Bool(value) => (*value).into(),
-        Value::Number(number) => number.as_i64().unwrap().into(),
-        Value::String(text) => text.as_str().into(),
-        Value::Array(list) => list.iter().map(to_cel).collect::<Vec<_>>().into(),
-        Value::Object(fields) => {
-            let fields = fields.iter();
-            let fields: std::collections::HashMap<_, _> = fields
-                .map(|(name, value)| (name.clone(), to_cel(value)))
-                .collect();
-            fields.into()
-        }
-    }
-}
-
 fn settings() -> Settings {
     Settings {
         attestors: BTreeSet::from([Provider::AWS]),
@@ -126,38 +108,8 @@ fn settings() -> Settings {
 
 /// The messages of the validations that refuse this object from this user.
 fn refused(user: &Value, object: &Value) -> Vec<String> {
-    let spec = policy(&settings()).policy().spec.unwrap();
-    let evaluate = |expression: &str, variables: &Map<String, Value>| {
-        let program =
-            Program::compile(expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        let mut context = Context::default();
-        context.add_variable_from_value("request", to_cel(&json!({ "userInfo": user })));
-        context.add_variable_from_value("object", to_cel(object));
-        context.add_variable_from_value("variables", to_cel(&Value::Object(variables.clone())));
-        let value = program.execute(&context);
-        value.unwrap_or_else(|error| panic!("{expression}: {error}"))
-    };
-    let mut variables = Map::new();
-    for variable in spec.variables.unwrap() {
-        let value = evaluate(&variable.expression, &variables);
-        let value = if let cel::Value::Bool(value) = value {
-            Value::from(value)
-        } else if let cel::Value::Int(value) = value {
-            Value::from(value)
-        } else if let cel::Value::String(value) = &value {
-            Value::from(value.as_str())
-        } else {
-            panic!("{}: {value:?}", variable.name)
-        };
-        variables.insert(variable.name, value);
-    }
-    for condition in spec.match_conditions.unwrap() {
-        let matches = evaluate(&condition.expression, &variables);
-        assert_eq!(matches, true.into(), "{}", condition.name);
-    }
-    let validations = spec.validations.unwrap().into_iter();
-    let broken = validations.filter(|one| evaluate(&one.expression, &variables) != true.into());
-    broken.map(|one| one.message.unwrap()).collect()
+    let given = json!({"request": {"userInfo": user}, "object": object});
+    evaluated::refused(policy(&settings()).policy(), &given)
 }
 
 fn token() -> Value {
