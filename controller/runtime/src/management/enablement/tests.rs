@@ -1,5 +1,12 @@
+use std::convert::Infallible;
+
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
-use serde_json::json;
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use node_attestation_core::unshared::Unshared;
+use serde_json::{Value, json};
 
 use super::step::{EnableError, taken};
 use super::*;
@@ -244,4 +251,84 @@ async fn step_events_of_a_flooding_namespace_leave_turns_to_others() {
     let reported = reported.filter(|one| **one == Outcome::Refused).count();
     assert!((100..200).contains(&reported), "{reported}");
     assert_eq!(flooded.calls, [reported, 1]);
+}
+
+/// The outcome of the creation of a `KubeletAuthentication`, and the modes of the attempts. The API server refuses the
+/// first attempts with these messages.
+async fn created(refusals: &'static [&'static str]) -> (Outcome, Vec<Value>) {
+    let asked: Arc<Unshared<Vec<Value>>> = Arc::default();
+    let noted = asked.clone();
+    let kind = json!({
+        "name": "clusters", "kind": "Cluster", "namespaced": true, "singularName": "", "verbs": ["list"],
+    });
+    let kinds = json!({
+        "kind": "APIResourceList", "groupVersion": "cluster.x-k8s.io/v1beta2", "resources": [kind],
+    });
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (kinds, noted) = (kinds.clone(), noted.clone());
+        async move {
+            let path = request.uri().path().to_owned();
+            let is_creation = path.ends_with("/kubeletauthentications");
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let (status, answer) = if is_creation {
+                let object: Value = serde_json::from_slice(&body).unwrap();
+                let attempt = noted.lock().len();
+                noted
+                    .lock()
+                    .push(object["spec"]["autoApproveBindings"].clone());
+                match refusals.get(attempt) {
+                    Some(message) => (403_u16, refusal(message)),
+                    None => (201, object),
+                }
+            } else if path.ends_with("/v1beta2") {
+                (200, kinds)
+            } else {
+                (200, json!({}))
+            };
+            let answer = Full::new(Bytes::from(answer.to_string()));
+            let response = Response::builder().status(status).body(answer).unwrap();
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let client = Client::new(service, "default");
+    let (key, rate) = (ObjectKey::new("tenant-a", "prod-1"), FairRate::new(RATE));
+    let step = Step::Create {
+        attestors: vec!["aws".to_owned()],
+        watch_filter: None,
+    };
+    let lines = ClusterLines::of(&key);
+    let taken = taken((&client, &rate), (&key, &lines), "uid", step).await;
+    let modes = asked.lock().clone();
+    (taken.unwrap(), modes)
+}
+
+fn refusal(message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Forbidden",
+        "message": message, "code": 403,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_floor_that_refuses_the_default_gets_an_enforcing_object() {
+    const FLOOR: &str =
+        "ValidatingAdmissionPolicy 'node-attestation-floor-settings' denied request";
+
+    assert_eq!(
+        created(&[]).await,
+        (Outcome::Written, vec![json!("Report")])
+    );
+    let enforcing = vec![json!("Report"), json!("Remove")];
+    assert_eq!(
+        created(&[FLOOR]).await,
+        (Outcome::Written, enforcing.clone())
+    );
+    assert_eq!(
+        created(&[FLOOR, FLOOR]).await,
+        (Outcome::Refused, enforcing)
+    );
+    assert_eq!(
+        created(&["exceeded quota"]).await,
+        (Outcome::Refused, vec![json!("Report")])
+    );
 }
