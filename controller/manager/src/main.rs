@@ -16,6 +16,8 @@
 //! node-attestation-controller cluster check [CLUSTER] [--strict] [--kubeconfig F] [-n NS] [-o json]
 //! node-attestation-controller cluster check --settings F [--workload-kubeconfig F] [--strict] [-o json]
 //! node-attestation-controller render settings --cluster-name NAME --attestor PROVIDER
+//! node-attestation-controller render floor [--attestor PROVIDER].. [--controller SUBJECT] [--responder SUBJECT]..
+//!     [--exempt SUBJECT]..
 //! node-attestation-controller crds
 //! node-attestation-controller completion SHELL
 //! node-attestation-controller man [COMMAND ..]
@@ -142,7 +144,7 @@ enum Command {
     Explain(Box<explain::ExplainCommand>),
     /// Check a management cluster and its Clusters, or the settings of a controller without one
     Cluster(Box<cluster_check::ClusterCommand>),
-    /// Print an example file
+    /// Print an example file, or admission policies
     Render(render::RenderCommand),
     /// Print the completion script for a shell
     Completion {
