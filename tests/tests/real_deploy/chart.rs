@@ -35,7 +35,7 @@ fn helm(arguments: &[&str]) -> Output {
 
 /// The objects that helm would apply, in this namespace and with these values.
 #[track_caller]
-fn template(namespace: &str, values: &[&str]) -> String {
+pub fn template(namespace: &str, values: &[&str]) -> String {
     let mut arguments = vec!["template", "--include-crds", "--namespace", namespace];
     arguments.extend(values.iter().flat_map(|value| ["--set-json", value]));
     let chart = chart();
@@ -47,7 +47,7 @@ fn template(namespace: &str, values: &[&str]) -> String {
 }
 
 /// The objects of manifests, by kind, namespace and name.
-fn objects(manifests: &str) -> BTreeMap<[String; 3], Value> {
+pub fn objects(manifests: &str) -> BTreeMap<[String; 3], Value> {
     let documents = manifests.split("\n---\n");
     let objects = documents.filter_map(|document| {
         let object: Option<Value> = serde_saphyr::from_str(document).unwrap();

@@ -2,6 +2,7 @@
 //! and arguments.
 
 mod chart;
+mod floor;
 mod install;
 
 use std::path::Path;
