@@ -120,13 +120,24 @@ impl WorkloadCluster {
     /// Moves everything in its namespace with `clusterctl move`, and writes the statuses again that no manager writes:
     /// statuses are not moved.
     #[track_caller]
-    pub fn clusterctl_move(mut self, target: &Management) -> Self {
+    pub fn clusterctl_move(self, target: &Management) -> Self {
+        let kubeconfigs = [
+            self.place.control_plane.admin_kubeconfig().to_owned(),
+            target.admin_kubeconfig().to_owned(),
+        ];
+        self.clusterctl_move_with(target, &kubeconfigs)
+    }
+
+    /// The same with these kubeconfigs, for this management cluster and the target.
+    #[track_caller]
+    pub fn clusterctl_move_with(mut self, target: &Management, kubeconfigs: &[PathBuf; 2]) -> Self {
+        let [from, to] = kubeconfigs;
         let files = Scratch::new("clusterctl");
         let launch = Launch::new("clusterctl", clusterctl_program())
             .args(["move", "--namespace", self.namespace(), "--kubeconfig"])
-            .arg(self.place.control_plane.admin_kubeconfig())
+            .arg(from)
             .arg("--to-kubeconfig")
-            .arg(target.admin_kubeconfig())
+            .arg(to)
             // It would otherwise look for a newer version of itself on the Internet.
             .env("CLUSTERCTL_DISABLE_VERSIONCHECK", "true")
             .env("HOME", files.path());

@@ -4,6 +4,7 @@ use std::process::Output;
 
 use kubelet_authenticator_test_support::control_plane::Kubectl;
 use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::management::Management;
 use serde_json::{Value, json};
 
 use crate::bed::{PATIENCE, SITE};
@@ -27,7 +28,12 @@ impl Admin {
     /// Binds the role in this namespace, which exists.
     #[track_caller]
     pub fn of(namespace: &str) -> Self {
-        let management = &SITE.management;
+        Self::on(&SITE.management, namespace)
+    }
+
+    /// The same in another management cluster.
+    #[track_caller]
+    pub fn on(management: &Management, namespace: &str) -> Self {
         management.kubectl().apply_object(&json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": {
@@ -103,6 +109,13 @@ impl Admin {
     #[track_caller]
     pub fn ok(&self, words: &[&str]) {
         self.kubectl.ok(words);
+    }
+
+    /// Runs kubectl with this input. Returns the error of a refusal.
+    pub fn attempt(&self, words: &[&str], input: &str) -> Result<(), String> {
+        let output = self.kubectl.run_with_input(words, input);
+        let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        output.status.success().then_some(()).ok_or(error)
     }
 
     /// Asserts that the API server forbids to create this object.

@@ -6,6 +6,7 @@ mod admin;
 mod bed;
 mod clusters;
 mod explain;
+mod floor;
 mod identities;
 mod logged;
 mod moved;

@@ -104,7 +104,7 @@ fn clusterctl_move_keeps_the_identity_its_secret_and_the_account() {
 }
 
 /// A site with the inventory of clusterctl, for machines with rubber stamps.
-fn site() -> Arc<Site> {
+pub fn site() -> Arc<Site> {
     let management = management();
     let manager = Manager::null(&management, &[]);
     Arc::new(Site {
@@ -114,7 +114,7 @@ fn site() -> Arc<Site> {
 }
 
 /// The records of this namespace, by name, with their specs.
-fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
+pub fn records(kubectl: &Kubectl, namespace: &str) -> Vec<(Value, Value)> {
     let list = kubectl.json(["get", "nodeidentities", "--namespace", namespace]);
     let of = |record: &Value| (record["metadata"]["name"].clone(), record["spec"].clone());
     list["items"].as_array().unwrap().iter().map(of).collect()

@@ -1,0 +1,461 @@
+//! The floor of an operator, and administrators of a namespace who try to go below it.
+
+use std::process::Command;
+use std::time::Duration;
+
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_test_support::process::poll;
+use kubelet_authenticator_tests::fleet::{Manager, grant};
+use kubelet_authenticator_tests::management::Management;
+use kubelet_authenticator_tests::program;
+use kubelet_authenticator_tests::scene::Scene;
+use serde_json::{Value, json};
+
+use crate::admin::Admin;
+use crate::bed::{PATIENCE, SITE, create_namespace};
+use crate::moved::{records, site};
+
+const AUTHENTICATIONS: &str = "kubeletauthentications.attestation.cluster.x-k8s.io";
+const CLUSTERS: &str = "clusters.cluster.x-k8s.io";
+const IDENTITIES: &str = "nodeidentities.attestation.cluster.x-k8s.io";
+const ATTESTORS: &str = "attestation.cluster.x-k8s.io/authorized-attestors";
+
+/// The user of the controller, and the user of clusterctl.
+const CONTROLLER: &str = "node-attestation-controller";
+const CLUSTERCTL: &str = "clusterctl";
+
+const ONLY: &str = "the floor of this namespace permits only these attestors: aws, tpm";
+const MODE: &str = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
+const NO_EXEMPT: &str = "the floor of this namespace does not permit exemptNodes";
+const NO_BUILT_IN: &str =
+    "the floor of this namespace does not permit builtInRenewal: ControlPlane";
+const DECISIONS: &str =
+    "only the controller and responders can change the annotations about revocations";
+const CLUSTER_FIRST: &str = "delete the Cluster prod-1 before its KubeletAuthentication";
+const RECORDS: &str = "only the controller and responders can write NodeIdentities";
+
+/// The end of the API server's message about a refusal by this policy.
+fn refusal(policy: &str, message: &str) -> String {
+    let policy = format!("node-attestation-floor-{policy}");
+    format!(
+        "ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"
+    )
+}
+
+#[track_caller]
+fn assert_refused(attempt: Result<(), String>, policy: &str, message: &str) {
+    let error = attempt.expect_err("it is permitted");
+    assert!(error.contains("(Forbidden)"), "{error}");
+    assert!(error.ends_with(&refusal(policy, message)), "{error}");
+}
+
+/// A KubeletAuthentication with these settings, in addition to the valid ones.
+fn authentication(namespace: &str, name: &str, spec: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "KubeletAuthentication",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "clusterName": name, "authorizedAttestors": ["aws"], "autoApproveBindings": "Remove",
+        },
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        object["spec"][field] = value.clone();
+    }
+    object
+}
+
+/// The record `prod-1.node-1`.
+fn identity(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "attestation.cluster.x-k8s.io/v1alpha1", "kind": "NodeIdentity",
+        "metadata": {"name": "prod-1.node-1", "namespace": namespace},
+        "spec": {
+            "clusterName": "prod-1", "nodeName": "node-1", "uid": "0123456789abcdef0123456789abcdef",
+            "providerID": "aws:///eu-west-1a/i-0123456789abcdef0", "attestor": "aws",
+            "instance": "i-0123456789abcdef0", "generation": 1, "notAfter": "2026-11-28T12:00:00Z",
+            "opened": {
+                "keySHA256": "c".repeat(64), "requestName": "a", "requestUID": "a",
+                "time": "2026-11-21T12:00:00Z",
+            },
+        },
+    })
+}
+
+fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations}, "spec": {},
+    })
+}
+
+/// Applies the rendered floor, and labels the namespace, which exists. Returns when the policies are in force.
+#[track_caller]
+fn set_floor(management: &Management, namespace: &str) {
+    let controller = format!("user:{CONTROLLER}");
+    let rendered = Command::new(program("node-attestation-controller"))
+        .args(["render", "floor", "--controller", &controller])
+        .args([
+            "--exempt",
+            "user:clusterctl",
+            "--responder",
+            "group:on-call",
+        ])
+        .output()
+        .unwrap();
+    assert!(rendered.status.success(), "{rendered:?}");
+    let kubectl = management.kubectl();
+    kubectl.apply(&String::from_utf8(rendered.stdout).unwrap());
+    let label = "attestation.cluster.x-k8s.io/floor=enforced";
+    kubectl.ok(["label", "namespace", namespace, label]);
+    let report = json!({"autoApproveBindings": "Report"});
+    for (object, policy, message) in [
+        (
+            authentication(namespace, "probe", &report),
+            "settings",
+            MODE,
+        ),
+        (identity(namespace), "identities", RECORDS),
+    ] {
+        let refusal = refusal(policy, message);
+        let is_refused = |error: &String| error.contains(&refusal);
+        let refused = poll(PATIENCE, || {
+            kubectl.dry_run(&object, false).err().filter(is_refused)
+        });
+        assert!(refused.is_some(), "{policy} is not in force");
+    }
+    // This policy reads Clusters, so it can be in force later.
+    kubectl.create_object(&cluster(namespace, "probe", &json!({})));
+    kubectl.create_object(&authentication(namespace, "probe", &json!({})));
+    let refusal = refusal(
+        "deletion",
+        "delete the Cluster probe before its KubeletAuthentication",
+    );
+    let delete = [
+        "delete",
+        AUTHENTICATIONS,
+        "probe",
+        "-n",
+        namespace,
+        "--dry-run=server",
+    ];
+    let refused = poll(PATIENCE, || {
+        let output = kubectl.run(delete);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        error.contains(&refusal).then_some(())
+    });
+    assert!(refused.is_some(), "deletion is not in force");
+    kubectl.ok(["delete", CLUSTERS, "probe", "-n", namespace]);
+    let words = ["delete", AUTHENTICATIONS, "probe", "-n", namespace];
+    let deleted = poll(PATIENCE, || {
+        kubectl.run(words).status.success().then_some(())
+    });
+    assert!(
+        deleted.is_some(),
+        "without its Cluster, it cannot be deleted"
+    );
+}
+
+/// Settings below the floor, each with the refusal.
+fn below() -> [(Value, &'static str); 6] {
+    [
+        (json!({"authorizedAttestors": ["insecure"]}), ONLY),
+        (json!({"authorizedAttestors": ["aws", "other"]}), ONLY),
+        (json!({"autoApproveBindings": "Report"}), MODE),
+        // The default.
+        (json!({"autoApproveBindings": null}), MODE),
+        (json!({"exemptNodes": ["windows-1"]}), NO_EXEMPT),
+        (json!({"builtInRenewal": "ControlPlane"}), NO_BUILT_IN),
+    ]
+}
+
+/// kubectl as this user, who is an administrator of the namespace.
+#[track_caller]
+fn user(management: &Management, namespace: &str, name: &str, group: &str) -> Kubectl {
+    let plane = management.control_plane();
+    let binding = format!("admin-{name}");
+    let words = [
+        "create",
+        "rolebinding",
+        &binding,
+        "--clusterrole=admin",
+        "--user",
+        name,
+        "-n",
+    ];
+    management
+        .kubectl()
+        .ok(words.into_iter().chain([namespace]));
+    plane.kubectl_with(plane.client_cert_kubeconfig(name, Some(group)))
+}
+
+#[test]
+fn tenants_can_edit_settings_but_not_go_below_the_floor() {
+    const NAME: &str = "floor-settings";
+    const FREE: &str = "without-floor";
+    create_namespace(&SITE.management, NAME, &json!({}));
+    let admin = Admin::of(NAME);
+    set_floor(&SITE.management, NAME);
+    admin.apply(cluster(NAME, "prod-1", &json!({})));
+    let create = |spec: &Value| {
+        let object = authentication(NAME, "prod-1", spec).to_string();
+        admin.attempt(&["create", "-f", "-"], &object)
+    };
+    let target = [AUTHENTICATIONS, "prod-1", "-n", NAME];
+    let merge = |patch: Value| {
+        let patch = patch.to_string();
+        let words = [&["patch", "--type=merge", "-p", &patch], &target[..]].concat();
+        admin.attempt(&words, "")
+    };
+
+    for (spec, message) in below() {
+        assert_refused(create(&spec), "settings", message);
+    }
+    assert_eq!(create(&json!({"adoption": "Allow"})), Ok(()));
+    for (spec, message) in below() {
+        assert_refused(merge(json!({"spec": spec})), "settings", message);
+    }
+    let report = json!({"autoApproveBindings": "Report"});
+    let object = authentication(NAME, "prod-1", &report).to_string();
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    assert_refused(admin.attempt(&apply, &object), "settings", MODE);
+    for key in ["released-machines", "lowest-valid-generation"] {
+        let key = format!("attestation.cluster.x-k8s.io/{key}");
+        let annotated = merge(json!({"metadata": {"annotations": {key: "1"}}}));
+        assert_refused(annotated, "settings", DECISIONS);
+    }
+    for spec in [
+        json!({"autoApproveBindings": "RemoveNow"}),
+        json!({"authorizedAttestors": ["tpm", "aws"]}),
+        json!({"adoption": "Refuse", "bootstrapTokens": "Ignore"}),
+        json!({"certificate": {"expirationSeconds": 86_400}}),
+        json!({"aws": {"requiredTags": {"a": "b"}}}),
+    ] {
+        assert_eq!(merge(json!({"spec": spec})), Ok(()), "{spec}");
+    }
+    let account = "attestation.cluster.x-k8s.io/aws-account";
+    let metadata = json!({"labels": {"a": "b"}, "annotations": {account: null, "a": "b"}});
+    assert_eq!(merge(json!({"metadata": metadata})), Ok(()));
+
+    // Namespaces without the label are as before.
+    create_namespace(&SITE.management, FREE, &json!({}));
+    Admin::of(FREE).apply(authentication(FREE, "prod-1", &report));
+}
+
+#[test]
+fn tenants_cannot_delete_a_kubelet_authentication_before_its_cluster() {
+    const NAME: &str = "floor-deletion";
+    create_namespace(&SITE.management, NAME, &json!({}));
+    let admin = Admin::of(NAME);
+    set_floor(&SITE.management, NAME);
+    for name in ["prod-1", "prod-2"] {
+        admin.apply(authentication(NAME, name, &json!({})));
+    }
+    admin.apply(cluster(NAME, "prod-1", &json!({})));
+    let target = [AUTHENTICATIONS, "prod-1", "-n", NAME];
+    // clusterctl marks what it deletes during a move.
+    let mark = "clusterctl.cluster.x-k8s.io/delete-for-move";
+    let marked = json!({"metadata": {"annotations": {mark: ""}}});
+    admin.patch("kubeletauthentications", "prod-1", &marked);
+    let delete = [&["delete", "--dry-run=server"], &target[..]].concat();
+    // The API server reads the Cluster with a delay.
+    let refused = poll(PATIENCE, || admin.attempt(&delete, "").err());
+    assert!(refused.is_some(), "the policy has not read the Cluster");
+
+    let raw = format!(
+        "--raw=/apis/attestation.cluster.x-k8s.io/v1alpha1/namespaces/{NAME}/kubeletauthentications"
+    );
+    for words in [
+        [&["delete"], &target[..]].concat(),
+        [&["delete", "--grace-period=0", "--force"], &target[..]].concat(),
+        vec!["delete", &raw],
+    ] {
+        let attempt = admin.attempt(&words, "");
+        assert_refused(attempt, "deletion", CLUSTER_FIRST);
+    }
+    // It has no Cluster.
+    let words = [
+        "delete",
+        AUTHENTICATIONS,
+        "prod-2",
+        "-n",
+        NAME,
+        "--ignore-not-found",
+    ];
+    assert_eq!(admin.attempt(&words, ""), Ok(()));
+    admin.ok(&["delete", CLUSTERS, "prod-1", "-n", NAME]);
+    let words = [&["delete"], &target[..]].concat();
+    let deleted = poll(PATIENCE, || admin.attempt(&words, "").ok());
+    assert!(deleted.is_some(), "{:?}", admin.attempt(&words, ""));
+}
+
+#[test]
+fn tenants_cannot_write_node_identities_that_responders_can_change() {
+    const NAME: &str = "floor-identities";
+    create_namespace(&SITE.management, NAME, &json!({}));
+    let admin = Admin::of(NAME);
+    set_floor(&SITE.management, NAME);
+    let target = [IDENTITIES, "prod-1.node-1", "-n", NAME];
+    let reset = json!({"metadata": {"annotations": {"attestation.cluster.x-k8s.io/reset": "1"}}});
+    let reset = reset.to_string();
+    let patch = [&["patch", "--type=merge", "-p", &reset], &target[..]].concat();
+    let status = [
+        &[
+            "patch",
+            "--type=merge",
+            "-p",
+            "{\"status\": {}}",
+            "--subresource=status",
+        ],
+        &target[..],
+    ]
+    .concat();
+    let delete = [&["delete"], &target[..]].concat();
+    let create = ["create", "-f", "-"];
+    let object = identity(NAME).to_string();
+    let run = |kubectl: &Kubectl, words: &[&str], input: &str| {
+        let output = kubectl.run_with_input(words, input);
+        let error = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        output.status.success().then_some(()).ok_or(error)
+    };
+    let plane = SITE.management.control_plane();
+    let controller = plane.kubectl_with(plane.client_cert_kubeconfig(CONTROLLER, None));
+    let responder = user(&SITE.management, NAME, "responder", "on-call");
+    // The group of responders counts, and not a user with its name.
+    let impostor = user(&SITE.management, NAME, "on-call", "tenants");
+
+    assert_refused(run(&responder, &create, &object), "identities", RECORDS);
+    assert_refused(admin.attempt(&create, &object), "identities", RECORDS);
+    assert_eq!(run(&controller, &create, &object), Ok(()));
+    for words in [&patch, &status, &delete] {
+        assert_refused(admin.attempt(words, ""), "identities", RECORDS);
+        assert_refused(run(&impostor, words, ""), "identities", RECORDS);
+    }
+    assert_eq!(run(&responder, &patch, ""), Ok(()));
+    assert_refused(run(&responder, &delete, ""), "identities", RECORDS);
+    assert_eq!(run(&controller, &delete, ""), Ok(()));
+}
+
+/// The only KubeletAuthentication of this name, if any.
+fn found(kubectl: &Kubectl, namespace: &str, name: &str) -> Option<Value> {
+    let field = format!("metadata.name={name}");
+    let words = [
+        "get",
+        AUTHENTICATIONS,
+        "-n",
+        namespace,
+        "--field-selector",
+        &field,
+    ];
+    let list = kubectl.json(words);
+    list["items"].as_array().unwrap().first().cloned()
+}
+
+#[test]
+fn a_cluster_annotation_does_not_go_below_the_floor() {
+    const NAME: &str = "floor-annotated";
+    create_namespace(&SITE.management, NAME, &json!({}));
+    let admin = Admin::of(NAME);
+    set_floor(&SITE.management, NAME);
+    let kubectl = SITE.management.kubectl();
+    let assert_event = |name: &str| {
+        let field = format!("involvedObject.name={name},reason=AttestorsRefused");
+        let events = ["events", "-n", NAME, "--field-selector", &field];
+        let event = kubectl.wait_for(&events, "the refusal", PATIENCE, |_| true);
+        let message = event["message"].as_str().unwrap();
+        assert!(message.ends_with(&refusal("settings", ONLY)), "{message}");
+        assert_eq!(event["involvedObject"]["kind"], "Cluster");
+    };
+
+    admin.apply(cluster(NAME, "prod-1", &json!({ATTESTORS: "aws"})));
+    let made = poll(PATIENCE, || found(kubectl, NAME, "prod-1")).unwrap();
+    assert_eq!(made["spec"]["autoApproveBindings"], "Remove", "{made:#}");
+    admin.apply(cluster(NAME, "prod-2", &json!({ATTESTORS: "insecure"})));
+    assert_event("prod-2");
+    assert_eq!(found(kubectl, NAME, "prod-2"), None);
+
+    let weaker = json!({"metadata": {"annotations": {ATTESTORS: "insecure"}}});
+    admin.patch(CLUSTERS, "prod-1", &weaker);
+    assert_event("prod-1");
+    let stays = found(kubectl, NAME, "prod-1").unwrap();
+    assert_eq!(stays["spec"], made["spec"]);
+}
+
+/// With Cluster API's managers, and with Kubernetes' garbage collector.
+#[test]
+fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
+    const NAME: &str = "floor-cluster-api";
+    let management = Management::managed(Duration::from_mins(15));
+    grant(&management);
+    let _manager = Manager::null(&management, &[]);
+    let kubectl = management.kubectl();
+    create_namespace(&management, NAME, &json!({}));
+    let admin = Admin::on(&management, NAME);
+    set_floor(&management, NAME);
+    let _cluster = management.cluster("prod-1").namespace(NAME).create();
+    let annotated = json!({"metadata": {"annotations": {ATTESTORS: "aws"}}});
+    admin.patch(CLUSTERS, "prod-1", &annotated);
+    let made = poll(PATIENCE, || found(kubectl, NAME, "prod-1")).unwrap();
+    assert_eq!(made["metadata"]["ownerReferences"][0]["kind"], "Cluster");
+
+    // The tenant makes the garbage collector delete the objects of this owner. The Cluster protects one of them.
+    admin.apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}));
+    let owner = kubectl.json(["get", "configmap", "owner", "-n", NAME]);
+    let owners = json!({"metadata": {"ownerReferences": [{
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"],
+    }]}});
+    admin.apply(authentication(NAME, "prod-2", &json!({})));
+    for name in ["prod-1", "prod-2"] {
+        admin.patch("kubeletauthentications", name, &owners);
+    }
+    admin.ok(&["delete", "configmap", "owner", "-n", NAME]);
+    let is_gone = |name: &str| found(kubectl, NAME, name).is_none().then_some(());
+    assert!(poll(PATIENCE, || is_gone("prod-2")).is_some());
+    assert_eq!(is_gone("prod-1"), None);
+
+    admin.ok(&["delete", CLUSTERS, "prod-1", "-n", NAME]);
+
+    assert!(poll(PATIENCE, || is_gone("prod-1")).is_some());
+}
+
+#[test]
+fn clusterctl_moves_a_cluster_with_a_floor_as_its_exempt_user() {
+    const NAME: &str = "floor-moved";
+    let (here, there) = (site(), site());
+    // Its settings are from before the floor.
+    let scene = Scene::start(&here, NAME, json!({"autoApproveBindings": "Report"}));
+    let machine = scene.cluster.machine("joined").create();
+    scene.join(&machine);
+    // clusterctl moves Machines that have Nodes.
+    let node = json!({"status": {"nodeRef": {"name": "joined"}}});
+    let target = ["machines.cluster.x-k8s.io", "joined", "-n", NAME];
+    let words = [&target[..], &["--subresource=status"]].concat();
+    scene.management().patch(&words, &node);
+    create_namespace(&there.management, NAME, &json!({}));
+    let kubeconfigs = [&here, &there].map(|site| {
+        let management = &site.management;
+        set_floor(management, NAME);
+        let words = [
+            "create",
+            "clusterrolebinding",
+            CLUSTERCTL,
+            "--clusterrole=cluster-admin",
+        ];
+        management
+            .kubectl()
+            .ok(words.into_iter().chain(["--user", CLUSTERCTL]));
+        management
+            .control_plane()
+            .client_cert_kubeconfig(CLUSTERCTL, None)
+    });
+    let before = records(scene.management(), NAME);
+    assert_eq!(before.len(), 1, "{before:?}");
+
+    let Scene { cluster, .. } = scene;
+    let _cluster = cluster.clusterctl_move_with(&there.management, &kubeconfigs);
+
+    assert_eq!(records(there.management.kubectl(), NAME), before);
+    let moved = found(there.management.kubectl(), NAME, "prod-1").unwrap();
+    assert_eq!(moved["spec"]["autoApproveBindings"], "Report");
+    assert_eq!(found(here.management.kubectl(), NAME, "prod-1"), None);
+    assert!(records(here.management.kubectl(), NAME).is_empty());
+}
