@@ -81,10 +81,15 @@ fn identity(namespace: &str) -> Value {
     })
 }
 
+/// A Cluster whose infrastructure does not exist. Cluster API refuses one without a reference.
 fn cluster(namespace: &str, name: &str, annotations: &Value) -> Value {
+    let infrastructure = json!({
+        "apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "GenericCluster", "name": name,
+    });
     json!({
         "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-        "metadata": {"name": name, "namespace": namespace, "annotations": annotations}, "spec": {},
+        "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+        "spec": {"infrastructureRef": infrastructure},
     })
 }
 

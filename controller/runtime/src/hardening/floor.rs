@@ -10,7 +10,7 @@
 //! | [`IDENTITIES_POLICY`] | writes of `NodeIdentity` objects by other users than the controller and responders |
 //!
 //! The policies also apply to what the controller writes on behalf of a tenant: the settings that come from a Cluster.
-//! Exempt subjects, such as the user of `clusterctl move`, are exempt from all policies. No annotation exempts anybody.
+//! Exempt subjects, such as the user of `clusterctl move`, are exempt from all policies. No annotation exempts a user.
 //!
 //! # Guarantees
 //!
