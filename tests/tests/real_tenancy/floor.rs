@@ -257,7 +257,7 @@ fn tenants_cannot_delete_a_kubelet_authentication_before_its_cluster() {
     }
     admin.apply(cluster(NAME, "prod-1", &json!({})));
     let target = [AUTHENTICATIONS, "prod-1", "-n", NAME];
-    // clusterctl marks what it deletes during a move.
+    // clusterctl marks the objects that it deletes during a move.
     let mark = "clusterctl.cluster.x-k8s.io/delete-for-move";
     let marked = json!({"metadata": {"annotations": {mark: ""}}});
     admin.patch("kubeletauthentications", "prod-1", &marked);
