@@ -1,4 +1,4 @@
-//! `render`: prints example files.
+//! `render`: prints example files and admission policies.
 
 use clap::{Args, Subcommand};
 use node_attestation_runtime::hardening::floor::{self, Floor};

@@ -356,7 +356,7 @@ fn found(kubectl: &Kubectl, namespace: &str, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn a_cluster_annotation_does_not_go_below_the_floor() {
+fn an_annotation_or_variable_does_not_go_below_the_floor() {
     const NAME: &str = "floor-annotated";
     create_namespace(&SITE.management, NAME, &json!({}));
     let admin = Admin::of(NAME);
@@ -375,8 +375,17 @@ fn a_cluster_annotation_does_not_go_below_the_floor() {
     let made = poll(PATIENCE, || found(kubectl, NAME, "prod-1")).unwrap();
     assert_eq!(made["spec"]["autoApproveBindings"], "Remove", "{made:#}");
     admin.apply(cluster(NAME, "prod-2", &json!({ATTESTORS: "insecure"})));
-    assert_event("prod-2");
-    assert_eq!(found(kubectl, NAME, "prod-2"), None);
+    let mut variable = cluster(NAME, "prod-3", &json!({}));
+    let value = json!({"enabled": true, "authorizedAttestors": ["insecure"]});
+    variable["spec"]["topology"] = json!({
+        "classRef": {"name": "any"}, "version": "v1.36.0",
+        "variables": [{"name": "kubeletAuthentication", "value": value}],
+    });
+    admin.apply(variable);
+    for name in ["prod-2", "prod-3"] {
+        assert_event(name);
+        assert_eq!(found(kubectl, NAME, name), None);
+    }
 
     let weaker = json!({"metadata": {"annotations": {ATTESTORS: "insecure"}}});
     admin.patch(CLUSTERS, "prod-1", &weaker);
