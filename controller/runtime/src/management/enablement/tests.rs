@@ -297,7 +297,7 @@ async fn created(refusals: &'static [&'static str]) -> (Outcome, Vec<Value>) {
         watch_filter: None,
     };
     let lines = ClusterLines::of(&key);
-    let taken = taken((&client, &rate), (&key, &lines), "uid", step).await;
+    let taken = Box::pin(taken((&client, &rate), (&key, &lines), "uid", step)).await;
     let modes = asked.lock().clone();
     (taken.unwrap(), modes)
 }
