@@ -20,8 +20,7 @@
 //! - A policy that cannot be evaluated refuses the write.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchResources, ParamKind, ParamRef, ValidatingAdmissionPolicy,
-    ValidatingAdmissionPolicyBinding,
+    ParamKind, ParamRef, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use node_attestation_core::crd::{
@@ -70,7 +69,7 @@ pub struct Floor {
     pub exempt: Vec<String>,
 }
 
-/// The policies, each with its binding to the labeled namespaces, as YAML documents.
+/// The policies for the labeled namespaces, each with its binding, as YAML documents.
 ///
 /// # Errors
 ///
@@ -90,22 +89,24 @@ pub fn yaml(floor: &Floor) -> Result<String, serde_saphyr::ser::Error> {
     Ok(documents)
 }
 
-/// The policies, each with its binding to the labeled namespaces.
+/// The policies for the labeled namespaces, each with its binding.
+///
+/// The policy has the selector, and not the binding: a policy whose parameters the API server cannot read refuses all
+/// writes that it matches, before its bindings are evaluated.
 fn objects(floor: &Floor) -> [(ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding); 3] {
     [settings(floor), deletion(floor), identities(floor)].map(|policy| {
         let param_ref = policy.params.as_ref().map(|(_, object)| object.clone());
-        let mut binding = binding(policy.name, param_ref, policy.actions);
-        let label = (FLOOR_LABEL.to_owned(), FLOOR_LABEL_VALUE.to_owned());
-        if let Some(spec) = &mut binding.spec {
-            spec.match_resources = Some(MatchResources {
-                namespace_selector: Some(LabelSelector {
-                    match_labels: Some([label].into()),
-                    ..LabelSelector::default()
-                }),
-                ..MatchResources::default()
+        let binding = binding(policy.name, param_ref, policy.actions);
+        let mut policy = policy.policy();
+        let spec = policy.spec.as_mut();
+        if let Some(about) = spec.and_then(|spec| spec.match_constraints.as_mut()) {
+            let label = (FLOOR_LABEL.to_owned(), FLOOR_LABEL_VALUE.to_owned());
+            about.namespace_selector = Some(LabelSelector {
+                match_labels: Some([label].into()),
+                ..LabelSelector::default()
             });
         }
-        (policy.policy(), binding)
+        (policy, binding)
     })
 }
 

@@ -262,6 +262,20 @@ fn names_in_a_floor_are_literals_and_not_expressions() {
 }
 
 #[test]
+fn a_policy_of_the_floor_matches_only_labeled_namespaces() {
+    for (policy, binding) in objects(&floor()) {
+        let about = policy.spec.unwrap().match_constraints.unwrap();
+        let labels = about.namespace_selector.unwrap().match_labels.unwrap();
+        let label = (FLOOR_LABEL.to_owned(), "enforced".to_owned());
+        assert_eq!(labels, [label].into());
+        assert_eq!(
+            binding.spec.unwrap().policy_name,
+            policy.metadata.name.unwrap()
+        );
+    }
+}
+
+#[test]
 fn the_packaged_floor_matches_the_rendered_policies() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/floor/policies.yaml");
     let rendered = yaml(&packaged()).unwrap();
