@@ -267,7 +267,7 @@ fn a_policy_of_the_floor_matches_only_labeled_namespaces() {
         let about = policy.spec.unwrap().match_constraints.unwrap();
         let labels = about.namespace_selector.unwrap().match_labels.unwrap();
         let label = (FLOOR_LABEL.to_owned(), "enforced".to_owned());
-        assert_eq!(labels, [label].into());
+        assert_eq!(labels.into_iter().collect::<Vec<_>>(), [label]);
         assert_eq!(
             binding.spec.unwrap().policy_name,
             policy.metadata.name.unwrap()
