@@ -138,12 +138,12 @@ pub(crate) fn put_custom(
                 Identity::parse(*kind, spec)
             });
             let is_readable = identity.as_ref().is_none_or(Identity::is_readable);
-            let not_kept: Vec<_> = store.update(|objects| match identity {
-                Some(identity) => objects.put_identity(namespace, name, identity),
-                None => {
-                    let former = objects.remove_identity(*kind, namespace, name);
-                    former.into_iter().collect()
+            let not_kept: Vec<_> = store.update(|objects| {
+                if let Some(identity) = identity {
+                    return objects.put_identity(namespace, name, identity);
                 }
+                let former = objects.remove_identity(*kind, namespace, name);
+                former.into_iter().collect()
             });
             drop(not_kept);
             ensure!(is_readable, Unreadable::because("its spec is invalid"));

@@ -116,7 +116,7 @@ impl Owner for Host<'_> {
         self.0
     }
 
-    fn name(&self) -> &str {
+    fn name(&self) -> &'static str {
         ""
     }
 }

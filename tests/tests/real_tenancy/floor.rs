@@ -27,8 +27,6 @@ const CLUSTERCTL: &str = "clusterctl";
 const ONLY: &str = "the floor of this namespace permits only these attestors: aws, tpm";
 const MODE: &str = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
 const NO_EXEMPT: &str = "the floor of this namespace does not permit exemptNodes";
-const NO_BUILT_IN: &str =
-    "the floor of this namespace does not permit builtInRenewal: ControlPlane";
 const DECISIONS: &str =
     "only the controller and responders can change the annotations about revocations";
 const CLUSTER_FIRST: &str = "delete the Cluster prod-1 before its KubeletAuthentication";
@@ -169,7 +167,7 @@ fn below() -> [(Value, &'static str); 6] {
         // The default.
         (json!({"autoApproveBindings": null}), MODE),
         (json!({"exemptNodes": ["windows-1"]}), NO_EXEMPT),
-        (json!({"builtInRenewal": "ControlPlane"}), NO_BUILT_IN),
+        (json!({"exemptNodes": ["ControlPlane"]}), NO_EXEMPT),
     ]
 }
 

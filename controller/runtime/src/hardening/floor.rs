@@ -145,14 +145,10 @@ fn settings(floor: &Floor) -> Policy {
                  && object.spec.autoApproveBindings in ['Remove', 'RemoveNow']",
                 "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow",
             ),
-            // These two validations are about all Nodes that renew without evidence.
+            // Exempt Nodes renew without evidence.
             constant(
                 "!has(object.spec.exemptNodes) || size(object.spec.exemptNodes) == 0",
                 "the floor of this namespace does not permit exemptNodes",
-            ),
-            constant(
-                "!has(object.spec.builtInRenewal) || object.spec.builtInRenewal == 'Refuse'",
-                "the floor of this namespace does not permit builtInRenewal: ControlPlane",
             ),
             decisions(),
         ],

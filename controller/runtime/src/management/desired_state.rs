@@ -97,15 +97,7 @@ pub(super) fn service(
         return Err(NotReady::Misnamed(name.to_owned()));
     }
     // If the Cluster does not exist, its Secrets are not read, and its CA does not block other clusters.
-    let missing = match &sources.cluster {
-        Observed::Absent => Some(NotReady::ClusterNotFound(name.to_owned())),
-        Observed::Unreadable(source) => Some(NotReady::ClusterUnreadable {
-            name: name.to_owned(),
-            source: source.clone(),
-        }),
-        Observed::Unknown | Observed::Present(_) => None,
-    };
-    if let Some(missing) = missing {
+    if let Some(missing) = missing(sources, name) {
         drop(ca_key.hold(None));
         parsed.of_attestors = None;
         ensure!(!is_paused(&authentication.metadata), NotReady::Paused);
@@ -199,6 +191,19 @@ pub(super) fn service(
         serving_address_ranges,
         fingerprint,
     }))
+}
+
+/// The reason why there is no Cluster with this name.
+fn missing(sources: &Sources, name: &str) -> Option<NotReady> {
+    let name = name.to_owned();
+    match &sources.cluster {
+        Observed::Absent => Some(NotReady::ClusterNotFound(name)),
+        Observed::Unreadable(source) => {
+            let source = source.clone();
+            Some(NotReady::ClusterUnreadable { name, source })
+        }
+        Observed::Unknown | Observed::Present(_) => None,
+    }
 }
 
 impl Parsed {

@@ -49,7 +49,7 @@ fn valid() -> Value {
         "metadata": {"name": "prod-1"},
         "spec": {
             "clusterName": "prod-1", "authorizedAttestors": ["aws"], "autoApproveBindings": "Remove",
-            "builtInRenewal": "Refuse", "exemptNodes": [],
+            "exemptNodes": [],
         },
     })
 }
@@ -72,21 +72,14 @@ fn refused_settings(user: &Value, object: &Value) -> [Vec<String>; 2] {
 fn below() -> Vec<(&'static str, Value, &'static str)> {
     let attestors = "the floor of this namespace does not permit these attestors";
     let mode = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
+    let exempt = "the floor of this namespace does not permit exemptNodes";
     vec![
         ("authorizedAttestors", json!(["insecure"]), attestors),
         ("authorizedAttestors", json!(["aws", "other"]), attestors),
         ("autoApproveBindings", json!("Report"), mode),
         ("autoApproveBindings", json!("Later"), mode),
-        (
-            "exemptNodes",
-            json!(["windows-1"]),
-            "the floor of this namespace does not permit exemptNodes",
-        ),
-        (
-            "builtInRenewal",
-            json!("ControlPlane"),
-            "the floor of this namespace does not permit builtInRenewal: ControlPlane",
-        ),
+        ("exemptNodes", json!(["windows-1"]), exempt),
+        ("exemptNodes", json!(["ControlPlane"]), exempt),
     ]
 }
 
@@ -125,7 +118,6 @@ fn missing_fields_have_the_secure_value_except_the_mode() {
     let mode = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
     for (field, refusals) in [
         ("exemptNodes", vec![]),
-        ("builtInRenewal", vec![]),
         ("autoApproveBindings", vec![mode]),
     ] {
         let mut object = valid();

@@ -13,6 +13,7 @@ use super::*;
 use crate::log_lines::ClusterLines;
 use crate::management::condition_events::RATE;
 use crate::management::flood::flooded;
+use crate::turns::FairRate;
 
 fn wanted(attestor: &str) -> Wanted {
     let attestors = vec![attestor.to_owned()];
