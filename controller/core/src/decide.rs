@@ -18,10 +18,12 @@ use crate::scope::EnforcementState;
 use crate::time::until;
 
 mod context;
+mod foreseen;
 mod seen;
 mod steps;
 
 pub use context::Context;
+pub use foreseen::{Foreseen, foresee};
 pub use steps::{Elapsed, Step};
 
 use steps::Steps;

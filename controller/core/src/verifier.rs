@@ -10,7 +10,7 @@ pub use crate::crd::TpmBoot;
 use crate::crd::conditions::ConditionReport;
 use crate::identifiers::{KeyDigest, ServingName};
 use crate::inventory::Machine;
-use crate::refusal::{Denial, Reason, Refusal, Unavailable};
+use crate::refusal::{Deferral, Denial, Reason, Refusal, Unavailable};
 
 mod findings;
 mod insecure;
@@ -41,6 +41,18 @@ pub trait Verifier: Debug + Send + Sync {
     /// The caller checks that the identity matches the located machine.
     async fn verify(&self, appraisal: Appraisal<'_>, now: SystemTime)
     -> Result<Assurance, Refusal>;
+
+    /// Predicts the identity of a machine of an existing Node, which has not sent evidence yet. Performs the checks of
+    /// [`verify`](Self::verify) that do not depend on evidence, with the same functions. The result is not a
+    /// verification.
+    async fn foresee(
+        &self,
+        _machine: &Machine,
+        provider_id: &ProviderId,
+        _now: SystemTime,
+    ) -> Result<Foresight, Refusal> {
+        Ok(Foresight::of(Identity::of(provider_id.clone())))
+    }
 
     /// Whether the verifier also appraises evidence of a machine whose infrastructure has not set its provider ID yet
     /// ([`Machine::unnamed`]). The bootstrap token identifies such a machine, which gets the claimed provider ID. Its
@@ -129,6 +141,42 @@ impl Identity {
             instance: None,
             endorsement_key: None,
             boot: None,
+        }
+    }
+}
+
+/// The part of a machine's identity that is known before the machine sends evidence.
+#[derive(Debug)]
+pub struct Foresight {
+    /// The known part of the identity.
+    pub identity: Identity,
+    /// The outage or omission of a service that has more facts about the machine. `None` if each check without
+    /// evidence passed.
+    pub unknown: Option<Unavailable>,
+}
+
+impl Foresight {
+    /// The prediction of this identity, after all checks without evidence.
+    pub fn of(identity: Identity) -> Self {
+        Self {
+            identity,
+            unknown: None,
+        }
+    }
+
+    /// Adds the result of a service. An unavailable service leaves its facts unknown.
+    ///
+    /// # Errors
+    ///
+    /// The service refused the machine.
+    pub fn and<T>(&mut self, result: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Refusal::Retry(Deferral::VerifierUnavailable(source))) => {
+                self.unknown.get_or_insert(source);
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal),
         }
     }
 }

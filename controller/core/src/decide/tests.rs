@@ -5,6 +5,7 @@ mod attacks;
 mod built_in;
 mod explained;
 mod first_use;
+mod foreseen;
 mod names;
 mod serving;
 mod serving_names;

@@ -9,8 +9,8 @@ use crate::identifiers::CertificateUid;
 use crate::inventory::Machine;
 use crate::ledger::Claimant;
 use crate::policy::machine;
-use crate::refusal::{Denial, Failure, Refusal};
-use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity};
+use crate::refusal::{Deferral, Denial, Failure, Refusal};
+use crate::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
 
 /// A request from a machine whose evidence was verified, or whose provider requires no evidence.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ impl LocatedCsr {
         now: SystemTime,
     ) -> Result<AttestedCsr, Refusal> {
         let (request, verifier) = (self.request(), self.verifier());
-        if request.evidence.is_some() && !verifier.accepts_late_provider_ids() {
-            machine::is_named(self.machine())?;
+        if request.evidence.is_some() {
+            has_provider_id(self.machine(), verifier)?;
         }
         let appraisal = Appraisal {
             evidence: request.evidence.as_deref(),
@@ -77,6 +77,14 @@ impl LocatedCsr {
             standing,
         })
     }
+}
+
+/// Checks that the infrastructure has set the machine's provider ID, unless the verifier does not require it.
+pub(crate) fn has_provider_id(machine: &Machine, verifier: &dyn Verifier) -> Result<(), Deferral> {
+    if verifier.accepts_late_provider_ids() {
+        return Ok(());
+    }
+    machine::is_named(machine)
 }
 
 impl AttestedCsr {

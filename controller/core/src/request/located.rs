@@ -1,5 +1,7 @@
 //! A request whose machine is known.
 
+use kubelet_attestation::names::ProviderId;
+
 use super::{ClientRequest, ConformantClientCsr, Requester};
 use crate::identifiers::TokenId;
 use crate::inventory::{Inventory, Machine, TokenOwner};
@@ -42,15 +44,14 @@ impl ConformantClientCsr {
             }
             (Requester::First { token }, None) => self.of_token(token, inventory).await?,
             (Requester::Renewal { .. }, Some(_)) | (Requester::Unmarked, _) => {
-                found(inventory.by_provider_id(&self.request().provider_id).await)?
+                existing_machine(&self.request().provider_id, inventory).await?
             }
             (Requester::Renewal { .. }, None) => {
                 return Err(Denial::UnattestedRenewal.into());
             }
         };
-        match self.request().requester {
-            Requester::First { .. } => machine::may_join(&machine)?,
-            Requester::Renewal { .. } | Requester::Unmarked => machine::may_go_on(&machine)?,
+        if let Requester::First { .. } = self.request().requester {
+            machine::may_join(&machine)?;
         }
         Ok(LocatedCsr { csr: self, machine })
     }
@@ -118,6 +119,16 @@ impl LocatedCsr {
     pub(super) fn verifier(&self) -> &dyn Verifier {
         self.csr.verifier()
     }
+}
+
+/// Finds the machine of a node that already has a certificate.
+pub(crate) async fn existing_machine(
+    provider_id: &ProviderId,
+    inventory: &dyn Inventory,
+) -> Result<Machine, Refusal> {
+    let machine = found(inventory.by_provider_id(provider_id).await)?;
+    machine::may_go_on(&machine)?;
+    Ok(machine)
 }
 
 fn found<T>(found: Result<Option<T>, Unavailable>) -> Result<T, Deferral> {

@@ -1,5 +1,7 @@
 //! A request for a node name that belongs to its machine.
 
+use kubelet_attestation::names::NodeName;
+
 use super::attested::ClaimOrRenewal;
 use super::{AttestedCsr, ClientRequest};
 use crate::inventory::{Inventory, Machine, Naming};
@@ -24,12 +26,8 @@ impl AttestedCsr {
         ledger: &RecordLedger,
     ) -> Result<NamedCsr, Refusal> {
         let (machine, asked) = (self.machine(), &self.request().node_name);
-        let naming = if let Some(name) = &self.identity().node_name {
-            Naming::only(Some(name), asked)
-        } else {
-            let naming = inventory.naming(machine, asked).await;
-            naming.map_err(Deferral::InventoryUnavailable)?
-        };
+        let of_evidence = self.identity().node_name.as_ref();
+        let naming = naming(machine, of_evidence, asked, inventory).await?;
         if let Err(refusal) = machine::is_node(machine, naming, asked)
             && !self.is_recorded(ledger).await?
         {
@@ -50,6 +48,20 @@ impl AttestedCsr {
         let node_name = &self.request().node_name;
         ledger.is_held_by(provider_id, node_name, uid).await
     }
+}
+
+/// Whether the machine's Node can have the name `asked`. A name from the evidence decides.
+pub(crate) async fn naming(
+    machine: &Machine,
+    of_evidence: Option<&NodeName>,
+    asked: &NodeName,
+    inventory: &dyn Inventory,
+) -> Result<Naming, Deferral> {
+    if of_evidence.is_some() {
+        return Ok(Naming::only(of_evidence, asked));
+    }
+    let naming = inventory.naming(machine, asked).await;
+    naming.map_err(Deferral::InventoryUnavailable)
 }
 
 impl NamedCsr {

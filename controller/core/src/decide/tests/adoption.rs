@@ -14,7 +14,7 @@ use crate::testing::{
 };
 
 /// The cluster, with a Node `n1` that is up.
-fn cluster(adoption: Adoption) -> Context {
+pub(super) fn cluster(adoption: Adoption) -> Context {
     let nodes = MemoryNodes::default();
     nodes.put(NodeName::parse("n1").unwrap(), node("a", true, now()));
     let Parts {
@@ -39,7 +39,7 @@ fn cluster(adoption: Adoption) -> Context {
 }
 
 /// A request from Node `n1` with the certificate from kubeadm, as the machine with this provider ID.
-fn stock(provider_id: &str) -> CertificateSigningRequest {
+pub(super) fn stock(provider_id: &str) -> CertificateSigningRequest {
     let mut csr = Csr::valid();
     let value = der::utf8(provider_id);
     csr.extensions = vec![extension(PROVIDER_ID_OID, false, &value)];
@@ -52,7 +52,7 @@ fn stock(provider_id: &str) -> CertificateSigningRequest {
 }
 
 #[track_caller]
-fn denied(request: &CertificateSigningRequest, cluster: &Context) -> &'static str {
+pub(super) fn denied(request: &CertificateSigningRequest, cluster: &Context) -> &'static str {
     let decision = decided(request, cluster);
     let Decision::Deny(denial) = decision else {
         panic!("not denied: {decision:?}")
