@@ -25,8 +25,11 @@ use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::ServingName;
+use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::{Deferral, Denial, Reason, Refusal, Unavailable};
-use node_attestation_core::verifier::{Appraisal, Assurance, AttestedIdentity, Identity, Verifier};
+use node_attestation_core::verifier::{
+    Appraisal, Assurance, AttestedIdentity, Foresight, Identity, Verifier,
+};
 
 use crate::credentials::Tenant;
 use crate::denial::AwsDenial;
@@ -217,6 +220,17 @@ impl Verifier for AwsVerifier {
             Some(denial) => attested.unless_known(denial),
             None => attested,
         }))
+    }
+
+    async fn foresee(
+        &self,
+        _machine: &Machine,
+        provider_id: &ProviderId,
+        now: SystemTime,
+    ) -> Result<Foresight, Refusal> {
+        let instances = &self.clients.instances;
+        let foresight = instances.foresee(&self.policy, provider_id, now).await?;
+        foresight.ok_or_else(|| Denial::EvidenceMissing.into())
     }
 
     async fn serving_names(

@@ -9,7 +9,7 @@ use kubelet_attestation::names::ProviderId;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::conditions::{self, ConditionReport, ConditionStatus, reason};
 use node_attestation_core::identifiers::KeyDigest;
-use node_attestation_core::refusal::Unavailable;
+use node_attestation_core::refusal::{Deferral, Unavailable};
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::config_maps::ConfigMaps;
 use node_attestation_runtime::log_lines::ClusterLines;
@@ -85,6 +85,28 @@ impl KeyList {
             hosts: hosts.into_iter().collect(),
             malformed,
         }
+    }
+}
+
+/// The endorsement keys in the lists for the host of a machine.
+pub(crate) fn listed_in<'a>(
+    lists: &'a [Arc<KeyList>],
+    provider_id: &'a ProviderId,
+) -> impl Iterator<Item = KeyDigest> {
+    let keys = lists
+        .iter()
+        .map(move |list| list.hosts.keys_of(provider_id));
+    keys.flatten()
+}
+
+/// Checks that the lists contain no malformed entry, which could be for any machine.
+pub(crate) fn are_well_formed(lists: &[Arc<KeyList>]) -> Result<(), Deferral> {
+    match lists.iter().find_map(|list| list.malformed.as_ref()) {
+        Some(malformed) => {
+            let malformed = Unavailable::new(malformed.clone());
+            Err(Deferral::VerifierUnavailable(malformed))
+        }
+        None => Ok(()),
     }
 }
 

@@ -17,6 +17,8 @@
 //! the attestation key are in the same TPM, because no other TPM can decrypt the challenge. It also shows that check 4
 //! passed, because there is no challenge without this check.
 
+mod foresight;
+
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
@@ -31,11 +33,12 @@ use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::cluster_line;
 use node_attestation_core::crd::conditions::ConditionReport;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::inventory;
 use node_attestation_core::log_lines::{LogLines, Unlimited};
 use node_attestation_core::refusal::{Deferral, Denial, Failure, Reason, Refusal, Unavailable};
 use node_attestation_core::verifier::platform::Platform;
 use node_attestation_core::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Expiring, Findings, Identity, Verifier,
+    Appraisal, Assurance, AttestedIdentity, Expiring, Findings, Foresight, Identity, Verifier,
 };
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::clock::elapsed;
@@ -47,7 +50,9 @@ use crate::chain::checks::{self, Checks};
 use crate::challenge::{self, ChallengeKeySource, ChallengeKeys, Subject};
 use crate::credential::{Credential, NoCredential};
 use crate::denial::TpmDenial;
-use crate::key_lists::{KeyList, KeyLists, NOT_READ_HERE, report_without_lists};
+use crate::key_lists::{
+    KeyList, KeyLists, NOT_READ_HERE, are_well_formed, listed_in, report_without_lists,
+};
 use crate::observations::Observations;
 use crate::policy::TpmPolicy;
 use crate::public::{AttestationKey, EndorsementKey};
@@ -296,20 +301,28 @@ impl TpmVerifier {
             .into());
         }
         let mut is_known = false;
-        if let Some(trusted) = of_provider_id(provider_id) {
+        for (trusted, is_source) in self.local_keys(machine, provider_id) {
             must_be(trusted, keys, appraisal)?;
-            // A provider ID that only the request claims is not a source, because every machine with a TPM can claim
-            // its own key.
-            is_known = !machine.unnamed;
-        }
-        for trusted in self.policy.allowed.keys_of(machine, provider_id) {
-            must_be(trusted, keys, appraisal)?;
-            is_known = true;
+            is_known |= is_source;
         }
         Ok(Machine {
             provider_id,
             is_known,
         })
+    }
+
+    /// The endorsement keys of a machine from its provider ID and from the policy, and whether each of them identifies
+    /// the machine.
+    fn local_keys<'a>(
+        &'a self,
+        machine: &'a inventory::Machine,
+        provider_id: &'a ProviderId,
+    ) -> impl Iterator<Item = (KeyDigest, bool)> {
+        // A provider ID that only the request claims is not a source, because every machine with a TPM can claim its own
+        // key.
+        let of_id = of_provider_id(provider_id).map(|key| (key, !machine.unnamed));
+        let listed = self.policy.allowed.keys_of(machine, provider_id);
+        of_id.into_iter().chain(listed.map(|key| (key, true)))
     }
 
     /// Checks the endorsement key against the lists. If no source has a key for the machine, queries the platform.
@@ -322,19 +335,14 @@ impl TpmVerifier {
         let unavailable = Deferral::VerifierUnavailable;
         let lists = self.lists().await.map_err(unavailable)?;
         let mut is_known = machine.is_known;
-        for list in lists.iter() {
-            for trusted in list.hosts.keys_of(machine.provider_id) {
-                must_be(trusted, keys, appraisal)?;
-                is_known = true;
-            }
+        for trusted in listed_in(&lists, machine.provider_id) {
+            must_be(trusted, keys, appraisal)?;
+            is_known = true;
         }
         if is_known {
             return Ok(());
         }
-        // A malformed entry could be for this machine.
-        if let Some(malformed) = lists.iter().find_map(|list| list.malformed.as_ref()) {
-            return Err(unavailable(Unavailable::new(malformed.clone())).into());
-        }
+        are_well_formed(&lists)?;
         if appraisal.machine.unnamed {
             // The platform returns the TPM of the claimed machine, which can differ from the token's machine.
             let machine = appraisal.machine.name.clone();
@@ -396,6 +404,15 @@ impl Verifier for TpmVerifier {
             TpmEvidence::Enrol(enrolment) => self.enrol(enrolment, &appraisal, now).await,
             TpmEvidence::Respond(response) => self.respond(response, &appraisal, now).await,
         }
+    }
+
+    async fn foresee(
+        &self,
+        machine: &inventory::Machine,
+        provider_id: &ProviderId,
+        now: SystemTime,
+    ) -> Result<Foresight, Refusal> {
+        self.foreseen(machine, provider_id, now).await
     }
 
     fn accepts_late_provider_ids(&self) -> bool {

@@ -153,6 +153,11 @@ impl Instances {
         }
     }
 
+    /// The source of the credentials.
+    pub(super) fn source(&self) -> &dyn CredentialsSource {
+        self.client.channel.source()
+    }
+
     /// EC2's description of an instance; `None` if EC2 does not list it.
     ///
     /// # Errors

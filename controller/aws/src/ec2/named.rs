@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::ServingName;
 use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
+use node_attestation_core::verifier::{Foresight, Identity};
 
 use super::checks::{Expected, check_expected, check_region, node_name};
 use super::place::Place;
@@ -89,6 +90,34 @@ impl Instances {
             launched: facts.launched.ok_or_else(not_yet)?,
         };
         check_expected(&facts, expected, policy, now)
+    }
+
+    /// The identity of an existing machine without its document, and whether EC2 has more facts about it. `None` if its
+    /// provider ID is not an AWS ID, so that it has no evidence.
+    ///
+    /// # Errors
+    ///
+    /// A denial of the attestor `aws`, or a [`Deferral`] of a young instance.
+    pub(crate) async fn foresee(
+        &self,
+        policy: &AwsPolicy,
+        provider_id: &ProviderId,
+        now: SystemTime,
+    ) -> Result<Option<Foresight>, Refusal> {
+        let Some(place) = Place::of(provider_id) else {
+            return Ok(None);
+        };
+        let mut foresight = Foresight::of(Identity {
+            instance: Some(place.instance.to_owned()),
+            ..Identity::of(provider_id.clone())
+        });
+        let checked = self.check(self.source(), policy, provider_id, now).await;
+        if foresight.and(checked)?.is_some() {
+            let name = self.node_name(policy, provider_id).await;
+            let name = name.map_err(|source| Refusal::from(Deferral::VerifierUnavailable(source)));
+            foresight.identity.node_name = foresight.and(name)?.flatten();
+        }
+        Ok(Some(foresight))
     }
 
     async fn facts<'a>(

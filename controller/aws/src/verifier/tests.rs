@@ -13,6 +13,7 @@ use node_attestation_core::crd::conditions::ConditionStatus;
 use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::Deferral;
 
+mod foresight;
 mod tenant;
 
 use super::*;

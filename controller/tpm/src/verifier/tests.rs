@@ -15,6 +15,7 @@ use crate::fixture::{ANOTHER, Case, FakePlatform, GOOD, Good, denied, digest, ma
 mod banks;
 mod challenges;
 mod findings;
+mod foresight;
 mod hosts;
 mod keys;
 mod mutations;
