@@ -3,13 +3,19 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use node_attestation_core::crd::KubeletAuthentication;
 use node_attestation_runtime::capi::ObjectKey;
 use node_attestation_runtime::client::{ClusterAccess, EgressPolicy};
 use node_attestation_runtime::cluster_check::{self, Checked, State};
+use node_attestation_runtime::explain::NodePrediction;
 use serde_json::json;
 
 use crate::error::BoxError;
-use crate::query::{QueryOptions, wrapped};
+use crate::providers::Providers;
+use crate::query::{QueryOptions, aligned, wrapped};
+
+/// The maximum number of predictions in the table.
+const MAX_ROWS: usize = 500;
 
 /// The width of a state, including the space after it.
 const MARGIN: usize = 6;
@@ -40,6 +46,10 @@ struct Check {
     /// Kubeconfig of the workload cluster for these settings: check it too
     #[arg(long, value_name = "FILE", requires = "settings")]
     workload_kubeconfig: Option<PathBuf>,
+    /// Predict the answer to the first request from each existing Node, before the plugin is installed: its machine,
+    /// its name, and the reason for a refusal. Needs the permissions of `explain`, and does not call AWS
+    #[arg(long, conflicts_with = "settings")]
+    nodes: bool,
     /// Count warnings as failures
     #[arg(long)]
     strict: bool,
@@ -57,6 +67,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         cluster,
         settings,
         workload_kubeconfig,
+        nodes,
         strict,
         options,
         insecure_allow_loopback,
@@ -66,6 +77,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         Some(_) => "A cluster without a management cluster",
         None => "The management cluster",
     };
+    let mut predictions = Vec::new();
     let checks = if let Some(settings) = settings {
         let workload = match workload_kubeconfig {
             Some(file) => Some(ClusterAccess::from_kubeconfig(&file).await?),
@@ -81,7 +93,16 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         let reach = EgressPolicy {
             insecure_allow_loopback,
         };
-        cluster_check::check(&access, only.as_ref(), reach).await
+        let mut checks = cluster_check::check(&access, only.as_ref(), reach).await;
+        if nodes {
+            let providers = Providers::not_asked(None, &[], Some(&access))?;
+            let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
+                providers.verifiers(authentication, cluster_uid)
+            };
+            let predicted = cluster_check::predict(&access, &mut checks, reach, verifiers);
+            predictions = Box::pin(predicted).await;
+        }
+        checks
     };
     let is_bad = |check: &Checked| match check.state {
         State::Fail => true,
@@ -89,9 +110,50 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         State::Pass | State::Skip => false,
     };
     let failing = checks.iter().filter(|check| is_bad(check)).count();
-    let objects = json!({"failing": failing, "checks": checks});
-    let text = options.output.print(&objects, || table(heading, &checks))?;
+    let mut objects = json!({"failing": failing, "checks": checks});
+    if nodes && let Some(fields) = objects.as_object_mut() {
+        fields.insert("nodes".to_owned(), json!(predictions));
+    }
+    let text = options.output.print(&objects, || {
+        table(heading, &checks) + &of_nodes(&predictions)
+    })?;
     Ok((text, failing == 0))
+}
+
+/// The predictions as a table. Long lists are cut, because JSON is the format for them.
+fn of_nodes(predictions: &[NodePrediction]) -> String {
+    if predictions.is_empty() {
+        return String::new();
+    }
+    let titles = [
+        "CLUSTER", "NODE", "ATTESTOR", "OUTCOME", "REASON", "NAME", "MACHINE", "IDENTITY",
+    ];
+    let text = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
+    let rows = predictions.iter().take(MAX_ROWS).map(|one| {
+        let evidence = [&one.endorsement_key, &one.instance, &one.provider_id];
+        let reason = Some(one.reason).filter(|reason| !reason.is_empty());
+        [
+            text(one.cluster.as_ref()),
+            one.node.clone(),
+            text(one.attestor.as_ref()),
+            one.outcome.to_owned(),
+            reason.unwrap_or("-").to_owned(),
+            text(one.node_name.as_ref()),
+            text(one.machine.as_ref()),
+            text(evidence.into_iter().flatten().next()),
+        ]
+    });
+    let rows: Vec<_> = [titles.map(str::to_owned)]
+        .into_iter()
+        .chain(rows)
+        .collect();
+    let mut table = String::from("\n") + &aligned(&rows);
+    let more = predictions.len().saturating_sub(MAX_ROWS);
+    if more > 0 {
+        let more = format!("{more} more rows; all of them: -o json\n");
+        table.push_str(&more);
+    }
+    table
 }
 
 fn table(heading: &str, checks: &[Checked]) -> String {

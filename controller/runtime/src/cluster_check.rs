@@ -23,8 +23,11 @@ use crate::settings_file;
 
 mod management;
 mod one_cluster;
+mod predictions;
 mod secrets;
 mod workload;
+
+pub use predictions::predict;
 
 /// The deadline for one check.
 const DEADLINE: Duration = Duration::from_secs(10);

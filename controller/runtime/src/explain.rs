@@ -33,12 +33,14 @@ use crate::watch::readable_one_of;
 
 mod alone;
 mod answers;
+mod nodes;
 mod of_cluster;
 mod said;
 mod unasked;
 
 pub use alone::AloneSettings;
 pub use answers::{Condition, ToldEvent};
+pub use nodes::NodePrediction;
 pub(crate) use of_cluster::by_secret;
 
 use unasked::Unasked;

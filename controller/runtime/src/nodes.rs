@@ -7,7 +7,7 @@ use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node as KubeNode, NodeAddress};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, DeleteParams, Preconditions};
+use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use kube::{Client, Resource as _};
 use kubelet_attestation::names::NodeName;
 use node_attestation_core::identifiers::{ServingName, dns_form};
@@ -17,8 +17,8 @@ use node_attestation_core::serving::NodeReportedAddresses;
 use serde::Deserialize;
 use tokio::time::sleep;
 
-use crate::client::{ServerTime, call};
-use crate::watch::{Lenient, one_of, read_alone};
+use crate::client::{CallError, ServerTime, call};
+use crate::watch::{Lenient, Unreadable, all_of, one_of, read_alone};
 
 /// The maximum number of addresses of a Node. An honest Node has a few.
 const MAX_ADDRESSES: usize = 1024;
@@ -108,6 +108,21 @@ impl KubeNodes {
     #[must_use]
     pub fn with_time(self, time: ServerTime) -> Self {
         Self { time, ..self }
+    }
+
+    /// The names of all Nodes, each with its provider ID, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// The Nodes could not be listed.
+    pub(crate) async fn provider_ids(&self) -> Result<Vec<(String, Option<String>)>, CallError> {
+        let all = all_of(&self.nodes, ListParams::default()).await?;
+        let provider_id = |node: Result<ReadNode, Unreadable>| node.ok()?.spec?.provider_id;
+        let of_node = |node: Lenient<ReadNode, KubeNode>| {
+            let name = node.metadata.name.unwrap_or_default();
+            (name, provider_id(node.object))
+        };
+        Ok(all.into_iter().map(of_node).collect())
     }
 }
 

@@ -9,10 +9,11 @@ use kubelet_attestation::evidence::tpm::ENDORSEMENT_KEY_ANNOTATION;
 use kubelet_attestation::names::{Provider, ProviderId};
 use kubelet_attestation::version::EvidenceVersion;
 use node_attestation_core::identifiers::{KeyDigest, ServingName};
+use node_attestation_core::inventory::Machine;
 use node_attestation_core::refusal::{Deferral, NotAsked, Refusal, Unavailable};
 use node_attestation_core::unshared::Unshared;
 use node_attestation_core::verifier::{
-    Appraisal, Assurance, AttestedIdentity, Identity, Verifier, Verifiers,
+    Appraisal, Assurance, AttestedIdentity, Foresight, Identity, Verifier, Verifiers,
 };
 
 /// The check that verifies evidence.
@@ -101,6 +102,15 @@ impl Verifier for Unproved {
             ..Identity::of(appraisal.provider_id.clone())
         };
         Ok(Assurance::Attested(AttestedIdentity::vouched(identity)))
+    }
+
+    async fn foresee(
+        &self,
+        machine: &Machine,
+        provider_id: &ProviderId,
+        now: SystemTime,
+    ) -> Result<Foresight, Refusal> {
+        self.verifier.foresee(machine, provider_id, now).await
     }
 
     fn accepts_late_provider_ids(&self) -> bool {

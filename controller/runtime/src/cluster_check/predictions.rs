@@ -1,0 +1,171 @@
+//! The check of the existing Nodes of a Cluster, before a plugin is installed on them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kubelet_attestation::errors::error_chain;
+use node_attestation_core::crd::KubeletAuthentication;
+use node_attestation_core::verifier::Verifiers;
+use tokio::time::timeout;
+
+use super::{Checked, Finding, State, some};
+use crate::capi::ObjectKey;
+use crate::client::{ClusterAccess, EgressPolicy};
+use crate::explain::{Explainer, NodePrediction};
+
+/// The name of the check.
+const NAME: &str = "predictions";
+
+/// The check that precedes all checks of a workload cluster.
+const KUBECONFIG: &str = "kubeconfig";
+
+/// The deadline for the Nodes of one Cluster, which can be thousands.
+const DEADLINE: Duration = Duration::from_mins(2);
+
+/// Predicts the answer to the first request from each existing Node of the checked Clusters, and adds a check to each
+/// of them. `verifiers` must not call a service.
+pub async fn predict(
+    management: &ClusterAccess,
+    checks: &mut Vec<Checked>,
+    reach: EgressPolicy,
+    verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
+) -> Vec<NodePrediction> {
+    let mut all = Vec::new();
+    for (key, state) in managed(checks) {
+        let found = if state == State::Pass {
+            let of_cluster = nodes(management, &key, reach, &verifiers);
+            let of_cluster = timeout(DEADLINE, Box::pin(of_cluster)).await;
+            of_cluster.unwrap_or_else(|_| Err(format!("no answer in {} s", DEADLINE.as_secs())))
+        } else {
+            Ok(None)
+        };
+        let finding = match found {
+            Ok(None) => Finding::skip("cannot call the workload cluster"),
+            Ok(Some(predictions)) => {
+                let finding = finding(&predictions);
+                all.extend(predictions);
+                finding
+            }
+            Err(error) => Finding::fail(error, "correct the cause in the message"),
+        };
+        let cluster = Some(key.to_string());
+        let last = checks.iter().rposition(|one| one.cluster == cluster);
+        let place = last.map_or(checks.len(), |last| last + 1);
+        checks.insert(place, finding.checked(Some(&key), NAME));
+    }
+    all
+}
+
+/// The Clusters with a `KubeletAuthentication`, each with the result of its check `kubeconfig`.
+fn managed(checks: &[Checked]) -> Vec<(ObjectKey, State)> {
+    let of_kubeconfig = checks.iter().filter(|one| one.name == KUBECONFIG);
+    let key = |one: &Checked| one.cluster.as_deref()?.parse().ok();
+    of_kubeconfig
+        .filter_map(|one| Some((key(one)?, one.state)))
+        .collect()
+}
+
+async fn nodes(
+    management: &ClusterAccess,
+    key: &ObjectKey,
+    reach: EgressPolicy,
+    verifiers: impl Fn(&KubeletAuthentication, &str) -> Verifiers,
+) -> Result<Option<Vec<NodePrediction>>, String> {
+    let explainer = Explainer::of_cluster(management, key, None, reach, verifiers);
+    let explainer = Box::pin(explainer).await;
+    let explainer = explainer.map_err(|error| error_chain(&error))?;
+    let nodes = Box::pin(explainer.nodes()).await;
+    nodes.map(Some).map_err(|error| error_chain(&*error))
+}
+
+/// The finding about the Nodes. A Node has a prediction for each attestation provider, and the best one counts.
+fn finding(predictions: &[NodePrediction]) -> Finding {
+    const CURE: &str = "look up the reason of each Node in the list of predictions";
+    let mut nodes: BTreeMap<&str, State> = BTreeMap::new();
+    for one in predictions {
+        let state = if one.is_refused() {
+            State::Fail
+        } else if one.is_deferred() {
+            State::Warn
+        } else {
+            State::Pass
+        };
+        let best = nodes.entry(&one.node).or_insert(state);
+        if state == State::Pass || *best == State::Fail {
+            *best = state;
+        }
+    }
+    let named = |wanted: State| -> Vec<String> {
+        let nodes = nodes.iter().filter(|(_, state)| **state == wanted);
+        nodes.map(|(name, _)| (*name).to_owned()).collect()
+    };
+    let (denied, waiting) = (named(State::Fail), named(State::Warn));
+    let mut parts = vec![format!("{} Nodes", nodes.len())];
+    if !denied.is_empty() {
+        parts.push(format!("requests would be denied from {}", some(&denied)));
+    }
+    if !waiting.is_empty() {
+        parts.push(format!("requests would wait from {}", some(&waiting)));
+    }
+    if !denied.is_empty() {
+        Finding::fail(parts.join("; "), CURE)
+    } else if !waiting.is_empty() {
+        Finding::warn(parts.join("; "), CURE)
+    } else {
+        parts.push("no request would be refused by a check without evidence".to_owned());
+        Finding::pass(parts.join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prediction(node: &str, outcome: &'static str) -> NodePrediction {
+        NodePrediction::new(node.to_owned(), outcome)
+    }
+
+    #[test]
+    fn a_node_that_would_be_denied_fails_the_check_of_predictions() {
+        let accepted = ["recorded", "accepted", "undecided"];
+        let accepted = accepted.map(|outcome| prediction(outcome, outcome));
+        let found = |more: &[NodePrediction]| finding(&[accepted.as_slice(), more].concat());
+
+        let passed = found(&[]);
+        assert_eq!(passed.state, State::Pass, "{passed:?}");
+        assert!(passed.what.starts_with("3 Nodes; no request"), "{passed:?}");
+        let waits = found(&[prediction("n1", "deferred")]);
+        assert_eq!(waits.state, State::Warn, "{waits:?}");
+        assert_eq!(waits.what, "4 Nodes; requests would wait from n1");
+        for outcome in ["denied", "failed"] {
+            let denied = found(&[prediction("n2", outcome), prediction("n1", "deferred")]);
+            assert_eq!(denied.state, State::Fail, "{denied:?}");
+            assert!(denied.what.contains("denied from n2; "), "{denied:?}");
+            assert!(denied.what.ends_with("wait from n1"), "{denied:?}");
+        }
+    }
+
+    #[test]
+    fn the_best_attestor_counts_for_a_node_with_two_predictions() {
+        for (outcomes, state) in [
+            (["denied", "accepted"], State::Pass),
+            (["accepted", "denied"], State::Pass),
+            (["denied", "deferred"], State::Warn),
+            (["deferred", "denied"], State::Warn),
+            (["denied", "denied"], State::Fail),
+        ] {
+            let found = finding(&outcomes.map(|outcome| prediction("n1", outcome)));
+            assert_eq!(found.state, state, "{outcomes:?}");
+        }
+    }
+
+    #[test]
+    fn only_clusters_with_settings_have_predictions() {
+        let key = ObjectKey::new("tenant-a", "prod-1");
+        let of = |name| Finding::pass("").checked(Some(&key), name);
+
+        assert!(managed(&[of("authentication")]).is_empty());
+        let managed = managed(&[of("authentication"), of(KUBECONFIG)]);
+        assert_eq!(managed, [(key.clone(), State::Pass)]);
+    }
+}

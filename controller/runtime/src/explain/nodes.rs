@@ -1,0 +1,218 @@
+//! Predicts the answer to the first request from each existing Node, before a plugin is installed on it.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use kubelet_attestation::errors::error_chain;
+use kubelet_attestation::names::{NodeName, ProviderId};
+use node_attestation_core::decide::{Foreseen, foresee};
+use node_attestation_core::pace::Pace;
+use node_attestation_core::refusal::Refusal;
+use serde::Serialize;
+
+use super::{BoxError, Explainer, NOT_ASKED};
+use crate::clock;
+use crate::metrics::DENIED;
+use crate::nodes::KubeNodes;
+
+/// The outcome for a Node that has a node identity.
+const RECORDED: &str = "recorded";
+
+/// The outcome if all checks pass that do not need evidence.
+const ACCEPTED: &str = "accepted";
+
+/// The outcome if these checks pass, and a service has more facts about the machine.
+const UNDECIDED: &str = "undecided";
+
+/// The predicted answer to the first request from an existing Node, with one attestation provider.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct NodePrediction {
+    /// The Cluster.
+    pub cluster: Option<String>,
+    /// The Node.
+    pub node: String,
+    /// The attestation provider. `None` for a Node with a node identity, or with an invalid name.
+    pub attestor: Option<String>,
+    /// The name that the platform or the machine's objects give to the Node, if it is known.
+    pub node_name: Option<String>,
+    /// The Machine, if it was found.
+    pub machine: Option<String>,
+    /// The provider ID that the machine will claim.
+    #[serde(rename = "providerID")]
+    pub provider_id: Option<String>,
+    /// The ID of the instance, if its cloud has separate instance IDs.
+    pub instance: Option<String>,
+    /// The endorsement key that is registered for the machine.
+    pub endorsement_key: Option<String>,
+    /// `recorded`, `accepted`, `undecided`, `deferred`, `denied` or `failed`.
+    pub outcome: &'static str,
+    /// The reason that the request would get. Empty if it would be accepted.
+    pub reason: &'static str,
+    /// The cause of the refusal, or the omitted calls.
+    pub message: String,
+}
+
+impl NodePrediction {
+    /// Whether the request would be refused for a reason that does not end by itself.
+    pub(crate) fn is_refused(&self) -> bool {
+        [DENIED, "failed"].contains(&self.outcome)
+    }
+
+    /// Whether the request would wait.
+    pub(crate) fn is_deferred(&self) -> bool {
+        self.outcome == "deferred"
+    }
+
+    pub(crate) fn new(node: String, outcome: &'static str) -> Self {
+        Self {
+            cluster: None,
+            node,
+            attestor: None,
+            node_name: None,
+            machine: None,
+            provider_id: None,
+            instance: None,
+            endorsement_key: None,
+            outcome,
+            reason: "",
+            message: String::new(),
+        }
+    }
+
+    /// The prediction for a Node that the plugin cannot name in a request.
+    fn invalid(node: String, error: &dyn std::error::Error) -> Self {
+        Self {
+            message: error_chain(error),
+            ..Self::new(node, "failed")
+        }
+    }
+
+    fn of(node: &NodeName, foreseen: Foreseen) -> Self {
+        let (outcome, reason, message) = match (&foreseen.refusal, &foreseen.unknown) {
+            (Some(Refusal::Deny(denial)), _) => (DENIED, denial.reason(), error_chain(denial)),
+            (Some(Refusal::Fail(failure)), _) => ("failed", failure.reason(), error_chain(failure)),
+            (Some(Refusal::Retry(deferral)), _) => {
+                ("deferred", deferral.reason(), error_chain(deferral))
+            }
+            (None, Some(unknown)) => (UNDECIDED, NOT_ASKED, error_chain(unknown)),
+            (None, None) => (ACCEPTED, "", String::new()),
+        };
+        let (machine, identity) = (foreseen.machine, foreseen.identity);
+        let of_machine = machine.as_ref();
+        let named = identity.as_ref().and_then(|one| one.node_name.as_ref());
+        let named = named.or(of_machine.and_then(|one| one.node_name.as_ref()));
+        let provider_id = of_machine.and_then(|one| one.provider_id.as_ref());
+        Self {
+            attestor: Some(foreseen.provider.to_string()),
+            node_name: named.map(ToString::to_string),
+            machine: of_machine.map(|one| one.name.clone()),
+            provider_id: provider_id.map(ToString::to_string),
+            instance: identity.as_ref().and_then(|one| one.instance.clone()),
+            endorsement_key: identity
+                .as_ref()
+                .and_then(|one| one.endorsement_key)
+                .map(|key| key.to_string()),
+            reason,
+            message,
+            ..Self::new(node.to_string(), outcome)
+        }
+    }
+}
+
+impl Explainer {
+    /// Predicts the answer to the first request from each Node.
+    ///
+    /// # Errors
+    ///
+    /// The Nodes or the node identities could not be read.
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodePrediction>, BoxError> {
+        let Some(workload) = &self.workload else {
+            return Err("the workload cluster is unknown".into());
+        };
+        let records = self.context.ledger.records().all().await?;
+        let live = records.iter().filter(|stored| stored.record.is_live());
+        let live: BTreeSet<&str> = live.map(|one| one.record.node_name.as_str()).collect();
+        let nodes = KubeNodes::new(workload.client().clone());
+        let mut nodes = nodes.provider_ids().await?;
+        nodes.sort();
+        let now = clock::now();
+        let (mut all, mut pace) = (Vec::new(), Pace::default());
+        for (node, provider_id) in nodes {
+            pace.step().await;
+            if live.contains(node.as_str()) {
+                all.push(NodePrediction::new(node, RECORDED));
+            } else {
+                let predicted = self.node(node, provider_id.as_deref(), now);
+                all.extend(Box::pin(predicted).await);
+            }
+        }
+        let cluster = self.management.as_ref().map(|(_, key)| key.to_string());
+        for one in &mut all {
+            one.cluster.clone_from(&cluster);
+        }
+        Ok(all)
+    }
+
+    async fn node(
+        &self,
+        node: String,
+        provider_id: Option<&str>,
+        now: SystemTime,
+    ) -> Vec<NodePrediction> {
+        let name = match NodeName::parse(&node) {
+            Ok(name) => name,
+            Err(error) => return vec![NodePrediction::invalid(node, &error)],
+        };
+        let provider_id = provider_id.filter(|id| !id.is_empty());
+        let provider_id = match provider_id.map(ProviderId::parse).transpose() {
+            Ok(provider_id) => provider_id,
+            Err(error) => return vec![NodePrediction::invalid(node, &error)],
+        };
+        let foreseen = foresee(&name, provider_id.as_ref(), &self.context, now).await;
+        let predicted = foreseen.into_iter();
+        predicted
+            .map(|one| NodePrediction::of(&name, one))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_attestation::names::Provider;
+    use node_attestation_core::testing::{cluster, now};
+
+    use super::*;
+    use futures::executor::block_on;
+
+    fn predicted(node: &str, provider_id: &str) -> NodePrediction {
+        let node = NodeName::parse(node).unwrap();
+        let provider_id = ProviderId::parse(provider_id).unwrap();
+        let foreseen = block_on(foresee(&node, Some(&provider_id), &cluster(), now()));
+        let mut foreseen = foreseen.into_iter();
+        let of_null = foreseen.find(|one| one.provider == Provider::NULL);
+        NodePrediction::of(&node, of_null.unwrap())
+    }
+
+    #[test]
+    fn a_prediction_names_the_machine_and_the_reason_of_its_refusal() {
+        let denied = predicted("n1", "metal:///rack/m1");
+
+        assert_eq!(
+            (denied.outcome, denied.reason),
+            ("denied", "RequesterUidMissing")
+        );
+        assert_eq!(denied.machine.as_deref(), Some("m1"));
+        assert_eq!(denied.node_name.as_deref(), Some("n1"));
+        assert_eq!(denied.provider_id.as_deref(), Some("metal:///rack/m1"));
+        assert!(denied.is_refused() && !denied.is_deferred());
+        let waiting = predicted("n1", "metal:///rack/m9");
+        assert_eq!(
+            (waiting.outcome, waiting.reason),
+            ("deferred", "MachineNotFound")
+        );
+        assert_eq!(waiting.machine, None);
+        assert!(waiting.is_deferred() && !waiting.is_refused());
+    }
+}
