@@ -127,6 +127,7 @@ fn of_nodes(predictions: &[NodePrediction]) -> String {
     }
     let titles = [
         "CLUSTER", "NODE", "ATTESTOR", "OUTCOME", "REASON", "NAME", "MACHINE", "IDENTITY",
+        "EXPIRES",
     ];
     let text = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
     let rows = predictions.iter().take(MAX_ROWS).map(|one| {
@@ -141,6 +142,9 @@ fn of_nodes(predictions: &[NodePrediction]) -> String {
             text(one.node_name.as_ref()),
             text(one.machine.as_ref()),
             text(evidence.into_iter().flatten().next()),
+            one.certificate_expiry
+                .clone()
+                .unwrap_or_else(|| "unknown".to_owned()),
         ]
     });
     let rows: Vec<_> = [titles.map(str::to_owned)]

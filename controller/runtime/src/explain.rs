@@ -33,6 +33,7 @@ use crate::watch::readable_one_of;
 
 mod alone;
 mod answers;
+pub(crate) mod expiries;
 mod nodes;
 mod of_cluster;
 mod said;

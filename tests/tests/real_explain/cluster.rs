@@ -132,7 +132,10 @@ fn a_misconfigured_cluster_fails_only_its_checks() {
     );
     assert_eq!(
         check(&checks, "nodes"),
-        ("warn", "Nodes without a node identity: stranger")
+        (
+            "warn",
+            "Nodes without a node identity: stranger; the expiry of their certificates is unknown"
+        )
     );
     let (state, finding) = check(&checks, "auto-approval");
     assert_eq!(state, "warn");

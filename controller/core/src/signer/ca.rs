@@ -97,6 +97,16 @@ impl CaCertificate {
     }
 }
 
+/// The common name and the end of the validity of the first certificate in a PEM text, without a verification. `None` if
+/// it is malformed.
+pub fn name_and_end(text: &[u8]) -> Option<(String, SystemTime)> {
+    let block = pem::parse(text).ok()?;
+    let (_, certificate) = X509Certificate::from_der(block.contents()).ok()?;
+    let name = certificate.subject().iter_common_name().next()?;
+    let end = system_time(certificate.validity().not_after).ok()?;
+    Some((name.as_str().ok()?.to_owned(), end))
+}
+
 fn system_time(time: ASN1Time) -> Result<SystemTime, InvalidCa> {
     let seconds = u64::try_from(time.timestamp()).map_err(|_| InvalidCa::Certificate)?;
     Ok(UNIX_EPOCH + Duration::from_secs(seconds))

@@ -1,7 +1,7 @@
 //! The checks of one workload cluster.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
@@ -11,12 +11,14 @@ use kube::{Client, ResourceExt as _};
 use kubelet_attestation::contract::{REQUEST_ABANDONED_AFTER, UNSUPPORTED_ATTESTATION_VERSION};
 use kubelet_attestation::names::{BUILT_IN_SERVING_SIGNER, NodeName, Provider};
 use node_attestation_core::crd::KubeletAuthenticationSpec;
+use node_attestation_core::time;
 use node_attestation_core::verifier::VerifierUnavailable;
 
 use super::{Finding, some};
 use crate::client::CallError;
 use crate::clock;
 use crate::csr_writer::{DENIED, FAILED, has_condition};
+use crate::explain::expiries;
 use crate::hardening::{admission, auto_approve_audit, bindings};
 use crate::management::spec_mapping::is_to_be_enforced;
 use crate::pipeline::age;
@@ -177,10 +179,17 @@ impl Workload<'_> {
                 "{count}; exempt Nodes without a node identity: {exempt}"
             ))
         } else {
+            let expiry = match expiries::expiries(self.client).await {
+                Ok(known) => expiry_of(&others, &known),
+                Err(error) => return Finding::failed(&error, "list certificatesigningrequests"),
+            };
             Finding::warn(
-                format!("Nodes without a node identity: {}", some(&others)),
-                "they joined without attestation: adopt them (spec.adoption), replace them, or exempt them \
-                 (spec.exemptNodes)",
+                format!("Nodes without a node identity: {}; {expiry}", some(&others)),
+                format!(
+                    "they joined without attestation: adopt them (spec.adoption), replace them, or exempt them \
+                     (spec.exemptNodes); on a node, this command shows the expiry: {}",
+                    expiries::ON_THE_NODE
+                ),
             )
         }
     }
@@ -251,6 +260,19 @@ impl Workload<'_> {
             )
         }
     }
+}
+
+/// The known expiry of the certificates of these Nodes. They cannot renew under enforcement.
+fn expiry_of(nodes: &[String], known: &BTreeMap<String, SystemTime>) -> String {
+    if nodes.iter().all(|node| !known.contains_key(node)) {
+        return "the expiry of their certificates is unknown".to_owned();
+    }
+    let ends = nodes.iter().map(|node| {
+        let end = known.get(node).copied().map(time::text);
+        format!("{node} {}", end.as_deref().unwrap_or("unknown"))
+    });
+    let ends: Vec<_> = ends.collect();
+    format!("their certificates expire: {}", some(&ends))
 }
 
 /// The finding about the admission policy.
@@ -325,7 +347,22 @@ mod tests {
             let finding = workload.nodes(Some(&recorded)).await;
 
             assert_eq!(finding.state, state, "{finding:?}");
-            assert!(finding.what.ends_with(words), "{finding:?}");
+            assert!(finding.what.contains(words), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn the_expiry_of_nodes_without_an_identity_is_shown_if_it_is_known() {
+        let nodes = ["n1", "n2"].map(str::to_owned);
+        let known = |node: &str| BTreeMap::from([(node.to_owned(), SystemTime::UNIX_EPOCH)]);
+
+        assert_eq!(
+            expiry_of(&nodes, &known("n2")),
+            "their certificates expire: n1 unknown, n2 1970-01-01T00:00:00Z"
+        );
+        for known in [known("n3"), BTreeMap::new()] {
+            let expiry = expiry_of(&nodes, &known);
+            assert_eq!(expiry, "the expiry of their certificates is unknown");
         }
     }
 

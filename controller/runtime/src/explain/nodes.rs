@@ -1,6 +1,6 @@
 //! Predicts the answer to the first request from each existing Node, before a plugin is installed on it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use kubelet_attestation::errors::error_chain;
@@ -8,9 +8,10 @@ use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::decide::{Foreseen, foresee};
 use node_attestation_core::pace::Pace;
 use node_attestation_core::refusal::Refusal;
+use node_attestation_core::time::text;
 use serde::Serialize;
 
-use super::{BoxError, Explainer, NOT_ASKED};
+use super::{BoxError, Explainer, NOT_ASKED, expiries};
 use crate::clock;
 use crate::metrics::DENIED;
 use crate::nodes::KubeNodes;
@@ -46,6 +47,8 @@ pub struct NodePrediction {
     pub instance: Option<String>,
     /// The endorsement key that is registered for the machine.
     pub endorsement_key: Option<String>,
+    /// The expiry of the kubelet's certificate. `None` if the management side does not know it.
+    pub certificate_expiry: Option<String>,
     /// `recorded`, `accepted`, `undecided`, `deferred`, `denied` or `failed`.
     pub outcome: &'static str,
     /// The reason that the request would get. Empty if it would be accepted.
@@ -75,6 +78,7 @@ impl NodePrediction {
             provider_id: None,
             instance: None,
             endorsement_key: None,
+            certificate_expiry: None,
             outcome,
             reason: "",
             message: String::new(),
@@ -134,6 +138,10 @@ impl Explainer {
         let records = self.context.ledger.records().all().await?;
         let live = records.iter().filter(|stored| stored.record.is_live());
         let live: BTreeSet<&str> = live.map(|one| one.record.node_name.as_str()).collect();
+        let retired = records.iter().filter(|stored| !stored.record.is_live());
+        let retired = retired.map(|one| (one.record.node_name.to_string(), one.record.not_after));
+        let mut expiries: BTreeMap<String, SystemTime> = retired.collect();
+        expiries.extend(expiries::expiries(workload.client()).await?);
         let nodes = KubeNodes::new(workload.client().clone());
         let mut nodes = nodes.provider_ids().await?;
         nodes.sort();
@@ -151,6 +159,8 @@ impl Explainer {
         let cluster = self.management.as_ref().map(|(_, key)| key.to_string());
         for one in &mut all {
             one.cluster.clone_from(&cluster);
+            let expiry = expiries.get(&one.node).copied();
+            one.certificate_expiry = expiry.filter(|_| one.outcome != RECORDED).map(text);
         }
         Ok(all)
     }

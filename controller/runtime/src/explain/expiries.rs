@@ -1,0 +1,96 @@
+//! The expiry of kubelet client certificates, while the API server has their requests.
+//!
+//! The API server does not store certificates. kube-controller-manager deletes an issued request after 1 hour. So the
+//! expiry of most certificates is known only on their nodes.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use kubelet_attestation::names::{BUILT_IN_CLIENT_SIGNER, NodeName};
+use node_attestation_core::signer::name_and_end;
+
+use crate::client::CallError;
+use crate::watch::{Lenient, all_of};
+
+/// Finds a certificate's expiry on its node.
+pub(crate) const ON_THE_NODE: &str =
+    "openssl x509 -noout -enddate -in /var/lib/kubelet/pki/kubelet-client-current.pem";
+
+/// The latest known expiry of the certificates from the built-in signer, by Node name.
+pub(crate) async fn expiries(client: &Client) -> Result<BTreeMap<String, SystemTime>, CallError> {
+    let api: Api<Lenient<CertificateSigningRequest>> = Api::all(client.clone());
+    let wanted = ListParams::default().fields(&format!("spec.signerName={BUILT_IN_CLIENT_SIGNER}"));
+    let listed = all_of(&api, wanted).await?;
+    let requests = listed.into_iter().filter_map(|one| one.object.ok());
+    Ok(latest(requests))
+}
+
+fn latest(
+    requests: impl Iterator<Item = CertificateSigningRequest>,
+) -> BTreeMap<String, SystemTime> {
+    let mut all = BTreeMap::new();
+    for request in requests {
+        let certificate = request.status.and_then(|status| status.certificate);
+        let certificate = certificate.and_then(|certificate| name_and_end(&certificate.0));
+        let Some((user, end)) = certificate else {
+            continue;
+        };
+        if let Some(node) = NodeName::from_user_name(&user) {
+            let known = all.entry(node.to_string()).or_insert(end);
+            *known = end.max(*known);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use k8s_openapi::ByteString;
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestStatus;
+    use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// A request with a certificate for this user, which expires on the first day of this year.
+    fn issued(user: &str, year: i32) -> CertificateSigningRequest {
+        let mut parameters = CertificateParams::default();
+        parameters.distinguished_name.push(DnType::CommonName, user);
+        parameters.not_after = date_time_ymd(year, 1, 1);
+        let certificate = parameters.self_signed(&KeyPair::generate().unwrap());
+        CertificateSigningRequest {
+            status: Some(CertificateSigningRequestStatus {
+                certificate: Some(ByteString(certificate.unwrap().pem().into_bytes())),
+                ..CertificateSigningRequestStatus::default()
+            }),
+            ..CertificateSigningRequest::default()
+        }
+    }
+
+    #[test]
+    fn the_latest_certificate_of_a_node_determines_its_known_expiry() {
+        let mut malformed = issued("system:node:n3", 2031);
+        malformed.status.as_mut().unwrap().certificate = Some(ByteString(b"text".to_vec()));
+        let requests = [
+            issued("system:node:n1", 2032),
+            issued("system:node:n1", 2031),
+            issued("system:node:n2", 2031),
+            issued("an administrator", 2031),
+            malformed,
+            CertificateSigningRequest::default(),
+        ];
+
+        let known = latest(requests.into_iter());
+
+        let year = |days: u64| UNIX_EPOCH + Duration::from_hours(24 * days);
+        let expected = [
+            ("n1".to_owned(), year(22_645)),
+            ("n2".to_owned(), year(22_280)),
+        ];
+        assert_eq!(known, BTreeMap::from(expected));
+    }
+}
