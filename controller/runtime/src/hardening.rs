@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`bindings`] | finds bindings that approve kubelet CSRs without evidence, and removes kubeadm's two |
 //! | [`auto_approve_audit`] | verifies that no such path is open, or lists the open paths |
+//! | [`other_approvers`] | finds other approvers of requests for serving certificates |
 //! | [`admission`] | restricts the requests that tokens and nodes can create |
 //! | [`floor`] | the policies of a management cluster that its tenants cannot go below; it does no I/O |
 //! | [`revocation`] | refuses every write with a revoked certificate |
@@ -27,6 +28,7 @@ pub mod bindings;
 #[cfg(test)]
 mod evaluated;
 pub mod floor;
+pub mod other_approvers;
 mod policies;
 pub mod rate_limit;
 pub mod revocation;

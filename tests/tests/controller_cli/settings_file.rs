@@ -183,6 +183,7 @@ fn the_settings_check_includes_the_workload_cluster() {
         "workload-version",
         "workload-rights",
         "auto-approval",
+        "serving-approvers",
         "requests",
         "evidence-versions",
     ];

@@ -66,6 +66,7 @@ fn a_healthy_cluster_has_one_warning_that_fails_a_strict_check() {
         "workload-version",
         "workload-rights",
         "auto-approval",
+        "serving-approvers",
         "admission-policy",
         "nodes",
         "requests",

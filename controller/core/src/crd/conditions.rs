@@ -29,6 +29,8 @@ pub const SERVICE_RANGES_KNOWN: &str = "ServiceRangesKnown";
 pub const NODES_CAN_RETURN: &str = "NodesCanReturn";
 /// Whether control-plane nodes of the Cluster can get certificates. Only set for a managed control plane.
 pub const CONTROL_PLANE_SUPPORTED: &str = "ControlPlaneSupported";
+/// Whether only this controller approves requests for serving certificates of kubelets.
+pub const NO_OTHER_SERVING_APPROVER: &str = "NoOtherServingApprover";
 
 /// Condition reasons.
 pub mod reason {
@@ -137,6 +139,14 @@ pub mod reason {
     pub const CERTIFICATE_EXPIRES: &str = "CertificateExpires";
     /// A certificate of an authority or an endorsement key has expired.
     pub const CERTIFICATE_EXPIRED: &str = "CertificateExpired";
+    /// No other approver was found.
+    pub const NONE_FOUND: &str = "NoneFound";
+    /// Another approver approved requests for serving certificates.
+    pub const APPROVED_BY_OTHERS: &str = "ApprovedByOthers";
+    /// Bindings permit others to approve requests for serving certificates.
+    pub const OTHERS_CAN_APPROVE: &str = "OthersCanApprove";
+    /// The controller is not allowed to list the roles of the workload cluster.
+    pub const ROLES_UNREADABLE: &str = "RolesUnreadable";
     /// All quotes cover registers that the firmware extended.
     pub const MEASURED: &str = "Measured";
     /// Machines quoted registers that their firmware did not extend.
@@ -144,7 +154,7 @@ pub mod reason {
 }
 
 /// The types of the controller's conditions. Conditions of other types belong to other controllers.
-const OWN: [&str; 13] = [
+const OWN: [&str; 14] = [
     READY,
     AUTO_APPROVE_PATHS_CLOSED,
     WORKLOAD_CLUSTER_REACHABLE,
@@ -158,6 +168,7 @@ const OWN: [&str; 13] = [
     SERVICE_RANGES_KNOWN,
     NODES_CAN_RETURN,
     CONTROL_PLANE_SUPPORTED,
+    NO_OTHER_SERVING_APPROVER,
 ];
 
 /// The maximum size of a condition's message that the controller writes, in bytes. Kubernetes allows 32 KiB, but the

@@ -25,7 +25,7 @@ impl ApprovalReason {
     }
 
     /// Whether the controller sets conditions with this reason.
-    pub(super) fn is_ours(reason: &str) -> bool {
+    pub fn is_ours(reason: &str) -> bool {
         [
             Self::NodeNameClaimed,
             Self::ServingNamesCorroborated,

@@ -94,9 +94,10 @@ pub(super) async fn of_workload(
         spec,
         unavailable,
     };
-    let (rights, ways, policy, nodes, requests, versions) = tokio::join!(
+    let (rights, ways, approvers, policy, nodes, requests, versions) = tokio::join!(
         within(workload.rights()),
         within(workload.ways_in()),
+        within(workload.approvers()),
         within(workload.policy()),
         within(workload.nodes(named.as_ref())),
         within(workload.requests()),
@@ -107,6 +108,7 @@ pub(super) async fn of_workload(
         Workload::version(version),
         rights,
         ways,
+        approvers,
         policy,
         nodes,
         requests,

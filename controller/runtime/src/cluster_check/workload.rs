@@ -19,17 +19,18 @@ use crate::client::CallError;
 use crate::clock;
 use crate::csr_writer::{DENIED, FAILED, has_condition};
 use crate::explain::expiries;
-use crate::hardening::{admission, auto_approve_audit, bindings};
+use crate::hardening::{admission, auto_approve_audit, bindings, other_approvers};
 use crate::management::spec_mapping::is_to_be_enforced;
 use crate::pipeline::age;
 use crate::preflight::{self, ServerVersion};
 use crate::watch::{Lenient, MetadataOf, all_metadata_of, all_of};
 
 /// The checks of this module, in order.
-pub(super) const CHECKS: [&str; 7] = [
+pub(super) const CHECKS: [&str; 8] = [
     "workload-version",
     "workload-rights",
     "auto-approval",
+    "serving-approvers",
     "admission-policy",
     "nodes",
     "requests",
@@ -137,6 +138,23 @@ impl Workload<'_> {
             let cure =
                 "close each path as shown in parentheses, or set autoApproveBindings: Remove";
             Finding::warn(what, cure)
+        }
+    }
+
+    /// Checks that only the controller approves serving certificates.
+    pub(super) async fn approvers(&self) -> Finding {
+        match other_approvers::read(self.client).await {
+            Ok(found) if found.is_empty() && found.unread.is_none() => {
+                Finding::pass(found.to_string())
+            }
+            Ok(found) => Finding::warn(
+                found.to_string(),
+                "compare the approvals with the audit log, then remove the other approver",
+            ),
+            Err(error) => Finding::failed(
+                &error,
+                "list certificatesigningrequests, clusterroles and clusterrolebindings",
+            ),
         }
     }
 

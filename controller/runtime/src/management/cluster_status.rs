@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use node_attestation_core::crd::IdentityCounts;
 use node_attestation_core::crd::conditions::{ConditionStatus, reason};
 
+use crate::hardening::other_approvers::OtherApprovers;
 use crate::preflight::ServerVersion;
 
 /// The findings of the last inspection.
@@ -16,6 +17,8 @@ pub(super) struct Health {
     pub(super) missing: Vec<String>,
     /// The open paths that bypass attestation, with the message of the condition. `None` before the first inspection.
     pub(super) paths: Option<(AutoApprove, String)>,
+    /// The other approvers of serving certificates, or the error. `None` before the first inspection.
+    pub(super) approvers: Option<Result<OtherApprovers, String>>,
     pub(super) identities: Option<IdentityCounts>,
     /// The earliest expiry of a certificate.
     pub(super) earliest_expiry: Option<SystemTime>,

@@ -19,6 +19,7 @@ use self::not_ready::NotReady;
 use super::cluster_status::{ApiReachability, Health, LockedOut, ServiceAddresses};
 use super::spec_mapping::counted;
 use crate::capi::CaOutOfTime;
+use crate::hardening::other_approvers::OtherApprovers;
 use crate::keyless_signing::SIGNER_UNUSED;
 use crate::metrics::{CONDITION_STATUSES, ClusterReport};
 
@@ -84,6 +85,10 @@ pub(super) fn status(
             let report = of_returning_nodes(locked_out, authentication);
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
         }
+        if let Some(approvers) = &health.approvers {
+            let report = of_approvers(approvers);
+            conditions::set(&mut status.conditions, &report, observed_generation, &now);
+        }
         if let Some(services) = &health.services {
             let report = of_services(services);
             conditions::set(&mut status.conditions, &report, observed_generation, &now);
@@ -125,6 +130,13 @@ pub(super) fn report_of(
         } => (Findings::clone(findings), health.overdue, health.exempt),
         ClusterPhase::Waiting | ClusterPhase::Stopped(_) => (Findings::default(), None, None),
     };
+    let approvals = match phase {
+        ClusterPhase::Serving { health, .. } => match &health.approvers {
+            Some(Ok(found)) => found.approved.clone(),
+            Some(Err(_)) | None => BTreeMap::new(),
+        },
+        ClusterPhase::Waiting | ClusterPhase::Stopped(_) => BTreeMap::new(),
+    };
     let phase = match phase {
         ClusterPhase::Waiting => "waiting",
         ClusterPhase::Stopped(_) => "stopped",
@@ -138,6 +150,7 @@ pub(super) fn report_of(
         conditions::SERVICE_RANGES_KNOWN,
         conditions::NODES_CAN_RETURN,
         conditions::CONTROL_PLANE_SUPPORTED,
+        conditions::NO_OTHER_SERVING_APPROVER,
     ];
     // Conditions of other types belong to other controllers.
     let ours = attestors.iter().map(|report| report.of).chain(of_cluster);
@@ -159,6 +172,7 @@ pub(super) fn report_of(
             .map(|time| SystemTime::from(time.0)),
         overdue,
         exempt,
+        approvals,
         expiring: findings.expiring,
         unmeasured: findings.unmeasured,
     }
@@ -339,6 +353,32 @@ fn of_returning_nodes(
         RETURN,
         ConditionStatus::False,
         reason::TOKENS_EXPIRED,
+        message,
+    )
+}
+
+/// Whether only this controller approves requests for serving certificates.
+fn of_approvers(approvers: &Result<OtherApprovers, String>) -> ConditionReport {
+    use ConditionStatus::{False, True, Unknown};
+    let (holds, reason, message) = match approvers {
+        Err(error) => (Unknown, reason::UNREACHABLE, error.clone()),
+        Ok(found) => {
+            let (holds, reason) = if !found.approved.is_empty() {
+                (False, reason::APPROVED_BY_OTHERS)
+            } else if !found.permitted.is_empty() {
+                (False, reason::OTHERS_CAN_APPROVE)
+            } else if found.unread.is_some() {
+                (Unknown, reason::ROLES_UNREADABLE)
+            } else {
+                (True, reason::NONE_FOUND)
+            };
+            (holds, reason, found.to_string())
+        }
+    };
+    report(
+        conditions::NO_OTHER_SERVING_APPROVER,
+        holds,
+        reason,
         message,
     )
 }

@@ -38,7 +38,9 @@ use crate::capi::{CapiInventory, Cluster};
 use crate::client::{ClusterAccess, Decoding, ServerTime};
 use crate::clock::{elapsed, now};
 use crate::hardening::tokens::Tokens;
-use crate::hardening::{HardeningError, admission, auto_approve_audit, bindings, service_ranges};
+use crate::hardening::{
+    HardeningError, admission, auto_approve_audit, bindings, other_approvers, service_ranges,
+};
 use crate::logs::Failures;
 use crate::preflight::{self, required_rights};
 use crate::records::KubeRecords;
@@ -304,6 +306,7 @@ impl Upkeep {
         let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
         let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
+        health.approvers = Some(part(other_approvers::read(self.access.client())).await);
         health
     }
 

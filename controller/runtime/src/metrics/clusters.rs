@@ -44,6 +44,8 @@ pub(super) struct State {
     pub(super) earliest_expiry: Option<SystemTime>,
     pub(super) overdue: Option<usize>,
     pub(super) exempt: Option<usize>,
+    /// The numbers of serving requests that others approved, by the reason.
+    pub(super) approvals: BTreeMap<String, usize>,
     pub(super) expiring: Option<Expiring>,
     pub(super) unmeasured: Option<usize>,
     /// The numbers of denials, by reason.
@@ -67,6 +69,8 @@ pub(crate) struct ClusterReport {
     pub(crate) overdue: Option<usize>,
     /// The number of exempt Nodes without a record.
     pub(crate) exempt: Option<usize>,
+    /// The numbers of serving requests that others approved, by the reason.
+    pub(crate) approvals: BTreeMap<String, usize>,
     /// The certificate that expires first, among the certificates for endorsement keys that expire soon.
     pub(crate) expiring: Option<Expiring>,
     /// The number of machines whose firmware does not measure their boot.

@@ -1,3 +1,5 @@
+mod approvers;
+
 use std::time::Duration;
 
 use node_attestation_core::crd::KubeletAuthenticationSpec;

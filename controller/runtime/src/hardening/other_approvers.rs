@@ -1,0 +1,289 @@
+//! Finds other approvers of requests for serving certificates.
+//!
+//! A request does not contain the user that approved it. The API server stores only the reason and the message that the
+//! approver wrote, and `metadata.managedFields`, whose manager is a name that the client chose. So the requests show that
+//! another approver works, and bindings show the users that have the permission.
+//!
+//! kube-controller-manager deletes an issued request after 1 hour, so the requests cover the last hour.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
+use kube::Client;
+use kube::api::{Api, ListParams};
+use kubelet_attestation::ensure;
+use kubelet_attestation::errors::{error_chain, shortened};
+use kubelet_attestation::names::BUILT_IN_SERVING_SIGNER;
+use node_attestation_core::request::ApprovalReason;
+
+use super::access::{HardeningError, Object, call};
+use crate::client::{CONTROLLER, PAGE_SIZE};
+use crate::watch::{Lenient, page_of};
+
+/// The type of the condition of an approved request.
+const APPROVED: &str = "Approved";
+
+/// The page size for roles and bindings, which have a few hundred bytes each.
+const ROLES_A_PAGE: u32 = 100;
+
+/// The page limit, against a hostile cluster: 1,600 requests, or 10,000 roles or bindings.
+const MAX_PAGES: usize = 100;
+
+/// The number of roles or bindings on these pages.
+const MAX_OBJECTS: usize = MAX_PAGES * 100;
+
+/// The maximum number of reasons that are counted separately. They are label values of a metric.
+const MAX_REASONS: usize = 5;
+
+/// The label value of all other reasons.
+const OTHER: &str = "other";
+
+/// The label value of an approval without a reason.
+const NONE: &str = "none";
+
+/// The maximum length of a reason.
+const MAX_REASON_LEN: usize = 64;
+
+/// The maximum number of bindings, and of the subjects of a binding, in the result.
+const MAX_NAMED: usize = 5;
+
+/// The maximum length of a binding in the result: three names of Kubernetes' maximum length.
+const MAX_BINDING_LEN: usize = 768;
+
+/// The maximum number of roles with the permission.
+const MAX_ROLES: usize = 200;
+
+/// The role of cluster administrators. Administrators can approve any request, which is intended.
+const ADMINISTRATORS: &str = "cluster-admin";
+
+/// The other approvers of requests for serving certificates in a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OtherApprovers {
+    /// The numbers of requests that others approved in the last hour, by the reason that the approver wrote.
+    pub approved: BTreeMap<String, usize>,
+    /// The first bindings that permit approvals.
+    pub permitted: Vec<String>,
+    /// The number of bindings that are not in [`permitted`](Self::permitted).
+    pub more: usize,
+    /// The error, if the controller is not allowed to list roles.
+    pub unread: Option<String>,
+}
+
+impl OtherApprovers {
+    /// Whether no other approver was found.
+    pub fn is_empty(&self) -> bool {
+        self.approved.is_empty() && self.permitted.is_empty()
+    }
+
+    fn note(&mut self, request: &CertificateSigningRequest) {
+        let mut conditions = request
+            .status
+            .iter()
+            .flat_map(|one| &one.conditions)
+            .flatten();
+        let Some(approval) = conditions.find(|one| one.type_ == APPROVED) else {
+            return;
+        };
+        let reason = approval.reason.as_deref().unwrap_or_default();
+        if ApprovalReason::is_ours(reason) {
+            return;
+        }
+        let mut name = label(reason);
+        if self.approved.len() >= MAX_REASONS && !self.approved.contains_key(&name) {
+            OTHER.clone_into(&mut name);
+        }
+        *self.approved.entry(name).or_default() += 1;
+    }
+
+    fn permit(&mut self, binding: &ClusterRoleBinding) {
+        if self.permitted.len() < MAX_NAMED {
+            self.permitted.push(named(binding));
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+impl fmt::Display for OtherApprovers {
+    /// The message of the condition.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        if !self.approved.is_empty() {
+            let counts = self.approved.iter();
+            let counts =
+                counts.map(|(reason, count)| format!("{count} with the reason {reason:?}"));
+            let counts: Vec<_> = counts.collect();
+            parts.push(format!(
+                "another approver approved requests for {BUILT_IN_SERVING_SIGNER} in the last hour: {}",
+                counts.join(", ")
+            ));
+        }
+        if !self.permitted.is_empty() {
+            let more = (self.more > 0).then(|| format!("and {} more", self.more));
+            let bindings = self.permitted.iter().cloned().chain(more);
+            let bindings: Vec<_> = bindings.collect();
+            parts.push(format!(
+                "these bindings permit approvals for {BUILT_IN_SERVING_SIGNER}: {}",
+                bindings.join("; ")
+            ));
+        }
+        parts.extend(self.unread.clone());
+        if parts.is_empty() {
+            return f.write_str("no other approver of serving certificates was found");
+        }
+        f.write_str(&parts.join("; "))
+    }
+}
+
+/// Reads the requests, the roles and the bindings of the cluster.
+///
+/// # Errors
+///
+/// A call to the API server failed. A missing permission to list roles is not an error.
+pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
+    let mut found = OtherApprovers::default();
+    let of_signer = format!("spec.signerName={BUILT_IN_SERVING_SIGNER}");
+    let wanted = ListParams::default().limit(PAGE_SIZE).fields(&of_signer);
+    // Requests beyond the limit do not change the result.
+    each(
+        client,
+        "certificatesigningrequests",
+        wanted,
+        |request: CertificateSigningRequest| {
+            found.note(&request);
+        },
+    )
+    .await?;
+    let mut roles = BTreeSet::new();
+    let wanted = ListParams::default().limit(ROLES_A_PAGE);
+    let listed = each(
+        client,
+        "clusterroles",
+        wanted.clone(),
+        |role: ClusterRole| {
+            let name = role.metadata.name.unwrap_or_default();
+            let is_known = [ADMINISTRATORS, CONTROLLER].contains(&name.as_str());
+            if !is_known && permits(role.rules.as_deref().unwrap_or_default()) {
+                roles.insert(name);
+            }
+        },
+    )
+    .await;
+    match listed {
+        Ok(all) => {
+            ensure!(all, too_many("clusterroles", MAX_OBJECTS));
+            ensure!(
+                roles.len() <= MAX_ROLES,
+                too_many("clusterroles of approvers", MAX_ROLES)
+            );
+        }
+        Err(error @ HardeningError::Forbidden { .. }) => {
+            found.unread = Some(error_chain(&error));
+            return Ok(found);
+        }
+        Err(error) => return Err(error),
+    }
+    if !roles.is_empty() {
+        const OBJECT: &str = "clusterrolebindings";
+        let all = each(client, OBJECT, wanted, |binding: ClusterRoleBinding| {
+            if roles.contains(&binding.role_ref.name) {
+                found.permit(&binding);
+            }
+        })
+        .await?;
+        ensure!(all, too_many(OBJECT, MAX_OBJECTS));
+    }
+    Ok(found)
+}
+
+fn too_many(object: &'static str, limit: usize) -> HardeningError {
+    HardeningError::TooMany { object, limit }
+}
+
+/// Passes each readable object to `take`. Returns whether all pages were read.
+async fn each<K: Object>(
+    client: &Client,
+    object: &'static str,
+    wanted: ListParams,
+    mut take: impl FnMut(K),
+) -> Result<bool, HardeningError> {
+    let api: Api<Lenient<K>> = Api::all(client.clone());
+    let mut page = wanted;
+    for _ in 0..MAX_PAGES {
+        let answer = call(format!("list {object}"), page_of(&api, &page)).await?;
+        let readable = answer.items.into_iter().filter_map(|seen| seen.object.ok());
+        readable.for_each(&mut take);
+        match answer.metadata.continue_ {
+            Some(token) if !token.is_empty() => page = page.continue_token(&token),
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a role with these rules permits to approve requests for serving certificates. The API server reviews the verb
+/// `approve` on the signer, or on all signers of its domain.
+fn permits(rules: &[PolicyRule]) -> bool {
+    rules.iter().any(|rule| {
+        let has = |list: &Option<Vec<String>>, wanted: &[&str]| {
+            let mut list = list.iter().flatten();
+            list.any(|one| wanted.contains(&one.as_str()))
+        };
+        let names = rule.resource_names.as_deref().unwrap_or_default();
+        let domain = BUILT_IN_SERVING_SIGNER
+            .split_once('/')
+            .map(|(domain, _)| domain);
+        let of_domain = format!("{}/*", domain.unwrap_or_default());
+        rule.verbs
+            .iter()
+            .any(|verb| verb == "approve" || verb == "*")
+            && has(&rule.api_groups, &["certificates.k8s.io", "*"])
+            && has(&rule.resources, &["signers", "*"])
+            && (names.is_empty()
+                || names
+                    .iter()
+                    .any(|name| name == BUILT_IN_SERVING_SIGNER || *name == of_domain))
+    })
+}
+
+/// A reason as a label value. An approver can write any text.
+fn label(reason: &str) -> String {
+    let letters = reason.chars().take(MAX_REASON_LEN);
+    let is_kept = |letter: &char| letter.is_ascii_graphic() || *letter == ' ';
+    let letters = letters.map(|letter| if is_kept(&letter) { letter } else { '_' });
+    let text: String = letters.collect();
+    if text.is_empty() {
+        NONE.to_owned()
+    } else {
+        text
+    }
+}
+
+fn named(binding: &ClusterRoleBinding) -> String {
+    let subjects = binding.subjects.as_deref().unwrap_or_default();
+    let named = subjects.iter().take(MAX_NAMED).map(subject);
+    let more = subjects.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    let named: Vec<_> = named.chain(more).collect();
+    let text = format!(
+        "ClusterRoleBinding {} to {} ({})",
+        binding.metadata.name.as_deref().unwrap_or_default(),
+        binding.role_ref.name,
+        named.join(", ")
+    );
+    shortened(&text, MAX_BINDING_LEN).to_owned()
+}
+
+fn subject(subject: &Subject) -> String {
+    let Subject { kind, name, .. } = subject;
+    match subject.namespace.as_deref() {
+        Some(namespace) if !namespace.is_empty() => format!("{kind} {namespace}/{name}"),
+        Some(_) | None => format!("{kind} {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::client::ClusterAccess;
+
+/// A request with this approval.
+fn approved(reason: &str) -> Value {
+    json!({
+        "metadata": {"name": "csr", "uid": "uid"},
+        "spec": {"request": "", "signerName": BUILT_IN_SERVING_SIGNER},
+        "status": {"conditions": [{"type": "Approved", "status": "True", "reason": reason}]},
+    })
+}
+
+fn noted(reasons: &[&str]) -> OtherApprovers {
+    let mut found = OtherApprovers::default();
+    for reason in reasons {
+        found.note(&serde_json::from_value(approved(reason)).unwrap());
+    }
+    found
+}
+
+fn rule(resource: &str, verb: &str, names: &[&str]) -> PolicyRule {
+    PolicyRule {
+        api_groups: Some(vec!["certificates.k8s.io".to_owned()]),
+        resources: Some(vec![resource.to_owned()]),
+        verbs: vec![verb.to_owned()],
+        resource_names: Some(names.iter().map(ToString::to_string).collect()),
+        ..PolicyRule::default()
+    }
+}
+
+fn role(name: &str, rule: &PolicyRule) -> Value {
+    json!({"metadata": {"name": name}, "rules": [rule]})
+}
+
+fn binding(name: &str, role: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "approver"}],
+    })
+}
+
+/// The approvers in a cluster with these requests, roles and bindings. Without roles, their list is forbidden.
+async fn read_from(
+    requests: Vec<Value>,
+    roles: Option<Vec<Value>>,
+    bindings: Vec<Value>,
+) -> OtherApprovers {
+    let access = ClusterAccess::in_memory(move |request: Request<Body>| {
+        let path = request.uri().path().to_owned();
+        let items = match path.rsplit('/').next().unwrap() {
+            "certificatesigningrequests" => Some(requests.clone()),
+            "clusterroles" => roles.clone(),
+            "clusterrolebindings" => Some(bindings.clone()),
+            other => panic!("{other}"),
+        };
+        let (code, body): (u16, Value) = match items {
+            Some(items) => (200, json!({"metadata": {}, "items": items})),
+            None => (
+                403,
+                json!({
+                    "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+                    "message": "forbidden",
+                }),
+            ),
+        };
+        async move {
+            let body = Full::new(Bytes::from(body.to_string()));
+            Response::builder().status(code).body(body).unwrap()
+        }
+    });
+    read(access.client()).await.unwrap()
+}
+
+#[test]
+fn only_the_right_to_approve_the_serving_signer_counts() {
+    for (rule, expected) in [
+        (rule("signers", "approve", &[]), true),
+        (rule("signers", "approve", &[BUILT_IN_SERVING_SIGNER]), true),
+        (rule("signers", "approve", &["kubernetes.io/*"]), true),
+        (rule("signers", "*", &[]), true),
+        (rule("*", "approve", &[]), true),
+        (rule("signers", "sign", &[]), false),
+        (rule("certificatesigningrequests", "approve", &[]), false),
+        (
+            rule(
+                "signers",
+                "approve",
+                &["kubernetes.io/kube-apiserver-client"],
+            ),
+            false,
+        ),
+        (rule("signers", "approve", &["example.org/*"]), false),
+    ] {
+        assert_eq!(permits(std::slice::from_ref(&rule)), expected, "{rule:?}");
+    }
+}
+
+#[test]
+fn the_approvals_of_this_controller_do_not_count() {
+    assert!(noted(&["ServingNamesCorroborated"]).is_empty());
+    let mut pending = approved("x");
+    pending["status"]["conditions"][0]["type"] = json!("Denied");
+    let mut found = OtherApprovers::default();
+    found.note(&serde_json::from_value(pending).unwrap());
+    assert!(found.is_empty());
+
+    let found = noted(&["KubectlApprove", "KubectlApprove", ""]);
+
+    let expected = [("KubectlApprove".to_owned(), 2), (NONE.to_owned(), 1)];
+    assert_eq!(found.approved, BTreeMap::from(expected));
+}
+
+#[test]
+fn the_reasons_of_other_approvers_are_limited_and_visible() {
+    let reasons: Vec<String> = (0..20).map(|number| format!("r{number}")).collect();
+    let reasons: Vec<&str> = reasons.iter().map(String::as_str).collect();
+
+    let found = noted(&reasons);
+
+    assert_eq!(found.approved.len(), MAX_REASONS + 1);
+    assert_eq!(found.approved[OTHER], 15);
+    let hostile = format!("a\u{202e}\n\"{}", "b".repeat(1000));
+    let label = label(&hostile);
+    assert!(label.starts_with("a__\"b"), "{label}");
+    assert_eq!(label.len(), MAX_REASON_LEN);
+}
+
+#[tokio::test]
+async fn an_approver_is_found_by_its_requests_and_by_its_binding() {
+    let approver = rule("signers", "approve", &[BUILT_IN_SERVING_SIGNER]);
+    let anything = rule("*", "*", &[]);
+    let roles = vec![
+        role("approver", &approver),
+        role(ADMINISTRATORS, &anything),
+        role(CONTROLLER, &approver),
+        role("reader", &rule("signers", "get", &[])),
+    ];
+    let bindings = vec![
+        binding("approver", "approver"),
+        binding("admins", ADMINISTRATORS),
+        binding("ours", CONTROLLER),
+        binding("readers", "reader"),
+    ];
+    let requests = vec![approved("validated"), approved("ServingNamesCorroborated")];
+
+    let found = read_from(requests, Some(roles.clone()), bindings).await;
+
+    assert_eq!(
+        found.approved,
+        BTreeMap::from([("validated".to_owned(), 1)])
+    );
+    let expected = "ClusterRoleBinding approver to approver (ServiceAccount kube-system/approver)";
+    assert_eq!(found.permitted, [expected]);
+    let message = found.to_string();
+    assert!(
+        message.contains("1 with the reason \"validated\""),
+        "{message}"
+    );
+    assert!(message.ends_with(expected), "{message}");
+    let without = read_from(Vec::new(), Some(roles), Vec::new()).await;
+    assert!(without.is_empty() && without.unread.is_none());
+}
+
+#[tokio::test]
+async fn without_the_right_to_list_roles_only_requests_are_reported() {
+    let found = read_from(vec![approved("validated")], None, Vec::new()).await;
+
+    assert_eq!(found.approved.len(), 1);
+    let unread = found.unread.unwrap();
+    assert!(unread.contains("list clusterroles"), "{unread}");
+}
+
+#[tokio::test]
+async fn the_bindings_of_other_approvers_are_limited() {
+    let long = "r".repeat(253);
+    let roles = vec![role(&long, &rule("signers", "approve", &[]))];
+    let bindings = (0..20).map(|_| {
+        let mut binding = binding(&long, &long);
+        let subject = binding["subjects"][0].clone();
+        binding["subjects"] = json!(vec![subject; 100]);
+        binding
+    });
+
+    let found = read_from(Vec::new(), Some(roles), bindings.collect()).await;
+
+    assert_eq!((found.permitted.len(), found.more), (MAX_NAMED, 15));
+    let message = found.to_string();
+    assert!(
+        message.len() < (MAX_NAMED + 1) * MAX_BINDING_LEN,
+        "{message}"
+    );
+    assert!(message.ends_with("and 15 more"), "{message}");
+}
