@@ -122,7 +122,19 @@ impl Scene {
     /// Returns its message.
     #[track_caller]
     pub fn wait_for_paths(&self, status: &str, reason: &str, words: &[&str]) -> String {
-        let condition = "AutoApprovePathsClosed";
+        self.wait_for_condition("AutoApprovePathsClosed", status, reason, words)
+    }
+
+    /// Waits until this condition describes the current settings, and has this status, this reason and these words.
+    /// Returns its message.
+    #[track_caller]
+    pub fn wait_for_condition(
+        &self,
+        condition: &str,
+        status: &str,
+        reason: &str,
+        words: &[&str],
+    ) -> String {
         let Authentication { namespace, name } = &self.authentication;
         let target = ["get", "kubeletauthentication", name, "-n", namespace];
         let mut last = Value::Null;

@@ -18,6 +18,7 @@ use kubelet_authenticator_tests::scene::{Scene, Site};
 use serde_json::{Value, json};
 
 mod cluster;
+mod nodes;
 
 static SITE: LazyLock<Arc<Site>> = LazyLock::new(|| {
     let management = management();

@@ -117,3 +117,47 @@ fn a_pool_member_serves_only_at_addresses_in_configured_ranges() {
     ask("not-reported", 71);
     scene.assert_denied("not-reported", "ServingNameNotReported");
 }
+
+#[test]
+fn another_approver_of_serving_requests_is_named_until_it_is_removed() {
+    const CONDITION: &str = "NoOtherServingApprover";
+    let scene = Scene::start(&SITE, "serving-others", json!({}));
+    scene.wait_for_condition(CONDITION, "True", "NoneFound", &[]);
+    let kubectl = scene.kubectl();
+
+    kubectl.create_object(&request("by-admin", "n1", [203, 0, 113, 7]));
+    kubectl.ok(["certificate", "approve", "by-admin"]);
+
+    let words = ["1 with the reason \"KubectlApprove\""];
+    scene.wait_for_condition(CONDITION, "False", "ApprovedByOthers", &words);
+    // The API server has no other trace of the approver than a name that the client chose.
+    let csr = kubectl.json(["get", "csr", "by-admin", "--show-managed-fields"]);
+    let fields = csr["metadata"]["managedFields"].as_array().unwrap();
+    let mut approvals = fields.iter();
+    let approval = approvals.find(|one| one["subresource"] == "approval");
+    let manager = approval.unwrap()["manager"].as_str().unwrap();
+    assert!(manager.starts_with("kubectl"), "{manager}");
+
+    kubectl.ok(["delete", "csr", "by-admin"]);
+    kubectl.apply_object(&json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "approver"},
+        "rules": [{
+            "apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
+            "resourceNames": [BUILT_IN_SERVING_SIGNER], "verbs": ["approve"],
+        }],
+    }));
+    kubectl.apply_object(&json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "approver"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "approver",
+        },
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "approver"}],
+    }));
+    let words = ["ClusterRoleBinding approver to approver (ServiceAccount kube-system/approver)"];
+    scene.wait_for_condition(CONDITION, "False", "OthersCanApprove", &words);
+
+    kubectl.ok(["delete", "clusterrolebinding", "approver"]);
+    scene.wait_for_condition(CONDITION, "True", "NoneFound", &[]);
+}
