@@ -6,7 +6,7 @@ use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
 use super::Context;
 use crate::identifiers::KeyDigest;
-use crate::inventory::{Machine, Naming};
+use crate::inventory::Machine;
 use crate::ledger::{Claim, Claimant, RequestRef};
 use crate::policy::machine;
 use crate::refusal::{Deferral, Refusal, Unavailable};
@@ -24,7 +24,7 @@ pub struct Foreseen {
     pub machine: Option<Machine>,
     /// The known part of the machine's identity, if the checks reached it.
     pub identity: Option<Identity>,
-    /// A service that has more facts about the machine, and was not called or is unavailable.
+    /// A service that has more facts about the machine, such as its name, and was not called or is unavailable.
     pub unknown: Option<Unavailable>,
     /// The refusal. `None` if every check without evidence passes.
     pub refusal: Option<Refusal>,
@@ -86,9 +86,10 @@ impl Foreseen {
         self.identity = Some(identity.clone());
         self.unknown = unknown;
         machine::is_attested(&machine, &provider_id, &identity)?;
-        let naming = naming(&machine, identity.node_name.as_ref(), node_name, inventory).await?;
-        // The service that was not called can report the name.
-        if self.unknown.is_none() || naming != Naming::Unknown {
+        // A service that was not called can report a name, which would decide.
+        if self.unknown.is_none() {
+            let of_evidence = identity.node_name.as_ref();
+            let naming = naming(&machine, of_evidence, node_name, inventory).await?;
             machine::is_node(&machine, naming, node_name)?;
         }
         let claim = Claim {
@@ -110,7 +111,7 @@ impl Foreseen {
             asked: now,
             not_after: now + context.longest_lifetime,
         };
-        context.ledger.claim(&claim, now).await?;
+        Box::pin(context.ledger.claim(&claim, now)).await?;
         Ok(())
     }
 }

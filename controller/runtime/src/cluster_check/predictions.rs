@@ -59,7 +59,7 @@ pub async fn predict(
 /// The Clusters with a `KubeletAuthentication`, each with the result of its check `kubeconfig`.
 fn managed(checks: &[Checked]) -> Vec<(ObjectKey, State)> {
     let of_kubeconfig = checks.iter().filter(|one| one.name == KUBECONFIG);
-    let key = |one: &Checked| one.cluster.as_deref()?.parse().ok();
+    let key = |one: &Checked| one.cluster.as_deref()?.parse::<ObjectKey>().ok();
     of_kubeconfig
         .filter_map(|one| Some((key(one)?, one.state)))
         .collect()

@@ -106,7 +106,8 @@ impl NodePrediction {
         let (machine, identity) = (foreseen.machine, foreseen.identity);
         let of_machine = machine.as_ref();
         let named = identity.as_ref().and_then(|one| one.node_name.as_ref());
-        let named = named.or(of_machine.and_then(|one| one.node_name.as_ref()));
+        let of_objects = of_machine.filter(|_| foreseen.unknown.is_none());
+        let named = named.or(of_objects.and_then(|one| one.node_name.as_ref()));
         let provider_id = of_machine.and_then(|one| one.provider_id.as_ref());
         Self {
             attestor: Some(foreseen.provider.to_string()),

@@ -1,12 +1,47 @@
 //! Predictions for existing Nodes.
 
+use std::sync::Arc;
+
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
+use kubelet_attestation::version::EvidenceVersion;
 
 use super::adoption::{cluster, denied, stock};
 use super::*;
 use crate::ledger::Adoption;
 use crate::refusal::Unavailable;
-use crate::verifier::{Foresight, Identity};
+use crate::verifier::{Appraisal, Assurance, Foresight, Identity, Verifier, Verifiers};
+
+/// A verifier whose platform reports the names of Nodes, and is not called.
+#[derive(Debug)]
+struct Uncalled;
+
+#[async_trait::async_trait]
+impl Verifier for Uncalled {
+    fn provider(&self) -> &Provider {
+        &Provider::NULL
+    }
+
+    fn versions(&self) -> &[EvidenceVersion] {
+        &[EvidenceVersion::V1]
+    }
+
+    async fn verify(&self, _: Appraisal<'_>, _: SystemTime) -> Result<Assurance, Refusal> {
+        Err(Denial::EvidenceMissing.into())
+    }
+
+    async fn foresee(
+        &self,
+        _: &Machine,
+        provider_id: &ProviderId,
+        _: SystemTime,
+    ) -> Result<Foresight, Refusal> {
+        let unknown = Some(Unavailable::new("not called"));
+        Ok(Foresight {
+            unknown,
+            ..Foresight::of(Identity::of(provider_id.clone()))
+        })
+    }
+}
 
 fn foreseen(
     node: &str,
@@ -96,4 +131,18 @@ fn an_unavailable_service_leaves_a_prediction_open_and_a_denial_ends_it() {
         matches!(denied, Err(Refusal::Deny(Denial::EvidenceMissing))),
         "{denied:?}"
     );
+}
+
+#[test]
+fn a_name_is_not_predicted_while_the_platform_is_not_called() {
+    let uncalled: Arc<dyn Verifier> = Arc::new(Uncalled);
+    let context = Context {
+        verifiers: Verifiers::from_iter([uncalled]),
+        ..cluster(Adoption::Allow)
+    };
+
+    let predicted = foreseen("n1", Some("metal:///rack/m2"), &context, &Provider::NULL);
+
+    assert_eq!(reason(&predicted), None);
+    assert!(predicted.unknown.is_some(), "{predicted:?}");
 }
