@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::evidence::aws::is_region;
-use node_attestation_aws::credentials::{DefaultChain, NoCredentials};
+use node_attestation_aws::credentials::{CredentialsSource, DefaultChain, NoCredentials};
 use node_attestation_aws::document::Signers;
 use node_attestation_aws::ec2::{Ec2Settings, Instances, NitroTpms};
 use node_attestation_aws::partition::{EndpointHost, InvalidHost};
@@ -214,15 +214,28 @@ impl Aws {
         extra_signers: Option<&Path>,
         extra_versions: &[String],
     ) -> Result<Self, BoxError> {
-        let source = Arc::new(NoCredentials);
-        let instances = Instances::new(source.clone(), Ec2Settings::default());
-        let sts = Sts::not_asked()?;
         let signers = signers(extra_signers, extra_versions)?;
-        let witnesses = AwsClients::new(signers, sts, instances.clone());
+        Self::without_sts(Arc::new(NoCredentials), Ec2Settings::default(), signers)
+    }
+
+    /// Clients that call EC2 with the operator's credentials and at these endpoints, for predictions.
+    pub(crate) fn of_operator(endpoints: Vec<(String, String)>) -> Result<Self, BoxError> {
+        let endpoints = endpoints.into_iter().collect();
+        let source = Arc::new(DefaultChain::new(proxy()));
+        Self::without_sts(source, Ec2Settings { endpoints }, signers(None, &[])?)
+    }
+
+    fn without_sts(
+        source: Arc<dyn CredentialsSource>,
+        ec2: Ec2Settings,
+        signers: Signers,
+    ) -> Result<Self, BoxError> {
+        let instances = Instances::new(source.clone(), ec2.clone());
+        let witnesses = AwsClients::new(signers, Sts::not_asked()?, instances.clone());
         Ok(Self {
             witnesses: Arc::new(witnesses),
             instances,
-            tpms: NitroTpms::new(source, Ec2Settings::default()),
+            tpms: NitroTpms::new(source, ec2),
             tenants: None,
         })
     }
@@ -276,7 +289,7 @@ fn sts_endpoint(text: &str) -> Result<(String, EndpointHost), String> {
     Ok((region, host))
 }
 
-fn ec2_endpoint(text: &str) -> Result<(String, String), String> {
+pub(crate) fn ec2_endpoint(text: &str) -> Result<(String, String), String> {
     let (region, url) = of_region(text)?;
     let host = url
         .strip_prefix("https://")

@@ -10,6 +10,7 @@ use node_attestation_runtime::cluster_check::{self, Checked, State};
 use node_attestation_runtime::explain::NodePrediction;
 use serde_json::json;
 
+use crate::aws::ec2_endpoint;
 use crate::error::BoxError;
 use crate::providers::Providers;
 use crate::query::{QueryOptions, aligned, wrapped};
@@ -46,10 +47,8 @@ struct Check {
     /// Kubeconfig of the workload cluster for these settings: check it too
     #[arg(long, value_name = "FILE", requires = "settings")]
     workload_kubeconfig: Option<PathBuf>,
-    /// Predict the answer to the first request from each existing Node, before the plugin is installed: its machine,
-    /// its name, and the reason for a refusal. Needs the permissions of `explain`, and does not call AWS
-    #[arg(long, conflicts_with = "settings")]
-    nodes: bool,
+    #[command(flatten)]
+    predictions: Predictions,
     /// Count warnings as failures
     #[arg(long)]
     strict: bool,
@@ -60,6 +59,26 @@ struct Check {
     insecure_allow_loopback: bool,
 }
 
+/// The options of predictions.
+#[derive(Debug, Args)]
+struct Predictions {
+    /// Predict the answer to the first request from each existing Node, before the plugin is installed: its machine,
+    /// its name, and the reason for a refusal. Needs the permissions of `explain`
+    #[arg(long, conflicts_with = "settings")]
+    nodes: bool,
+    /// For the predictions, call EC2 with your AWS credentials: the state, the tags and the name of each instance
+    #[arg(long, requires = "nodes")]
+    ec2: bool,
+    /// EC2 URL of a region, instead of its public endpoint
+    #[arg(
+        long = "aws-ec2-endpoint",
+        value_name = "REGION=URL",
+        value_parser = ec2_endpoint,
+        requires = "ec2"
+    )]
+    aws_ec2_endpoints: Vec<(String, String)>,
+}
+
 /// Runs the command. Returns its output, and whether every check passed.
 pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxError> {
     let Act::Check(check) = command.act;
@@ -67,7 +86,7 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
         cluster,
         settings,
         workload_kubeconfig,
-        nodes,
+        predictions: asked,
         strict,
         options,
         insecure_allow_loopback,
@@ -94,8 +113,9 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
             insecure_allow_loopback,
         };
         let mut checks = cluster_check::check(&access, only.as_ref(), reach).await;
-        if nodes {
-            let providers = Providers::not_asked(None, &[], Some(&access))?;
+        if asked.nodes {
+            let ec2 = asked.ec2.then_some(asked.aws_ec2_endpoints);
+            let providers = Providers::foreseeing(&access, ec2)?;
             let verifiers = |authentication: &KubeletAuthentication, cluster_uid: &str| {
                 providers.verifiers(authentication, cluster_uid)
             };
@@ -111,7 +131,9 @@ pub(crate) async fn run(command: ClusterCommand) -> Result<(String, bool), BoxEr
     };
     let failing = checks.iter().filter(|check| is_bad(check)).count();
     let mut objects = json!({"failing": failing, "checks": checks});
-    if nodes && let Some(fields) = objects.as_object_mut() {
+    if asked.nodes
+        && let Some(fields) = objects.as_object_mut()
+    {
         fields.insert("nodes".to_owned(), json!(predictions));
     }
     let text = options.output.print(&objects, || {

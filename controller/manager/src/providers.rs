@@ -190,6 +190,18 @@ impl Providers {
         })
     }
 
+    /// Creates providers for predictions. With `ec2`, they call EC2 at these endpoints with the operator's credentials.
+    pub(crate) fn foreseeing(
+        management: &ClusterAccess,
+        ec2: Option<Vec<(String, String)>>,
+    ) -> Result<Self, BoxError> {
+        let mut providers = Self::not_asked(None, &[], Some(management))?;
+        if let Some(endpoints) = ec2 {
+            providers.aws = Ok(Aws::of_operator(endpoints)?);
+        }
+        Ok(providers)
+    }
+
     /// The observer that follows the watch of Clusters.
     pub(crate) fn cluster_observer(&self) -> Option<Arc<dyn ClusterObserver>> {
         let tenants = self.aws.as_ref().ok()?.tenants.as_ref()?;

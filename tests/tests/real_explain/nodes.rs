@@ -1,14 +1,17 @@
 //! `cluster check --nodes`.
 
+use kubelet_authenticator_test_support::control_plane::Kubectl;
+use kubelet_authenticator_tests::cloud::{Cloud, OWNED, REGION};
+
 use super::*;
 
-/// A Node that exists before a plugin is installed.
-fn node(scene: &Scene, name: &str, provider_id: Option<&str>) {
+/// Creates a Node that exists before a plugin is installed.
+fn node(kubectl: &Kubectl, name: &str, provider_id: Option<&str>) {
     let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
     if let Some(provider_id) = provider_id {
         node["spec"] = json!({ "providerID": provider_id });
     }
-    scene.kubectl().apply_object(&node);
+    kubectl.apply_object(&node);
 }
 
 #[test]
@@ -26,12 +29,12 @@ fn existing_nodes_are_predicted_with_their_machine_and_reason() {
     let [first, second, joined] = ["n1", "n2", "n3"].map(machine);
     let name = scene.file(&joined.bootstrap_kubeconfig(), &of(&joined));
     scene.answer(&name);
-    node(&scene, "n1", Some(first.provider_id()));
-    node(&scene, "n2", None);
-    node(&scene, "n3", Some(joined.provider_id()));
+    node(scene.kubectl(), "n1", Some(first.provider_id()));
+    node(scene.kubectl(), "n2", None);
+    node(scene.kubectl(), "n3", Some(joined.provider_id()));
     // The Node has the provider ID of another Machine.
-    node(&scene, "n4", Some(second.provider_id()));
-    node(&scene, "stranger", None);
+    node(scene.kubectl(), "n4", Some(second.provider_id()));
+    node(scene.kubectl(), "stranger", None);
     let records = || {
         let namespace = scene.cluster.namespace();
         let list = scene
@@ -89,4 +92,58 @@ fn existing_nodes_are_predicted_with_their_machine_and_reason() {
         "{row}"
     );
     assert_eq!(records(), 1);
+}
+
+#[test]
+fn a_prediction_with_ec2_has_the_name_and_the_tags_of_the_instance() {
+    let cloud = Cloud::start();
+    let cluster = Scene::unattended(&SITE, "check-ec2");
+    let settings = json!({"adoption": "Allow"});
+    let Authentication { namespace, name } =
+        authorize(&SITE.management, &cluster, &["aws"], settings);
+    let [own, foreign] = [&[OWNED][..], &[]].map(|tags| cloud.launched_an_hour_ago(tags));
+    for (machine, instance) in [("m1", &own), ("m2", &foreign)] {
+        let id = instance.provider_id();
+        cluster.machine(machine).provider_id(&id).create();
+        let kubectl = cluster.control_plane().kubectl();
+        node(kubectl, instance.node_name(), Some(&id));
+    }
+    let predicted = |options: &[&str]| {
+        let output = Command::new(program("node-attestation-controller"))
+            .args(["cluster", "check", &name, "-n", &namespace, "--nodes"])
+            .args(["-o", "json", "--insecure-allow-loopback", "--kubeconfig"])
+            .arg(admin())
+            .args(options)
+            .envs(cloud.manager_environment())
+            .output()
+            .unwrap();
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let nodes = object["nodes"].as_array().unwrap().clone();
+        [&own, &foreign].map(|instance| {
+            let node = nodes.iter().find(|one| one["node"] == instance.node_name());
+            node.unwrap_or_else(|| panic!("{output:?}")).clone()
+        })
+    };
+
+    let uncalled = predicted(&[]);
+    let endpoint = format!("{REGION}={}", cloud.moto().url());
+    let [accepted, denied] = predicted(&["--ec2", "--aws-ec2-endpoint", &endpoint]);
+
+    for node in uncalled {
+        assert_eq!(
+            (&node["outcome"], &node["nodeName"]),
+            (&json!("undecided"), &Value::Null)
+        );
+    }
+    assert_eq!(accepted["outcome"], "accepted", "{accepted:#}");
+    assert_eq!(accepted["nodeName"], own.node_name());
+    assert_eq!(accepted["machine"], "m1");
+    assert!(
+        accepted["instance"].as_str().unwrap().starts_with("i-"),
+        "{accepted:#}"
+    );
+    assert_eq!(
+        (&denied["outcome"], &denied["reason"]),
+        (&json!("denied"), &json!("TagMismatch"))
+    );
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use futures::stream::{self, StreamExt as _};
 use kubelet_attestation::errors::error_chain;
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::decide::{Foreseen, foresee};
-use node_attestation_core::pace::Pace;
 use node_attestation_core::refusal::Refusal;
 use node_attestation_core::time::text;
 use serde::Serialize;
@@ -15,6 +15,9 @@ use super::{BoxError, Explainer, NOT_ASKED, expiries};
 use crate::clock;
 use crate::metrics::DENIED;
 use crate::nodes::KubeNodes;
+
+/// The number of Nodes that are predicted at the same time. Their calls of a cloud share requests.
+const AT_ONCE: usize = 64;
 
 /// The outcome for a Node that has a node identity.
 const RECORDED: &str = "recorded";
@@ -147,16 +150,17 @@ impl Explainer {
         let mut nodes = nodes.provider_ids().await?;
         nodes.sort();
         let now = clock::now();
-        let (mut all, mut pace) = (Vec::new(), Pace::default());
-        for (node, provider_id) in nodes {
-            pace.step().await;
-            if live.contains(node.as_str()) {
-                all.push(NodePrediction::new(node, RECORDED));
-            } else {
-                let predicted = self.node(node, provider_id.as_deref(), now);
-                all.extend(Box::pin(predicted).await);
+        let predicted = nodes.into_iter().map(|(node, provider_id)| {
+            let is_recorded = live.contains(node.as_str());
+            async move {
+                if is_recorded {
+                    vec![NodePrediction::new(node, RECORDED)]
+                } else {
+                    Box::pin(self.node(node, provider_id.as_deref(), now)).await
+                }
             }
-        }
+        });
+        let mut all: Vec<_> = stream::iter(predicted).buffered(AT_ONCE).concat().await;
         let cluster = self.management.as_ref().map(|(_, key)| key.to_string());
         for one in &mut all {
             one.cluster.clone_from(&cluster);
