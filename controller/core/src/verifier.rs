@@ -153,6 +153,8 @@ pub struct Foresight {
     /// The outage or omission of a service that has more facts about the machine. `None` if each check without
     /// evidence passed.
     pub unknown: Option<Unavailable>,
+    /// The denial that applies only to the first record of the machine.
+    pub first_claim_only: Option<Denial>,
 }
 
 impl Foresight {
@@ -161,6 +163,7 @@ impl Foresight {
         Self {
             identity,
             unknown: None,
+            first_claim_only: None,
         }
     }
 

@@ -103,7 +103,21 @@ pub fn check(
     policy: &AwsPolicy,
     now: SystemTime,
 ) -> Result<Checked, Refusal> {
-    let subject = Subject::checked(facts, document.into(), policy, now)?;
+    check_whole(facts, document.into(), policy, now)
+}
+
+/// Like [`check`], for an instance with these properties.
+///
+/// # Errors
+///
+/// Like [`check`].
+pub(super) fn check_whole(
+    facts: &InstanceFacts,
+    expected: Expected<'_>,
+    policy: &AwsPolicy,
+    now: SystemTime,
+) -> Result<Checked, Refusal> {
+    let subject = Subject::checked(facts, expected, policy, now)?;
     Ok(Checked {
         node_name: subject.node_name(policy.settings.node_name)?,
         first_claim_only: if policy.settings.root_volume_check {

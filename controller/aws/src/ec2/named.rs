@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use kubelet_attestation::names::{NodeName, ProviderId};
 use node_attestation_core::identifiers::ServingName;
-use node_attestation_core::refusal::{Deferral, Refusal, Unavailable};
+use node_attestation_core::refusal::{Deferral, Denial, Refusal, Unavailable};
 use node_attestation_core::verifier::{Foresight, Identity};
 
-use super::checks::{Expected, check_expected, check_region, node_name};
+use super::checks::{Expected, check_expected, check_region, check_whole, node_name};
 use super::place::Place;
 use super::{InstanceFacts, Instances, OutageKind};
 use crate::credentials::CredentialsSource;
@@ -73,6 +73,20 @@ impl Instances {
         let Some(place) = Place::of(provider_id) else {
             return Ok(());
         };
+        let judge = |facts: &InstanceFacts, expected: Expected<'_>| {
+            check_expected(facts, expected, policy, now)
+        };
+        self.judged(source, policy, place, judge).await
+    }
+
+    /// The result of `judge` about EC2's description of the instance at this place.
+    async fn judged<T>(
+        &self,
+        source: &dyn CredentialsSource,
+        policy: &AwsPolicy,
+        place: Place<'_>,
+        judge: impl FnOnce(&InstanceFacts, Expected<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         check_region(source, policy, place.region)?;
         let unavailable = Deferral::VerifierUnavailable;
         let asked = self.expect(&policy.tenant, place.region).await;
@@ -89,7 +103,7 @@ impl Instances {
             zone: place.zone,
             launched: facts.launched.ok_or_else(not_yet)?,
         };
-        check_expected(&facts, expected, policy, now)
+        judge(&facts, expected)
     }
 
     /// The identity of an existing machine without its document, and whether EC2 has more facts about it. `None` if its
@@ -111,11 +125,13 @@ impl Instances {
             instance: Some(place.instance.to_owned()),
             ..Identity::of(provider_id.clone())
         });
-        let checked = self.check(self.source(), policy, provider_id, now).await;
-        if foresight.and(checked)?.is_some() {
-            let name = self.node_name(policy, provider_id).await;
-            let name = name.map_err(|source| Refusal::from(Deferral::VerifierUnavailable(source)));
-            foresight.identity.node_name = foresight.and(name)?.flatten();
+        let judge = |facts: &InstanceFacts, expected: Expected<'_>| {
+            check_whole(facts, expected, policy, now)
+        };
+        let judged = self.judged(self.source(), policy, place, judge).await;
+        if let Some(checked) = foresight.and(judged)? {
+            foresight.identity.node_name = Some(checked.node_name);
+            foresight.first_claim_only = checked.first_claim_only.map(Denial::from);
         }
         Ok(Some(foresight))
     }

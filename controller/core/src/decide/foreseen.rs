@@ -82,7 +82,11 @@ impl Foreseen {
         if has_evidence {
             has_provider_id(&machine, verifier.as_ref())?;
         }
-        let Foresight { identity, unknown } = verifier.foresee(&machine, &provider_id, now).await?;
+        let Foresight {
+            identity,
+            unknown,
+            first_claim_only,
+        } = verifier.foresee(&machine, &provider_id, now).await?;
         self.identity = Some(identity.clone());
         self.unknown = unknown;
         machine::is_attested(&machine, &provider_id, &identity)?;
@@ -96,7 +100,11 @@ impl Foreseen {
             node_name: node_name.clone(),
             claimant: Claimant::Node,
             assurance: if has_evidence {
-                Assurance::Attested(AttestedIdentity::vouched(identity))
+                let attested = AttestedIdentity::vouched(identity);
+                Assurance::Attested(match first_claim_only {
+                    Some(denial) => attested.unless_known(denial),
+                    None => attested,
+                })
             } else {
                 Assurance::None(identity)
             },

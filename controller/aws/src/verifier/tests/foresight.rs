@@ -23,6 +23,7 @@ async fn a_prediction_has_the_checks_of_the_instance_and_its_name() {
     let name = foresight.identity.node_name.unwrap();
     assert_eq!(name.as_str(), "ip-10-0-0-1.eu-west-1.compute.internal");
     assert!(foresight.unknown.is_none(), "{:?}", foresight.unknown);
+    assert_eq!(foresight.first_claim_only, None);
     assert_eq!(case.asked().0, 0);
 
     let changes: [(fn(&mut Case), &str); 5] = [
@@ -81,4 +82,21 @@ async fn without_a_call_to_ec2_a_prediction_checks_only_the_region() {
         Err(Refusal::Deny(denial)) => assert_eq!(denial.reason(), "RegionNotAllowed"),
         other => panic!("not denied: {other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_prediction_has_the_denial_of_a_moved_root_volume() {
+    let case = Case::valid();
+    let moved = Attachment {
+        time: Some(launch() + Duration::from_hours(1)),
+    };
+    case.ec2.knows([InstanceFacts {
+        root: Root::Volume(Some(moved)),
+        ..instance()
+    }]);
+
+    let foresight = foreseen(&case).await.unwrap();
+
+    let denial = foresight.first_claim_only.unwrap();
+    assert_eq!(denial.reason(), "RootVolumeMoved");
 }
