@@ -13,6 +13,8 @@ async fn foreseen(case: &Case) -> Result<Foresight, Refusal> {
     foreseen_by(case, &case.verifier()).await
 }
 
+type Change = fn(&mut Case);
+
 #[tokio::test]
 async fn a_prediction_has_the_checks_of_the_instance_and_its_name() {
     let case = Case::valid();
@@ -26,7 +28,7 @@ async fn a_prediction_has_the_checks_of_the_instance_and_its_name() {
     assert_eq!(foresight.first_claim_only, None);
     assert_eq!(case.asked().0, 0);
 
-    let changes: [(fn(&mut Case), &str); 5] = [
+    let changes: [(Change, &str); 5] = [
         (
             |case| case.policy.settings.regions = ["us-east-1".to_owned()].into(),
             "RegionNotAllowed",

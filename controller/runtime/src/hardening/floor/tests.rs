@@ -116,10 +116,7 @@ fn settings_below_the_floor_are_refused_unless_the_user_is_exempt() {
 #[test]
 fn missing_fields_have_the_secure_value_except_the_mode() {
     let mode = "the floor of this namespace requires autoApproveBindings: Remove or RemoveNow";
-    for (field, refusals) in [
-        ("exemptNodes", vec![]),
-        ("autoApproveBindings", vec![mode]),
-    ] {
+    for (field, refusals) in [("exemptNodes", vec![]), ("autoApproveBindings", vec![mode])] {
         let mut object = valid();
         object["spec"].as_object_mut().unwrap().remove(field);
 
@@ -260,10 +257,7 @@ fn a_policy_of_the_floor_matches_only_labeled_namespaces() {
         let labels = about.namespace_selector.unwrap().match_labels.unwrap();
         let label = (FLOOR_LABEL.to_owned(), "enforced".to_owned());
         assert_eq!(labels.into_iter().collect::<Vec<_>>(), [label]);
-        assert_eq!(
-            binding.spec.unwrap().policy_name,
-            policy.metadata.name.unwrap()
-        );
+        assert_eq!(binding.spec.unwrap().policy_name, policy.metadata.name);
     }
 }
 

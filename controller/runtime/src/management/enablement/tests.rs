@@ -243,7 +243,7 @@ async fn step_events_of_a_flooding_namespace_leave_turns_to_others() {
         let lines = ClusterLines::of(&key);
         let step = Step::Report(EnableError::MadeByPerson);
         let taken = taken((&client, &*rate), (&key, &lines), "uid", step);
-        taken.await.unwrap()
+        Box::pin(taken).await.unwrap()
     });
     let flooded = flooded.await;
 

@@ -109,6 +109,8 @@ fn records_of(node: &str, tombstone: Option<Tombstone>) -> AllRecords {
     AllRecords::from([Arc::new(Stored { record, version })])
 }
 
+type Names = &'static [&'static str];
+
 #[tokio::test]
 async fn nodes_without_a_live_record_are_exempt_or_cannot_renew() {
     // Cluster API has found the Node m2 of one of the two Machines.
@@ -122,7 +124,7 @@ async fn nodes_without_a_live_record_are_exempt_or_cannot_renew() {
     let none = Some(AllRecords::from([]));
     let live = Some(records_of("m2", None));
     let retired = Some(records_of("m2", Some(retired)));
-    let cases: [(&[&str], &Option<AllRecords>, &[&str], &[&str]); 7] = [
+    let cases: [(Names, &Option<AllRecords>, Names, Names); 7] = [
         (&[], &none, &[], &["m2"]),
         (&[], &retired, &[], &["m2"]),
         (&[], &live, &[], &[]),
