@@ -129,6 +129,7 @@ fn every_reason_of_an_attack_is_explained_on_a_reference_page() {
         "conditions.md",
         "enable-cluster.md",
         "node-identities.md",
+        "tenancy-reference.md",
         "verification.md",
     ]
     .map(page);
