@@ -55,6 +55,10 @@ const MAX_BINDING_LEN: usize = 768;
 /// The maximum number of roles with the permission.
 const MAX_ROLES: usize = 200;
 
+/// The maximum length of the name of such a role. A hostile cluster can name a role in megabytes, and the names are kept
+/// until the bindings are read.
+const MAX_ROLE_LEN: usize = 1024;
+
 /// The role of cluster administrators. Administrators can approve any request, which is intended.
 const ADMINISTRATORS: &str = "cluster-admin";
 
@@ -157,7 +161,7 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
         },
     )
     .await?;
-    let mut roles = BTreeSet::new();
+    let (mut roles, mut are_few) = (BTreeSet::new(), true);
     let wanted = ListParams::default().limit(ROLES_A_PAGE);
     let listed = each(
         client,
@@ -166,8 +170,13 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
         |role: ClusterRole| {
             let name = role.metadata.name.unwrap_or_default();
             let is_known = [ADMINISTRATORS, CONTROLLER].contains(&name.as_str());
-            if !is_known && permits(role.rules.as_deref().unwrap_or_default()) {
+            if is_known || !permits(role.rules.as_deref().unwrap_or_default()) {
+                return;
+            }
+            if roles.len() < MAX_ROLES && name.len() <= MAX_ROLE_LEN {
                 roles.insert(name);
+            } else {
+                are_few = false;
             }
         },
     )
@@ -175,10 +184,7 @@ pub async fn read(client: &Client) -> Result<OtherApprovers, HardeningError> {
     match listed {
         Ok(all) => {
             ensure!(all, too_many("clusterroles", MAX_OBJECTS));
-            ensure!(
-                roles.len() <= MAX_ROLES,
-                too_many("clusterroles of approvers", MAX_ROLES)
-            );
+            ensure!(are_few, too_many("clusterroles of approvers", MAX_ROLES));
         }
         Err(error @ HardeningError::Forbidden { .. }) => {
             found.unread = Some(error_chain(&error));
