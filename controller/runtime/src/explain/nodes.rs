@@ -12,7 +12,7 @@ use node_attestation_core::time::text;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{BoxError, Explainer, NOT_ASKED, expiries};
+use super::{BoxError, Explainer, NOT_ASKED, bounded, expiries};
 use crate::clock;
 use crate::metrics::DENIED;
 use crate::nodes::KubeNodes;
@@ -95,8 +95,8 @@ impl NodePrediction {
     /// The prediction for a Node that the plugin cannot name in a request.
     fn invalid(node: String, error: &dyn std::error::Error) -> Self {
         Self {
-            message: error_chain(error),
-            ..Self::new(node, "failed")
+            message: bounded(&error_chain(error)),
+            ..Self::new(bounded(&node), "failed")
         }
     }
 
