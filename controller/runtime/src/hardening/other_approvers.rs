@@ -34,7 +34,11 @@ const MAX_PAGES: usize = 100;
 /// The number of roles or bindings on these pages.
 const MAX_OBJECTS: usize = MAX_PAGES * 100;
 
-/// The maximum number of reasons that are counted separately. They are label values of a metric.
+/// The reasons of well-known approvers, which are label values of a metric: kube-controller-manager, kubectl and
+/// OpenShift. With other reasons, a tenant could create any number of series in the course of time.
+const KNOWN: [&str; 4] = ["AutoApproved", "KubectlApprove", "NodeCSRApprove", NONE];
+
+/// The maximum number of reasons that are counted separately in the condition.
 const MAX_REASONS: usize = 5;
 
 /// The label value of all other reasons.
@@ -80,6 +84,17 @@ impl OtherApprovers {
     /// Whether no other approver was found.
     pub fn is_empty(&self) -> bool {
         self.approved.is_empty() && self.permitted.is_empty()
+    }
+
+    /// The numbers of approvals by well-known reason, and of all others together.
+    pub(crate) fn by_known_reason(&self) -> BTreeMap<String, usize> {
+        let mut all = BTreeMap::new();
+        for (reason, count) in &self.approved {
+            let is_known = KNOWN.contains(&reason.as_str());
+            let reason = if is_known { reason.as_str() } else { OTHER };
+            *all.entry(reason.to_owned()).or_default() += count;
+        }
+        all
     }
 
     fn note(&mut self, request: &CertificateSigningRequest) {

@@ -132,7 +132,7 @@ pub(super) fn report_of(
     };
     let approvals = match phase {
         ClusterPhase::Serving { health, .. } => match &health.approvers {
-            Some(Ok(found)) => found.approved.clone(),
+            Some(Ok(found)) => found.by_known_reason(),
             Some(Err(_)) | None => BTreeMap::new(),
         },
         ClusterPhase::Waiting | ClusterPhase::Stopped(_) => BTreeMap::new(),
