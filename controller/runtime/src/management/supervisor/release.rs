@@ -61,7 +61,11 @@ impl Supervisor {
                 ControlFlow::Break(()) => return,
                 ControlFlow::Continue(None) => {}
                 ControlFlow::Continue(Some(access)) => match periodic::release(&access).await {
-                    Ok(()) => return self.tell_release(tries > 0).await,
+                    Ok(()) => {
+                        // The Event can take minutes. It needs no Secrets.
+                        drop(sources);
+                        return self.tell_release(tries > 0).await;
+                    }
                     Err(error) => {
                         self.log_failure(&error, failures.is_first());
                         is_told = is_told || self.tell_failure(&error).await;
