@@ -48,6 +48,9 @@ use crate::records::KubeRecords;
 /// The deadline for one part: a few small calls, each with its own deadline.
 const PART_DEADLINE: Duration = Duration::from_mins(1);
 
+/// The deadline for the report about other approvers, which decides nothing. The revocations of the round wait for it.
+const APPROVERS_WITHIN: Duration = Duration::from_secs(10);
+
 /// The maximum length of errors, which are truncated. An API server can send any text.
 const MAX_MESSAGE_LEN: usize = 512;
 
@@ -306,7 +309,12 @@ impl Upkeep {
         let told = without.into_iter().chain(exempt_nodes(&unrecorded.exempt));
         let paths = part(self.paths(told.collect())).await;
         health.paths = Some(paths.unwrap_or_else(|error| (AutoApprove::Unasked, error)));
-        health.approvers = Some(part(other_approvers::read(self.access.client())).await);
+        let approvers = part(other_approvers::read(self.access.client()));
+        let approvers = timeout(APPROVERS_WITHIN, approvers).await;
+        health.approvers = Some(approvers.unwrap_or_else(|_| {
+            let seconds = APPROVERS_WITHIN.as_secs();
+            Err(format!("not completed within {seconds} s"))
+        }));
         health
     }
 
