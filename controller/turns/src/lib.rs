@@ -11,7 +11,8 @@
 //! - While another namespace has a line, a namespace can have at most half of the turns. A single namespace can have
 //!   all of them.
 //! - While several namespaces have lines, the last sixteenth of the turns is for namespaces without a running turn. So
-//!   two namespaces together cannot have all turns.
+//!   two namespaces together cannot have all turns. With fewer than 16 turns, none is reserved: a third namespace waits
+//!   for the end of a turn.
 //! - A caller that stops waiting does not take a turn. A turn ends when it is dropped.
 //! - The time under the lock grows with the logarithm of the number of lines.
 

@@ -191,6 +191,7 @@ impl Workload<'_> {
         let without = nodes.iter();
         let without = without.filter(|node| !recorded.contains(&node.name_any()));
         let (exempt, others): (Vec<_>, Vec<_>) = without.partition(|node| is_exempt(node));
+        // The controller exempts the Nodes of control-plane Machines, and this check knows only the labels of Nodes.
         let names = |nodes: Vec<&_>| nodes.into_iter().map(kube::ResourceExt::name_any).collect();
         let (exempt, others): (Vec<String>, Vec<String>) = (names(exempt), names(others));
         if others.is_empty() && exempt.is_empty() {
@@ -198,7 +199,12 @@ impl Workload<'_> {
         } else if others.is_empty() {
             let exempt = some(&exempt);
             Finding::pass(format!(
-                "{count}; exempt Nodes without a node identity: {exempt}"
+                "{count}; exempt Nodes without a node identity: {exempt}{}",
+                if listed.has_control_plane() {
+                    " (ControlPlane exempts only Nodes of control-plane Machines)"
+                } else {
+                    ""
+                }
             ))
         } else {
             // The expiry is only a detail. Its error must not replace the finding.
