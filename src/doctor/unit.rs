@@ -273,8 +273,7 @@ mod tests {
         let config = format!("--config={}", path.display());
         let drop_ins = folder.path().join("kubelet.conf.d");
         fs::create_dir(&drop_ins).unwrap();
-        let twice = "rotateCertificates: false\nrotateCertificates: true\n";
-        fs::write(drop_ins.join("10.conf"), twice).unwrap();
+        fs::write(drop_ins.join("10.conf"), "rotateCertificates: true\n").unwrap();
         let config_dir = format!("--config-dir={}", drop_ins.display());
 
         for (arguments, expected) in [

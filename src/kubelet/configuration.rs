@@ -60,21 +60,27 @@ fn last<T>(
         drop_ins(&machine.path(folder), MAX_DEPTH, &mut files)?;
     }
     let mut found = None;
-    for file in files {
+    for (number, file) in files.into_iter().enumerate() {
+        // Of repeated keys in the configuration file, the last one counts: the kubelet only logs a warning. It does not
+        // start with a drop-in that has repeated keys (`LoadIntoJSON` in `pkg/kubelet/kubeletconfig/configfiles`).
+        let repeated = if config.is_some() && number == 0 {
+            DuplicateKeyPolicy::LastWins
+        } else {
+            DuplicateKeyPolicy::Error
+        };
         if let Some(text) = read_text(&file)? {
-            let parsed = parse(&text).map_err(|why| unusable(&file, &why))?;
+            let parsed = parse(&text, repeated).map_err(|why| unusable(&file, &why))?;
             found = parsed.and_then(&field).or(found);
         }
     }
     Ok(found)
 }
 
-/// Parses a file. Of repeated keys the last one counts, as in the kubelet, which only logs a warning about them.
-fn parse(text: &str) -> Result<Option<Configuration>, Invalid> {
+fn parse(text: &str, repeated: DuplicateKeyPolicy) -> Result<Option<Configuration>, Invalid> {
     if text.trim().is_empty() {
         return Ok(None);
     }
-    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+    let options = serde_saphyr::options! { duplicate_keys: repeated };
     // The parser's error quotes the file, so it is dropped.
     serde_saphyr::from_str_with_options(text, options)
         .map(Some)
@@ -159,6 +165,14 @@ mod tests {
                     featureGates: {A: true, A: false}\n";
         let found = found(&[(CONFIG, text)], None).unwrap();
         assert_eq!(found.as_deref(), Some("a://2"));
+    }
+
+    #[test]
+    fn a_drop_in_with_repeated_keys_is_refused_as_in_the_kubelet() {
+        let path = format!("{FOLDER}/10-a.conf");
+        let text = "providerID: a://1\nproviderID: a://2\n";
+        let failure = found(&[(&path, text)], Some(FOLDER)).unwrap_err();
+        assert!(failure.what().contains(&path), "{failure}");
     }
 
     #[test]
