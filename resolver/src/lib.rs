@@ -51,12 +51,13 @@ pub fn addresses_as_in_go(host: &str) -> Addresses {
 fn either(both: Addresses, one: impl Fn(AddrFamily) -> Addresses) -> Addresses {
     both.or_else(|error| {
         let families = [AddrFamily::Inet, AddrFamily::Inet6];
-        let mut is_unknown = true;
+        let mut is_unknown = false;
         let mut found = Vec::new();
         for family in families {
             match one(family) {
                 Ok(addresses) => found.extend(addresses),
-                Err(error) => is_unknown &= error.kind() == ErrorKind::NotFound,
+                // The answer to one family is sufficient, because the name server can reject each query of the other.
+                Err(error) => is_unknown |= error.kind() == ErrorKind::NotFound,
             }
         }
         if !found.is_empty() {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_unknown_only_if_it_is_unknown_in_both_families() {
+    fn a_host_is_unknown_if_one_family_is_unknown_and_the_other_refused() {
         let unknown = || Err(io::Error::from(ErrorKind::NotFound));
         let error = either(refused("both"), |_| unknown()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -148,8 +149,10 @@ mod tests {
                 }
             });
             let kind = error.unwrap_err().kind();
-            assert_eq!(kind, ErrorKind::Other, "{failing:?}");
+            assert_eq!(kind, ErrorKind::NotFound, "{failing:?}");
         }
+        let error = either(refused("both"), |_| refused("one")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Other);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use super::Addresses;
 
@@ -13,6 +14,10 @@ const MAX_RESOLV_CONF_LEN: u64 = 64 * 1024;
 
 /// The maximum length of a domain name that ends with a dot, in bytes (RFC 1035, 3.1).
 const MAX_NAME_LEN: usize = 254;
+
+/// The time after which no further search domain is looked up. A name server that does not answer takes up to 15 seconds
+/// for each name, and the caller cannot send another request before the end.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The host in each search domain of this machine.
 pub(super) fn names_of(host: &str) -> Vec<String> {
@@ -31,7 +36,10 @@ pub(super) fn searched(
         if error.kind() != ErrorKind::NotFound {
             return Err(error);
         }
-        let found = names().iter().find_map(|name| lookup(name).ok());
+        let begun = Instant::now();
+        let names = names();
+        let mut names = names.iter().take_while(|_| begun.elapsed() < PATIENCE);
+        let found = names.find_map(|name| lookup(name).ok());
         found.ok_or(error)
     })
 }
