@@ -1,7 +1,7 @@
 //! The main flow: returns the cached credential, or gets a new one in a run with a deadline.
 
 mod acceptance;
-mod allowed;
+pub(crate) mod allowed;
 mod attempt;
 mod cluster;
 mod enrollment;

@@ -17,8 +17,8 @@ pub(super) fn addresses(host: &str) -> Vec<SocketAddr> {
     listed(BufReader::new(file.take(MAX_HOSTS_LEN)), host)
 }
 
-/// The addresses of a host in this content, in its order. As in Go, letters can have another case, and a name can end
-/// with a dot.
+/// The addresses of a host in this content. As in Go, letters can have another case, and a name can end with a dot.
+/// Other than in Go, the addresses have the order of the content.
 fn listed(content: impl BufRead, host: &str) -> Vec<SocketAddr> {
     let host = host.trim_end_matches('.');
     let mut found = Vec::new();

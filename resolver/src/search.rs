@@ -70,7 +70,12 @@ fn domains<'a>(resolv_conf: &'a str, host_name: &'a str) -> Vec<&'a str> {
         let mut words = line.split_ascii_whitespace();
         match words.next() {
             Some("search") => domains = words.collect(),
-            Some("domain") => domains = words.take(1).collect(),
+            // As in Go, a line without a value does not count.
+            Some("domain") => {
+                if let Some(domain) = words.next() {
+                    domains = vec![domain];
+                }
+            }
             _ => {}
         }
     }
@@ -107,6 +112,7 @@ mod tests {
             ("search a.test\nsearch b.test", "n1", &["b.test"]),
             ("search a.test\ndomain b.test c.test", "n1", &["b.test"]),
             ("search a.test", "n1.b.test", &["a.test"]),
+            ("search a.test\ndomain", "n1", &["a.test"]),
             ("# search a.test\n;search a.test\n", "n1", &[]),
             ("#search a.test\nsearch .\n", "n1", &[]),
             ("searches a.test\nnameserver 10.0.0.2", "n1", &[]),
@@ -128,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_in_each_search_domain() {
+    fn a_name_has_a_candidate_in_each_search_domain() {
         let resolv_conf = "search a.test b.test";
         for host in ["api", "api.prod"] {
             let expected = ["a.test.", "b.test."].map(|domain| format!("{host}.{domain}"));

@@ -10,7 +10,7 @@ use crate::clock::Deadline;
 const FOR_CLIENT_GO: Duration = Duration::from_secs(25);
 
 /// The time limit of an enrollment by `setup`. The drop-in allows 90 seconds for all of `setup`.
-const FOR_SETUP: Duration = Duration::from_secs(55);
+pub(crate) const FOR_SETUP: Duration = Duration::from_secs(55);
 
 /// The time limit of a run with a valid credential. The kubelet's heartbeat client times out after ten seconds.
 const WITH_CREDENTIAL: Duration = Duration::from_secs(5);

@@ -26,7 +26,7 @@ const COPIED: &str = "# Copied by `setup`: SHA-256 ";
 const UNNAMED: &str = "# Copied by `setup` before the node had a name: SHA-256 ";
 
 /// The time limit of the check whether the API server accepts the stored certificate.
-const TRYING: Duration = Duration::from_secs(5);
+pub(super) const TRYING: Duration = Duration::from_secs(5);
 
 /// The action of `setup` for a bootstrap kubeconfig on a machine that is set up.
 pub(super) enum Again {

@@ -4,9 +4,8 @@
 //!
 //! # Guarantees
 //!
-//! - Label values are names of this program, and the names and namespaces of Clusters. The only other data from a
-//!   tenant are the subject of the certificate that expires first, and at most 6 reasons of other approvers, with at most
-//!   64 visible ASCII characters. Labels never contain secrets.
+//! - Label values are names of this program, well-known reasons, and the names and namespaces of Clusters. The only other
+//!   data from a tenant are the subject of the certificate that expires first. Labels never contain secrets.
 //! - When a cluster, a watch or a Lease ends, its series end.
 
 mod catalogue;

@@ -1,6 +1,7 @@
 //! The tables of exit codes, features and scenarios.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 
 use kubelet_authenticator::failure::Code;
 use kubelet_authenticator_tests::docs::{ambiguous, named, numbered, page};
@@ -118,6 +119,18 @@ fn every_feature_is_listed_once_in_order_with_its_evidence() {
     let count = format!("{done} of 78 are done");
     assert!(page.contains(&count), "the page does not say that {count}");
     assert_eq!(ambiguous(&page), BTreeMap::new());
+}
+
+#[test]
+fn upgrade_notes_are_numbered_without_gaps_and_duplicates() {
+    let changelog = fs::read_to_string(repository().join("CHANGELOG.md")).unwrap();
+    let numbers = changelog.lines().filter_map(|line| {
+        let (number, _) = line.split_once(". **")?;
+        number.parse().ok()
+    });
+    let numbers: Vec<usize> = numbers.collect();
+    assert!(numbers.len() > 50, "{numbers:?}");
+    assert!(numbers.iter().copied().eq(1..=numbers.len()), "{numbers:?}");
 }
 
 #[test]

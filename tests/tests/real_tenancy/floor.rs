@@ -422,6 +422,10 @@ fn cluster_api_deletes_a_cluster_in_a_namespace_with_a_floor() {
     admin.ok(&["delete", "configmap", "owner", "-n", NAME]);
     let is_gone = |name: &str| found(kubectl, NAME, name).is_none().then_some(());
     assert!(poll(PATIENCE, || is_gone("prod-2")).is_some());
+    let collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector";
+    let refused = kubectl.run(["delete", AUTHENTICATIONS, "prod-1", "-n", NAME, collector]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(told.contains(CLUSTER_FIRST), "{told}");
     assert_eq!(is_gone("prod-1"), None);
 
     admin.ok(&["delete", CLUSTERS, "prod-1", "-n", NAME]);

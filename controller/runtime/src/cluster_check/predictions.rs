@@ -23,7 +23,7 @@ const KUBECONFIG: &str = "kubeconfig";
 const DEADLINE: Duration = Duration::from_mins(2);
 
 /// Predicts the answer to the first request from each existing Node of the checked Clusters, and adds a check to each
-/// of them. `verifiers` must not call a service.
+/// of them. `verifiers` call a service only if the operator permits it.
 pub async fn predict(
     management: &ClusterAccess,
     checks: &mut Vec<Checked>,

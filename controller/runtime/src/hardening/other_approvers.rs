@@ -107,7 +107,7 @@ impl OtherApprovers {
             return;
         };
         let reason = approval.reason.as_deref().unwrap_or_default();
-        if ApprovalReason::is_ours(reason) {
+        if reason == ApprovalReason::ServingNamesCorroborated.reason() {
             return;
         }
         let mut name = label(reason);
