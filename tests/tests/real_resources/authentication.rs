@@ -190,6 +190,11 @@ fn insecure_rejects_options_that_need_evidence() {
             "Allow requires evidence: for insecure, use AllowWithoutEvidence",
         ),
         (
+            "adoption",
+            json!("Recover"),
+            "Recover requires evidence: for insecure, use Refuse or AllowWithoutEvidence",
+        ),
+        (
             "guestReportedAddresses",
             json!("Allow"),
             "nodes with insecure get no serving certificates: use Refuse",

@@ -40,6 +40,11 @@ const COMBINATIONS: &[(&str, &str, &str)] = &[
         "AllowWithoutEvidence is only for insecure: for other attestors, use Allow",
     ),
     (
+        ".adoption",
+        "self.adoption != 'Recover' || !('insecure' in self.authorizedAttestors)",
+        "Recover requires evidence: for insecure, use Refuse or AllowWithoutEvidence",
+    ),
+    (
         ".guestReportedAddresses",
         "self.guestReportedAddresses != 'Allow' || !('insecure' in self.authorizedAttestors)",
         "nodes with insecure get no serving certificates: use Refuse",

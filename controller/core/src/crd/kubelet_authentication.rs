@@ -132,7 +132,8 @@ pub struct KubeletAuthenticationSpec {
     #[serde(default)]
     pub bootstrap_tokens: BootstrapTokens,
     /// Whether existing Nodes can be adopted. `Allow`: with their kubelet certificate and new evidence.
-    /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate.
+    /// `AllowWithoutEvidence`, only for `insecure`: with only that certificate. `Recover`: only Nodes whose node identity
+    /// was lost, with a certificate of this controller and new evidence.
     #[serde(default)]
     pub adoption: Adoption,
     /// Nodes that renew their certificates with the built-in signer of Kubernetes, without evidence, until they have a
@@ -260,6 +261,8 @@ choice! {
         Allow,
         /// With only their kubelet certificate, once for each Node. Only for `insecure`.
         AllowWithoutEvidence,
+        /// Only with a certificate of this controller and fresh evidence, if the record was lost or is from a backup.
+        Recover,
     }
 }
 

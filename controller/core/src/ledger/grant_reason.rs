@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use kubelet_attestation::names::{NodeName, Provider, ProviderId};
 
-use super::Claim;
 use super::node_removal::OwnedNode;
 use super::record::Record;
+use super::{Claim, Claimant};
 use crate::verifier::Assurance;
 
 /// The reason for the grant of a certificate.
@@ -36,6 +36,10 @@ pub enum GrantReason {
     /// The first record of a Node that joined before this controller.
     #[display("adopted an existing node")]
     Adopted,
+    /// A certificate recovered the record, which was lost or came from a backup. The value is the generation of the
+    /// certificate.
+    #[display("recovered with a certificate of generation {_0}")]
+    Recovered(u64),
     /// A renewal had stronger evidence than the record. The value is the record's previous attestation provider.
     #[display("renewed with stronger evidence than at its join (attestor {_0})")]
     EvidenceAdded(Provider),
@@ -72,15 +76,18 @@ impl GrantReason {
     ) -> Self {
         let machine = &claim.assurance.identity().provider_id;
         let renamed = renamed.cloned().map(Self::Renamed);
+        if let Claimant::Renewal(uid) = claim.claimant {
+            return match before.filter(|before| before.certificate_uid() == uid) {
+                Some(before) => Self::EvidenceAdded(before.holder.attestor.clone()),
+                None => Self::Recovered(uid.generation),
+            };
+        }
         let Some(before) = before else {
             return renamed.unwrap_or(match claim.claimant {
-                super::Claimant::Token => Self::First,
-                super::Claimant::Node | super::Claimant::Renewal(_) => Self::Adopted,
+                Claimant::Token => Self::First,
+                Claimant::Node | Claimant::Renewal(_) => Self::Adopted,
             });
         };
-        if let super::Claimant::Renewal(_) = claim.claimant {
-            return Self::EvidenceAdded(before.holder.attestor.clone());
-        }
         if before.holder.provider_id != *machine {
             return Self::ChangedHands(before.holder.provider_id.clone());
         }
@@ -103,6 +110,7 @@ impl GrantReason {
             Self::ChangedHands(_) => "NameChangedHands",
             Self::Renamed(_) => "NodeRenamed",
             Self::Adopted => "NodeAdopted",
+            Self::Recovered(_) => "IdentityRecovered",
             Self::EvidenceAdded(_) => "EvidenceAdded",
             Self::Renewed => "Renewed",
         }

@@ -157,6 +157,46 @@ impl Record {
         }
     }
 
+    /// Returns the record that this certificate of the claimant recovers. `before` is the present record of the name,
+    /// if there is one. It comes from a backup, or an earlier certificate recovered it.
+    ///
+    /// The certificate stays valid until the node uses its next one, except after another recovery: its generation is
+    /// lower than the generation that the earlier certificate opened, so both end.
+    pub(super) fn recovered(
+        claim: &Claim,
+        certificate: CertificateUid,
+        before: Option<&Self>,
+        stale_node: Option<String>,
+        longest: Duration,
+        now: SystemTime,
+    ) -> Self {
+        let now = whole_seconds(now);
+        let is_last = before.is_none_or(|before| {
+            let machine = &claim.assurance.identity().provider_id;
+            before.holder.provider_id == *machine && before.generation < certificate.generation
+        });
+        let next = match before {
+            Some(before) => before.reopened(claim, stale_node, longest, now),
+            None => Self {
+                former_until: Some(now + longest + GRANT_LAG),
+                ..Self::first(claim, certificate.record, stale_node, now)
+            },
+        };
+        let generation = certificate.generation.saturating_add(1);
+        Self {
+            generation: next.generation.max(generation).max(unix_seconds(now)),
+            superseded: is_last.then_some(certificate.generation),
+            ..next
+        }
+    }
+
+    /// Whether this certificate of the record's name is later than the record, so that the record comes from a backup,
+    /// or an earlier certificate recovered it.
+    pub(super) fn is_before(&self, uid: CertificateUid) -> bool {
+        let last = self.superseded.unwrap_or(self.generation);
+        uid.record == self.uid && uid.generation > last && uid.generation != self.generation
+    }
+
     /// Returns the retired record.
     pub(super) fn buried(
         &self,

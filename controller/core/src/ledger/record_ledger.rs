@@ -11,7 +11,8 @@ use super::node_removal::Removal;
 use super::records::{Records, Stored, WriteError};
 use super::rules::{self, HolderState, Renewed};
 use super::{
-    Absences, Claim, Grant, LastIssued, LedgerPolicy, Record, RecordHolder, Renewal, Revocations,
+    Absences, Adoption, Claim, Grant, LastIssued, LedgerPolicy, Record, RecordHolder, Renewal,
+    Revocations,
 };
 use crate::cluster_line;
 use crate::crd::RevokedNodeCredentialsSpec;
@@ -19,7 +20,7 @@ use crate::identifiers::RecordUid;
 use crate::inventory::{Inventory, Machine, MachineState};
 use crate::log_lines::{LogLines, Unlimited};
 use crate::nodes::Nodes;
-use crate::refusal::{Deferral, Refusal, Unavailable};
+use crate::refusal::{Deferral, Denial, Refusal, Unavailable};
 use crate::scope::Enforcement;
 use crate::unshared::Unshared;
 
@@ -288,7 +289,8 @@ impl RecordLedger {
     ///
     /// # Errors
     ///
-    /// Denies a certificate without a record, of a previous generation, or of another identity.
+    /// Denies a certificate without a record, of a previous generation, or of another identity, unless it can recover
+    /// the record.
     pub async fn renew(&self, renewal: &Renewal, now: SystemTime) -> Result<Grant, Refusal> {
         let name = &renewal.node_name;
         let revoked = self.revocations.known().map_err(unavailable)?;
@@ -297,8 +299,11 @@ impl RecordLedger {
             Ok(Renewed::Grant(grant)) => grant,
             Ok(Renewed::Strengthen) => Box::pin(self.claim(&renewal.claim(), now)).await?,
             Err(refusal) => {
-                self.note_backup(&revoked, renewal).await;
-                return Err(refusal);
+                let recovered = self.recover(refusal, renewal, now).await;
+                if recovered.is_err() {
+                    self.note_backup(&revoked, renewal).await;
+                }
+                recovered?
             }
         };
         let is_seen = grant.uid == renewal.uid;
@@ -310,6 +315,27 @@ impl RecordLedger {
         })
         .await;
         Ok(grant)
+    }
+
+    /// Claims the name with the certificate of the renewal, if the policy permits it and the record is lost or comes from
+    /// a backup. Otherwise, returns the refusal.
+    async fn recover(
+        &self,
+        refusal: Refusal,
+        renewal: &Renewal,
+        now: SystemTime,
+    ) -> Result<Grant, Refusal> {
+        let can_be_lost = matches!(
+            refusal,
+            Refusal::Deny(
+                Denial::RecordMissing(_) | Denial::FormerCertificate(..) | Denial::NameTaken(..)
+            )
+        );
+        if self.policy.adoption == Adoption::Recover && can_be_lost {
+            Box::pin(self.claim(&renewal.claim(), now)).await
+        } else {
+            Err(refusal)
+        }
     }
 
     /// If the renewal shows that the record comes from a backup, writes this to the status. If this fails, the next

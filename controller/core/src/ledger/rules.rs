@@ -14,6 +14,7 @@ use crate::refusal::{Deferral, Denial, Refusal, WaitEnd};
 use crate::verifier::Assurance;
 
 mod holding;
+mod recovery;
 mod step;
 
 pub(super) use holding::{Renewed, holder, is_from_backup, renewed};
@@ -121,9 +122,7 @@ impl Rules<'_> {
                 None
             }
             Claimant::Token => self.stale_node(None)?,
-            Claimant::Renewal(_) => {
-                return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
-            }
+            Claimant::Renewal(uid) => return self.recovered(None, uid),
         };
         self.leave_others()?;
         let Facts { uid, now, .. } = *self.facts;
@@ -168,11 +167,16 @@ impl Rules<'_> {
         let identity = self.claim.assurance.identity();
         let is_present = record.certificate_uid() == uid;
         let is_former = !record.is_live() || !is_present && !record.supersedes(uid);
+        if is_former && self.policy.adoption == Adoption::Recover {
+            return self.recovered_again(own, uid);
+        }
         if is_former || self.facts.revoked.refuses(uid) {
-            let name = self.claim.node_name.clone();
-            return Err(Denial::FormerCertificate(name, uid).into());
+            return Err(self.former_certificate(uid));
         }
         self.may_return(record)?;
+        if !is_present && self.policy.adoption == Adoption::Recover {
+            self.leave_others()?;
+        }
         if !is_present || !record.holder.is_weaker_than(identity) {
             return Ok(Step::Grant(Grant {
                 uid: record.certificate_uid(),
@@ -276,8 +280,8 @@ impl Rules<'_> {
     /// The step if another machine holds the record of the name, or the record has a different provider ID.
     fn another(&self, own: &Stored) -> Checked<Step> {
         let record = &own.record;
-        if let Claimant::Renewal(_) = self.claim.claimant {
-            return Err(record.refused(Denial::NameTaken).into());
+        if let Claimant::Renewal(uid) = self.claim.claimant {
+            return self.recovered_from_another(own, uid);
         }
         if self.claim.is_of_machine(&record.holder) {
             if !record.is_reset() {

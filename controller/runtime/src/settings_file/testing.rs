@@ -109,6 +109,12 @@ pub fn cases() -> Vec<Case> {
         ),
         case(
             "/spec",
+            with("insecure", "adoption", json!("Recover")),
+            "spec.adoption",
+            "Recover requires evidence: for insecure, use Refuse or AllowWithoutEvidence",
+        ),
+        case(
+            "/spec",
             json!({
                 "clusterName": "prod-1",
                 "authorizedAttestors": ["insecure"],

@@ -5,7 +5,7 @@ use kubelet_attestation::ensure;
 use super::{RecordLedger, unavailable};
 use crate::ledger::records::Stored;
 use crate::ledger::rules::Others;
-use crate::ledger::{Claim, Record};
+use crate::ledger::{Adoption, Claim, Claimant, Record};
 use crate::refusal::{Refusal, Unavailable};
 use crate::verifier::Assurance;
 
@@ -29,7 +29,10 @@ impl RecordLedger {
         let identity = claim.assurance.identity();
         let is_own = |record: &Record| record.holder.provider_id == identity.provider_id;
         let known = self.records.known_of_machine(identity, claim.key).await;
-        let mut others = Others::default();
+        let mut others = Others {
+            has_uid: own.is_none() && self.has_uid_elsewhere(claim).await?,
+            ..Others::default()
+        };
         // A tenant can create a thousand large records of one machine, so only these names are kept during the reads.
         let mut live = Vec::new();
         for Stored { record: known, .. } in known.map_err(unavailable)? {
@@ -75,6 +78,32 @@ impl RecordLedger {
             }
         }
         Ok(others)
+    }
+
+    /// Whether another name has a record with the UID of the certificate that recovers a record.
+    async fn has_uid_elsewhere(&self, claim: &Claim) -> Result<bool, Refusal> {
+        let Claimant::Renewal(uid) = claim.claimant else {
+            return Ok(false);
+        };
+        if self.policy.adoption != Adoption::Recover {
+            return Ok(false);
+        }
+        let all = self.records.all().await.map_err(unavailable)?;
+        let is_other =
+            |known: &Record| known.uid == uid.record && known.node_name != claim.node_name;
+        let known = all.iter().map(|stored| &stored.record);
+        let names: Vec<_> = known
+            .filter(|known| is_other(known))
+            .map(|known| known.node_name.clone())
+            .take(MAX_LIVE)
+            .collect();
+        for name in names {
+            let fresh = self.read(&name).await?;
+            if fresh.is_some_and(|fresh| is_other(&fresh.record)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether the record with the claim's provider ID belongs to the claimant. If a holder joined as another Machine,

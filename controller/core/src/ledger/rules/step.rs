@@ -46,6 +46,8 @@ pub(in crate::ledger) struct Others {
     /// Whether another name has a record of the claimant's identity, live or retired, so that the claim renames the
     /// machine. This field can only prevent a denial, so cached data is sufficient.
     pub(in crate::ledger) was_known: bool,
+    /// Whether another name has a record with the UID of the certificate that recovers a record.
+    pub(in crate::ledger) has_uid: bool,
 }
 
 /// The state of a record's holder in the inventory.

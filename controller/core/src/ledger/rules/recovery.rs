@@ -1,0 +1,86 @@
+//! The rules for certificates whose records were lost, or come from a backup.
+//!
+//! The API server authenticated the certificate, so this controller issued it for the node name, and its UID contains
+//! the lost record and generation. The list of revoked certificates decides whether it is revoked, because the record
+//! that revoked it can also be lost.
+
+use kubelet_attestation::ensure;
+
+use super::{Checked, HolderState, Rules, Step};
+use crate::identifiers::CertificateUid;
+use crate::ledger::node_removal::NodeOwner;
+use crate::ledger::records::Stored;
+use crate::ledger::{Adoption, Record};
+use crate::refusal::{Deferral, Denial};
+
+impl Rules<'_> {
+    /// The step if the certificate with this `uid` recovers a record. `own` is the present record of the name.
+    pub(super) fn recovered(&self, own: Option<&Stored>, uid: CertificateUid) -> Checked<Step> {
+        if self.policy.adoption != Adoption::Recover {
+            return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
+        }
+        let is_valid = !self.facts.revoked.refuses(uid) && !self.facts.others.has_uid;
+        ensure!(is_valid, self.former_certificate(uid));
+        self.has_its_own_key()?;
+        let before = own.map(|own| &own.record);
+        let stale_node = self.node_of_another(before)?;
+        self.leave_others()?;
+        let (longest, now) = (self.policy.longest_lifetime, self.facts.now);
+        let record = Record::recovered(self.claim, uid, before, stale_node, longest, now);
+        let record = Box::new(self.not_below_lowest(record));
+        Ok(match own {
+            None => Step::Create(record),
+            Some(own) => Step::Replace {
+                record,
+                read: Box::new(own.clone()),
+            },
+        })
+    }
+
+    /// The step if the machine holds the record, and its certificate belongs to another generation.
+    pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
+        self.may_return(&own.record)?;
+        // This request opened the generation, and its certificate ended at the same time.
+        if let Some(grant) = self.repeated(&own.record) {
+            return Ok(Step::Grant(grant));
+        }
+        ensure!(own.record.is_before(uid), self.former_certificate(uid));
+        self.recovered(Some(own), uid)
+    }
+
+    /// The step if another machine holds the record, and this machine renews.
+    pub(super) fn recovered_from_another(
+        &self,
+        own: &Stored,
+        uid: CertificateUid,
+    ) -> Checked<Step> {
+        let record = &own.record;
+        let is_later = self.policy.adoption == Adoption::Recover && record.is_before(uid);
+        ensure!(is_later, record.refused(Denial::NameTaken).into());
+        // A record that an earlier certificate recovered says nothing about later holders of the name.
+        if record.is_live() && !record.is_reset() && record.superseded.is_none() {
+            match self.holder(&record.holder.provider_id)? {
+                HolderState::Alive => return Err(record.refused(Denial::NameTaken).into()),
+                HolderState::Leaving => return Err(record.refused(Deferral::HolderLeaving).into()),
+                HolderState::Gone | HolderState::Contradicted => {}
+            }
+        }
+        self.recovered(Some(own), uid)
+    }
+
+    pub(super) fn former_certificate(&self, uid: CertificateUid) -> Step {
+        Denial::FormerCertificate(self.claim.node_name.clone(), uid).into()
+    }
+
+    /// Returns the UID of a Node that belongs to a former machine. Waits while the Node of another machine has the name:
+    /// the certificate can be older than the last holder.
+    fn node_of_another(&self, former: Option<&Record>) -> Checked<Option<String>> {
+        let machine = &self.claim.assurance.identity().provider_id;
+        match self.node(&self.claim.node_name)? {
+            Some(node) if !node.is_of(machine) && node.owner != NodeOwner::Unknown => {
+                self.stale_node(former)
+            }
+            Some(_) | None => Ok(None),
+        }
+    }
+}
