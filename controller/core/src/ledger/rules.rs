@@ -231,7 +231,7 @@ impl Rules<'_> {
         match (self.policy.adoption, &self.claim.assurance) {
             (Adoption::Allow, Assurance::Attested(_))
             | (Adoption::AllowWithoutEvidence, Assurance::None(_)) => true,
-            (Adoption::Refuse, _)
+            (Adoption::Refuse | Adoption::Recover, _)
             | (Adoption::Allow, Assurance::None(_))
             | (Adoption::AllowWithoutEvidence, Assurance::Attested(_)) => false,
         }

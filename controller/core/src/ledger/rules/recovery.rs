@@ -12,6 +12,7 @@ use crate::ledger::node_removal::NodeOwner;
 use crate::ledger::records::Stored;
 use crate::ledger::{Adoption, Record};
 use crate::refusal::{Deferral, Denial};
+use crate::time::unix_seconds;
 
 impl Rules<'_> {
     /// The step if the certificate with this `uid` recovers a record. `own` is the present record of the name.
@@ -20,7 +21,10 @@ impl Rules<'_> {
             return Err(Denial::RecordMissing(self.claim.node_name.clone()).into());
         }
         let is_valid = !self.facts.revoked.refuses(uid) && !self.facts.others.has_uid;
-        ensure!(is_valid, self.former_certificate(uid));
+        ensure!(
+            is_valid && self.is_plausible(uid),
+            self.former_certificate(uid)
+        );
         self.has_its_own_key()?;
         let before = own.map(|own| &own.record);
         let stale_node = self.node_of_another(before)?;
@@ -40,8 +44,10 @@ impl Rules<'_> {
     /// The step if the machine holds the record, and its certificate belongs to another generation.
     pub(super) fn recovered_again(&self, own: &Stored, uid: CertificateUid) -> Checked<Step> {
         self.may_return(&own.record)?;
-        // This request opened the generation, and its certificate ended at the same time.
-        if let Some(grant) = self.repeated(&own.record) {
+        // This request opened the generation, which ended its certificate. Another request with that certificate and
+        // the same key is denied.
+        let is_same = own.record.opened.request == self.claim.request;
+        if let Some(grant) = self.repeated(&own.record).filter(|_| is_same) {
             return Ok(Step::Grant(grant));
         }
         ensure!(own.record.is_before(uid), self.former_certificate(uid));
@@ -68,12 +74,19 @@ impl Rules<'_> {
         self.recovered(Some(own), uid)
     }
 
+    /// Whether the ledger can have opened this generation. Without this limit, a certificate from another signer could
+    /// exhaust the generations of a name.
+    fn is_plausible(&self, uid: CertificateUid) -> bool {
+        let (now, longest) = (self.facts.now, self.policy.longest_lifetime);
+        uid.generation <= unix_seconds(now + longest)
+    }
+
     pub(super) fn former_certificate(&self, uid: CertificateUid) -> Step {
         Denial::FormerCertificate(self.claim.node_name.clone(), uid).into()
     }
 
-    /// Returns the UID of a Node that belongs to a former machine. Waits while the Node of another machine has the name:
-    /// the certificate can be older than the last holder.
+    /// Returns the UID of a Node that belongs to a former machine. The Node of another machine delays the recovery,
+    /// because the certificate can be older than the last holder.
     fn node_of_another(&self, former: Option<&Record>) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
         match self.node(&self.claim.node_name)? {
