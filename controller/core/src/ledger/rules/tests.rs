@@ -4,6 +4,7 @@ mod adoption;
 mod claims;
 mod evidence;
 mod holders;
+mod recovery;
 mod resets;
 mod revoked;
 mod tpm;

@@ -1,4 +1,5 @@
-//! Random histories of one cluster, with backups of either side, and the invariants after each event.
+//! Random histories of one cluster, with backups of either side and lost records, and the invariants after each event.
+//! Certificates recover their records.
 //!
 //! | invariant | |
 //! | --- | --- |
@@ -6,6 +7,7 @@
 //! | a revoked certificate is refused | the list contains its UID; it cannot renew or get a serving certificate |
 //! | a revoked key opens nothing | no claim with it is granted, until its certificates have expired |
 //! | a revoked machine waits for the operator | no claim by it is granted before `reset --revoked`, likewise |
+//! | a recovery opens nothing of others | a lost record gets a new key, and no revoked machine recovers one |
 
 mod life;
 
@@ -36,6 +38,7 @@ fn history() -> impl Strategy<Value = Vec<Event>> {
         1 => (0..2_usize).prop_map(Event::ResetRevoked),
         1 => (0..2_usize).prop_map(Event::Retire),
         1 => (0..2_usize).prop_map(Event::Forget),
+        1 => Just(Event::ForgetAll),
         2 => Just(Event::Backup),
         2 => Just(Event::RestoreManagement),
         2 => any::<bool>().prop_map(|restarted| Event::RestoreWorkload { restarted }),
@@ -80,6 +83,7 @@ fn each_missing_rule_breaks_an_invariant_in_some_history() {
         (Flaw::NoFloorAfterRestore, "revoked certificate"),
         (Flaw::MachinesForgotten, "revoked machine"),
         (Flaw::ReleaseForgetsKey, "revoked key"),
+        (Flaw::RecoveryIgnoresList, "revoked"),
     ] {
         let found = violation(2000, Some(flaw));
         let found = found.unwrap_or_else(|| panic!("{flaw:?} breaks nothing"));

@@ -166,6 +166,26 @@ fn an_upgrade_to_evidence_keeps_the_old_certificate_in_each_crash() {
     assert!(!issued(&outcomes).contains(&0), "{outcomes:?}");
 }
 
+/// The record of the node is lost, and the node renews with its certificate. Its two requests have these keys.
+fn lost(keys: [u8; 2]) -> Scenario {
+    let renewal = |key| Claim {
+        claimant: Claimant::Renewal(before()),
+        ..claim("m1", "n1", key, 0)
+    };
+    scenario(keys.map(renewal)).recovering()
+}
+
+#[test]
+fn a_lost_record_is_recovered_once_in_each_order_and_crash() {
+    let outcomes = outcomes(&lost([1, 2]));
+
+    assert!(
+        reasons(&outcomes).is_subset(&["RecordContended"].into()),
+        "{outcomes:?}"
+    );
+    assert!(!issued(&outcomes).contains(&0), "{outcomes:?}");
+}
+
 #[test]
 fn each_missing_rule_breaks_an_invariant_of_the_model() {
     // A record is written regardless of an existing record.
@@ -178,6 +198,8 @@ fn each_missing_rule_breaks_an_invariant_of_the_model() {
     // The generation does not increase.
     is_broken(&two_keys(), Flaw::GenerationStays);
     // A renewal with stronger evidence ends the previous generation.
-    let broken = is_broken(&strengthened([1, 2]), Flaw::FormerEnds);
-    assert!(broken.contains("the node has no other"), "{broken}");
+    for scenario in [strengthened([1, 2]), lost([1, 2])] {
+        let broken = is_broken(&scenario, Flaw::FormerEnds);
+        assert!(broken.contains("the node has no other"), "{broken}");
+    }
 }

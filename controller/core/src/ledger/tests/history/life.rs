@@ -7,10 +7,13 @@ use kubelet_attestation::names::NodeName;
 use proptest::sample::Index;
 
 use crate::crd::RevokedNodeCredentialsSpec;
-use crate::identifiers::CertificateUid;
+use crate::identifiers::{CertificateUid, KeyDigest};
 use crate::ledger::*;
+use crate::refusal::Refusal;
 use crate::testing::faulty_records::Fault;
-use crate::testing::records::{LONGEST, World, at, claim, name, opened_at, provider_id, renewal};
+use crate::testing::records::{
+    LONGEST, World, at, claim, name, opened_at, policy, provider_id, renewal,
+};
 
 const MACHINES: [&str; 2] = ["m1", "m2"];
 const NAMES: [&str; 2] = ["n1", "n2"];
@@ -37,6 +40,8 @@ pub(super) enum Event {
     Retire(usize),
     /// An operator deletes a record.
     Forget(usize),
+    /// All records are lost.
+    ForgetAll,
     /// A backup of both clusters.
     Backup,
     RestoreManagement,
@@ -64,6 +69,7 @@ pub(super) enum Flaw {
     NoFloorAfterRestore,
     MachinesForgotten,
     ReleaseForgetsKey,
+    RecoveryIgnoresList,
 }
 
 #[derive(Debug, Clone)]
@@ -101,7 +107,10 @@ pub(super) struct Life {
 impl Life {
     pub(super) fn new(flaw: Option<Flaw>) -> Self {
         Self {
-            world: World::new(),
+            world: World::with(LedgerPolicy {
+                adoption: Adoption::Recover,
+                ..policy()
+            }),
             flaw,
             hour: 0,
             keys: 0,
@@ -128,9 +137,8 @@ impl Life {
             }
             Event::Renew(index) if !self.issued.is_empty() => {
                 let certificate = index.get(&self.issued).clone();
-                if certificate.end > self.hour && self.renews(&certificate) {
-                    let end = self.hour + 10;
-                    self.issued.push(Issued { end, ..certificate });
+                if certificate.end > self.hour {
+                    self.renew(certificate)?;
                 }
             }
             Event::JoinWithKey { .. } | Event::Renew(_) => {}
@@ -145,7 +153,17 @@ impl Life {
                     record.clone()
                 };
             }),
-            Event::Forget(name) => self.forget(NAMES[*name]),
+            // The next claim of the name is in another second.
+            Event::Forget(name) => {
+                self.forget(NAMES[*name]);
+                self.hour += 1;
+            }
+            Event::ForgetAll => {
+                for node in NAMES {
+                    self.forget(node);
+                }
+                self.hour += 1;
+            }
             Event::Backup => {
                 self.backup = Backup {
                     records: self.records(),
@@ -253,13 +271,47 @@ impl Life {
         Ok(())
     }
 
-    fn renews(&self, certificate: &Issued) -> bool {
+    /// Renews the certificate, or recovers its record with a new key.
+    fn renew(&mut self, certificate: Issued) -> Result<(), String> {
+        self.keys += 1;
+        let Ok(grant) = self.renews(&certificate, self.keys) else {
+            return Ok(());
+        };
+        let is_opened = grant.uid != certificate.uid;
+        let revoked = self.revoked_machines.get(certificate.machine);
+        if is_opened && revoked.is_some_and(|end| *end > self.hour) {
+            return Err(format!("a revoked machine recovers {}", grant.uid));
+        }
+        // Renewals of one generation do not change the key of its record.
+        let opened = self.issued.iter().find(|one| one.uid == grant.uid);
+        if opened.is_some_and(|one| one.machine != certificate.machine) {
+            return Err(format!("two machines have {}", grant.uid));
+        }
+        let key = opened.map_or(self.keys, |one| one.key);
+        self.issued.push(Issued {
+            uid: grant.uid,
+            key,
+            end: self.hour + 10,
+            ..certificate
+        });
+        Ok(())
+    }
+
+    fn renews(&self, certificate: &Issued, key: u8) -> Result<Grant, Refusal> {
         let renewal = Renewal {
             node_name: name(certificate.name),
             uid: certificate.uid,
+            key: KeyDigest::of(&[key]),
             ..renewal(certificate.machine, 1, self.hour)
         };
-        block_on(self.world.ledger().renew(&renewal, at(self.hour))).is_ok()
+        let ledger = match self.flaw {
+            Some(Flaw::RecoveryIgnoresList) => {
+                let ledger = self.world.ledger();
+                ledger.with_revocations(Revocations::default())
+            }
+            _ => self.world.ledger(),
+        };
+        block_on(ledger.renew(&renewal, at(self.hour)))
     }
 
     fn revoke(&mut self, node: &str) {
@@ -382,7 +434,7 @@ impl Life {
             if !self.list.refuses(uid) {
                 return Err(format!("a revoked certificate writes: {uid}"));
             }
-            if self.renews(one) {
+            if self.renews(one, one.key).is_ok() {
                 return Err(format!("a revoked certificate is renewed: {uid}"));
             }
             let holder = self.world.ledger();

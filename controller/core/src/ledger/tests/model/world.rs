@@ -32,6 +32,7 @@ pub(super) fn before() -> CertificateUid {
 pub(super) struct Scenario {
     pub(super) claims: [Claim; 2],
     pub(super) before: Option<Claim>,
+    pub(super) adoption: Adoption,
     pub(super) flaw: Option<Flaw>,
 }
 
@@ -50,6 +51,7 @@ impl Scenario {
         Self {
             claims,
             before: None,
+            adoption: Adoption::Refuse,
             flaw: None,
         }
     }
@@ -58,6 +60,14 @@ impl Scenario {
     pub(super) fn held_by(self, claim: Claim) -> Self {
         Self {
             before: Some(claim),
+            ..self
+        }
+    }
+
+    /// Permits the recovery of lost records.
+    pub(super) fn recovering(self) -> Self {
+        Self {
+            adoption: Adoption::Recover,
             ..self
         }
     }
@@ -83,6 +93,7 @@ pub(super) struct Shared {
     /// All writes, in order. The version is the position of the write, from 1.
     pub(super) log: Vec<Record>,
     pub(super) published: Vec<Published>,
+    adoption: Adoption,
     flaw: Option<Flaw>,
     /// Counts completed calls.
     pub(super) calls: u64,
@@ -96,6 +107,7 @@ impl Shared {
         let held = claim.map(|claim| Record::first(claim, before().record, None, at(0)));
         Self {
             log: held.into_iter().collect(),
+            adoption: scenario.adoption,
             flaw: scenario.flaw,
             ..Self::default()
         }
@@ -202,11 +214,15 @@ impl Replica {
     pub(super) async fn serve(self, claim: Claim, random: u8) -> Result<(), Refusal> {
         let machines = ["m1", "m2"].map(|name| machine(name, MachineState::Ready));
         let inventory = StaticInventory::new(machines.to_vec()).unwrap();
+        let policy = LedgerPolicy {
+            adoption: self.shared().adoption,
+            ..policy()
+        };
         let ledger = RecordLedger::new(
             Arc::new(self.clone()),
             Arc::new(inventory),
             Arc::new(self.clone()),
-            policy(),
+            policy,
             Enforcement::default(),
         )
         .with_uids(&Uids::from([random; 16]));
@@ -266,6 +282,13 @@ impl<E> Answer for Result<Option<Stored>, E> {
 impl<E> Answer for Result<Vec<Stored>, E> {
     fn told(&self) -> Vec<usize> {
         self.iter().flatten().map(number).collect()
+    }
+}
+
+impl<E> Answer for Result<AllRecords, E> {
+    fn told(&self) -> Vec<usize> {
+        let known = self.iter().flat_map(|all| all.iter());
+        known.map(|stored| number(stored)).collect()
     }
 }
 
@@ -369,7 +392,11 @@ impl Records for Replica {
     }
 
     async fn all(&self) -> Result<AllRecords, Unavailable> {
-        unreachable!("a claim does not read all records")
+        self.call(|shared, cached| {
+            let known = shared.after(cached).into_values().map(Arc::new);
+            Some(Ok(known.collect::<AllRecords>()))
+        })
+        .await
     }
 
     async fn note(&self, _: &NodeName, _: &LastIssued) -> Result<(), Unavailable> {
