@@ -9,6 +9,7 @@ mod away;
 mod break_glass;
 mod ca;
 mod instances;
+mod lost;
 mod outage;
 mod rebuilt;
 mod restarts;
