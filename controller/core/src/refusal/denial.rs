@@ -335,7 +335,8 @@ crate::reasons! {
         NameTaken(NodeName, ProviderId) => "another machine holds the node name",
         /// The node identity that belongs to the certificate no longer exists.
         #[error("node {0} has no node identity")]
-        #[cure("Nothing, if the bootstrap token is valid: the plugin uses it next. Otherwise, run `tokens recreate`.")]
+        #[cure("If node identities were lost, set `adoption: Recover`. Otherwise, if the bootstrap token is valid, nothing: the \
+                 plugin uses it next. If it has expired, run `tokens recreate`.")]
         RecordMissing(NodeName) => "the node identity of the certificate no longer exists",
         /// The certificate belongs to a different node identity or to an earlier generation.
         #[error("certificate {1} of node {0} belongs to another node identity or to an earlier generation")]

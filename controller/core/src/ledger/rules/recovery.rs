@@ -63,7 +63,7 @@ impl Rules<'_> {
         let record = &own.record;
         let is_later = self.policy.adoption == Adoption::Recover && record.is_before(uid);
         ensure!(is_later, record.refused(Denial::NameTaken).into());
-        // A record that an earlier certificate recovered says nothing about later holders of the name.
+        // A record that an earlier certificate recovered does not exclude a later holder of the name.
         if record.is_live() && !record.is_reset() && record.superseded.is_none() {
             match self.holder(&record.holder.provider_id)? {
                 HolderState::Alive => return Err(record.refused(Denial::NameTaken).into()),
