@@ -178,7 +178,7 @@ impl Record {
         let next = match before {
             Some(before) => before.reopened(claim, stale_node, longest, now),
             None => Self {
-                former_until: Some(now + longest + GRANT_LAG),
+                former_until: Some(whole_seconds(now + longest + GRANT_LAG)),
                 ..Self::first(claim, certificate.record, stale_node, now)
             },
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kubelet_attestation::names::NodeName;
 
 use crate::decide::*;
+use crate::identifiers::CertificateUid;
 use crate::ledger::{Adoption, LedgerPolicy, RecordLedger};
 use crate::scope::Enforcement;
 use crate::testing::cluster::{Parts, node};
@@ -88,6 +89,22 @@ fn adoption_without_evidence_keeps_the_machine_and_the_node_name() {
     let Decision::Retry(Deferral::MachineNotFound) = decision else {
         panic!("not put off: {decision:?}");
     };
+}
+
+#[test]
+fn a_lost_record_is_recovered_with_the_uid_of_the_requester() {
+    let recovering = cluster(Adoption::Recover);
+    let presented = CertificateUid::parse(UID).unwrap();
+
+    let uid = issued_at(&renewal(UID), &recovering, now()).uid;
+
+    assert_eq!(uid.record, presented.record);
+    assert!(uid.generation > presented.generation, "{uid}");
+    for uid in [None, Some(String::new()), Some("x.1".to_owned())] {
+        let mut request = renewal(UID);
+        request.spec.uid = uid;
+        assert_eq!(denied(&request, &recovering), "RequesterUidMissing");
+    }
 }
 
 #[test]

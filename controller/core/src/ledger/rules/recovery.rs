@@ -85,7 +85,7 @@ impl Rules<'_> {
         Denial::FormerCertificate(self.claim.node_name.clone(), uid).into()
     }
 
-    /// Returns the UID of a Node that belongs to a former machine. The Node of another machine delays the recovery,
+    /// Returns the UID of a Node that belongs to a previous machine. The Node of another machine delays the recovery,
     /// because the certificate can be older than the last holder.
     fn node_of_another(&self, former: Option<&Record>) -> Checked<Option<String>> {
         let machine = &self.claim.assurance.identity().provider_id;
