@@ -46,7 +46,7 @@ impl Rules<'_> {
         self.may_return(&own.record)?;
         // This request opened the generation, which ended its certificate. Another request with that certificate and
         // the same key is denied.
-        let is_same = own.record.opened.request == self.claim.request;
+        let is_same = own.record.opened.request.uid == self.claim.request.uid;
         if let Some(grant) = self.repeated(&own.record).filter(|_| is_same) {
             return Ok(Step::Grant(grant));
         }

@@ -330,6 +330,18 @@ fn a_suspect_instance_recovers_nothing() {
 }
 
 #[test]
+fn without_evidence_a_lost_record_is_replaced_when_its_node_is_down() {
+    let world = lost(policy());
+    let claim = insecure(claim("m1", "n1", 2, 1));
+    assert_eq!(world.waits(&claim, 1), "NodeAlive");
+
+    world.node("n1", false, 1);
+    let granted = world.claims(&claim, 1).unwrap();
+    assert_eq!(granted.opening, GrantReason::First);
+    assert_ne!(granted.uid.record, of_n1(1).record);
+}
+
+#[test]
 fn an_unread_revocation_list_delays_a_recovery() {
     let world = lost(recovering());
     world.revocations.forget();
