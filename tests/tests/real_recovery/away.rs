@@ -34,8 +34,8 @@ fn requests_are_answered_after_an_outage_of_the_management_cluster() {
     let noticed = poll(PATIENCE, || {
         let waits = lines(&manager.process, "decided");
         let waits = waits.iter().any(|line| line["outcome"] == "deferred");
-        let serves_no_more = !lines(&manager.process, "no longer serving").is_empty();
-        (waits || serves_no_more).then_some(())
+        let leads_no_more = !lines(&manager.process, "no longer leading").is_empty();
+        (waits || leads_no_more).then_some(())
     });
     assert!(noticed.is_some(), "{}", manager.process.log());
     for machine in &machines {

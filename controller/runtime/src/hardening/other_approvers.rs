@@ -1,8 +1,7 @@
 //! Finds other approvers of requests for serving certificates.
 //!
 //! A request does not contain the user that approved it. The API server stores only the reason and the message that the
-//! approver wrote, and `metadata.managedFields`, whose manager is a name that the client chose. So the requests show that
-//! another approver works, and bindings show the users that have the permission.
+//! approver wrote. So the requests show that another approver works, and bindings show the users that have the permission.
 //!
 //! kube-controller-manager deletes an issued request after 1 hour, so the requests cover the last hour.
 
