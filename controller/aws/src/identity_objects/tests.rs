@@ -1,11 +1,11 @@
-//! The work under the lock of all objects.
+//! The work under the lock of all objects, and the limits of their texts.
 
 use node_attestation_runtime::shared::Lock;
 use node_attestation_runtime::shared::testing::most_visited;
 use serde_json::json;
 
 use super::*;
-use crate::tenancy::{IdentityKind, TenancySettings};
+use crate::tenancy::{Ack, IdentityKind, TenancySettings};
 
 #[test]
 fn an_identity_is_parsed_without_the_lock_of_all_objects() {
@@ -31,4 +31,35 @@ fn an_identity_is_parsed_without_the_lock_of_all_objects() {
     });
 
     assert_eq!(visited, BTreeMap::from([(Lock::Identities, 0)]));
+}
+
+#[test]
+fn a_name_of_253_bytes_is_read_and_a_longer_name_is_not() {
+    let (longest, longer) = ("a".repeat(253), "a".repeat(254));
+    let unreadable = Unreadable::because("a name in its spec is longer than 253 bytes");
+
+    assert_eq!(are_short([&longest, &longest]), Ok(()));
+    assert_eq!(are_short([&longest, &longer]), Err(unreadable));
+}
+
+#[test]
+fn labels_of_8_kib_are_read_and_longer_labels_are_not() {
+    let settings = TenancySettings {
+        ack: Ack::RoleSelectors,
+        ..TenancySettings::default()
+    };
+    let store = IdentityStore::new(settings, "capa-system");
+    let key = ObjectKey::new("tenant-a", "one");
+    let read = |len: usize| {
+        let labels = Labels::from([
+            ("team".to_owned(), "a".repeat(100)),
+            ("tier".to_owned(), "a".repeat(len - 108)),
+        ]);
+        let read = cluster(&store, &key, Some(&labels), [None, None]);
+        read.map(|cluster| cluster.labels == labels)
+    };
+    let unreadable = Unreadable::because("its labels are longer than 8 KiB");
+
+    assert_eq!(read(8192), Ok(true));
+    assert_eq!(read(8193), Err(unreadable));
 }

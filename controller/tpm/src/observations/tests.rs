@@ -97,6 +97,27 @@ fn a_ca_that_expires_within_90_days_is_reported_with_its_date() {
 }
 
 #[test]
+fn a_ca_is_reported_as_expired_only_after_its_last_second() {
+    let observations = Observations::default();
+    let expires = noon() + 90 * DAY;
+    let policy = requiring(&[expires]);
+    for (now, reason, verb) in [
+        (expires, "CertificateExpires", "expires"),
+        (
+            expires + Duration::from_secs(1),
+            "CertificateExpired",
+            "expired",
+        ),
+    ] {
+        let (_, found, message) = said(&observations, &policy, CERTIFICATES, now);
+
+        assert_eq!(found, reason);
+        let start = format!("\"CN=an ending root\" (requireCA) {verb} on 2026-04-01.");
+        assert!(message.starts_with(&start), "{message}");
+    }
+}
+
+#[test]
 fn the_earliest_certificate_expiry_is_reported() {
     let observations = Observations::default();
     let policy = requiring(&[noon() + 80 * DAY]);

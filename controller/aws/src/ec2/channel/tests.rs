@@ -151,6 +151,26 @@ async fn regions_of_one_namespace_do_not_displace_lanes_of_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn idle_lanes_of_a_namespace_are_dropped_only_above_its_limit() {
+    let limits = crate::ec2::Limits::default().calls;
+    let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);
+    let tenant = cluster_of("tenant-a");
+    let use_lane = async |number: usize| {
+        drop(channel.lane(&tenant, &region(number)).await.unwrap());
+    };
+    let count = || channel.lanes.read(|lanes| lanes.all.len());
+
+    for number in 0..MAX_OF_NAMESPACE {
+        use_lane(number).await;
+    }
+    assert_eq!(count(), MAX_OF_NAMESPACE);
+
+    use_lane(MAX_OF_NAMESPACE).await;
+    assert!(count() <= MAX_OF_NAMESPACE, "{}", count());
+    assert!(has_lane(&channel, MAX_OF_NAMESPACE));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_ec2_client_of_a_dropped_lane_is_dropped() {
     let limits = crate::ec2::Limits::default().calls;
     let channel: Channel<()> = Channel::new(Arc::new(Lessor::default()), limits);

@@ -314,6 +314,19 @@ fn the_exception_applies_only_to_control_plane_machines() {
 }
 
 #[test]
+fn a_node_name_of_two_machines_gets_no_control_plane_exception() {
+    let mut first = machine("m1", "n1", None);
+    let mut second = machine("m2", "n2", None);
+    second.node = Some(NodeName::parse("n1").unwrap());
+    second.dns_names = vec!["n1".to_owned()];
+    (first.control_plane, second.control_plane) = (true, true);
+    let mut cluster = exempting(&[PLANES]);
+    cluster.inventory = Arc::new(StaticInventory::new(vec![first, second]).unwrap());
+
+    assert_eq!(unattested(&stock_renewal(), &cluster), NO_CONTROL_PLANE);
+}
+
+#[test]
 fn a_control_plane_renewal_waits_while_the_node_name_cannot_be_read() {
     let unread = |node_name| {
         with_control_plane(|machine| {

@@ -127,6 +127,24 @@ fn a_sweep_deletes_the_stale_node_after_a_claim() {
 }
 
 #[test]
+fn a_sweep_leaves_a_stale_node_to_the_claim_after_10_minutes() {
+    let ten_minutes = Duration::from_mins(10);
+    for (after, is_deleted) in [
+        (ten_minutes, true),
+        (ten_minutes + Duration::from_secs(1), false),
+    ] {
+        let world = World::new();
+        world.node("n1", false, 0);
+        world.claims(&claim("m1", "n1", 1, 0), 0).unwrap();
+        world.node("n1", false, 0);
+
+        block_on(world.ledger().sweep_at(at(0) + after, &BTreeSet::new())).unwrap();
+
+        assert_eq!(node(&world).is_none(), is_deleted, "{after:?}");
+    }
+}
+
+#[test]
 fn a_tombstones_node_is_checked_for_10_minutes_and_if_listed() {
     let mut world = World::held(policy());
     world.becomes("m1", None);

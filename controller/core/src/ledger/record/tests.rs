@@ -120,6 +120,21 @@ fn revoked_generations_are_listed_until_they_expire() {
 }
 
 #[test]
+fn no_generation_is_revoked_before_the_first_one() {
+    let mut record = record_of(identity("m1"));
+    record.former_until = Some(at(9));
+    let revoked = |record: &Record| {
+        let revoked = record.revoked_generations(LONGEST, at(1));
+        revoked.map(|revoked| (revoked.lowest_valid, revoked.until))
+    };
+    assert_eq!(record.generation, 1);
+    assert_eq!(revoked(&record), None);
+
+    record.generation = 2;
+    assert_eq!(revoked(&record), Some((2, at(9))));
+}
+
+#[test]
 fn only_a_claim_without_evidence_is_matched_by_its_machine() {
     let unproved = insecure(claim("m1", "n1", 1, 0));
     let nameless = |claim: &Claim| Claim {

@@ -74,6 +74,32 @@ mod tests {
     }
 
     #[test]
+    fn overdue_nodes_that_are_off_take_turns_in_one_place() {
+        let name = |number: usize| NodeName::parse(&format!("n{number:03}")).unwrap();
+        let all: Vec<NodeName> = (0..MAX_READ + 2).map(name).collect();
+        let overdue: BTreeSet<&NodeName> = all.iter().collect();
+        // All Nodes before this one are Ready, so a sweep reads one other Node.
+        let first_off = name(MAX_READ - 1);
+        let mut nodes = OverdueNodes::default();
+        let mut sweep = || {
+            let next = nodes.choose(&overdue);
+            let off = next.iter().filter(|name| **name >= first_off);
+            let off: Vec<NodeName> = off.cloned().collect();
+            let read = next.into_iter().map(|name| {
+                let is_ready = name < first_off;
+                (name, is_ready)
+            });
+            assert_eq!(nodes.note(read.collect()), MAX_READ - 1);
+            off
+        };
+
+        let turns = [(); 4].map(|()| sweep());
+
+        let expected = [MAX_READ - 1, MAX_READ, MAX_READ + 1, MAX_READ - 1];
+        assert_eq!(turns, expected.map(|number| vec![name(number)]));
+    }
+
+    #[test]
     fn an_overdue_node_that_cannot_be_read_loses_its_precedence() {
         let name = |number: usize| NodeName::parse(&format!("n{number:03}")).unwrap();
         let all: Vec<NodeName> = (0..=MAX_READ).map(name).collect();
