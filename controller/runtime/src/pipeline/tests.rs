@@ -61,6 +61,10 @@ pub(super) fn later() -> SystemTime {
     now() + Duration::from_secs(601)
 }
 
+fn twenty_minutes_later() -> SystemTime {
+    now() + Duration::from_mins(20)
+}
+
 /// A little more than 20 minutes later.
 fn much_later() -> SystemTime {
     now() + Duration::from_secs(1201)
@@ -218,9 +222,11 @@ async fn an_approved_request_without_decision_fails_after_10_minutes() {
 async fn a_request_without_machine_fails_when_its_node_stops_waiting() {
     let store = Arc::new(MemoryStore::new(filed_at(now(), valid())));
 
-    let next = processed_at(later, without_machines(), &store).await;
-    assert_eq!(next, Next::Retry);
-    assert_eq!(store.writes(), 0);
+    for clock in [later, twenty_minutes_later] {
+        let next = processed_at(clock, without_machines(), &store).await;
+        assert_eq!(next, Next::Retry);
+        assert_eq!(store.writes(), 0);
+    }
 
     let next = processed_at(much_later, without_machines(), &store).await;
     assert_eq!(next, Next::Done);

@@ -68,6 +68,10 @@ async fn a_throttled_or_failed_sts_call_is_reported_as_an_outage() {
             "403 and an unreadable code",
         ),
         (
+            Fault::error(403, &"A".repeat(64), ""),
+            &*format!("403 and {}", "A".repeat(64)),
+        ),
+        (
             Fault::error(403, &"A".repeat(65), ""),
             "403 and an unreadable code",
         ),

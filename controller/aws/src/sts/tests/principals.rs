@@ -223,5 +223,6 @@ fn an_allowed_role_can_be_listed_with_or_without_its_account() {
     ] {
         assert_eq!(role.parse::<ProfileRole>(), Err(InvalidRole), "{role}");
     }
+    assert!("x".repeat(64).parse::<ProfileRole>().is_ok());
     assert_eq!("x".repeat(65).parse::<ProfileRole>(), Err(InvalidRole));
 }

@@ -306,3 +306,39 @@ async fn bindings_over_the_memory_of_their_namespace_are_an_error() {
     );
     assert!(error.ends_with(&Excess::Memory.to_string()), "{error}");
 }
+
+#[tokio::test]
+async fn bindings_to_more_than_200_roles_are_an_error() {
+    let scanned = async |roles: usize| {
+        let access = ClusterAccess::in_memory(move |request: Request<Body>| async move {
+            let path = request.uri().path();
+            let binding = |role: usize| {
+                json!({
+                    "metadata": {"name": format!("b{role}")},
+                    "roleRef": {
+                        "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+                        "name": format!("r{role}"),
+                    },
+                    "subjects": [{"kind": "Group", "name": NODES}],
+                })
+            };
+            let answer = if path.ends_with("/clusterrolebindings") {
+                let bindings: Vec<_> = (0..roles).map(binding).collect();
+                json!({"metadata": {"resourceVersion": "1"}, "items": bindings})
+            } else {
+                let name = path.rsplit('/').next();
+                json!({"metadata": {"name": name}, "rules": []})
+            };
+            Response::new(Full::new(Bytes::from(answer.to_string())))
+        });
+        let mut memory = Share::alone(1024 * 1024).holding();
+        let lines = ClusterLines::of_namespace("");
+        let scan = scan_of(access.client(), &lines, &mut memory).await;
+        let scan = scan.map(|scan| scan.open.len());
+        scan.map_err(|error| error.to_string())
+    };
+
+    assert_eq!(scanned(200).await, Ok(0));
+    let too_many = "there are more than 200 clusterroles of tokens and nodes";
+    assert_eq!(scanned(201).await, Err(too_many.to_owned()));
+}
