@@ -198,6 +198,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_machine_with_a_full_budget_leaves_room_for_another() {
+        let (mut limiter, now) = (limiter(), Instant::now());
+        for machine in 0..MAX_MACHINES {
+            admitted(&mut limiter, &machine.to_string(), 1, now);
+        }
+        let full = now + OF_MACHINE.every;
+
+        let before = full - Duration::from_millis(1);
+        assert_eq!(admitted(&mut limiter, "early", 1, before), 0);
+        assert_eq!(admitted(&mut limiter, "late", 1, full), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_event_above_the_limit_is_written_later_unchanged() {
         let (mut limiter, now) = (limiter(), Instant::now());
         for machine in ["1", "2", "3"] {

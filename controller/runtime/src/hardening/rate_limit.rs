@@ -220,6 +220,17 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_is_released_as_soon_as_it_is_full() {
+        let mut budgets = budgets();
+        let start = Instant::now();
+        budgets.reserve("a", start);
+
+        budgets.reserve("b", start + SECOND);
+
+        assert_eq!(budgets.whole_at.len(), 1);
+    }
+
+    #[test]
     fn unknown_requesters_share_one_budget_if_all_are_in_use() {
         let mut budgets = budgets();
         budgets.capacity = 1;

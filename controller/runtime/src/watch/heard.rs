@@ -73,4 +73,16 @@ mod tests {
         heard.at(read);
         assert!(heard.is_recent(), "a later event counts");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_applied_event_is_recent_for_less_than_a_minute() {
+        let heard = Heard::default();
+        heard.now();
+        let last = Duration::from_millis(1);
+
+        tokio::time::advance(HEARD_WITHIN.saturating_sub(last)).await;
+        assert!(heard.is_recent());
+        tokio::time::advance(last).await;
+        assert!(!heard.is_recent());
+    }
 }

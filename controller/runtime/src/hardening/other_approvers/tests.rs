@@ -52,6 +52,15 @@ async fn read_from(
     roles: Option<Vec<Value>>,
     bindings: Vec<Value>,
 ) -> OtherApprovers {
+    try_read_from(requests, roles, bindings).await.unwrap()
+}
+
+/// Like [`read_from`], with the error.
+async fn try_read_from(
+    requests: Vec<Value>,
+    roles: Option<Vec<Value>>,
+    bindings: Vec<Value>,
+) -> Result<OtherApprovers, HardeningError> {
     let access = ClusterAccess::in_memory(move |request: Request<Body>| {
         let path = request.uri().path().to_owned();
         let items = match path.rsplit('/').next().unwrap() {
@@ -75,7 +84,7 @@ async fn read_from(
             Response::builder().status(code).body(body).unwrap()
         }
     });
-    read(access.client()).await.unwrap()
+    read(access.client()).await
 }
 
 #[test]
@@ -197,4 +206,20 @@ async fn the_bindings_of_other_approvers_are_limited() {
         "{message}"
     );
     assert!(message.ends_with("and 15 more"), "{message}");
+}
+
+#[tokio::test]
+async fn more_than_200_roles_that_permit_approvals_are_an_error() {
+    let approver = rule("signers", "approve", &[]);
+    let read = async |count: usize| {
+        let roles = (0..count).map(|number| role(&format!("r{number}"), &approver));
+        try_read_from(Vec::new(), Some(roles.collect()), Vec::new()).await
+    };
+
+    assert!(read(200).await.unwrap().is_empty());
+    let error = read(201).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there are more than 200 clusterroles of approvers"
+    );
 }
