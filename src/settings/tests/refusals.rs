@@ -172,3 +172,29 @@ fn settings_that_another_user_can_change_are_refused() {
     set_mode(&world.folder.path().join("config.d/a.yaml"), 0o600);
     assert_eq!(world.valid().1, None);
 }
+
+#[test]
+fn more_than_64_drop_ins_are_refused() {
+    let mut world = World::new().file("nodeName: n0");
+    for number in 0..64 {
+        world = world.drop_in(&format!("{number}.yaml"), "nodeName: n1");
+    }
+    assert_eq!(node_name(&world.settings()), "n1");
+
+    let error = world.drop_in("64.yaml", "nodeName: n1").error();
+    assert!(
+        error.ends_with("/config.d has more than 64 drop-ins"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_settings_file_over_256_kib_is_refused() {
+    let text = |len: usize| format!("nodeName: n1\n#{}", "x".repeat(len));
+    let most = 256 * 1024 - HEADER.len() - text(0).len();
+    let largest = World::new().file(&text(most));
+    assert_eq!(node_name(&largest.settings()), "n1");
+
+    let error = World::new().file(&text(most + 1)).error();
+    assert_eq!(error, "/config.yaml is longer than 262144 bytes");
+}

@@ -197,3 +197,25 @@ fn a_renewed_ca_with_the_same_key_replaces_the_expired_one() {
     let result = verifier.verify_server_cert(&leaf, &[], &name, &[], now);
     assert!(result.is_ok(), "{result:?}");
 }
+
+#[test]
+fn a_certificate_is_valid_from_its_first_second_to_its_last() {
+    let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+    let check = |seconds| {
+        let validity = Validity {
+            not_before: at(100),
+            not_after: at(200),
+        };
+        validity.check(at(seconds))
+    };
+
+    for seconds in [100, 200] {
+        assert_eq!(check(seconds), Ok(()), "{seconds}");
+    }
+    let early = check(99).unwrap_err();
+    let is_early = matches!(early, CertificateError::NotValidYetContext { .. });
+    assert!(is_early, "{early:?}");
+    let late = check(201).unwrap_err();
+    let is_late = matches!(late, CertificateError::ExpiredContext { .. });
+    assert!(is_late, "{late:?}");
+}
