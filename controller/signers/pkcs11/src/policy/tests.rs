@@ -243,8 +243,12 @@ fn the_longest_lifetime_with_a_start_in_the_past_is_signed() {
         checked_at(&params, now())
     };
 
-    assert_eq!(of(set).unwrap().user, "system:node:n1");
-    let longer = of(set + Duration::from_mins(6));
+    // The start can be five more minutes in the past.
+    let longest = set + Duration::from_mins(5);
+    for life in [set, longest] {
+        assert_eq!(of(life).unwrap().user, "system:node:n1");
+    }
+    let longer = of(longest + Duration::from_secs(1));
     assert_eq!(longer, Err(Refused("its validity is too long")));
 }
 
@@ -272,12 +276,68 @@ fn a_certificate_with_a_start_time_far_from_now_is_refused() {
 
 #[test]
 fn a_certificate_that_outlives_its_ca_is_refused() {
-    let checked = checked(|params| {
+    let last = checked(|params| {
+        params.not_before = date_time_ymd(2039, 12, 30);
+        params.not_after = date_time_ymd(2040, 1, 1);
+    });
+    assert_eq!(last.unwrap().user, "system:node:n1");
+
+    let later = checked(|params| {
         params.not_before = date_time_ymd(2039, 12, 30);
         params.not_after = date_time_ymd(2040, 1, 2);
     });
+    assert_eq!(later, Err(Refused("it expires after its CA")));
+}
 
-    assert_eq!(checked, Err(Refused("it expires after its CA")));
+/// The result for this certificate after a replacement of bytes that occur once.
+fn checked_after(params: &CertificateParams, from: &[u8], to: &[u8]) -> Option<&'static str> {
+    let ca = ca("ca");
+    let mut message = to_be_signed(params, &ca);
+    let places = message.windows(from.len()).enumerate();
+    let places = places.filter(|(_, bytes)| *bytes == from);
+    let places: Vec<usize> = places.map(|(place, _)| place).collect();
+    let [place] = places[..] else {
+        panic!("{places:?}");
+    };
+    message[place..place + to.len()].copy_from_slice(to);
+    let checked = checked_in(&message, &ca, SignatureAlgorithm::EcdsaP256Sha256);
+    checked.err().map(|Refused(reason)| reason)
+}
+
+#[test]
+fn a_certificate_with_a_duplicate_attribute_is_refused() {
+    const UNIT: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 0x0b];
+    let of_unit = |value: &str| {
+        let mut params = valid();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::OrganizationalUnitName, value);
+        params
+    };
+    for (value, kind, reason) in [
+        ("system:nodes", 0x0a, "its group is not system:nodes"),
+        ("system:node:n1", 0x03, "its user is not a node"),
+    ] {
+        let refused = checked_after(&of_unit(value), &UNIT, &[0x06, 0x03, 0x55, 0x04, kind]);
+        assert_eq!(refused, Some(reason));
+    }
+
+    let mut params = valid();
+    let other = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 3]);
+    params.distinguished_name.push(other, "00.1");
+    let refused = checked_after(&params, &[0x83, 0xc2, 0x53, 3], &[0x83, 0xc2, 0x53, 2]);
+    assert_eq!(refused, Some("its subject has two UIDs"));
+}
+
+#[test]
+fn a_certificate_with_a_second_key_identifier_is_refused() {
+    let mut params = valid();
+    let extension = CustomExtension::from_oid_content(&[2, 5, 29, 99], vec![5, 0]);
+    params.custom_extensions.push(extension);
+
+    let unknown = [0x06, 0x03, 0x55, 0x1d, 99];
+    let refused = checked_after(&params, &unknown, &[0x06, 0x03, 0x55, 0x1d, 35]);
+
+    assert_eq!(refused, Some("it has a duplicate extension"));
 }
 
 #[test]
