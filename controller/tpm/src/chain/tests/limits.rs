@@ -184,23 +184,6 @@ fn a_valid_ca_is_preferred_to_an_expired_ca() {
 }
 
 #[test]
-fn a_certificate_in_its_last_second_is_not_reported_as_expired() {
-    // The authority has expired, so the request is denied in both cases.
-    let now = later();
-    let past = now - Duration::from_secs(1);
-    for (end, expired) in [(now, None), (past, Some(past))] {
-        let issued = vendors::ending(&spki(Kind::P256), end, past);
-        let authorities = listed(&[&issued.root_pem()]).unwrap();
-
-        let found = authorities.expired(Some(&issued.certificate), key(Kind::P256), now);
-
-        assert_eq!(found.map(|end| end.at), expired);
-        let decided = authorities.decide(Some(&issued.certificate), &[], key(Kind::P256), now);
-        assert!(decided.is_err());
-    }
-}
-
-#[test]
 fn a_list_with_too_many_certificates_is_refused() {
     let one = MAKER.root_pem();
     assert!(listed(&[&one.repeat(MAX_AUTHORITIES)]).is_ok());

@@ -449,6 +449,7 @@ fn only_an_expired_certificate_of_the_machine_is_reported_as_the_reason() {
         (past, past - day, Some(past)),
         // The certificate is valid in its last second.
         (later(), far, None),
+        (later(), past, None),
         // The policy itself reports the expiry of its authorities.
         (far, past, None),
         (far, far, None),
