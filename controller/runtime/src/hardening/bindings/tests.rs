@@ -335,7 +335,7 @@ async fn bindings_to_more_than_200_roles_are_an_error() {
         let lines = ClusterLines::of_namespace("");
         let scan = scan_of(access.client(), &lines, &mut memory).await;
         let scan = scan.map(|scan| scan.open.len());
-        scan.map_err(|error| error.to_string())
+        scan.map_err(|error| error_chain(&error))
     };
 
     assert_eq!(scanned(200).await, Ok(0));
