@@ -4,6 +4,8 @@
 //! the lost record and generation. The list of revoked certificates decides whether it is revoked, because the record
 //! that revoked it can also be lost.
 
+use std::time::Duration;
+
 use kubelet_attestation::ensure;
 
 use super::{Checked, HolderState, Rules, Step};
@@ -11,6 +13,7 @@ use crate::identifiers::CertificateUid;
 use crate::ledger::node_removal::NodeOwner;
 use crate::ledger::records::Stored;
 use crate::ledger::{Adoption, Record};
+use crate::lifetimes::MAX_ATTESTED_SECONDS;
 use crate::refusal::{Deferral, Denial};
 use crate::time::unix_seconds;
 
@@ -29,7 +32,9 @@ impl Rules<'_> {
         let before = own.map(|own| &own.record);
         let stale_node = self.node_of_another(before)?;
         self.leave_others()?;
-        let (longest, now) = (self.policy.longest_lifetime, self.facts.now);
+        // The lifetime of the certificate was in the lost record, and can be longer than the present maximum.
+        let possible = Duration::from_secs(MAX_ATTESTED_SECONDS.into());
+        let (longest, now) = (self.policy.longest_lifetime.max(possible), self.facts.now);
         let record = Record::recovered(self.claim, uid, before, stale_node, longest, now);
         let record = Box::new(self.not_below_lowest(record));
         Ok(match own {

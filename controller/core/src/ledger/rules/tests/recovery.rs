@@ -136,6 +136,18 @@ fn a_recovering_certificate_is_valid_until_the_next_one_is_used() {
 }
 
 #[test]
+fn a_recovering_certificate_with_a_longer_lifetime_stays_refused_until_it_expires() {
+    let world = lost(recovering());
+    let granted = world.renews("m1", 1, 2).unwrap().uid;
+    world.renews("m1", granted.generation, 3).unwrap();
+
+    let (day, record) = (24, world.record("n1"));
+    let is_listed = |hour| record.revoked_generations(LONGEST, at(hour)).is_some();
+    assert!(is_listed(2 + 30 * day));
+    assert!(!is_listed(3 + 30 * day));
+}
+
+#[test]
 fn a_revoked_machine_recovers_nothing_after_its_record_is_lost() {
     let world = World::held(recovering());
     world.revoke("n1", 1);
