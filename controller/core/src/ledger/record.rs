@@ -171,10 +171,8 @@ impl Record {
         now: SystemTime,
     ) -> Self {
         let now = whole_seconds(now);
-        let is_last = before.is_none_or(|before| {
-            let machine = &claim.assurance.identity().provider_id;
-            before.holder.provider_id == *machine && before.generation < certificate.generation
-        });
+        // All certificates of another machine in the backup have lower generations, so they end in any case.
+        let is_last = before.is_none_or(|before| before.generation < certificate.generation);
         let next = match before {
             Some(before) => before.reopened(claim, stale_node, longest, now),
             None => Self {

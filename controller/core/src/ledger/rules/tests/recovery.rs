@@ -268,8 +268,12 @@ fn the_live_holder_in_a_backup_keeps_its_name() {
     assert_eq!(world.renewal_denied("m2", opened_at(1), 2), taken);
 
     world.becomes("m1", None);
-    world.renews("m2", opened_at(1), 2).unwrap();
+    let granted = world.renews("m2", opened_at(1), 2).unwrap().uid;
     assert_eq!(world.record("n1").holder.provider_id, provider_id("m2"));
+    // The answer was lost, so the node sends another request.
+    assert_eq!(world.renews("m2", opened_at(1), 3).unwrap().uid, granted);
+    let taken = Denial::NameTaken(name("n1"), provider_id("m2"));
+    assert_eq!(world.renewal_denied("m1", 1, 3), taken);
 }
 
 #[test]
