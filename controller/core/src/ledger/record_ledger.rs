@@ -296,6 +296,12 @@ impl RecordLedger {
         let revoked = self.revocations.known().map_err(unavailable)?;
         let renewed = |record: Option<&Record>| rules::renewed(record, &revoked, renewal);
         let grant = match self.known_to(name, renewed).await {
+            // After a recovery, another record of the machine can exist: two replicas recovered two names.
+            Ok(Renewed::Grant(grant))
+                if grant.uid != renewal.uid && self.policy.adoption == Adoption::Recover =>
+            {
+                Box::pin(self.claim(&renewal.claim(), now)).await?
+            }
             Ok(Renewed::Grant(grant)) => grant,
             Ok(Renewed::Strengthen) => Box::pin(self.claim(&renewal.claim(), now)).await?,
             Err(refusal) => {

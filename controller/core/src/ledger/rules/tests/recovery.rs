@@ -3,7 +3,7 @@
 use futures::executor::block_on;
 
 use crate::crd::RevokedNodeCredentialsSpec;
-use crate::identifiers::{CertificateUid, KeyDigest};
+use crate::identifiers::{CertificateUid, KeyDigest, RecordUid};
 use crate::ledger::*;
 use crate::refusal::{Deferral, Denial, Refusal};
 use crate::testing::faulty_records::Fault;
@@ -162,6 +162,25 @@ fn a_revoked_machine_recovers_nothing_after_its_record_is_lost() {
     released.release(provider_id("m1"), at(2));
     world.revocations.decide(released);
     assert_eq!(world.renewal_denied("m1", 1, 3), former(1));
+}
+
+#[test]
+fn a_repeated_recovery_still_waits_for_another_name_of_the_machine() {
+    let world = lost(recovering());
+    world.renews("m1", 1, 2).unwrap();
+    // Another replica recovered `n2` at the same time.
+    let other = Record {
+        node_name: name("n2"),
+        uid: RecordUid::new([8; 16]),
+        ..world.record("n1")
+    };
+    block_on(world.records.create(&other)).unwrap();
+    world.node("n2", true, 3);
+
+    assert_eq!(waits(&world, 3), "IdentityLive");
+    world.node("n2", false, 3);
+    world.renews("m1", 1, 3).unwrap();
+    assert!(!world.record("n2").is_live());
 }
 
 #[test]
