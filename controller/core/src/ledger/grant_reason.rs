@@ -77,9 +77,14 @@ impl GrantReason {
         let machine = &claim.assurance.identity().provider_id;
         let renamed = renamed.cloned().map(Self::Renamed);
         if let Claimant::Renewal(uid) = claim.claimant {
-            return match before.filter(|before| before.certificate_uid() == uid) {
-                Some(before) => Self::EvidenceAdded(before.holder.attestor.clone()),
-                None => Self::Recovered(uid.generation),
+            return match before {
+                Some(before) if before.holder.provider_id != *machine => {
+                    Self::ChangedHands(before.holder.provider_id.clone())
+                }
+                Some(before) if before.certificate_uid() == uid => {
+                    Self::EvidenceAdded(before.holder.attestor.clone())
+                }
+                Some(_) | None => Self::Recovered(uid.generation),
             };
         }
         let Some(before) = before else {
