@@ -30,7 +30,7 @@ impl RecordLedger {
         let is_own = |record: &Record| record.holder.provider_id == identity.provider_id;
         let known = self.records.known_of_machine(identity, claim.key).await;
         let mut others = Others {
-            has_uid: own.is_none() && self.has_uid_elsewhere(claim).await?,
+            has_uid: self.has_uid_elsewhere(claim, own).await?,
             ..Others::default()
         };
         // A tenant can create a thousand large records of one machine, so only these names are kept during the reads.
@@ -81,11 +81,16 @@ impl RecordLedger {
     }
 
     /// Whether another name has a record with the UID of the certificate that recovers a record.
-    async fn has_uid_elsewhere(&self, claim: &Claim) -> Result<bool, Refusal> {
+    async fn has_uid_elsewhere(
+        &self,
+        claim: &Claim,
+        own: Option<&Stored>,
+    ) -> Result<bool, Refusal> {
         let Claimant::Renewal(uid) = claim.claimant else {
             return Ok(false);
         };
-        if self.policy.adoption != Adoption::Recover {
+        let recovers = own.is_none_or(|own| own.record.is_before(uid));
+        if self.policy.adoption != Adoption::Recover || !recovers {
             return Ok(false);
         }
         let all = self.records.all().await.map_err(unavailable)?;

@@ -308,6 +308,16 @@ fn a_uid_in_the_record_of_another_name_recovers_nothing() {
 }
 
 #[test]
+fn a_uid_in_the_record_of_another_name_does_not_recover_a_record_from_a_backup() {
+    let world = restored(recovering());
+    world.claims(&claim("m2", "n2", 3, 1), 1).unwrap();
+    world.edit("n2", |record| record.uid = of_n1(1).record);
+
+    let later = opened_at(1);
+    assert_eq!(world.renewal_denied("m1", later, 2), former(later));
+}
+
+#[test]
 fn a_generation_in_the_far_future_recovers_nothing() {
     let world = lost(recovering());
     for generation in [u64::MAX, opened_at(23)] {
