@@ -93,10 +93,10 @@ impl NodePrediction {
     }
 
     /// The prediction for a Node that the plugin cannot name in a request.
-    fn invalid(node: String, error: &dyn std::error::Error) -> Self {
+    fn invalid(node: &str, error: &dyn std::error::Error) -> Self {
         Self {
             message: bounded(&error_chain(error)),
-            ..Self::new(bounded(&node), "failed")
+            ..Self::new(bounded(node), "failed")
         }
     }
 
@@ -184,12 +184,12 @@ impl Explainer {
     ) -> Vec<NodePrediction> {
         let name = match NodeName::parse(&node) {
             Ok(name) => name,
-            Err(error) => return vec![NodePrediction::invalid(node, &error)],
+            Err(error) => return vec![NodePrediction::invalid(&node, &error)],
         };
         let provider_id = provider_id.filter(|id| !id.is_empty());
         let provider_id = match provider_id.map(ProviderId::parse).transpose() {
             Ok(provider_id) => provider_id,
-            Err(error) => return vec![NodePrediction::invalid(node, &error)],
+            Err(error) => return vec![NodePrediction::invalid(&node, &error)],
         };
         let foreseen = foresee(&name, provider_id.as_ref(), &self.context, now).await;
         let predicted = foreseen.into_iter();

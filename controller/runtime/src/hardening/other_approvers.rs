@@ -34,7 +34,7 @@ const MAX_PAGES: usize = 100;
 const MAX_OBJECTS: usize = MAX_PAGES * 100;
 
 /// The reasons of well-known approvers, which are label values of a metric: kube-controller-manager, kubectl and
-/// OpenShift. With other reasons, a tenant could create any number of series in the course of time.
+/// `OpenShift`. With other reasons, a tenant could create any number of series in the course of time.
 const KNOWN: [&str; 4] = ["AutoApproved", "KubectlApprove", "NodeCSRApprove", NONE];
 
 /// The maximum number of reasons that are counted separately in the condition.

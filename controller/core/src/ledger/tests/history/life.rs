@@ -138,7 +138,7 @@ impl Life {
             Event::Renew(index) if !self.issued.is_empty() => {
                 let certificate = index.get(&self.issued).clone();
                 if certificate.end > self.hour {
-                    self.renew(certificate)?;
+                    self.renew(&certificate)?;
                 }
             }
             Event::JoinWithKey { .. } | Event::Renew(_) => {}
@@ -272,9 +272,9 @@ impl Life {
     }
 
     /// Renews the certificate, or recovers its record with a new key.
-    fn renew(&mut self, certificate: Issued) -> Result<(), String> {
+    fn renew(&mut self, certificate: &Issued) -> Result<(), String> {
         self.keys += 1;
-        let Ok(grant) = self.renews(&certificate, self.keys) else {
+        let Ok(grant) = self.renews(certificate, self.keys) else {
             return Ok(());
         };
         let is_opened = grant.uid != certificate.uid;
